@@ -1,0 +1,1 @@
+"""The one client engine: what a face can do exists here first."""

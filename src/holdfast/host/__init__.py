@@ -1,0 +1,1 @@
+"""The program that decides and serializes: one host per home."""

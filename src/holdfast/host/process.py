@@ -1,0 +1,146 @@
+"""One process as the kernel shows it: who it is, whether it is still that one, what it was started as.
+
+Owns the reading of /proc/PID/stat and cmdline, and with it identity. It never raises because a process
+vanished while it was being looked at: processes do that, and the answer is then None or GONE.
+
+Identity is (boot id, pid, start time in ticks since boot). A pid alone is reused; pid and start time alone
+repeat after a reboot. A zombie has its identity still but runs nothing: it is told apart, so that "alive"
+means "can act".
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import os
+from dataclasses import dataclass
+
+CMDLINE_BYTES_MAX = 65_536   # of one process's argv that are kept
+PROC_BYTES_MAX = 1 << 20     # of one ordinary file in /proc
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    pid: int
+    start: int     # ticks since boot
+    boot: str
+
+
+class Liveness(enum.StrEnum):
+    RUNNING = "running"    # also when stopped or frozen
+    ZOMBIE = "zombie"      # exited, not yet collected
+    REUSED = "reused"      # the pid is another process now
+    GONE = "gone"
+    REBOOTED = "rebooted"  # the identity is from before the last boot
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """The fields of /proc/PID/stat that are used here."""
+
+    pid: int
+    comm: str
+    state: str
+    ppid: int
+    pgrp: int
+    session: int
+    tty_nr: int
+    tpgid: int
+    start: int
+
+
+@functools.cache
+def boot_id() -> str:
+    return read_proc("/proc/sys/kernel/random/boot_id").decode().strip()
+
+
+def parse_stat(data: bytes) -> Stat:
+    """The name is in parentheses and may hold spaces, parentheses and newlines: the last `)` ends it."""
+    head, closing, rest = data.rpartition(b")")
+    pid, opening, comm = head.partition(b"(")
+    if not opening or not closing:
+        raise ValueError(f"not a stat line: {data[:80]!r}")
+    field = rest.split()
+    return Stat(pid=int(pid), comm=comm.decode("utf-8", "replace"), state=field[0].decode(),
+                ppid=int(field[1]), pgrp=int(field[2]), session=int(field[3]), tty_nr=int(field[4]),
+                tpgid=int(field[5]), start=int(field[19]))
+
+
+def read_stat(pid: int) -> Stat | None:
+    try:
+        return parse_stat(read_proc(f"/proc/{pid}/stat"))
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def identify(pid: int) -> ProcessId | None:
+    found = read_stat(pid)
+    return ProcessId(pid, found.start, boot_id()) if found else None
+
+
+def liveness(who: ProcessId) -> Liveness:
+    if who.boot != boot_id():
+        return Liveness.REBOOTED
+    found = read_stat(who.pid)
+    if found is None:
+        return Liveness.GONE
+    if found.start != who.start:
+        return Liveness.REUSED
+    return Liveness.ZOMBIE if found.state in ("Z", "X", "x") else Liveness.RUNNING
+
+
+def alive(who: ProcessId) -> bool:
+    """The very process is there and can still act; `liveness` says why not."""
+    return liveness(who) is Liveness.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    start: int
+    ppid: int
+    pgrp: int
+    session: int
+    tty_nr: int
+    tpgid: int
+    state: str
+    comm: str
+    argv: tuple[str, ...]
+
+    @property
+    def id(self) -> ProcessId:
+        return ProcessId(self.pid, self.start, boot_id())
+
+
+def process(pid: int, with_argv: bool = True) -> Process | None:
+    found = read_stat(pid)
+    if found is None:
+        return None
+    return Process(pid=pid, start=found.start, ppid=found.ppid, pgrp=found.pgrp, session=found.session,
+                   tty_nr=found.tty_nr, tpgid=found.tpgid, state=found.state, comm=found.comm,
+                   argv=read_argv(pid) if with_argv else ())
+
+
+def read_argv(pid: int) -> tuple[str, ...]:
+    """Empty for a kernel thread, a zombie, or a process whose memory is closed to us."""
+    try:
+        data = read_proc(f"/proc/{pid}/cmdline", CMDLINE_BYTES_MAX)
+    except OSError:
+        return ()
+    if not data:
+        return ()
+    words = data.decode("utf-8", "surrogateescape").split("\0")
+    return tuple(words[:-1] if words[-1] == "" else words)
+
+
+def read_proc(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
+    """A whole file of /proc, up to `limit`. One read is not enough: tables come a page at a time."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts, size = [], 0
+        while size < limit and (data := os.read(fd, min(65_536, limit - size))):
+            parts.append(data)
+            size += len(data)
+        return b"".join(parts)
+    finally:
+        os.close(fd)

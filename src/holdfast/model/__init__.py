@@ -1,0 +1,1 @@
+"""The nouns: ids, facts, intents, errors, limits. No I/O, no clock, no threads."""

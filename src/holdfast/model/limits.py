@@ -1,0 +1,73 @@
+"""Every bound of the system, by name, with its reason.
+
+A queue, buffer, message or wait without an entry here is a defect. Units are the last word of a name.
+"""
+
+KiB = 1024
+MiB = 1024 * KiB
+
+# --- terminal sizes -------------------------------------------------------------------------------------------
+COLS_MIN, ROWS_MIN = 2, 2        # a stray 1x1 or 0x0 client must not ruin a full-screen program
+COLS_MAX, ROWS_MAX = 1000, 1000  # "gigantic pane" is a known way to exhaust a terminal server's memory
+COLS_DEFAULT, ROWS_DEFAULT = 80, 24
+
+# --- keeper: ring, input, exits -------------------------------------------------------------------------------
+RING_BYTES = 8 * MiB             # history kept per session; pages are only used once written
+RING_BYTES_MIN = 64 * KiB
+RING_BYTES_MAX = 1024 * MiB
+PTY_READ_BYTES = 64 * KiB        # one readv; the kernel hands out about 4 KiB at a time anyway
+PTY_READS_PER_WAKE = 32          # then other descriptors get their turn
+HOST_AWAY_S = 10.0               # no progress of the host for this long: roll the ring rather than block programs
+INPUT_QUEUE_BYTES = 1 * MiB      # typed but not yet taken by the program; beyond it inputs are refused
+INPUT_CHUNK_BYTES = 64 * KiB     # one input packet
+ORIGINS_KEPT = 256               # clients whose last applied sequence the keeper remembers (exactly-once)
+REAPED_KEPT = 64                 # exit codes of orphans kept for the host
+LABEL_BYTES = 32 * KiB           # the host's own description of a session, opaque to the keeper
+SPAWN_BYTES = 4 * MiB            # a spawn request: argv and environment (the kernel's own limit is about 2 MiB)
+SPAWN_WAIT_S = 10.0              # from asking the nursery to a keeper that answers
+KEEPER_PACKET_BYTES = 128 * KiB  # one packet between host and keeper
+SNAPSHOT_BYTES = 64 * MiB        # the latest screen with its scrollback, in the keeper's second memfd
+KEEPER_BACKLOG = 8
+
+# --- host: frames and connections -----------------------------------------------------------------------------
+FRAME_BYTES = 4 * MiB            # one frame to a client (a painted screen with scrollback is the largest)
+REQUEST_BYTES = 2 * MiB          # one frame from a client (the text of a `run`, an environment)
+HELLO_WAIT_S = 5.0               # a connection that does not introduce itself is closed
+CLIENTS_MAX = 1024               # connections to one host
+SESSIONS_MAX = 4096
+NAME_CHARS = 64
+OUTPUT_CHUNK_BYTES = 128 * KiB   # one OUTPUT frame
+REPLY_QUEUE_BYTES = 8 * MiB      # answers queued for one client that does not read; beyond it: disconnected
+EVENTS_QUEUED = 256              # facts queued for one viewer; beyond it: it is told to refresh
+
+# --- viewers --------------------------------------------------------------------------------------------------
+PACE_WINDOW_S = 0.25             # a viewer that paces the program must move at least ...
+PACE_BYTES = 256 * KiB           # ... this far in that time (1 MB/s), or it is lagging and paces nobody
+RUN_PACE_WINDOW_S = 10.0         # the caller of `run` asked for this output: more patience before bytes are lost
+VIEW_DELAY_S = 0.02              # screens are derived this much later than the bytes flow
+VIEW_SLICE_BYTES = 256 * KiB     # fed to one emulator before another session gets its turn
+SNAPSHOT_EVERY_BYTES = 3 * MiB   # must be well below RING_BYTES: the keeper never rolls past the last snapshot
+SNAPSHOT_QUIET_S = 1.0           # and after a second of quiet
+SCROLLBACK_LINES = 10_000        # kept by the host per session
+SCROLLBACK_PAINTED = 1_000       # lines of it sent to a terminal that attaches
+RENDER_INTERVAL_S = 0.033        # viewers of another size are redrawn at most this often
+
+# --- turns, waits, ends ---------------------------------------------------------------------------------------
+TURN_IDLE_S = 10.0               # a holder that has not written for this long holds nothing
+OBSERVE_INTERVAL_S = 0.2         # live state without kernel events is looked at this often, only while someone waits
+END_HUP_WAIT_S = 2.0             # `end`: HUP, then ...
+END_TERM_WAIT_S = 3.0            # ... TERM, then KILL
+EXIT_DRAIN_S = 0.3               # after the root process exits: how long stragglers may still print
+ENDED_KEPT_S = 24 * 3600.0       # ended sessions stay listed this long
+ENDED_KEPT_COUNT = 200
+WAIT_DEFAULT_S = 0.0             # 0: no limit
+CANON_LINE_BYTES = 4095          # canonical mode silently drops what exceeds this in one line (measured)
+RUN_TEXT_BYTES = 1 * MiB
+RUN_TRIGGER_WAIT_S = 5.0         # from typing the trigger to the shell's mark that the run began
+
+# --- client ---------------------------------------------------------------------------------------------------
+CONNECT_WAIT_S = 5.0             # until a host that was just started answers
+RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 1.0
+UNACKED_INPUT_BYTES = 1 * MiB    # keys typed while the host is away
+ACK_EVERY_INPUTS = 16
+REPLY_WAIT_S = 30.0              # an ordinary request

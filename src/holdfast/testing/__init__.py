@@ -1,0 +1,1 @@
+"""Shipped fakes and checkers: probes, workloads, history checkers."""

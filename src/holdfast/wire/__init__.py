@@ -1,0 +1,1 @@
+"""Bytes <-> model. Programs meet only here."""
