@@ -122,6 +122,7 @@ def line_of(running: subprocess.Popen[str]) -> str:
 
 # --- what the terminal waits for ----------------------------------------------------------------------------
 
+NESTED_EPOLL = "from select import epoll; e, f = epoll(), epoll(); f.register(0, 1); e.register(f); e.poll()"
 CASES: list[tuple[str, AttentionKind, str]] = [
     ("cat", AttentionKind.INPUT, "cat"),
     ("sh -c 'echo hi; cat; true'", AttentionKind.INPUT, "sh"),
@@ -143,10 +144,12 @@ CASES: list[tuple[str, AttentionKind, str]] = [
      AttentionKind.INPUT, "python"),
     (f"{PYTHON} -c 'import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()'",
      AttentionKind.INPUT, "python"),
-    (f"{PYTHON} -c 'from select import *; e = epoll(); f = epoll(); f.register(0); e.register(f); e.poll()'",
+    (f"{PYTHON} -c '{NESTED_EPOLL}'",
      AttentionKind.INPUT, "python"),
     (f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'",
      AttentionKind.INPUT, "python"),
+    (f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLERR); p.poll()'",
+     AttentionKind.WORKING, "python"),
     (f"{PYTHON} -c 'import os, select; select.select([os.pipe()[0]], [], [])'",
      AttentionKind.WORKING, "python"),
     (f"{PYTHON} -c 'import os; os.read(os.pipe()[0], 1)'", AttentionKind.WORKING, "python"),
@@ -539,6 +542,49 @@ while True:
         for _ in range(150):
             missed = settled - {one.pid for one in observe.descendants(keeper.pid)}
             assert not missed
+
+
+@pytest.mark.parametrize("watched", ["parent", "grandparent"])
+def test_an_orphan_that_moves_up_behind_the_walk_is_found(watched: str,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its parent dies after the root's list was read: when its own, or its own parent's, is about to be."""
+    family = REAPER + """
+def forked(then):
+    pid = os.fork()
+    if pid == 0:
+        then()
+    return pid
+def reap_for_ever():
+    while True:
+        try:
+            os.wait()
+        except ChildProcessError:
+            import signal
+            signal.pause()
+def middle():
+    pid = forked(reap_for_ever)
+    print(os.getppid(), os.getpid(), pid, flush=True)
+    reap_for_ever()
+forked(lambda: (forked(middle), reap_for_ever()))
+reap_for_ever()
+"""
+    with script(family) as keeper:
+        grandparent, parent, orphan = (int(word) for word in line_of(keeper).split())
+        read = observe._children
+        killed: list[int] = []
+
+        def children(pid: int) -> list[int]:
+            if pid == {"parent": parent, "grandparent": grandparent}[watched] and not killed:
+                os.kill(parent, signal.SIGKILL)
+                killed.append(parent)
+                end = time.monotonic() + DEADLINE_S
+                while observe.process(parent) or orphan not in read(keeper.pid):
+                    assert time.monotonic() < end
+            return read(pid)
+
+        monkeypatch.setattr(observe, "_children", children)
+        assert orphan in [one.pid for one in observe.descendants(keeper.pid)]
+        assert killed
 
 
 # --- the same as an ordinary user ---------------------------------------------------------------------------

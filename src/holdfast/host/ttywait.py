@@ -5,17 +5,17 @@ Owns the decoding of one process's present system call. What that means for the 
 
 `/proc/PID/syscall` gives the call a sleeping thread is in, with its arguments: the descriptor of a `read`,
 and for poll and select the address of the set, which `/proc/PID/mem` then shows; for epoll the set is in
-`fdinfo`. So "polls the terminal" is exact, and `tail -f`, which polls its standard output for errors only,
-is no reader. Going by the call's number alone (any poll in raw mode counts) was the first measured rule; it
-is now only the fallback.
+`fdinfo`. So "polls the terminal" is exact, and who watches it for errors only, or holds it open and polls
+something else, is no reader. Going by the call's number alone (any poll in raw mode counts) was the first
+measured rule; it is now only the fallback.
 
 Both files need the right to ptrace. Without it (a sudo'd program, or Yama's ptrace_scope >= 1, where only
 an ancestor may) what is left is `wchan` and the descriptor links. `wait_woken` is where a terminal read
 sleeps, but a socket's does too, so it counts only for a process without sockets. A process of which even
 that is closed is UNKNOWN.
 
-A 32-bit program on a 64-bit kernel numbers its calls differently; its stack below 4 GiB gives it away:
-UNKNOWN.
+A 32-bit program on a 64-bit kernel numbers its calls differently; its stack below 4 GiB gives it away, and
+it is judged by `wchan` too.
 """
 
 from __future__ import annotations

@@ -64,6 +64,7 @@ class Keeper:
         self.accepted = self.written = request.accepted
         self.ring.set_word(layout.ACCEPTED_WORD, self.accepted)
         self.ring.set_word(layout.WRITTEN_WORD, self.written)
+        self._resized(*self.size)
         self.origins: OrderedDict[int, wire.Origin] = OrderedDict((o.origin, o) for o in request.origins[-ORIGINS_KEPT:])
         self.queue: deque[list[int | bytes]] = deque()   # [sequence, flags, bytes, bytes already written]
         self.queued = 0
@@ -244,7 +245,7 @@ class Keeper:
             if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX):
                 raise wire.Malformed("degenerate size")
             self._accept_act(act)
-            self.size = (cols, rows)
+            self._resized(cols, rows)
             terminal.set_size(self.master, cols, rows)
         elif kind == wire.SIGNAL:
             number, scope, pid, start = wire.read_signal(body)
@@ -254,6 +255,11 @@ class Keeper:
             self._accept_act(act)
             terminal.flush_input(self.master)
         self._took_effect(act.sequence, act.flags)
+
+    def _resized(self, cols: int, rows: int) -> None:
+        self.size = (cols, rows)
+        self.ring.set_word(layout.RESIZED_WORD, self.ring.head)
+        self.ring.set_word(layout.GRID_WORD, cols << 32 | rows)
 
     def _seen(self, act: wire.Act) -> bool:
         known = self.origins.get(act.origin)

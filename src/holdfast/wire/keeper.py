@@ -136,12 +136,20 @@ def act(kind: int, a: Act, body: bytes = b"") -> bytes:
     return _ACT.pack(kind, *a) + body
 
 
+def resize_body(cols: int, rows: int) -> bytes:
+    return _SIZE.pack(cols, rows)
+
+
 def resize(a: Act, cols: int, rows: int) -> bytes:
-    return act(RESIZE, a, _SIZE.pack(cols, rows))
+    return act(RESIZE, a, resize_body(cols, rows))
+
+
+def signal_body(number: int, scope: int, pid: int = 0, start: int = 0) -> bytes:
+    return _SIGNAL.pack(number, scope, pid, start)
 
 
 def signal(a: Act, number: int, scope: int, pid: int = 0, start: int = 0) -> bytes:
-    return act(SIGNAL, a, _SIGNAL.pack(number, scope, pid, start))
+    return act(SIGNAL, a, signal_body(number, scope, pid, start))
 
 
 def withdraw(epoch: int, first: int) -> bytes:

@@ -11,6 +11,8 @@
       4  | ACCEPTED  | keeper     | highest act sequence taken over from a host
       5  | WRITTEN   | keeper     | highest act sequence that took effect completely
       6  | FLAGS     | keeper     | EOF, EXITED, ROLLING, FENCED
+      7  | RESIZED   | keeper     | HEAD when the terminal last changed its size: a screen is derived at that size from there on
+      8  | GRID      | keeper     | that size, cols << 32 | rows
 
 A reader copies or uses [a, b), then looks at START again: if START <= a, what it used was intact. Words are 8-byte
 aligned and written through memoryview.cast("Q"), which is one 8-byte store; struct.pack_into("<Q") would write byte
@@ -25,7 +27,8 @@ from typing import Final
 
 HEADER_BYTES: Final = 4096
 MAGIC: Final = 0x31474E4952464C48  # "HLFRING1"
-(MAGIC_WORD, SIZE_WORD, START_WORD, HEAD_WORD, ACCEPTED_WORD, WRITTEN_WORD, FLAGS_WORD) = range(7)
+(MAGIC_WORD, SIZE_WORD, START_WORD, HEAD_WORD, ACCEPTED_WORD, WRITTEN_WORD, FLAGS_WORD,
+ RESIZED_WORD, GRID_WORD) = range(9)
 
 FLAG_EOF: Final = 1      # no terminal output can come any more
 FLAG_EXITED: Final = 2   # the root process has ended
@@ -72,6 +75,12 @@ class RingReader:
     @property
     def flags(self) -> int:
         return self._words[FLAGS_WORD]
+
+    @property
+    def resized(self) -> tuple[int, int, int]:
+        """(offset, cols, rows) of the last change of size."""
+        grid = self._words[GRID_WORD]
+        return self._words[RESIZED_WORD], grid >> 32, grid & 0xFFFFFFFF
 
     def span(self, start: int, limit: int) -> memoryview:
         """The longest contiguous piece from `start`, at most `limit` bytes and never beyond HEAD. No copy."""

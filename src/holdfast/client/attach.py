@@ -1,0 +1,409 @@
+"""The attach loop: keys in, output out, and nothing in between that costs time.
+
+One poll over the user's terminal, the host's socket and a signal pipe. Frames are small and fixed; nothing heavy is imported. Keys
+are numbered and kept until the session has taken them, so that a host that dies between two keys costs neither a lost nor
+a doubled one: the loop connects again by itself, says where it was, and goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import time
+from collections import deque
+from typing import Any
+
+from holdfast.client.link import HostGone, Link
+from holdfast.client.overlay import Overlay
+from holdfast.client.terminal import SAVE_TITLE, UserTerminal
+from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
+from holdfast.model.limits import (
+    ACK_EVERY_INPUTS,
+    INPUT_CHUNK_BYTES,
+    RECONNECT_FIRST_S,
+    RECONNECT_MAX_S,
+    UNACKED_INPUT_BYTES,
+)
+from holdfast.wire import frames
+
+STATUS_AFTER_S = 1.0        # a host away for longer than this is said so on the last line
+NOTICE_S = 2.0              # how long a notice covers the last line
+ATTACH = 1                  # request numbers
+DETACH, LIST, REFRESH, TAKE = 2, 3, 4, 5
+
+
+class Finished(Exception):
+    """Why the loop ended: the last line the user sees, and the exit code."""
+
+    def __init__(self, message: str, code: int = 0) -> None:
+        super().__init__(message)
+        self.message, self.code = message, code
+
+
+class Attachment:
+    def __init__(self, link: Link, session: str, observe: bool, take: bool, prefix: int, prefix_name: str, scrollback: int | None,
+                 status: bool, agent: str | None) -> None:
+        self.link, self.observe, self.take, self.status = link, observe, take, status
+        self.session, self.name = session, session
+        self.prefix = bytes([prefix])
+        self.prefix_name = prefix_name
+        self.scrollback = scrollback
+        self.agent = agent
+        self.term = UserTerminal()
+        self.overlay = Overlay(self.term, prefix_name)
+        self.offset: int | None = None          # where the output we have shown ends; None: we need a screen
+        self.unacked: deque[tuple[int, bytes]] = deque()
+        self.unacked_bytes = 0
+        self.previous = ""
+        self.sessions: list[dict[str, Any]] = []
+        self._command = False                   # the prefix key was pressed
+        self._frames = frames.Splitter(frames.FROM_HOST)
+        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._poll = select.poll()
+        self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._away_since: float | None = None
+        self._retry_at = 0.0
+        self._pause = RECONNECT_FIRST_S
+        self._notice_until: float | None = None
+        self._listing: str | None = None
+        self._registered = (-1, False)          # what the poll watches: the host's descriptor, a stuck terminal
+
+    # ------------------------------------------------------------ life
+
+    def run(self) -> tuple[str, int]:
+        """Until the user detaches or the session ends. Gives the message for the user and the exit code."""
+        self._open()
+        old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGINT)}
+        signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
+        try:
+            self.term.enter()
+            self.term.write(SAVE_TITLE)
+            self._poll.register(0, select.POLLIN)
+            self._poll.register(self._wake_r, select.POLLIN)
+            while True:
+                self._turn()
+        except Finished as end:
+            return end.message, end.code
+        finally:
+            self.term.leave()
+            signal.set_wakeup_fd(-1)
+            for number, handler in old.items():
+                signal.signal(number, handler)
+            self.link.close()
+
+    def _turn(self) -> None:
+        """One round of the loop."""
+        self._interest()
+        for fd, events in self._poll.poll(self._timeout()):
+            if fd == 0:
+                self._keys()
+            elif fd == self._wake_r:
+                self._signals()
+            elif fd == self.term.out and events & select.POLLOUT:
+                self.term.flush()
+            elif self.link.sock is not None and fd == self.link.sock.fileno():
+                self._receive()
+        while self._inbox and self.term.pending is None:
+            self._frame(*self._inbox.popleft())
+        now = time.monotonic()
+        if self.link.sock is None and now >= self._retry_at:
+            self._reconnect()
+        if self._notice_until is not None and now >= self._notice_until:
+            self._notice_until = None
+            self._refresh()
+
+    def _timeout(self) -> float | None:
+        due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until) if t is not None]
+        return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
+
+    def _interest(self) -> None:
+        """Nothing is read from the host while the terminal has not taken the last frame."""
+        stuck = self.term.pending is not None
+        fd = self.link.sock.fileno() if self.link.sock is not None and not stuck and not self._inbox else -1
+        if (fd, stuck) == self._registered:
+            return
+        old_fd, was_stuck = self._registered
+        if old_fd != fd:
+            if old_fd >= 0:
+                with contextlib.suppress(OSError, KeyError):
+                    self._poll.unregister(old_fd)
+            if fd >= 0:
+                self._poll.register(fd, select.POLLIN)
+        if stuck != was_stuck:
+            if stuck:
+                self._poll.register(self.term.out, select.POLLOUT)
+            else:
+                self._poll.unregister(self.term.out)
+        self._registered = (fd, stuck)
+
+    # ------------------------------------------------------------ connection
+
+    def _open(self) -> None:
+        """Connects and asks for the session; errors here are the command's errors."""
+        if self.link.sock is None:
+            self.link.connect()
+        self._frames = frames.Splitter(frames.FROM_HOST)
+        self._inbox.clear()
+        self._attach()
+
+    def _attach(self) -> None:
+        cols, rows = self.term.size()
+        self.link.send(frames.request(ATTACH, {
+            "op": "attach", "session": self.session, "cols": cols, "rows": rows, "observe": self.observe, "take": self.take,
+            "scrollback": self.scrollback, "resume": self.offset, "agent": self.agent}))
+        while True:
+            kind, payload = self.link.receive(10.0)
+            if kind == frames.REPLY:
+                number, ok, body = frames.read_reply(payload)
+                if number == ATTACH:
+                    if not ok:
+                        raise from_wire(body)
+                    break
+        self.session, self.name = body["id"], body["name"]
+        self.take = False
+        self._acked(int(body["acked"]))
+        assert self.link.sock is not None
+        self.link.sock.settimeout(None)
+        for sequence, data in self.unacked:
+            self.link.send(frames.input_(sequence, data, frames.INPUT_ACK))
+        self._inbox.extend(self.link.take_ready())
+        self._frames = self.link.splitter
+
+    def _lost(self, error: HoldfastError) -> None:
+        self.link.close()
+        if isinstance(error, HostGone) and error.reason == "down":
+            raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
+        if isinstance(error, PeerFault):
+            raise Finished(f"[holdfast] {error.message}", error.exit_code)
+        if self._away_since is None:
+            self._away_since = time.monotonic()
+            self._pause = RECONNECT_FIRST_S
+        self._retry_at = time.monotonic() + self._pause
+
+    def _reconnect(self) -> None:
+        try:
+            self._open()
+        except (Unavailable, TimedOut, OSError) as e:
+            if isinstance(e, HostGone) and e.reason == "down":
+                self._lost(e)
+            self.link.close()
+            self._pause = min(self._pause * 2, RECONNECT_MAX_S)
+            self._retry_at = time.monotonic() + self._pause
+            if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
+                self.overlay.notice("the host does not answer; the session keeps running; trying again")
+                self.offset = None                # the last line was covered: a fresh screen is needed
+        except HoldfastError as e:
+            raise Finished(f"[holdfast] {self.name}: {e.message}", 0 if e.name == "not_found" else e.exit_code) from e
+        else:
+            self._away_since = None
+
+    # ------------------------------------------------------------ keys
+
+    def _keys(self) -> None:
+        try:
+            data = os.read(0, INPUT_CHUNK_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:                              # the terminal is gone
+            raise Finished("", 129)
+        if self._listing is not None:
+            return self._choose(data)
+        if self.overlay.covering:
+            self.overlay.closed()
+            return self._refresh()
+        while data:
+            if self._command:
+                self._command = False
+                key, data = data[:1], data[1:]
+                self._do(key)
+                continue
+            before, found, data = data.partition(self.prefix)
+            if before:
+                self._type(before)
+            self._command = bool(found)
+
+    def _type(self, data: bytes) -> None:
+        if self.observe:
+            return self._notice("you only observe; attach again without --observe to type")
+        if self.unacked_bytes + len(data) > UNACKED_INPUT_BYTES:
+            return self._notice("too much typed while the host is away; this key was not kept")
+        sequence = self.link.next_sequence()
+        self.unacked.append((sequence, data))
+        self.unacked_bytes += len(data)
+        if self.link.sock is not None:
+            ask = len(self.unacked) % ACK_EVERY_INPUTS == 0
+            try:
+                self.link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
+            except HoldfastError as e:
+                self._lost(e)
+
+    def _acked(self, sequence: int) -> None:
+        while self.unacked and self.unacked[0][0] <= sequence:
+            self.unacked_bytes -= len(self.unacked.popleft()[1])
+
+    def _do(self, key: bytes) -> None:
+        """A command after the prefix key."""
+        if key in (b"d", b"D", b"\x04"):
+            raise Finished(f"[holdfast] detached from {self.name}; it keeps running. `holdfast attach {self.name}` comes back.")
+        if key == self.prefix:
+            self._type(key)
+        elif key == b"?" or key == b"h":
+            self.overlay.help(self.name, self.session)
+        elif key in (b"s", b"w", b"n", b"p", b"l"):
+            self._listing = key.decode()
+            self._ask(LIST, {"op": "ls"})
+        elif key == b"t":
+            self._ask(TAKE, {"op": "turn", "session": self.session, "act": "take"})
+        elif key == b"r":
+            self._refresh()
+        elif key == b"\x1a":
+            self._suspend()
+        else:
+            self._notice(f"no such command; {self.prefix_name} ? shows help")
+
+    def _suspend(self) -> None:
+        self.term.leave()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.term.enter()
+        self._refresh()
+
+    def _ask(self, number: int, body: dict[str, Any]) -> None:
+        try:
+            self.link.send(frames.request(number, body))
+        except HoldfastError as e:
+            self._lost(e)
+
+    def _refresh(self) -> None:
+        if self.link.sock is not None:
+            self._ask(REFRESH, {"op": "refresh"})
+        else:
+            self.offset = None
+
+    def _notice(self, text: str) -> None:
+        self.overlay.notice(text)
+        self._notice_until = time.monotonic() + NOTICE_S
+
+    # ------------------------------------------------------------ switching
+
+    def _listed(self, sessions: list[dict[str, Any]]) -> None:
+        self.sessions = sessions
+        ids = [s["id"] for s in sessions]
+        how, self._listing = self._listing, None
+        if how in ("n", "p") and self.session in ids:
+            step = 1 if how == "n" else -1
+            return self._switch(ids[(ids.index(self.session) + step) % len(ids)])
+        if how == "l":
+            return self._switch(self.previous) if self.previous in ids else self._notice("no session before this one")
+        self._listing = "s"
+        self.overlay.choose(sessions, self.session)
+
+    def _choose(self, data: bytes) -> None:
+        if not self.sessions or not self.overlay.covering:
+            return None
+        index = "123456789abcdefghijklmnopqrstuvwxyz".find(chr(data[0])) if len(data) == 1 else -1
+        self._listing = None
+        self.overlay.closed()
+        if 0 <= index < len(self.sessions):
+            return self._switch(self.sessions[index]["id"])
+        return self._refresh()
+
+    def _switch(self, session: str) -> None:
+        if session == self.session:
+            return self._refresh()
+        old = self.session
+        self.offset, self.session = None, session
+        try:
+            self._attach_in_place()
+            self.previous = old
+        except HoldfastError as e:
+            if isinstance(e, HostGone):
+                return self._lost(e)
+            self.session = old
+            self._attach_in_place()
+            self._notice(e.message)
+
+    def _attach_in_place(self) -> None:
+        self.link.give_back(self._inbox)
+        self._inbox.clear()
+        self._attach()
+
+    # ------------------------------------------------------------ frames
+
+    def _receive(self) -> None:
+        sock = self.link.sock
+        assert sock is not None
+        try:
+            data = sock.recv(1 << 18)
+        except OSError:
+            data = b""
+        if not data:
+            return self._lost(HostGone("the connection to the host ended"))
+        try:
+            self._inbox.extend(self._frames.feed(data))
+        except PeerFault as e:
+            self._lost(e)
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        if kind == frames.OUTPUT:
+            _, end, acked, data = frames.read_output(memoryview(payload))
+            self.offset = end
+            if acked:
+                self._acked(acked)
+            if len(data) and not self.overlay.covering:
+                self.term.write(data)
+        elif kind == frames.SCREEN:
+            offset, acked, reason, _, _, data = frames.read_screen(memoryview(payload))
+            self.offset = offset if reason != frames.SCREEN_FOREIGN else None
+            self._acked(acked)
+            self.overlay.closed()
+            self._notice_until = None
+            self.term.write(data)
+        elif kind == frames.EVENT:
+            self._event(frames.read_json(payload))
+        elif kind == frames.REPLY:
+            number, ok, body = frames.read_reply(payload)
+            if number == LIST and ok:
+                self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
+            elif not ok:
+                self._notice(str(body.get("message")))
+        elif kind == frames.BYE:
+            body = frames.read_json(payload)
+            self._lost(HostGone(str(body.get("message")), str(body.get("reason"))))
+
+    def _event(self, body: dict[str, Any]) -> None:
+        name = body.get("event")
+        if name == "ended":
+            code = body.get("exit_code")
+            how = f"exit code {code}" if code is not None else str(body.get("reason"))
+            raise Finished(f"[holdfast] {self.name} ended ({how})")
+        if name == "refused":
+            number = body.get("number")
+            self.unacked = deque((n, d) for n, d in self.unacked if n != number)
+            self.unacked_bytes = sum(len(d) for _, d in self.unacked)
+            self._notice(f"{body.get('message')}; {self.prefix_name} t takes it" if body.get("name") == "turn_held"
+                         else str(body.get("message")))
+        elif name == "renamed":
+            self.name = str(body.get("name"))
+
+    def _signals(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for number in os.read(self._wake_r, 4096):
+                if number == signal.SIGWINCH:
+                    self._resized()
+                elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                    raise Finished(f"[holdfast] {signal.Signals(number).name}: detached from {self.name}; it keeps running", 128 + number)
+                elif number == signal.SIGCONT and self.term.raw:
+                    self.term.enter()
+                    self._refresh()
+
+    def _resized(self) -> None:
+        cols, rows = self.term.size()
+        if self.link.sock is not None:
+            try:
+                self.link.send(frames.resize(0, cols, rows))
+            except HoldfastError as e:
+                self._lost(e)

@@ -1,0 +1,182 @@
+"""A client's connection to its host: blocking, small, quick to import. The attach loop and every command stand on it.
+
+A client is stateless (S3): it has an id of its own per run and numbers its inputs, so that a retry after a lost answer is
+recognised; nothing else is kept. Requests that change nothing, or carry such a number, are repeated after a lost connection.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from holdfast.client import start
+from holdfast.home import Home
+from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
+from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S
+from holdfast.transport import unix
+from holdfast.wire import frames
+
+REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "wait", "stats", "events"))
+
+
+class HostGone(Unavailable):
+    """The connection ended; why is in `reason` if the host said it."""
+
+    def __init__(self, message: str, reason: str = "lost") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class Link:
+    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True) -> None:
+        self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
+        self.client = int.from_bytes(os.urandom(8), "little") | 2
+        self.sequence = 0
+        self.welcome: dict[str, Any] = {}
+        self.sock: socket.socket | None = None
+        self._number = 0
+        self.splitter = frames.Splitter(frames.FROM_HOST)
+        self._ready: list[tuple[int, bytes]] = []
+
+    def next_sequence(self, count: int = 1) -> int:
+        first = self.sequence + 1
+        self.sequence += count
+        return first
+
+    # ------------------------------------------------------------ connecting
+
+    def connect(self) -> None:
+        """Connects and introduces itself; starts the host if it may and there is none."""
+        try:
+            sock = unix.connect(self.home.host_socket)
+        except PermissionError as e:
+            raise Unavailable(f"{self.home.host_socket} belongs to someone else", "set HOLDFAST_HOME to a directory of your own") from e
+        except OSError:
+            if not self.autostart or start.is_stopped(self.home):
+                raise Unavailable("the host does not run") from None
+            start.start_host(self.home)
+            try:
+                sock = unix.connect(self.home.host_socket)
+            except OSError as e:
+                raise Unavailable("the host went away again", f"look at {self.home.log}") from e
+        sock.settimeout(CONNECT_WAIT_S)
+        self.splitter = frames.Splitter(frames.FROM_HOST)
+        self._ready.clear()
+        self.sock = sock
+        self.send(frames.pack_json(frames.HELLO, {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client,
+                                                  "operator": self.operator, "modality": self.modality}))
+        kind, payload = self.receive(CONNECT_WAIT_S)
+        if kind != frames.WELCOME:
+            raise PeerFault("the host did not welcome us")
+        self.welcome = frames.read_json(payload)
+
+    def close(self) -> None:
+        if self.sock is not None:
+            self.sock.close()
+            self.sock = None
+
+    # ------------------------------------------------------------ frames
+
+    def send(self, frame: bytes) -> None:
+        if self.sock is None:
+            raise HostGone("not connected")
+        try:
+            self.sock.sendall(frame)
+        except TimeoutError as e:
+            raise TimedOut("the host does not read", "it may be stopped; sessions are not affected") from e
+        except OSError as e:
+            if (last := self._last_word()) is not None:
+                raise last from e
+            raise HostGone("the connection to the host broke") from e
+
+    def _last_word(self) -> HoldfastError | None:
+        """What the host said before it closed: a reason beats a broken pipe."""
+        try:
+            while True:
+                self.receive(0.2)
+        except HoldfastError as e:
+            return e if isinstance(e, HostGone | PeerFault) and "ended" not in e.message else None
+
+    def receive(self, timeout: float | None) -> tuple[int, bytes]:
+        """The next frame. HostGone when the host left, with its reason."""
+        while not self._ready:
+            if self.sock is None:
+                raise HostGone("not connected")
+            self.sock.settimeout(timeout)
+            try:
+                data = self.sock.recv(1 << 18)
+            except TimeoutError as e:
+                raise TimedOut("the host does not answer", "it may be stopped; sessions are not affected") from e
+            except OSError:
+                data = b""
+            if not data:
+                self.close()
+                raise HostGone("the connection to the host ended")
+            self._ready.extend(self.splitter.feed(data))
+        kind, payload = self._ready.pop(0)
+        if kind == frames.BYE:
+            self.close()
+            body = frames.read_json(payload)
+            reason = str(body.get("reason"))
+            if reason in ("protocol", "version"):
+                raise PeerFault(f"the host refused the connection: {body.get('message')}")
+            raise HostGone(str(body.get("message")), reason)
+        return kind, payload
+
+    def take_ready(self) -> list[tuple[int, bytes]]:
+        """Frames that came with the last answer: the caller goes on reading by itself, with `splitter`."""
+        ready, self._ready = self._ready, []
+        return ready
+
+    def give_back(self, ready: Iterable[tuple[int, bytes]]) -> None:
+        self._ready = [*ready, *self._ready]
+
+    # ------------------------------------------------------------ requests
+
+    def request(self, op: str, wait_s: float | None = REPLY_WAIT_S, on_data: Callable[[int, int, bytes], None] | None = None,
+                on_gap: Callable[[int, int], None] | None = None, on_event: Callable[[dict[str, Any]], None] | None = None,
+                **fields: Any) -> dict[str, Any]:
+        """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host."""
+        deadline = time.monotonic() + CONNECT_WAIT_S
+        pause = RECONNECT_FIRST_S
+        while True:
+            try:
+                if self.sock is None:
+                    self.connect()
+                return self._ask(op, wait_s, on_data, on_gap, on_event, fields)
+            except HostGone as e:
+                self.close()
+                if op not in REPEATABLE or e.reason == "down" or time.monotonic() > deadline:
+                    raise
+                time.sleep(pause)
+                pause = min(pause * 2, 0.5)
+
+    def _ask(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None,
+             on_gap: Callable[[int, int], None] | None, on_event: Callable[[dict[str, Any]], None] | None,
+             fields: dict[str, Any]) -> dict[str, Any]:
+        self._number += 1
+        number = self._number
+        self.send(frames.request(number, {"op": op, **fields}))
+        while True:
+            kind, payload = self.receive(wait_s)
+            if kind == frames.REPLY:
+                answered, ok, body = frames.read_reply(payload)
+                if answered == number:
+                    if not ok:
+                        raise from_wire(body)
+                    return body
+            elif kind == frames.DATA and on_data is not None:
+                answered, begin, end, data = frames.read_data(memoryview(payload))
+                if answered == number:
+                    on_data(begin, end, bytes(data))
+                    if "resume" in fields:
+                        fields["resume"] = end
+            elif kind == frames.GAP and on_gap is not None:
+                answered, begin, end, _ = frames.read_data(memoryview(payload))
+                if answered == number:
+                    on_gap(begin, end)
+            elif kind == frames.EVENT and on_event is not None:
+                on_event(frames.read_json(payload))

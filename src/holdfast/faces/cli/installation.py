@@ -1,0 +1,193 @@
+"""up, down, doctor, config."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from holdfast import __version__
+from holdfast import home as homes
+from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.output import color, put_json
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+# ---------------------------------------------------------------- up
+
+def up_parser(p: ArgumentParser) -> None:
+    p.add_argument("--detach", action="store_true", help="do not make or attach to a session, only start")
+    p.add_argument("--json", action="store_true")
+
+
+def up(args: Namespace) -> int:
+    """Idempotent. A host of another release is replaced in place; sessions do not notice."""
+    from holdfast.client import start
+
+    def say(text: str) -> None:
+        if not args.json:
+            print(text, flush=True)
+
+    connection = link(args)
+    begun = time.monotonic()
+    start.mark_stopped(connection.home, False)
+    running = _running(args)
+    if running is None:
+        say("starting the host ...")
+    connection.connect()
+    state = connection.request("ping")
+    if state["release"] != __version__:
+        say(f"replacing the host of release {state['release']} by {__version__}; sessions keep running ...")
+        connection.request("down", restart=True)
+        connection.close()
+        _await_release(connection, __version__)
+        state = connection.request("ping")
+    sessions = connection.request("ls")["sessions"]
+    if args.json:
+        put_json({"pid": state["pid"], "release": state["release"], "home": connection.home.state, "started": running is None,
+                  "sessions": sessions})
+        return 0
+    took = f" (started in {time.monotonic() - begun:.1f} s)" if running is None else ""
+    print(f"holdfast {state['release']} is up{took}; its state is in {connection.home.state}")
+    return _what_next(args, sessions)
+
+
+def _await_release(connection: object, release: str) -> None:
+    from holdfast.client.link import Link
+    from holdfast.model.errors import Unavailable
+
+    assert isinstance(connection, Link)
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            if connection.request("ping")["release"] == release:
+                return
+        except Unavailable:
+            pass
+        connection.close()
+        time.sleep(0.05)
+    raise Unavailable("the new host does not come up", f"look at {connection.home.log}")
+
+
+def _running(args: Namespace) -> int | None:
+    from holdfast.model.errors import HoldfastError
+
+    try:
+        probe = link(args, autostart=False)
+        probe.connect()
+        pid = int(probe.welcome["pid"])
+        probe.close()
+        return pid
+    except HoldfastError:
+        return None
+
+
+def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
+    from holdfast.faces.cli.sessions import listing
+
+    if sessions:
+        print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
+    else:
+        print("\nno sessions yet\n\nmake one:     holdfast new work")
+    print("detach:       C-\\ d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help")
+    if sessions or args.detach or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return 0
+    from holdfast.faces.cli.main import dispatch
+
+    print()
+    return dispatch(["new", "main"])
+
+
+# ---------------------------------------------------------------- down
+
+def down_parser(p: ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true")
+
+
+def down(args: Namespace) -> int:
+    from holdfast.client import start
+    from holdfast.model.errors import Unavailable
+
+    connection = link(args, autostart=False)
+    try:
+        result = connection.request("down")
+    except Unavailable:
+        result = {"pid": None, "sessions": None}
+    else:
+        start.mark_stopped(connection.home, True)
+        _wait_gone(int(result["pid"]))
+    if args.json:
+        put_json(result)
+    elif result["pid"] is None:
+        print("the host does not run")
+    else:
+        n = result["sessions"]
+        print(f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. `holdfast up` brings them back into reach.")
+    return 0
+
+
+def _wait_gone(pid: int) -> None:
+    import select
+
+    try:
+        handle = os.pidfd_open(pid)
+    except OSError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(5000)
+    finally:
+        os.close(handle)
+
+
+# ---------------------------------------------------------------- doctor
+
+def doctor_parser(p: ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true")
+
+
+def doctor(args: Namespace) -> int:
+    """Runs here, not in the host: it must work when the host does not."""
+    from pathlib import Path
+
+    from holdfast.host import doctor as findings_of
+
+    home = homes.resolve(os.environ)
+    findings = findings_of.run_doctor(Path(home.state))
+    if args.json:
+        put_json(findings_of.to_json(findings))
+    else:
+        print(findings_of.format_findings(findings, color()))
+    return 0
+
+
+# ---------------------------------------------------------------- config
+
+def config_parser(p: ArgumentParser) -> None:
+    p.add_argument("act", choices=("show",))
+    p.add_argument("--json", action="store_true")
+
+
+def config(args: Namespace) -> int:
+    from holdfast.home import config as configuration
+
+    home = homes.resolve(os.environ)
+    values = configuration.load(home.config)
+    if args.json:
+        put_json([{"key": v.key, "value": v.value, "source": v.source} for v in values])
+        return 0
+    print(f"# {home.config}" + ("" if os.path.exists(home.config) else " (does not exist: defaults)"))
+    for v in values:
+        option = configuration.BY_KEY[v.key]
+        print(f"{v.key} = {_toml(v.value)}    # {option.help} ({'default' if v.source == 'default' else 'from the file'})")
+    return 0
+
+
+def _toml(value: object) -> str:
+    import json
+
+    return json.dumps(value) if not isinstance(value, float) else f"{value:g}"

@@ -1,0 +1,147 @@
+"""view, read, who, events, resolve."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.output import clean, duration, put_json, table
+from holdfast.model.errors import Lost
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+
+# ---------------------------------------------------------------- view
+
+def view_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("--format", choices=("text", "ansi", "json"), default="text")
+    p.add_argument("--json", action="store_true", help="same as --format json")
+    p.add_argument("--history", type=int, default=0, metavar="LINES", help="that much scrollback before the screen")
+
+
+def view(args: Namespace) -> int:
+    fmt = "json" if args.json else args.format
+    screen = link(args).request("view", session=args.session, ansi=fmt != "text", history=max(0, args.history))
+    if fmt == "json":
+        put_json(screen)
+        return 0
+    for line in screen.get("history", []):
+        print(line)
+    if fmt == "ansi":
+        sys.stdout.write(screen["ansi"].rstrip("\r\n") + "\x1b[0m\n")
+        return 0
+    lines = [line.rstrip() for line in screen["lines"]]
+    while lines and not lines[-1]:
+        lines.pop()
+    print("\n".join(clean(line) for line in lines))
+    return 0
+
+
+# ---------------------------------------------------------------- read
+
+def read_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("--from", dest="start", type=int, metavar="OFFSET", help="absolute offset (default: the oldest kept)")
+    p.add_argument("--follow", "-f", action="store_true", help="go on until the session ends")
+    p.add_argument("--json", action="store_true", help="one object per piece: offset, data (base64), gap")
+
+
+def read(args: Namespace) -> int:
+    gaps: list[tuple[int, int]] = []
+
+    def on_data(start: int, end: int, data: bytes) -> None:
+        if args.json:
+            put_json({"offset": start, "end": end, "data": base64.b64encode(data).decode(), "text": data.decode("utf-8", "replace"), "gap": None})
+            sys.stdout.flush()
+        else:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(1, view):]
+
+    def on_gap(start: int, end: int) -> None:
+        gaps.append((start, end))
+        if args.json:
+            put_json({"offset": start, "end": end, "data": "", "text": "", "gap": {"start": start, "end": end}})
+
+    link(args).request("read", wait_s=None, on_data=on_data, on_gap=on_gap, session=args.session, follow=args.follow,
+                       **{"from": args.start})
+    if gaps and not args.json:
+        lost = sum(b - a for a, b in gaps)
+        raise Lost(f"{lost} bytes had rolled off: " + ", ".join(f"{a} to {b}" for a, b in gaps[:5]))
+    return Lost.exit_code if gaps else 0
+
+
+# ---------------------------------------------------------------- who
+
+def who_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("--json", action="store_true")
+
+
+def who(args: Namespace) -> int:
+    result = link(args).request("who", session=args.session)
+    if args.json:
+        put_json(result)
+        return 0
+    holder = result["turn"]["holder"] if result["turn"] else None
+    rows = [(o["operator"], o["modality"], "observes" if o["observe"] else "attached", f"{o['size']['cols']}x{o['size']['rows']}",
+             "turn" if o["operator"] == holder else "") for o in result["operators"]]
+    print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
+    print(f"turn: {holder or 'free'}")
+    return 0
+
+
+# ---------------------------------------------------------------- events
+
+def events_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", nargs="?", metavar="SESSION")
+    p.add_argument("--follow", "-f", action="store_true")
+    p.add_argument("--limit", type=int, default=100)
+    p.add_argument("--json", action="store_true", help="one object per event")
+
+
+def events(args: Namespace) -> int:
+    import time
+
+    def show(e: dict[str, Any]) -> None:
+        if args.json:
+            put_json(e)
+        else:
+            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number"))
+            print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}")
+        sys.stdout.flush()
+
+    connection = link(args)
+    for event in connection.request("events", session=args.session, limit=max(1, args.limit))["events"]:
+        show(event)
+    if args.follow:
+        connection.request("events", wait_s=None, on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
+                           session=args.session, follow=True)
+    return 0
+
+
+# ---------------------------------------------------------------- resolve
+
+def resolve_parser(p: ArgumentParser) -> None:
+    p.add_argument("ref", metavar="REF")
+    p.add_argument("--json", action="store_true")
+
+
+def resolve(args: Namespace) -> int:
+    result = link(args).request("resolve", ref=args.ref)
+    if args.json:
+        put_json(result)
+    elif not result["known"]:
+        print(f"{args.ref}: not known any more")
+    elif result["state"] == "ended":
+        print(f"{args.ref}: ended with {result['exit_code']}")
+    else:
+        s = result["session"]
+        more = f"; act {result['act']}" if "act" in result else f"; output {'kept' if result['kept'] else 'rolled off'}" if "kept" in result else ""
+        print(f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}")
+    return 0 if result["known"] else 3

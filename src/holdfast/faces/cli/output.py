@@ -1,0 +1,46 @@
+"""Printing for people and for programs. Session names and programs' words are shown escaped: a listing must not act on the terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+
+def put_json(value: Any) -> None:
+    print(json.dumps(value, ensure_ascii=False))
+
+
+def clean(text: str) -> str:
+    return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
+
+
+def color(stream: Any = sys.stdout) -> bool:
+    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= size:
+            return f"{seconds / size:.0f}{unit}" if seconds >= 10 * size else f"{seconds / size:.1f}{unit}"
+    return f"{seconds:.0f}s"
+
+
+def amount(count: int) -> str:
+    for size, unit in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join(lines)

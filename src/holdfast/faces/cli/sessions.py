@@ -1,0 +1,209 @@
+"""new, ls, attach, rename, end, forget."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.faces.cli.connect import link
+from holdfast.model.errors import NotFound, Usage
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from holdfast.client.link import Link
+
+
+# ---------------------------------------------------------------- new
+
+def new_parser(p: ArgumentParser) -> None:
+    p.add_argument("name", nargs="?", metavar="NAME")
+    p.add_argument("-A", dest="existing", action="store_true", help="attach if a session of that name exists")
+    p.add_argument("--cwd", metavar="DIR", help="directory to start in (default: this one)")
+    p.add_argument("--env", metavar="K=V", action="append", default=[], help="set a variable in the session")
+    p.add_argument("--size", metavar="COLSxROWS")
+    p.add_argument("--no-attach", action="store_true", help="do not attach")
+    p.add_argument("--observe", action="store_true", help="attach without the right to type")
+    p.add_argument("--json", action="store_true")
+    p.add_argument("command", nargs="*", metavar="CMD", help="program and arguments, after -- (default: your shell)")
+
+
+def new(args: Namespace) -> int:
+    from holdfast.client import start
+
+    environ = dict(os.environ)
+    for item in args.env:
+        key, equals, value = item.partition("=")
+        if not key or not equals:
+            raise Usage(f"--env {item[:60]!a} is not NAME=VALUE")
+        environ[key] = value
+    cwd = os.path.abspath(args.cwd) if args.cwd else _cwd()
+    umask = os.umask(0o077)
+    os.umask(umask)
+    attaching = not args.no_attach and not args.json and sys.stdin.isatty() and sys.stdout.isatty()
+    name, command = args.name, args.command
+    connection = link(args)
+    start.mark_stopped(connection.home, False)
+    made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
+                              existing=args.existing, agent=os.environ.get("SSH_AUTH_SOCK"))
+    if attaching:
+        return attach_to(connection, made["id"], args.observe, False, new=not made["existed"])
+    if args.json:
+        from holdfast.faces.cli.output import put_json
+
+        put_json(made)
+    else:
+        print(made["id"])
+    return 0
+
+
+def _text_only(environ: dict[str, str]) -> dict[str, str]:
+    return {k: v for k, v in environ.items() if k and "=" not in k}
+
+
+def _cwd() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        return os.path.expanduser("~")
+
+
+def _size(text: str | None, attaching: bool) -> list[int] | None:
+    if text is None:
+        if attaching:
+            size = os.get_terminal_size()
+            return [size.columns, size.lines] if 2 <= size.columns <= 1000 and 2 <= size.lines <= 1000 else None
+        return None
+    cols, x, rows = text.partition("x")
+    if not (x and cols.isdigit() and rows.isdigit() and 2 <= int(cols) <= 1000 and 2 <= int(rows) <= 1000):
+        raise Usage(f"--size {text[:20]!a} is not COLSxROWS with numbers from 2 to 1000", "for example --size 120x40")
+    return [int(cols), int(rows)]
+
+
+# ---------------------------------------------------------------- ls
+
+def ls_parser(p: ArgumentParser) -> None:
+    p.add_argument("-a", "--all", action="store_true", help="ended sessions too")
+    p.add_argument("--json", action="store_true")
+
+
+def ls(args: Namespace) -> int:
+    from holdfast.faces.cli import output
+
+    sessions = link(args).request("ls", all=args.all)["sessions"]
+    if args.json:
+        output.put_json(sessions)
+    elif not sessions:
+        print("no sessions; `holdfast new` makes one")
+    else:
+        print(listing(sessions))
+    return 0
+
+
+def listing(sessions: list[dict[str, Any]]) -> str:
+    from holdfast.faces.cli import output
+
+    rows = []
+    for s in sessions:
+        state = s["state"] if s["exit_code"] is None else f"{s['state']} ({s['exit_code']})"
+        if s["state"] == "ended" and s["exit_code"] is None:
+            state = s.get("reason") or "ended"
+        turn = s["turn"]["holder"] if s["turn"] else "-"
+        who = ",".join(sorted({o["operator"] for o in s["operators"]})) or "-"
+        age = output.duration(time.time() - s["created"]) if s["created"] else "-"
+        size = f"{s['size']['cols']}x{s['size']['rows']}" if s["size"] else "-"
+        kept = f"{output.amount(s['output']['end'])}" if s["output"] else "-"
+        rows.append((s["id"], s["name"], state, who, turn, age, output.duration(s["idle_s"]), size, kept))
+    return output.table(("ID", "NAME", "STATE", "ATTACHED", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT"), rows)
+
+
+# ---------------------------------------------------------------- attach
+
+def attach_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", nargs="?", metavar="SESSION", help="id, unique beginning of it, or name (default: the only or newest one)")
+    p.add_argument("--observe", action="store_true", help="watch only: what you type is not sent")
+    p.add_argument("--take", action="store_true", help="take the turn at once")
+    p.add_argument("--scrollback", type=int, metavar="LINES", help="lines of history to show first")
+    p.add_argument("--json", action="store_true", help="errors as JSON")
+
+
+def attach(args: Namespace) -> int:
+    connection = link(args)
+    session = args.session or _default(connection)
+    return attach_to(connection, session, args.observe, args.take, scrollback=args.scrollback)
+
+
+def _default(connection: Link) -> str:
+    sessions = [s for s in connection.request("ls")["sessions"] if s["state"] in ("live", "detached")]
+    if not sessions:
+        raise NotFound("there is no session to attach to", "`holdfast new` makes one")
+    return str(max(sessions, key=lambda s: (s["state"] == "detached", s["created"]))["id"])
+
+
+def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bool = False, scrollback: int | None = None) -> int:
+    from holdfast.client.attach import Attachment
+    from holdfast.core.keys import prefix_key
+    from holdfast.home import config
+
+    values = {v.key: v.value for v in config.load(connection.home.config)}
+    prefix = values["attach.prefix"]
+    lines = values["attach.scrollback"] if scrollback is None else max(0, scrollback)
+    attachment = Attachment(connection, session, observe, take, prefix_key(prefix), prefix, lines, values["attach.status"],
+                            os.environ.get("SSH_AUTH_SOCK"))
+    if values["attach.status"]:
+        what = "observing" if observe else "attached"
+        print(f"[holdfast] {what}{' to a new session' if new else ''}; {prefix} ? for help, {prefix} d to detach", flush=True)
+    message, code = attachment.run()
+    if message and (values["attach.status"] or code):
+        print(message, flush=True)
+    return code
+
+
+# ---------------------------------------------------------------- rename, end, forget
+
+def rename_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("name", metavar="NAME")
+    p.add_argument("--json", action="store_true")
+
+
+def rename(args: Namespace) -> int:
+    return _say(args, link(args).request("rename", session=args.session, name=args.name), lambda r: f"{r['id']} is now {r['name']}")
+
+
+def end_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION", nargs="+")
+    p.add_argument("--json", action="store_true")
+    p.description = "end everything that runs in a session: HUP, after 2 s TERM, after 3 more KILL, to all of its processes"
+
+
+def end(args: Namespace) -> int:
+    connection = link(args)
+    for session in args.session:
+        _say(args, connection.request("end", wait_s=90, session=session),
+             lambda r: f"{r['name']} ended ({r['signal']}, {r['reason']}" + (f", {r['exit_code']})" if r["exit_code"] is not None else ")"))
+    return 0
+
+
+def forget_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION", nargs="+")
+    p.add_argument("--json", action="store_true")
+
+
+def forget(args: Namespace) -> int:
+    connection = link(args)
+    for session in args.session:
+        _say(args, connection.request("forget", session=session), lambda r: f"{r['name']} ({r['id']}) is forgotten")
+    return 0
+
+
+def _say(args: Namespace, result: dict[str, Any], words: Any) -> int:
+    if args.json:
+        from holdfast.faces.cli.output import put_json
+
+        put_json(result)
+    else:
+        print(words(result))
+    return 0

@@ -1,0 +1,71 @@
+"""Where one installation lives: its state, its configuration and its sockets.
+
+With HOLDFAST_HOME everything lies in that one directory. Without it: state and sockets under XDG_STATE_HOME, the configuration
+under XDG_CONFIG_HOME. Sockets are deliberately not in XDG_RUNTIME_DIR: that directory is removed when the user's last login
+ends, and sessions must outlive exactly that. Directories are 0700 and must belong to this user; anything else is refused,
+because whoever can reach the sockets can type.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from holdfast.model.errors import Impossible, Unavailable
+
+
+class Home(NamedTuple):
+    state: str
+    config: str
+    explicit: bool     # HOLDFAST_HOME was given
+
+    @property
+    def run(self) -> str:
+        return f"{self.state}/run"
+
+    @property
+    def host_socket(self) -> str:
+        return f"{self.state}/run/host.sock"
+
+    @property
+    def database(self) -> str:
+        return f"{self.state}/state.db"
+
+    @property
+    def log(self) -> str:
+        return f"{self.state}/host.log"
+
+
+def resolve(environ: Mapping[str, str]) -> Home:
+    """The home that this environment means; creates nothing."""
+    given = environ.get("HOLDFAST_HOME")
+    if given:
+        base = os.path.abspath(os.path.expanduser(given))
+        return Home(base, f"{base}/config.toml", True)
+    user = environ.get("HOME") or os.path.expanduser("~")
+    state = environ.get("XDG_STATE_HOME") or f"{user}/.local/state"
+    config = environ.get("XDG_CONFIG_HOME") or f"{user}/.config"
+    return Home(f"{state}/holdfast", f"{config}/holdfast/config.toml", False)
+
+
+def prepare(home: Home) -> None:
+    """Creates the directories; refuses what is not private to this user."""
+    for path in (home.state, home.run):
+        try:
+            os.makedirs(path, mode=0o700, exist_ok=True)
+        except OSError as e:
+            raise Unavailable(f"cannot create {path}: {e.strerror}",
+                              "make that directory writable, or set HOLDFAST_HOME to another one") from e
+        check_private(path)
+
+
+def check_private(path: str) -> None:
+    info = os.stat(path)
+    if not stat.S_ISDIR(info.st_mode):
+        raise Impossible(f"{path} is not a directory", "remove it, or set HOLDFAST_HOME to another directory")
+    if info.st_uid != os.geteuid():
+        raise Impossible(f"{path} belongs to user {info.st_uid}, not to you", "set HOLDFAST_HOME to a directory of your own")
+    if info.st_mode & 0o077:
+        raise Impossible(f"{path} can be reached by others (mode {stat.S_IMODE(info.st_mode):04o})", f"chmod 700 {path}")

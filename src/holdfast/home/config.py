@@ -1,0 +1,111 @@
+"""The one TOML configuration file: every option in one table, each with its default and meaning.
+
+`config show` prints the effective values and where each comes from. Unknown options and wrong types are refused with the
+place and the remedy; a file that cannot be read stops the start, it does not silently mean the defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from holdfast.model.errors import Usage
+from holdfast.model.limits import (
+    ENDED_KEPT_S,
+    HOST_AWAY_S,
+    RING_BYTES,
+    RING_BYTES_MAX,
+    RING_BYTES_MIN,
+    SCROLLBACK_PAINTED,
+    TURN_IDLE_S,
+)
+
+
+class Option(NamedTuple):
+    key: str
+    default: Any
+    help: str
+    low: float | None = None
+    high: float | None = None
+
+
+OPTIONS = (
+    Option("session.shell", "", "program of a new session; empty: $SHELL"),
+    Option("session.login_shell", False, "start it as a login shell"),
+    Option("session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX),
+    Option("session.keep_ended_s", ENDED_KEPT_S, "how long ended sessions stay listed", 0, 10 * 365 * 86400),
+    Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600),
+    Option("turn.idle_s", TURN_IDLE_S, "after this long without a key, the turn is free", 0.1, 86400),
+    Option("attach.prefix", "C-\\", "the key before a command while attached"),
+    Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
+    Option("attach.status", True, "say on entry and exit what happens"),
+)
+BY_KEY = {o.key: o for o in OPTIONS}
+
+
+class Value(NamedTuple):
+    key: str
+    value: Any
+    source: str
+
+
+def load(path: str) -> list[Value]:
+    """All options with their effective values, from the file if there is one."""
+    table = _read(path)
+    flat: dict[str, Any] = {}
+    for section, body in table.items():
+        if not isinstance(body, dict):
+            raise Usage(f"{path}: `{section}` is outside of a section", f"known options: {', '.join(BY_KEY)}")
+        flat |= {f"{section}.{key}": value for key, value in body.items()}
+    unknown = [key for key in flat if key not in BY_KEY]
+    if unknown:
+        raise Usage(f"{path}: unknown option {unknown[0]}", f"known options: {', '.join(BY_KEY)}")
+    return [_value(o, flat, path) for o in OPTIONS]
+
+
+def _read(path: str) -> dict[str, Any]:
+    try:
+        with open(path, "rb") as f:
+            data = f.read()
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise Usage(f"cannot read {path}: {e.strerror}", "repair or remove the file") from e
+    import tomllib
+
+    try:
+        return tomllib.loads(data.decode())
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as e:
+        raise Usage(f"{path}: {e}", "repair or remove the file") from e
+
+
+def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
+    if option.key not in flat:
+        return Value(option.key, option.default, "default")
+    value = flat[option.key]
+    wanted = type(option.default)
+    if wanted is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not wanted:
+        raise Usage(f"{path}: {option.key} must be {wanted.__name__}, not {type(value).__name__}", option.help)
+    if option.low is not None and option.high is not None and not option.low <= value <= option.high:
+        raise Usage(f"{path}: {option.key} must be between {option.low:g} and {option.high:g}", option.help)
+    return Value(option.key, value, path)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the host uses of it."""
+
+    shell: str
+    login_shell: bool
+    ring_bytes: int
+    keep_ended_s: float
+    host_away_s: float
+    turn_idle_s: float
+
+
+def settings(values: list[Value]) -> Settings:
+    v = {x.key: x.value for x in values}
+    return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
+                    v["host.away_s"], v["turn.idle_s"])

@@ -1,0 +1,235 @@
+"""What can be gated and seen (exec, files, processes), and which ways around the layer are open.
+
+"Ordinary user" is tried as one: when we are root, the check first gives that up, because root's answer says
+nothing about the account that sessions run in.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import pty
+import select
+import signal
+import socket
+import struct
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+from holdfast.host.checks import Check, Outcome, Surroundings, sysctl
+from holdfast.host.checks.libc import (
+    PR_SET_NO_NEW_PRIVS,
+    PTRACE_SEIZE,
+    become_ordinary,
+    call,
+    forked,
+    in_child,
+    syscall,
+)
+
+EVENT_WAIT_S = 0.5
+
+_FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_CLASS_CONTENT, _FAN_REPORT_FID = 0x1, 0x2, 0x4, 0x200
+_FAN_MARK_ADD, _FAN_OPEN_EXEC_PERM, _FAN_CREATE = 0x1, 0x0004_0000, 0x100
+_AT_FDCWD = -100
+_SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 1 << 3
+_BPF_RET_ALLOW = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF_0000)   # "return SECCOMP_RET_ALLOW"
+_BPF_PROG_LOAD, _BPF_PROG_TYPE_RAW_TRACEPOINT = 5, 17
+_BPF_RETURN_0 = struct.pack("BBhi", 0xB7, 0, 0, 0) + struct.pack("BBhi", 0x95, 0, 0, 0)   # r0 = 0; exit
+_NETLINK_CONNECTOR, _CN_IDX_PROC, _CN_VAL_PROC, _PROC_CN_MCAST_LISTEN, _NLMSG_DONE = 11, 1, 1, 1, 3
+
+
+class _FilterProgram(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+
+# --- exec ---------------------------------------------------------------------------------------------------
+
+def _exec_gate_seccomp(surroundings: Surroundings) -> Outcome:
+    if surroundings.uid != 0:
+        call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    program = _FilterProgram(1, _BPF_RET_ALLOW)
+    try:
+        listener = syscall("seccomp", _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, program)
+    except OSError as error:
+        return Outcome(False, f"seccomp notification: {error.strerror}",
+                       "upgrade to Linux 5.4 or later; a second such filter above this one is refused")
+    os.close(listener)
+    if surroundings.uid == 0:
+        return Outcome(True, "a filter with a listener was installed")
+    return Outcome(True, "a filter with a listener was installed; by no_new_privs, so sudo is dead behind it")
+
+
+def _exec_gate_fanotify(surroundings: Surroundings) -> Outcome:
+    try:
+        watch = call("fanotify_init", _FAN_CLASS_CONTENT | _FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY)
+        with tempfile.NamedTemporaryFile(prefix=surroundings.tag) as target:
+            name = os.fsencode(target.name)
+            call("fanotify_mark", watch, _FAN_MARK_ADD, _FAN_OPEN_EXEC_PERM, _AT_FDCWD, name)
+        os.close(watch)
+    except OSError as error:
+        fix = "run the host as root; as an ordinary user the seccomp gate serves" if surroundings.uid else \
+            "use a kernel with CONFIG_FANOTIFY_ACCESS_PERMISSIONS and keep CAP_SYS_ADMIN"
+        return Outcome(False, f"{error.filename}: {error.strerror}", fix)
+    return Outcome(True, "a file was marked for permission to execute it")
+
+
+# --- what happens -------------------------------------------------------------------------------------------
+
+def _file_events(surroundings: Surroundings) -> Outcome:
+    """By a mark on one directory, which is all that an ordinary user may have."""
+    seen = by = 0
+    try:
+        watch = call("fanotify_init", _FAN_REPORT_FID | _FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY)
+        with tempfile.TemporaryDirectory(prefix=surroundings.tag) as directory:
+            call("fanotify_mark", watch, _FAN_MARK_ADD, _FAN_CREATE, _AT_FDCWD, os.fsencode(directory))
+            child = forked(Path(directory, "created").touch)
+            os.waitpid(child, 0)
+            if select.select([watch], [], [], EVENT_WAIT_S)[0]:
+                seen, by = struct.unpack_from("=QxxxxI", os.read(watch, 4096), 8)
+        os.close(watch)
+    except OSError as error:
+        return Outcome(False, f"{error.filename}: {error.strerror}",
+                       "use Linux 5.13 or later with CONFIG_FANOTIFY")
+    if not seen:
+        return Outcome(False, "a file was created in a watched directory and nothing was reported",
+                       "use a local filesystem for temporary files")
+    if by == child:
+        return Outcome(True, "a created file was reported with the process that created it")
+    return Outcome(True, "a created file was reported, but not by which process: that needs root")
+
+
+def _process_events(_: Surroundings) -> Outcome:
+    fix = "run the host as root, or use Linux 6.6 or later, which lets ordinary users listen"
+    try:
+        events = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, _NETLINK_CONNECTOR)
+    except OSError as error:
+        return Outcome(False, f"proc connector: {error.strerror}", "use a kernel with CONFIG_PROC_EVENTS")
+    with events:
+        try:
+            events.bind((os.getpid(), _CN_IDX_PROC))
+            body = struct.pack("=IIIIHHI", _CN_IDX_PROC, _CN_VAL_PROC, 0, 0, 4, 0, _PROC_CN_MCAST_LISTEN)
+            events.send(struct.pack("=IHHII", 16 + len(body), _NLMSG_DONE, 0, 0, os.getpid()) + body)
+        except OSError as error:
+            return Outcome(False, f"proc connector: {error.strerror}", fix)
+        child = forked(lambda: None)
+        os.waitpid(child, 0)
+        deadline = time.monotonic() + EVENT_WAIT_S
+        while (left := deadline - time.monotonic()) > 0 and select.select([events], [], [], left)[0]:
+            if struct.pack("=I", child) in events.recv(4096)[36:]:  # behind two headers
+                return Outcome(True, "a fork of ours was reported")
+    return Outcome(False, "proc connector: listening was allowed, but a fork of ours was not reported", fix)
+
+
+def _bpf(surroundings: Surroundings) -> Outcome:
+    code, licence = ctypes.create_string_buffer(_BPF_RETURN_0), ctypes.create_string_buffer(b"GPL")
+    attributes = struct.pack("IIQQIIQII16sII", _BPF_PROG_TYPE_RAW_TRACEPOINT, 2, ctypes.addressof(code),
+                             ctypes.addressof(licence), 0, 0, 0, 0, 0, b"", 0, 0)
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    try:
+        os.close(syscall("bpf", _BPF_PROG_LOAD, buffer, len(attributes)))
+    except OSError as error:
+        return Outcome(False, f"loading a program: {error.strerror}",
+                       "run the host as root; nothing depends on it, the proc connector serves instead"
+                       if surroundings.uid else
+                       "use a kernel with CONFIG_BPF_SYSCALL and keep CAP_BPF and CAP_PERFMON")
+    return Outcome(True, "a tracing program was loaded")
+
+
+# --- ways around --------------------------------------------------------------------------------------------
+
+def _pair(look: str) -> str:
+    """Two processes of one ordinary account, neither the other's ancestor: may one `look` at the other?"""
+    become_ordinary()
+    target = forked(_sleep_for_ever)
+    try:
+        def other() -> str:
+            if look == "trace":
+                call("ptrace", PTRACE_SEIZE, target, 0, 0)
+            else:
+                deadline = time.monotonic() + EVENT_WAIT_S
+                while not (said := Path(f"/proc/{target}/syscall").read_text()) or said.startswith("running"):
+                    if time.monotonic() > deadline:
+                        return "the target did not come to rest"
+            return ""
+
+        return in_child(other)
+    finally:
+        os.kill(target, signal.SIGKILL)
+        os.waitpid(target, 0)
+
+
+def _sleep_for_ever() -> None:
+    while True:
+        signal.pause()
+
+
+def _yama() -> str:
+    scope = sysctl("kernel.yama.ptrace_scope")
+    return "this kernel has no Yama" if scope is None else f"kernel.yama.ptrace_scope is {scope}"
+
+
+def _tracing_closed(_: Surroundings) -> Outcome:
+    try:
+        _pair("trace")
+    except PermissionError:
+        return Outcome(True, f"a process may not trace another of its account ({_yama()}); its files, "
+                             "keys included, stay readable to code in a plain session")
+    fix = "run agents in contained sessions"
+    if sysctl("kernel.yama.ptrace_scope") is not None:
+        fix += "; sysctl -w kernel.yama.ptrace_scope=1"
+    return Outcome(False, f"any process may trace another of its account ({_yama()}): code in a plain "
+                          "session can read the host's memory and keys", fix)
+
+
+def _seeing_waits(_: Surroundings) -> Outcome:
+    try:
+        wrong = _pair("syscall")
+    except OSError as error:
+        return Outcome(False, f"what another process of the account waits for is closed: {error.strerror} "
+                              f"({_yama()}); prompts and secrets are still seen, other waits partly guessed",
+                       "sysctl -w kernel.yama.ptrace_scope=0 (it opens tracing too), or run the host as root")
+    return Outcome(None if wrong else True, wrong or "the system call of another process can be read")
+
+
+def _tiocsti(_: Surroundings) -> Outcome:
+    setting = sysctl("dev.tty.legacy_tiocsti")
+    about = "dev.tty.legacy_tiocsti is " + (setting if setting is not None else "absent (before Linux 6.2)")
+
+    def push() -> str:
+        master, slave = pty.openpty()
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+        become_ordinary()
+        fcntl.ioctl(slave, termios.TIOCSTI, b"x")
+        return str(master)  # open until here: closing it would hang us up
+
+    try:
+        in_child(push)
+    except OSError as error:
+        if error.errno in (errno.EIO, errno.EPERM):
+            return Outcome(True, f"a program may not type into its terminal ({about})")
+        raise
+    return Outcome(False, f"a program may type into its terminal past the layer ({about})",
+                   "sysctl -w dev.tty.legacy_tiocsti=0" if setting is not None else
+                   "upgrade to Linux 6.2 or later and set dev.tty.legacy_tiocsti=0")
+
+
+CHECKS = (
+    Check("exec-gate-seccomp", "Exec gate by seccomp notification", "the gate at each exec",
+          _exec_gate_seccomp),
+    Check("exec-gate-fanotify", "Exec gate by fanotify", "the gate at each exec, in checkpointable sessions",
+          _exec_gate_fanotify),
+    Check("file-events", "File events by fanotify", "originators of files", _file_events),
+    Check("process-events", "Process events by proc connector", "lineage of short-lived processes",
+          _process_events),
+    Check("bpf", "eBPF", "process events filtered by session (optional)", _bpf),
+    Check("waits-visible", "Seeing what a program waits for", "wait for input", _seeing_waits),
+    Check("tracing-closed", "Processes of one account kept apart", "keys safe from code in plain sessions",
+          _tracing_closed),
+    Check("tiocsti-closed", "No typing past the layer (TIOCSTI)", "one door for writes", _tiocsti),
+)

@@ -1,0 +1,320 @@
+"""All sessions of this host: finding them again, making them, keeping the ended ones, naming them.
+
+Sequences only. The truth about a running session is its keeper; the store remembers names, ends and events. After any
+death of the host the keepers' sockets in the run directory are enough to have every session again.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import session as lifecycle
+from holdfast.host import process, store
+from holdfast.home.config import Settings
+from holdfast.host.keeperlink import KeeperLink, StaleTerm
+from holdfast.host.nursery import Nursery
+from holdfast.host.session import Session
+from holdfast.host.shell import launch
+from holdfast.host.store import Record, Store
+from holdfast.model import ids
+from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable, Usage
+from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX
+from holdfast.model.probe import probe
+from holdfast.home import Home
+from holdfast.wire import keeper as wire
+
+KEEPER_SUFFIX = ".keeper"
+
+# What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
+DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",
+                         "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "INVOCATION_ID", "JOURNAL_STREAM", "HOLDFAST_PROBE", "_",
+                         "OLDPWD", "SSH_TTY", "GPG_TTY", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID",
+                         "VTE_VERSION", "WINDOWID", "KITTY_WINDOW_ID", "ITERM_SESSION_ID"))
+
+
+class Engine:
+    def __init__(self, home: Home, settings: Settings, database: Store) -> None:
+        self.home = home
+        self.settings = settings
+        self.store = database
+        self.term = database.next_term()
+        self.boot = process.boot_id()
+        self.sessions: dict[str, Session] = {}
+        self.ended: dict[str, Record] = {}
+        self.unreachable: dict[str, str] = {}       # keepers that do not answer: neither alive nor dead, "unknown"
+        self.nursery = Nursery(home.run)
+        self.pool = ThreadPoolExecutor(1, "view")
+        self.counters: dict[str, int] = {}
+        self._names_reserved: set[str] = set()
+        self._on_event: list[Any] = []
+
+    # ------------------------------------------------------------ finding sessions again
+
+    async def adopt_all(self) -> None:
+        """Every keeper of this home, again; what has no keeper any more is said to be lost."""
+        known = {r.id: r for r in self.store.records()}
+        for name in sorted(os.listdir(self.home.run)):
+            if name.endswith(KEEPER_SUFFIX):
+                await self._adopt(name, known)
+        for record in known.values():
+            if record.id in self.sessions or record.id in self.unreachable:
+                continue
+            if lifecycle.running(record.state):
+                reason = "lost: the machine was restarted" if record.boot != self.boot else "lost: its keeper died"
+                record.ended, record.reason, record.state = time.time(), reason, "ended"
+                self._note(record.id, "session.lost", {"reason": reason})
+                self.store.post(store.save(record))
+            self.ended[record.id] = record
+        self.forget_old()
+
+    async def _adopt(self, name: str, known: dict[str, Record]) -> None:
+        path = f"{self.home.run}/{name}"
+        session_id = name.removesuffix(KEEPER_SUFFIX)
+        try:
+            link = await self._claim(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            os.unlink(path)                          # a keeper that is no more
+            return
+        except HoldfastError as e:
+            self.unreachable[session_id] = e.message
+            return
+        try:
+            label = json.loads(link.welcome.label)
+        except ValueError:
+            label = {}
+        record = known.get(session_id) or Record(session_id, str(label.get("name", session_id)), "detached", link.welcome.epoch,
+                                                 link.welcome.created_ns / 1e9, list(label.get("argv", [])),
+                                                 str(label.get("cwd", "")), self.boot)
+        record.state = "detached"
+        record.name = str(label.get("name", record.name))
+        self._take(record, link, label)
+        self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
+                                                   "output": [link.ring.start, link.ring.head]})
+
+    async def _claim(self, path: str) -> KeeperLink:
+        for _ in range(3):
+            try:
+                return await KeeperLink.open(path, self.term)
+            except StaleTerm as e:                   # the store lost its memory of terms: go above
+                self.term = e.term + 1
+                self.store.post(store.raise_term(self.term))
+        raise Unavailable("another host claims the same keeper")
+
+    def _take(self, record: Record, link: KeeperLink, label: dict[str, Any]) -> Session:
+        w = link.welcome
+        record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
+        _, record.cols, record.rows = link.ring.resized
+        directory = self._directory(record.id)
+        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
+        self.sessions[record.id] = session
+        session.ended.add_done_callback(lambda _: session.spawn(self._bury(session)))
+        return session
+
+    def _directory(self, session_id: str) -> str:
+        """Private files of one session: shell integration, side channel, agent link."""
+        path = f"{self.home.run}/s/{session_id}"
+        os.makedirs(path, mode=0o700, exist_ok=True)
+        return path
+
+    # ------------------------------------------------------------ making one
+
+    async def create(self, request: dict[str, Any], operator: str) -> Session:
+        if len(self.sessions) >= SESSIONS_MAX:
+            raise Refused(f"{SESSIONS_MAX} sessions run already", "end some")
+        session_id = ids.session_id(secrets.token_bytes(8))
+        name = request.get("name") or self._free_name(request["argv"])
+        self._reserve(name)
+        try:
+            return await self._create(session_id, name, request, operator)
+        finally:
+            self._names_reserved.discard(name)
+
+    async def _create(self, session_id: str, name: str, request: dict[str, Any], operator: str) -> Session:
+        directory = self._directory(session_id)
+        env = self._environment(request["env"], session_id, directory)
+        if request.get("agent"):
+            refresh_agent(directory, request["agent"])
+        argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
+        nonce = secrets.token_hex(16)
+        try:
+            launched = launch.prepare(argv, Path(directory), nonce, env, login=self.settings.login_shell)
+        except OSError as e:
+            raise Unavailable(f"cannot write {directory}: {e.strerror}", "free disk space or make the directory writable") from e
+        cols, rows = request["size"] or (80, 24)
+        label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator}
+        record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], self.boot, cols, rows)
+        await self.store.write(store.save(record))
+        probe("host.create.recorded")
+        try:
+            spawn = wire.Spawn(
+                session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, self.settings.ring_bytes, int(self.settings.host_away_s * 1000),
+                json.dumps(label).encode(), tuple(os.fsencode(a) for a in launched.argv),
+                tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"])
+            await self.nursery.spawn(spawn)
+            probe("host.create.spawned")
+            link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
+        except BaseException:
+            self.store.post(store.forget(session_id))
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        session = self._take(record, link, label)
+        session.change("started", operator=operator, root_pid=record.root_pid)
+        self.store.post(store.save(record))
+        return session
+
+    def _environment(self, given: dict[str, str], session_id: str, directory: str) -> dict[str, str]:
+        env = {k: v for k, v in given.items() if k not in DROPPED_ENV}
+        env["TERM"] = "xterm-256color"
+        env.setdefault("COLORTERM", "truecolor")
+        env["HOLDFAST_SESSION"] = session_id
+        if self.home.explicit:
+            env["HOLDFAST_HOME"] = self.home.state
+        env["SSH_AUTH_SOCK"] = f"{directory}/agent.sock"    # a link, kept pointing at the newest client's agent
+        return env
+
+    def _free_name(self, argv: list[str]) -> str:
+        base = os.path.basename(argv[0]) if argv else "shell"
+        base = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in base).lstrip("-")[:40] or "session"
+        taken = {s.name for s in self.sessions.values()} | self._names_reserved
+        return next(n for i in range(1, SESSIONS_MAX + 2) if (n := f"{base}-{i}") not in taken)
+
+    def _reserve(self, name: str) -> None:
+        ids.check_name(name)
+        other = next((s for s in self.sessions.values() if s.name == name), None)
+        if other is not None or name in self._names_reserved:
+            raise Refused(f"a session named {name} runs already" + (f" ({other.id})" if other else ""),
+                          f"attach to it (`holdfast attach {name}`), use `new -A`, or choose another name", taken=True)
+        self._names_reserved.add(name)
+
+    def rename(self, session: Session, name: str) -> None:
+        if name == session.name:
+            return
+        self._reserve(name)
+        try:
+            session.rename(name)
+        finally:
+            self._names_reserved.discard(name)
+        self.store.post(store.save(session.record))
+        session.event("session.renamed", name=name)
+
+    # ------------------------------------------------------------ finding one
+
+    def find(self, text: str) -> Session:
+        """A running session by id, name or unique prefix of its id."""
+        found = self._match(text, {s.id: s.name for s in self.sessions.values()})
+        if found is not None:
+            return self.sessions[found]
+        if any(text in (r.id, r.name) for r in self.ended.values()):
+            raise NotFound(f"session {text} has ended", "`holdfast ls --all` shows how; `holdfast view` shows its last screen")
+        if text in self.unreachable:
+            raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[text]}")
+        raise NotFound(f"no session {text[:80]!a}")
+
+    def find_any(self, text: str) -> Session | Record:
+        """Also an ended one: the newest of that name."""
+        try:
+            return self.find(text)
+        except NotFound:
+            newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
+            found = next((r for r in newest if text in (r.id, r.name)), None)
+            if found is None:
+                prefix = self._match(text, {r.id: r.id for r in newest})
+                found = self.ended[prefix] if prefix else None
+            if found is None:
+                raise
+            return found
+
+    @staticmethod
+    def _match(text: str, names: dict[str, str]) -> str | None:
+        if text in names:
+            return text
+        exact = [i for i, n in names.items() if n == text]
+        if exact:
+            return exact[0]
+        prefixed = [i for i in names if text and i.startswith(text)]
+        if len(prefixed) > 1:
+            raise Usage(f"{text!a} is the beginning of {len(prefixed)} sessions", "give more of the id")
+        return prefixed[0] if prefixed else None
+
+    # ------------------------------------------------------------ after the end
+
+    async def _bury(self, session: Session) -> None:
+        """Keep what is known of it, then let its keeper go. If it cannot be written, the keeper keeps it."""
+        record = session.record
+        try:
+            await self.store.write(store.save(record))
+        except Unavailable as e:
+            self._note(session.id, "store.failed", {"detail": e.message})
+        else:
+            session.link.send(wire.release())
+        for viewer in list(session.viewers):
+            viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
+            session.remove_viewer(viewer, "ended")
+        self.sessions.pop(session.id, None)
+        self.ended[session.id] = record
+        await session.dispose()
+        shutil.rmtree(session.directory, ignore_errors=True)
+        self.forget_old()
+
+    def forget_old(self) -> None:
+        now = time.time()
+        newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
+        for n, record in enumerate(newest):
+            if n >= ENDED_KEPT_COUNT or now - (record.ended or 0) > self.settings.keep_ended_s:
+                self.forget(record)
+
+    def forget(self, record: Record) -> None:
+        self.ended.pop(record.id, None)
+        self.store.post(store.forget(record.id))
+
+    # ------------------------------------------------------------ events
+
+    def _session_event(self, session: Session, name: str, facts: dict[str, Any]) -> None:
+        self._note(session.id, name, facts)
+        if name.startswith("session.") and name != "session.output_rolled":
+            self.store.post(store.save(session.record))
+
+    def _note(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
+        self.counters[name] = self.counters.get(name, 0) + 1
+        at = time.time()
+        self.store.post(store.event(at, session_id, name, facts))
+        for listener in tuple(self._on_event):
+            listener({"time": at, "session": session_id, "event": name, **facts})
+
+    def listen(self, listener: Any) -> None:
+        self._on_event.append(listener)
+
+    def unlisten(self, listener: Any) -> None:
+        if listener in self._on_event:
+            self._on_event.remove(listener)
+
+    async def close(self) -> None:
+        """Leaves every session running: the links are dropped, the keepers do not mind."""
+        for session in list(self.sessions.values()):
+            await session.dispose()
+        self.pool.shutdown(wait=True)
+        self.store.close()
+
+
+def refresh_agent(directory: str, target: str) -> None:
+    """Points the session's agent socket at the newest client's, so that ssh inside keeps working after a reconnect."""
+    link = f"{directory}/agent.sock"
+    if os.path.abspath(target) == link or not os.path.isabs(target):
+        return
+    try:
+        if not stat.S_ISSOCK(os.stat(target).st_mode):
+            return
+        fresh = f"{link}.{secrets.token_hex(4)}"
+        os.symlink(target, fresh)
+        os.rename(fresh, link)
+    except OSError:
+        pass
+

@@ -1,0 +1,152 @@
+"""A host's end of the wire to one keeper: packets, the ring, the bell."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.model.errors import PeerFault, Unavailable
+from holdfast.model.limits import KEEPER_PACKET_BYTES, SPAWN_WAIT_S
+from holdfast.transport import unix
+from holdfast.wire import keeper as wire
+from holdfast.wire.ring import RingReader, RingUnreadable
+
+
+class StaleTerm(Exception):
+    """A newer host speaks to this keeper."""
+
+    def __init__(self, term: int) -> None:
+        super().__init__(f"term {term} or newer is in charge")
+        self.term = term
+
+
+class KeeperLink:
+    """Callbacks run on the loop: on_bell() for new output, effects or flags; on_packet(kind, packet); on_closed()."""
+
+    def __init__(self, sock: socket.socket, welcome: wire.Welcome, fds: list[int]) -> None:
+        self.welcome = welcome
+        self.ring = RingReader(fds[0])
+        os.close(fds[0])
+        self.snapshot_fd, self.bell = fds[1], fds[2]
+        self.on_bell: Callable[[], None] = lambda: None
+        self.on_packet: Callable[[int, bytes], None] = lambda kind, packet: None
+        self.on_closed: Callable[[], None] = lambda: None
+        self._sock = sock
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[bytes] = deque()
+        self.closed = False
+        self.peer_pid = unix.peer(sock)[0]
+
+    @classmethod
+    async def open(cls, path: str, term: int, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
+        """Connects and claims the keeper for this term. FileNotFoundError/ConnectionRefusedError: there is no keeper."""
+        loop = asyncio.get_running_loop()
+        sock = unix.connect(path, socket.SOCK_SEQPACKET)
+        fds: list[int] = []
+        try:
+            sock.setblocking(False)
+            sock.send(wire.hello(term))
+            async with asyncio.timeout(wait_s):
+                await _readable(loop, sock)
+            packet, fds, _, _ = socket.recv_fds(sock, KEEPER_PACKET_BYTES, 3)
+            if packet[:1] == bytes([wire.REFUSED]):
+                reason, value = wire.read_refused(packet)
+                if reason == wire.REFUSED_TERM:
+                    raise StaleTerm(value)
+                raise PeerFault(f"the keeper speaks version {value} of its wire, this host {wire.VERSION}",
+                                "end the session with the release that made it, or run that release's host")
+            if not packet or packet[0] != wire.WELCOME or len(fds) != 3:
+                raise PeerFault("the keeper did not answer as one")
+            link = cls(sock, wire.read_welcome(packet), fds)
+        except TimeoutError as e:
+            sock.close()
+            raise Unavailable(f"the keeper at {os.path.basename(path)} does not answer") from e
+        except (wire.Malformed, RingUnreadable) as e:
+            sock.close()
+            raise PeerFault(f"the keeper's answer is unreadable: {e}") from e
+        except BaseException:
+            sock.close()
+            raise
+        loop.add_reader(sock, link._readable)
+        loop.add_reader(link.bell, link._bell)
+        return link
+
+    def _bell(self) -> None:
+        try:
+            os.read(self.bell, 8)
+        except BlockingIOError:
+            return
+        self.on_bell()
+
+    def _readable(self) -> None:
+        for _ in range(64):
+            if self.closed:
+                return
+            try:
+                packet = self._sock.recv(KEEPER_PACKET_BYTES)
+            except BlockingIOError:
+                return
+            except OSError:
+                packet = b""
+            if not packet:
+                self.close()
+                self.on_closed()
+                return
+            self.on_packet(packet[0], packet)
+
+    def send(self, packet: bytes) -> None:
+        """Queues only if the keeper does not read right now; the lane above bounds what may be outstanding."""
+        if self.closed:
+            return
+        if not self._queue:
+            try:
+                self._sock.send(packet)
+                return
+            except BlockingIOError:
+                self._loop.add_writer(self._sock, self._writable)
+            except OSError:
+                return            # the reader side notices and reports
+        self._queue.append(packet)
+
+    def _writable(self) -> None:
+        while self._queue:
+            try:
+                self._sock.send(self._queue[0])
+            except BlockingIOError:
+                return
+            except OSError:
+                self._queue.clear()
+                break
+            self._queue.popleft()
+        self._loop.remove_writer(self._sock)
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        self._loop.remove_reader(self._sock)
+        self._loop.remove_writer(self._sock)
+        self._loop.remove_reader(self.bell)
+        self._sock.close()
+        os.close(self.bell)
+
+    def dispose(self) -> None:
+        """Frees the shared memory too; nobody may use the ring afterwards."""
+        self.close()
+        self.ring.close()
+        if self.snapshot_fd >= 0:
+            os.close(self.snapshot_fd)
+            self.snapshot_fd = -1
+
+
+async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    ready: asyncio.Future[Any] = loop.create_future()
+    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    try:
+        await ready
+    finally:
+        loop.remove_reader(sock)

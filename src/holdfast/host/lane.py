@@ -1,0 +1,178 @@
+"""The lane: where the acts on one session get their order, and the only way from the host to its keeper (P1).
+
+Everything that changes a session (keys, lines, a run's trigger, size, signals, answers to terminal queries) becomes an act here: it
+gets the next sequence number, goes to the keeper, and is settled when the keeper has taken it. Repeats of a client's act are
+recognised by (client, its own number), also after a crash of the host, because the keeper remembers them.
+
+What a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again may wait, more is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass
+
+from holdfast.host.keeperlink import KeeperLink
+from holdfast.model.errors import HoldfastError, Refused, Unavailable
+from holdfast.model.limits import INPUT_CHUNK_BYTES, INPUT_QUEUE_BYTES, ORIGINS_KEPT
+from holdfast.model.probe import probe
+from holdfast.wire import keeper as wire
+
+INPUT_WINDOW_BYTES = INPUT_QUEUE_BYTES // 2
+ORIGIN_REPLIES = 1             # the host's own answers to terminal queries; their number is the query's offset
+ORIGIN_HOST = 0                # acts of the host itself that are never retried
+
+_REASONS = {
+    wire.REJECT_EPOCH: "another incarnation of this session is in charge",
+    wire.REJECT_SEQUENCE: "out of order",
+    wire.REJECT_FULL: "the program does not read its input",
+    wire.REJECT_FENCED: "the session is fenced",
+    wire.REJECT_CLOSED: "its terminal is closed",
+}
+
+
+@dataclass
+class _Pending:
+    kind: int
+    sequence: int
+    origin: int
+    origin_sequence: int
+    body: bytes
+    done: asyncio.Future[int] | None
+    flags: int
+
+
+class Lane:
+    def __init__(self, link: KeeperLink) -> None:
+        self.link = link
+        self.epoch = link.welcome.epoch
+        self.sequence = link.ring.accepted
+        self._acked: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
+        for origin in link.welcome.origins:
+            self._acked[origin.origin] = self._sent[origin.origin] = origin.origin_sequence
+        self._flight: deque[_Pending] = deque()
+        self._waiting: deque[_Pending] = deque()
+        self._flight_bytes = 0
+        self._waiting_bytes = 0
+
+    def acked(self, origin: int) -> int:
+        """The highest number of this client that the keeper has taken."""
+        return self._acked.get(origin, 0)
+
+    def known(self, origin: int, number: int) -> bool:
+        """Whether this act of this client has been submitted before."""
+        return number <= self._sent.get(origin, 0)
+
+    @property
+    def outstanding(self) -> bool:
+        return bool(self._flight or self._waiting)
+
+    # ------------------------------------------------------------ submitting
+
+    def submit(self, kind: int, body: bytes, origin: int, number: int, want_done: bool = False,
+               flags: int = 0) -> asyncio.Future[int] | None:
+        """Puts an act in order. A repeat changes nothing. The future (if wanted) gives the act's sequence once it is taken."""
+        done: asyncio.Future[int] | None = asyncio.get_running_loop().create_future() if want_done else None
+        if origin and self.known(origin, number):
+            if done is not None:
+                self._settle_repeat(origin, number, done)
+            return done
+        act = _Pending(kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0))
+        if self._waiting or self._flight_bytes + len(body) > INPUT_WINDOW_BYTES:
+            if self._waiting_bytes + len(body) > INPUT_WINDOW_BYTES:
+                raise Refused("the program does not read its input: too much is waiting already",
+                              "wait until it reads, or interrupt it (`holdfast send SESSION --key C-c`)")
+            act.flags |= wire.ACT_ACK
+            self._waiting.append(act)
+            self._waiting_bytes += len(body)
+        else:
+            self._send(act)
+        if origin:
+            self._remember(origin, number)
+        return done
+
+    def _remember(self, origin: int, number: int) -> None:
+        self._sent[origin] = number
+        if len(self._sent) > 4 * ORIGINS_KEPT:
+            for old in list(self._sent)[:ORIGINS_KEPT]:
+                if old not in {p.origin for p in self._flight}:
+                    self._sent.pop(old)
+                    self._acked.pop(old, None)
+
+    def _settle_repeat(self, origin: int, number: int, done: asyncio.Future[int]) -> None:
+        for pending in (*self._flight, *self._waiting):
+            if pending.origin == origin and pending.origin_sequence == number:
+                if pending.done is None:
+                    pending.done = done
+                else:
+                    pending.done.add_done_callback(lambda f: done.done() or done.set_result(f.result())
+                                                   if not f.cancelled() and f.exception() is None else done.cancel())
+                return
+        done.set_result(self.link.ring.accepted)
+
+    def _send(self, act: _Pending) -> None:
+        self.sequence += 1
+        act.sequence = self.sequence
+        self._flight.append(act)
+        self._flight_bytes += len(act.body)
+        probe("host.act.sending")
+        self.link.send(wire.act(act.kind, wire.Act(self.epoch, act.sequence, act.origin, act.origin_sequence, act.flags), act.body))
+        probe("host.act.sent")
+
+    # ------------------------------------------------------------ settling
+
+    def settle(self) -> None:
+        """The bell rang: what the keeper has taken is done."""
+        accepted, written = self.link.ring.accepted, self.link.ring.written
+        while self._flight and self._flight[0].sequence <= (accepted if not self._flight[0].body else written):
+            act = self._flight.popleft()
+            self._flight_bytes -= len(act.body)
+            self._taken(act)
+        for act in self._flight:
+            if act.sequence > accepted:
+                break
+            self._taken(act)
+        while self._waiting and self._flight_bytes + len(self._waiting[0].body) <= INPUT_WINDOW_BYTES:
+            act = self._waiting.popleft()
+            self._waiting_bytes -= len(act.body)
+            self._send(act)
+
+    def _taken(self, act: _Pending) -> None:
+        if act.origin and act.origin_sequence > self._acked.get(act.origin, 0):
+            self._acked[act.origin] = act.origin_sequence
+        if act.done is not None and not act.done.done():
+            act.done.set_result(act.sequence)
+
+    def rejected(self, packet: bytes) -> None:
+        """The keeper refused an act: it and everything behind it is void; numbering goes on where the keeper stands."""
+        sequence, reason, _ = wire.read_rejected(packet)
+        error = Refused(f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}")
+        kept = [a for a in self._flight if a.sequence < sequence]
+        for act in self._flight:
+            if act.sequence >= sequence:
+                self._fail(act, error)
+        self._flight = deque(kept)
+        self._flight_bytes = sum(len(a.body) for a in kept)
+        self.sequence = kept[-1].sequence if kept else self.link.ring.accepted
+
+    def _fail(self, act: _Pending, error: HoldfastError) -> None:
+        if act.origin and self._sent.get(act.origin) == act.origin_sequence:
+            self._sent[act.origin] = act.origin_sequence - 1
+        if act.done is not None and not act.done.done():
+            act.done.set_exception(error)
+
+    def close(self) -> None:
+        error = Unavailable("the session ended before this was taken", "`holdfast ls --all` shows how it ended")
+        for act in (*self._flight, *self._waiting):
+            if act.done is not None and not act.done.done():
+                act.done.set_exception(error)
+                act.done.exception()
+        self._flight.clear()
+        self._waiting.clear()
+
+
+def chunks(data: bytes) -> list[bytes]:
+    """Input cut to packets."""
+    return [data[i:i + INPUT_CHUNK_BYTES] for i in range(0, len(data), INPUT_CHUNK_BYTES)] or [b""]

@@ -1,0 +1,406 @@
+"""What a client may ask, one function per operation, and the exact fields each request has.
+
+Requests are checked against OPS before anything happens: an unknown operation, a missing, unknown or mistyped field is refused
+with its name. The answers are the JSON that the command line prints with --json: stable keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from holdfast import __version__
+from holdfast.core.keys import encode, paste
+from holdfast.host import doctor, process, store, waiting
+from holdfast.host import run as running
+from holdfast.host.connection import Connection
+from holdfast.host.engine import Engine, refresh_agent
+from holdfast.host.session import Session
+from holdfast.host.store import Record
+from holdfast.host.stream import Stream
+from holdfast.host.viewer import Viewer
+from holdfast.model import ids
+from holdfast.model.errors import Impossible, Lost, Nested, NotFound, Refused, Usage
+from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_PACE_WINDOW_S, RUN_TEXT_BYTES
+from holdfast.wire import frames
+
+MACHINE = os.uname().nodename
+
+
+class Field(NamedTuple):
+    kind: type | tuple[type, ...]
+    default: Any = ...          # ...: required
+
+
+class Op(NamedTuple):
+    handler: Callable[[Ops, Connection, int, dict[str, Any]], Awaitable[dict[str, Any]]]
+    fields: dict[str, Field]
+
+
+class Ops:
+    def __init__(self, engine: Engine, stop: Callable[[str], None]) -> None:
+        self.engine = engine
+        self.stop = stop
+        self.viewers: dict[Connection, Viewer] = {}
+
+    async def handle(self, conn: Connection, number: int, body: dict[str, Any]) -> dict[str, Any]:
+        op = OPS.get(str(body.get("op")))
+        if op is None:
+            raise Usage(f"unknown operation {str(body.get('op'))[:40]!a}", "this host may be older than the client")
+        return await op.handler(self, conn, number, check(op.fields, body))
+
+    # ------------------------------------------------------------ the host itself
+
+    async def ping(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        return {"pid": os.getpid(), "release": __version__, "sessions": len(self.engine.sessions), "term": self.engine.term}
+
+    async def down(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        asyncio.get_running_loop().call_soon(self.stop, "restart" if q["restart"] else "down")
+        return {"pid": os.getpid(), "sessions": len(self.engine.sessions)}
+
+    async def doctor(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        from pathlib import Path
+
+        findings = await asyncio.get_running_loop().run_in_executor(None, doctor.run_doctor, Path(self.engine.home.state))
+        return {"findings": doctor.to_json(findings)}
+
+    async def stats(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        e = self.engine
+        return {"events": dict(sorted(e.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
+                "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
+                "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers)}
+
+    async def events(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find_any(q["session"]) if q["session"] else None
+        only = session.id if session is not None else None
+        if q["follow"]:
+            queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1000)
+
+            def listener(event: dict[str, Any]) -> None:
+                if (only is None or event["session"] == only) and not queue.full():
+                    queue.put_nowait(event)
+
+            self.engine.listen(listener)
+            try:
+                while True:
+                    event = await queue.get()
+                    conn.event("happened", request=number, body=event)
+            finally:
+                self.engine.unlisten(listener)
+        return {"events": await self.engine.store.write(store.events_of(only, q["after"], q["limit"]))}
+
+    # ------------------------------------------------------------ sessions
+
+    async def new(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        if not os.path.isabs(q["cwd"]):
+            raise Usage(f"--cwd {q['cwd']!a} is not absolute")
+        if q["size"] is not None and (len(q["size"]) != 2 or not all(isinstance(n, int) and 2 <= n <= 1000 for n in q["size"])):
+            raise Usage("a size is COLSxROWS, each from 2 to 1000")
+        if not all(isinstance(a, str) and "\0" not in a for a in q["argv"]):
+            raise Usage("arguments must be text without NUL")
+        if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v for k, v in q["env"].items()):
+            raise Usage("the environment must be NAME=VALUE without NUL")
+        if q["existing"] and q["name"]:
+            for session in self.engine.sessions.values():
+                if session.name == q["name"]:
+                    return {**self.describe(session), "created": session.record.created, "existed": True}
+        session = await self.engine.create(q, conn.operator)
+        return {**self.describe(session), "existed": False}
+
+    async def ls(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        e = self.engine
+        out = [self.describe(s) for s in sorted(e.sessions.values(), key=lambda s: s.record.created)]
+        out += [unreachable(i, why) for i, why in e.unreachable.items()]
+        if q["all"]:
+            e.forget_old()
+            out += [describe_ended(r) for r in sorted(e.ended.values(), key=lambda r: r.ended or 0)]
+        return {"sessions": out}
+
+    async def get(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        found = self.engine.find_any(q["session"])
+        return describe_ended(found) if isinstance(found, Record) else self.describe(found)
+
+    def describe(self, s: Session) -> dict[str, Any]:
+        now = time.monotonic()
+        holder = s.turn.holder(now)
+        return {
+            "id": s.id, "name": s.name, "machine": MACHINE, "state": s.state,
+            "liveness": {"process": "alive" if not s.ended.done() else "ended", "host": "here", "relay": "none"},
+            "epoch": s.record.epoch, "created": s.record.created, "idle_s": round(now - s.last_activity, 3),
+            "size": {"cols": s.size[0], "rows": s.size[1]}, "operators": operators(s),
+            "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,
+            "output": {"start": s.ring.start, "end": s.ring.head}, "argv": s.record.argv, "cwd": s.record.cwd,
+            "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
+            "shell": s.shell_kind, "exit_code": None, "ref": f"hf:{s.id}@{s.record.epoch}"}
+
+    async def rename(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find(q["session"])
+        self.engine.rename(session, q["name"])
+        return {"id": session.id, "name": session.name}
+
+    async def end(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find(q["session"])
+        by = await session.end(conn.operator)
+        r = session.record
+        return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
+
+    async def forget(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        found = self.engine.find_any(q["session"])
+        if not isinstance(found, Record):
+            raise Refused(f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`")
+        self.engine.forget(found)
+        return {"id": found.id, "name": found.name}
+
+    async def who(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        s = self.engine.find(q["session"])
+        d = self.describe(s)
+        return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"]}
+
+    async def resolve(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        """What a reference means today (S8)."""
+        ref = ids.parse_ref(q["ref"])
+        try:
+            found = self.engine.find_any(ref.session)
+        except NotFound:
+            return {"ref": q["ref"], "known": False, "state": "not known any more"}
+        if isinstance(found, Record):
+            return {"ref": q["ref"], "known": True, "state": "ended", "exit_code": found.exit_code, "session": describe_ended(found)}
+        out: dict[str, Any] = {"ref": q["ref"], "known": True, "state": "live", "session": self.describe(found)}
+        if ref.epoch is not None and ref.epoch != found.record.epoch:
+            out["state"] = "another incarnation"
+        if ref.act is not None:
+            out["act"] = "applied" if ref.act <= found.ring.written else "accepted" if ref.act <= found.ring.accepted else "unknown"
+        if ref.output is not None:
+            out["kept"] = found.ring.start <= ref.output[0] and ref.output[1] <= found.ring.head
+        return out
+
+    # ------------------------------------------------------------ steering
+
+    async def send(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find(q["session"])
+        data = q["text"].encode("utf-8", "surrogateescape")
+        if q["paste"] or q["keys"]:
+            modes = (await session.view.look(lambda s: s.modes()))[1]
+            if q["paste"]:
+                data = paste(data, modes.get("bracketed_paste", False))
+            data += b"".join(encode(str(key), modes.get("application_cursor", False)) for key in q["keys"])
+        if not data:
+            raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
+        await refuse_long_line(session, data)
+        sequence = 0
+        for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
+            sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES])
+        return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
+
+    async def run(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        if len(q["text"].encode("utf-8", "surrogateescape")) > RUN_TEXT_BYTES:
+            raise Usage(f"a command may have {RUN_TEXT_BYTES} bytes", "put it into a file and run that")
+        if not q["text"].strip() or "\0" in q["text"]:
+            raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
+        return await running.run(self.engine.find(q["session"]), conn, number, q)
+
+    async def wait(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        found = self.engine.find_any(q["session"])
+        if isinstance(found, Record):
+            if q["for"] == "exit":
+                return {"for": "exit", "seen": found.reason, "exit_code": found.exit_code, "id": found.id}
+            raise NotFound(f"session {found.name} has ended: {found.reason}", "`holdfast ls --all` shows how")
+        return {"id": found.id, **await waiting.wait(found, q["for"], q["timeout"])}
+
+    # ------------------------------------------------------------ looking
+
+    async def view(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        found = self.engine.find_any(q["session"])
+        if isinstance(found, Record):
+            return {"id": found.id, "name": found.name, "state": found.state, "size": {"cols": found.cols, "rows": found.rows},
+                    "lines": found.screen, "ansi": found.ansi, "cursor": None, "alternate": False, "title": "", "modes": {},
+                    "offset": found.output_end, "exit_code": found.exit_code, "reason": found.reason}
+        session = found
+
+        def look(s: Any) -> dict[str, Any]:
+            x, y, visible = s.cursor
+            body = {"lines": s.text(), "cursor": {"x": x, "y": y, "visible": visible}, "alternate": s.alternate, "title": s.title,
+                    "modes": s.modes()}
+            if q["ansi"]:
+                body["ansi"] = s.ansi().decode("utf-8", "replace")
+            if q["history"]:
+                body["history"] = s.history_text(q["history"])
+            return body
+
+        offset, body = await session.view.look(look)
+        kind, why, foreground = await session.attention()
+        return {"id": session.id, "name": session.name, "state": session.state, "offset": offset,
+                "size": {"cols": session.size[0], "rows": session.size[1]}, **body, "exit_code": None,
+                "waiting": {"for": kind, "why": why, "foreground": foreground}}
+
+    async def read(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find(q["session"])
+        ring = session.ring
+        start = ring.start if q["from"] is None else q["from"]
+        if start > ring.head:
+            raise Usage(f"offset {start} is beyond the end {ring.head}", "offsets are absolute; see `holdfast ls --json`")
+        if start < ring.start and q["strict"]:
+            raise Lost(f"output {start} to {ring.start} has rolled off", range=[ring.start, ring.head])
+        stream = Stream(session, conn, number, start, None if q["follow"] else ring.head, RUN_PACE_WINDOW_S)
+        try:
+            stream.pump()
+            if q["follow"]:
+                await asyncio.wait({stream.done, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+                stream.until(ring.head)
+            await stream.done
+        finally:
+            stream.close()
+        return {"id": session.id, "start": start, "end": stream.offset, "lost": stream.lost}
+
+    # ------------------------------------------------------------ attaching
+
+    async def attach(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        session = self.engine.find(q["session"])
+        if conn in self.viewers:
+            self.leave(conn, "switched")
+        viewer = Viewer(conn, session, q["cols"], q["rows"], q["observe"], q["scrollback"])
+        viewer.inside = self._inside(conn.pid)
+        self._refuse_nesting(session, viewer.inside)
+        if q["agent"]:
+            refresh_agent(session.directory, q["agent"])
+        if not q["observe"] and q["take"]:
+            session.may_write(conn.operator)
+        self.viewers[conn] = viewer
+        conn.on_drain = viewer.pump
+        session.add_viewer(viewer)
+        conn.answer(number, {**self.describe(session), "acked": viewer.acked, "resume": q["resume"]})
+        await viewer.begin(q["resume"])
+        return {}
+
+    def _inside(self, pid: int) -> str | None:
+        """The session whose tree this client runs in, from the kernel: a process cannot hide it by cleaning its environment."""
+        keepers = {s.keeper_pid: s.id for s in self.engine.sessions.values()}
+        for _ in range(64):
+            if pid in keepers:
+                return keepers[pid]
+            stat = process.read_stat(pid)
+            if stat is None or stat.ppid <= 1:
+                return None
+            pid = stat.ppid
+        return None
+
+    def _refuse_nesting(self, target: Session, inside: str | None) -> None:
+        """Showing a session inside itself, directly or through others, would feed its own output back for ever."""
+        seen: set[str] = set()
+        while inside is not None and inside not in seen:
+            if inside == target.id:
+                raise Nested(f"this terminal is inside session {target.name} itself")
+            seen.add(inside)
+            inside = next((v.inside for v in self.viewers.values() if v.session.id == inside and v.inside is not None), None)
+
+    async def refresh(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        viewer = self.viewers.get(conn)
+        if viewer is None:
+            raise Refused("not attached", "attach first")
+        await viewer.refresh(frames.SCREEN_RESUME)
+        return {}
+
+    async def turn(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        """Requesting, handing over and seizing belong to operators with envelopes; here: take a free turn, or give it back."""
+        session = self.engine.find(q["session"])
+        if q["act"] == "take":
+            session.may_write(conn.operator)
+        elif q["act"] == "release":
+            session.release_turn(conn.operator)
+        else:
+            raise Usage(f"unknown act {q['act']!a}")
+        return {"id": session.id, "turn": self.describe(session)["turn"]}
+
+    async def detach(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        self.leave(conn, "detached")
+        return {}
+
+    def leave(self, conn: Connection, how: str) -> None:
+        viewer = self.viewers.pop(conn, None)
+        if viewer is not None:
+            viewer.session.remove_viewer(viewer, how)
+
+
+async def refuse_long_line(session: Session, data: bytes) -> None:
+    """In canonical mode the terminal would silently drop the rest of such a line."""
+    longest = max(len(line) for line in data.replace(b"\r", b"\n").split(b"\n"))
+    if longest > CANON_LINE_BYTES:
+        import termios
+
+        if (await session.terminal()).lflag & termios.ICANON:
+            raise Impossible(f"a line of {longest} bytes: the terminal is in line mode and drops all beyond {CANON_LINE_BYTES}",
+                             "split the line, or use `holdfast run`, which passes its text beside the terminal")
+
+
+def operators(s: Session) -> list[dict[str, Any]]:
+    return [{"operator": v.conn.operator, "modality": v.conn.modality, "observe": v.observe, "pid": v.conn.pid,
+             "size": {"cols": v.size[0], "rows": v.size[1]}, "lagging": v.lagging} for v in s.viewers]
+
+
+def describe_ended(r: Record) -> dict[str, Any]:
+    return {"id": r.id, "name": r.name, "machine": MACHINE, "state": r.state,
+            "liveness": {"process": "ended", "host": "here", "relay": "none"}, "epoch": r.epoch, "created": r.created,
+            "idle_s": max(0.0, time.time() - (r.ended or r.created)), "size": {"cols": r.cols, "rows": r.rows}, "operators": [],
+            "turn": None, "output": {"start": r.output_start, "end": r.output_end}, "argv": r.argv, "cwd": r.cwd,
+            "pid": r.root_pid, "started": r.root_start, "boot": r.boot, "keeper": None, "shell": None, "exit_code": r.exit_code,
+            "reason": r.reason, "ended": r.ended, "survivors": r.survivors, "ref": f"hf:{r.id}@{r.epoch}"}
+
+
+def unreachable(session_id: str, why: str) -> dict[str, Any]:
+    """A keeper that exists and does not answer: nothing about it is known now, and that is what is said."""
+    return {"id": session_id, "name": "", "machine": MACHINE, "state": "unknown",
+            "liveness": {"process": "unknown", "host": "here", "relay": "none"}, "epoch": None, "created": None, "idle_s": None,
+            "size": None, "operators": [], "turn": None, "output": None, "reason": why, "exit_code": None}
+
+
+def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    unknown = sorted(set(body) - set(fields) - {"op"})
+    if unknown:
+        raise Usage(f"unknown field {unknown[0]!a} in {body['op']}", "this host may be older than the client")
+    for name, field in fields.items():
+        value = body.get(name, field.default)
+        if value is ...:
+            raise Usage(f"{body['op']} needs the field {name!a}")
+        kinds = field.kind if isinstance(field.kind, tuple) else (field.kind,)
+        if float in kinds and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if not (value is None and field.default is None) and (type(value) not in kinds):
+            raise Usage(f"the field {name!a} of {body['op']} has the wrong type")
+        if type(value) is int and not 0 <= value < 1 << 63:
+            raise Usage(f"the field {name!a} of {body['op']} is out of range")
+        out[name] = value
+    return out
+
+
+_S = Field(str)
+OPS: dict[str, Op] = {
+    "ping": Op(Ops.ping, {}),
+    "down": Op(Ops.down, {"restart": Field(bool, False)}),
+    "doctor": Op(Ops.doctor, {}),
+    "stats": Op(Ops.stats, {}),
+    "events": Op(Ops.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}),
+    "new": Op(Ops.new, {"name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
+                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None)}),
+    "ls": Op(Ops.ls, {"all": Field(bool, False)}),
+    "get": Op(Ops.get, {"session": _S}),
+    "rename": Op(Ops.rename, {"session": _S, "name": _S}),
+    "end": Op(Ops.end, {"session": _S}),
+    "forget": Op(Ops.forget, {"session": _S}),
+    "who": Op(Ops.who, {"session": _S}),
+    "resolve": Op(Ops.resolve, {"ref": _S}),
+    "send": Op(Ops.send, {"session": _S, "text": _S, "keys": Field(list, []), "seq": Field(int), "paste": Field(bool, False)}),
+    "run": Op(Ops.run, {"session": _S, "text": _S, "seq": Field(int), "timeout": Field(float, 0.0), "resume": Field(int, None)}),
+    "wait": Op(Ops.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}),
+    "view": Op(Ops.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}),
+    "read": Op(Ops.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False)}),
+    "attach": Op(Ops.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),
+                              "take": Field(bool, False), "scrollback": Field(int, None), "resume": Field(int, None),
+                              "agent": Field(str, None)}),
+    "detach": Op(Ops.detach, {}),
+    "refresh": Op(Ops.refresh, {}),
+    "turn": Op(Ops.turn, {"session": _S, "act": _S}),
+}

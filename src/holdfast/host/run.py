@@ -1,0 +1,138 @@
+"""`run`: one discrete command in the session's live shell, with its exact output and exit code.
+
+The text goes to a private file; only a short trigger is typed, as an act like any other. The shell's marks in the output say
+where the command's output begins and ends and how it exited. Run ids are (client, number): asking again after a crash of
+the host finds the same run, still going or just done, and never runs it twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import termios
+from pathlib import Path
+from typing import Any
+
+from holdfast.core.commands import Effect, RunDone, RunStarted
+from holdfast.core.onlcr import OnlcrInverse
+from holdfast.host.connection import Connection
+from holdfast.host.session import Session
+from holdfast.host.shell.run import clear_run, write_run
+from holdfast.host.stream import Stream
+from holdfast.model.errors import Busy, Impossible, Lost, Refused, TimedOut, Unavailable
+from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
+from holdfast.model.probe import probe
+
+
+async def run(session: Session, conn: Connection, number: int, request: dict[str, Any]) -> dict[str, Any]:
+    """Streams the output to `conn` as answers to request `number`; gives the result."""
+    act = int(request["seq"])
+    runid = f"{conn.client:x}-{act}"
+    started, done = _Watch(session, runid).futures
+    known = session.runs.get(runid)
+    try:
+        if known is None:
+            if session.lane.known(conn.client, act):
+                raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
+            await _start(session, conn, act, runid, request["text"])
+            await _began(session, started)
+        begin = session.runs.get(runid)
+        if begin is None:
+            raise Unavailable("the run ended before it could be followed", "look at the screen: `holdfast view`")
+        resume = int(request.get("resume") or 0)
+        return await _follow(session, conn, number, max(begin.start, resume), begin.end, begin.exit_code, done,
+                             float(request["timeout"] or 0), act)
+    finally:
+        for future in (started, done):
+            future.cancel()
+
+
+class _Watch:
+    def __init__(self, session: Session, runid: str) -> None:
+        started: asyncio.Future[RunStarted] = session.loop.create_future()
+        done: asyncio.Future[RunDone] = session.loop.create_future()
+        self.futures = started, done
+
+        def watch(effects: list[Effect]) -> None:
+            for effect in effects:
+                if isinstance(effect, RunStarted) and effect.run == runid and not started.done():
+                    started.set_result(effect)
+                elif isinstance(effect, RunDone) and effect.run == runid and not done.done():
+                    done.set_result(effect)
+            if started.cancelled() and done.cancelled() and watch in session.watchers:
+                session.watchers.remove(watch)
+
+        session.watchers.append(watch)
+        done.add_done_callback(lambda _: watch in session.watchers and session.watchers.remove(watch))
+
+
+async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
+    if session.shell_kind is None:
+        raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
+                         "use `holdfast send`, or make a session with bash, zsh or sh as its program")
+    state = await session.terminal()
+    _, why, foreground = await session.attention()
+    if state.foreground != session.record.root_pid or not session.shell.at_prompt:
+        what = foreground or why
+        raise Busy(f"the shell is not at its prompt: {what} is in the foreground", foreground=what)
+    if session.shell.line_dirty:
+        raise Busy("somebody has typed on the command line without entering it",
+                   "enter or clear that line first (`holdfast send SESSION --key C-c`)")
+    if not session.shell.ready:
+        raise Busy("the shell has not taken what was typed before" if session.shell.open_run is None else "another run is under way")
+    session.begin_long(conn.operator)
+    try:
+        trigger = write_run(Path(session.directory), session.shell_kind, runid, text)
+        probe("host.run.written")
+        await session.type(conn.operator, conn.client, act, trigger)
+    except OSError as e:
+        raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
+    except Refused:
+        session.end_long()
+        raise
+    probe("host.run.typed")
+
+
+async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
+    ended = session.ended
+    await asyncio.wait({started, ended}, timeout=RUN_TRIGGER_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    if not started.done() and not ended.done():
+        session.end_long()
+        raise Unavailable("the shell did not take the command", "look at the screen (`holdfast view`); its hooks may be gone")
+
+
+async def _follow(session: Session, conn: Connection, number: int, start: int, end: int | None, code: int | None,
+                  done: asyncio.Future[RunDone], timeout: float, act: int) -> dict[str, Any]:
+    stream = Stream(session, conn, number, start, end, RUN_PACE_WINDOW_S, OnlcrInverse() if await _onlcr(session) else None)
+    try:
+        stream.pump()
+        if end is None:
+            await asyncio.wait({done, session.ended}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
+            if done.done():
+                end, code = done.result().output_end, done.result().exit
+            elif session.ended.done():              # `exit` or `exec`: the session's own end is the command's
+                end, code = session.record.output_end, session.record.exit_code
+            else:
+                raise TimedOut(f"the command still runs after {timeout:g} s; it was not stopped",
+                               "`holdfast wait SESSION --for command`, or interrupt it with `holdfast send SESSION --key C-c`")
+            stream.until(end)
+        if not stream.done.done():
+            await stream.done
+        ref = f"hf:{session.id}@{session.record.epoch}:{start}-{end}"
+        return {"exit_code": code, "output": {"start": start, "end": end, "ref": ref}, "lost": stream.lost, "session": session.id,
+                "ended": session.ended.done()}
+    finally:
+        stream.close()
+        session.end_long()
+        if done.done() and not done.cancelled():
+            clear_run(Path(session.directory))
+
+
+async def _onlcr(session: Session) -> bool:
+    """Whether the terminal turns every newline into CR LF, so that this can be undone exactly."""
+    try:
+        flags = (await session.terminal()).oflag
+    except Unavailable:
+        return True
+    return bool(flags & termios.OPOST and flags & termios.ONLCR)
+
+

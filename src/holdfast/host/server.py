@@ -1,0 +1,134 @@
+"""Local clients: admits them by the kernel's word about who they are, and hands their frames on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+from holdfast import __version__
+from holdfast.host.connection import Connection
+from holdfast.host.engine import Engine
+from holdfast.host.ops import Ops
+from holdfast.model import ids
+from holdfast.model.errors import HoldfastError, PeerFault, Refused, Usage
+from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES
+from holdfast.transport import unix
+from holdfast.wire import frames, version
+
+
+class Server:
+    def __init__(self, engine: Engine, ops: Ops, listener: socket.socket) -> None:
+        self.engine = engine
+        self.ops = ops
+        self.connections: set[Connection] = set()
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        listener.setblocking(False)
+        self._loop.add_reader(listener, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            sock, _ = self._listener.accept()
+        except OSError:
+            return
+        pid, uid = unix.peer(sock)
+        if uid not in (os.geteuid(), 0) or len(self.connections) >= CLIENTS_MAX:
+            sock.close()                       # the directory's mode keeps others out; this is the second lock
+            return
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
+        self.connections.add(Connection(sock, pid, self._frame, self._closed))
+
+    def _closed(self, conn: Connection) -> None:
+        self.connections.discard(conn)
+        self.ops.leave(conn, "lost")
+
+    # ------------------------------------------------------------ frames
+
+    def _frame(self, conn: Connection, kind: int, payload: bytes) -> None:
+        if kind == frames.INPUT:
+            self._input(conn, payload)
+        elif not conn.client:
+            if kind != frames.HELLO:
+                raise PeerFault("not introduced")
+            self._hello(conn, frames.read_json(payload))
+        elif kind == frames.REQUEST:
+            number, body = frames.read_request(payload)
+            if number in conn.tasks:
+                raise PeerFault(f"request number {number} is in use")
+            conn.tasks[number] = self._loop.create_task(self._request(conn, number, body))
+        elif kind == frames.RESIZE:
+            self._resize(conn, payload)
+        elif kind == frames.CANCEL:
+            task = conn.tasks.get(frames.read_cancel(payload))
+            if task is not None:
+                task.cancel()
+        else:
+            raise PeerFault("introduced twice")
+
+    def _hello(self, conn: Connection, body: dict[str, Any]) -> None:
+        chosen = version.choose(body.get("lowest"), body.get("version"))
+        if chosen is None:
+            return conn.bye("version", f"this host speaks versions {frames.LOWEST} to {frames.VERSION} of the wire")
+        client, operator, modality = body.get("client"), body.get("operator"), body.get("modality")
+        if not isinstance(client, int) or not 1 < client < 1 << 64 or not isinstance(operator, str) or not isinstance(modality, str):
+            raise PeerFault("an introduction needs client, operator and modality")
+        try:
+            conn.operator, conn.modality = ids.check_name(operator), ids.check_name(modality)
+        except Usage as e:
+            raise PeerFault(e.message) from e
+        conn.client = client
+        conn.introduced()
+        conn.send(frames.pack_json(frames.WELCOME, {"version": chosen, "host": os.uname().nodename, "home": self.engine.home.state,
+                                                    "pid": os.getpid(), "release": __version__}))
+
+    async def _request(self, conn: Connection, number: int, body: dict[str, Any]) -> None:
+        try:
+            answer = await self.ops.handle(conn, number, body)
+            if body.get("op") != "attach":
+                conn.answer(number, answer)
+        except HoldfastError as e:
+            conn.fail(number, e)
+        except asyncio.CancelledError:
+            conn.fail(number, Refused("cancelled"))
+        except Exception as e:
+            self._loop.call_exception_handler({"message": f"request {body.get('op')}", "exception": e})
+            conn.fail(number, HoldfastError(f"internal error: {type(e).__name__}: {e}", "the host's log has the details; please report it"))
+        finally:
+            conn.tasks.pop(number, None)
+
+    def _input(self, conn: Connection, payload: bytes) -> None:
+        viewer = self.ops.viewers.get(conn)
+        if viewer is None:
+            if conn.client:
+                conn.event("refused", name="refused", message="not attached", recover="attach first")
+                return
+            raise PeerFault("not introduced")
+        number, flags, data = frames.read_input(payload)
+        if len(data) > INPUT_CHUNK_BYTES or number == 0:
+            raise PeerFault(f"an input of {len(data)} bytes with number {number}")
+        if flags & frames.INPUT_ACK:
+            conn.wants_ack = True
+        try:
+            viewer.session.keys(viewer, number, data, bool(flags & frames.INPUT_ACK))
+        except HoldfastError as e:
+            conn.event("refused", number=number, **e.to_wire())
+
+    def _resize(self, conn: Connection, payload: bytes) -> None:
+        _, cols, rows = frames.read_resize(payload)
+        viewer = self.ops.viewers.get(conn)
+        if viewer is None:
+            return
+        session = viewer.session
+        holder = session.turn.holder(self._loop.time())
+        alone = not any(v is not viewer and not v.observe for v in session.viewers)
+        viewer.resized(cols, rows)
+        if not viewer.observe and (holder == conn.operator or (holder is None and alone)):
+            session.resize(cols, rows)
+
+    def close(self, reason: str, message: str) -> None:
+        self._loop.remove_reader(self._listener)
+        self._listener.close()
+        for conn in list(self.connections):
+            conn.bye(reason, message)

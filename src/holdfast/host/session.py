@@ -1,0 +1,523 @@
+"""One session as the host sees it: the serialization point between its operators and its keeper.
+
+Everything happens on the host's loop, one step at a time, so there are no locks: a bell from the keeper (new output, acts taken,
+flags), a frame from a client, a timer. What decides is in core/ (turn, shell, lifecycle); what touches the world is in the
+parts this class sequences: lane (acts in order), view (the screen), viewers (who watches).
+
+    bell -> viewers get bytes -> marks and queries are looked for -> the screen is fed a little later
+    input -> who, repeat, turn -> lane -> keeper
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from typing import Any, NamedTuple
+
+from holdfast.core import session as lifecycle
+from holdfast.core.commands import Effect as ShellEffect
+from holdfast.core.commands import MarkScanner, RunDone, RunStarted, Shell
+from holdfast.core.queries import QUERY_HINT
+from holdfast.core.turn import Denied, Turn
+from holdfast.host import observe, process
+from holdfast.host.keeperlink import KeeperLink
+from holdfast.host.lane import ORIGIN_HOST, ORIGIN_REPLIES, Lane
+from holdfast.host.store import Record
+from holdfast.host.view import View
+from holdfast.host.viewer import Viewer
+from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable
+from holdfast.model.limits import (
+    COLS_MAX,
+    COLS_MIN,
+    END_HUP_WAIT_S,
+    END_TERM_WAIT_S,
+    EXIT_DRAIN_S,
+    OUTPUT_CHUNK_BYTES,
+    PACE_WINDOW_S,
+    ROWS_MAX,
+    ROWS_MIN,
+)
+from holdfast.model.probe import probe
+from holdfast.wire import keeper as wire
+from holdfast.wire import ring as ring_layout
+
+RUNS_KEPT = 64
+UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
+
+
+class Run(NamedTuple):
+    """Where the output of a `run` lies, and how it ended if it has."""
+
+    start: int
+    end: int | None
+    exit_code: int | None
+
+
+class Session:
+    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, pool: Executor,
+                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.record = record
+        self.id = record.id
+        self.label = label
+        self.directory = directory
+        self.link = link
+        self.ring = link.ring
+        self.keeper_pid = keeper_pid
+        self.lane = Lane(link)
+        self.view = View(link.ring, link.snapshot_fd, pool)
+        self.turn = Turn()
+        self.viewers: list[Viewer] = []
+        self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
+        self.watchers: list[Callable[[list[ShellEffect]], None]] = []
+        self.last_activity = time.monotonic()
+        self.shell_kind: str | None = label.get("shell")
+        self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
+        self.shell = Shell(marks_start=self.shell_kind != "posix")
+        self.scanned = self.view.fed
+        self.scanner = MarkScanner(label["nonce"]) if self.shell_kind else None
+        self._restore(self.view.notes)
+        self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.gaps: list[tuple[int, int]] = []
+        self._on_event = on_event
+        self._consumed = link.welcome.consumed
+        self._pace_timer: asyncio.TimerHandle | None = None
+        self._turn_timer: asyncio.TimerHandle | None = None
+        self._states: dict[int, asyncio.Future[wire.State]] = {}
+        self._tag = 0
+        self._ending: asyncio.Task[None] | None = None
+        self._eof: asyncio.Future[None] | None = None      # set once the root process ended: the end of output
+        self._asked_size: tuple[int, int] | None = None
+        self._paced_by: dict[object, int] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        link.on_bell = self._bell
+        link.on_packet = self._packet
+        link.on_closed = self._keeper_gone
+        self.view.on_reply = self._answer_query
+        self.view.on_progress = self._view_moved
+        self.view.on_gap = self._gap
+        self.view.on_snapshot = self._report_consumed
+        self.view.saved_notes = self._save
+        if link.welcome.status >= 0:
+            self._begin_end(link.welcome.status)
+        self.loop.call_soon(self._bell)
+
+    def _save(self) -> dict[str, Any]:
+        """What the next host must know beside the screen."""
+        if self.scanner is None:
+            return {}
+        return {"scanned": self.scanned, "shell": self.shell.save(), "scanner": self.scanner.save(), "runs": list(self.runs.items())}
+
+    def _restore(self, notes: dict[str, Any]) -> None:
+        if self.scanner is None or "scanner" not in notes:
+            return
+        self.scanned = int(notes["scanned"])
+        self.shell = Shell.restore(notes["shell"])
+        self.scanner = MarkScanner.restore(self.label["nonce"], notes["scanner"])
+        self.runs = OrderedDict((run, Run(*info)) for run, info in notes["runs"])
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+    @property
+    def state(self) -> str:
+        return self.record.state
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.record.cols, self.record.rows
+
+    def change(self, event: str, **facts: Any) -> None:
+        """A step of the lifecycle, and its event (S9)."""
+        before = self.record.state
+        after = lifecycle.step(before, event)
+        self.record.state = after
+        self.event("session." + event, before=before, after=after, **facts)
+
+    def event(self, name: str, **facts: Any) -> None:
+        self._on_event(self, name, facts)
+
+    def tell_viewers(self, name: str, **body: Any) -> None:
+        for viewer in self.viewers:
+            viewer.conn.event(name, session=self.id, **body)
+
+    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = self.loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HoldfastError):
+            self.loop.call_exception_handler({"message": f"session {self.id}", "exception": error})
+
+    # ------------------------------------------------------------ from the keeper
+
+    def _bell(self) -> None:
+        if self.link.closed and self.ended.done():
+            return
+        self.lane.settle()
+        head = self.ring.head
+        for viewer in self.viewers:
+            viewer.pump()
+        if head > self.scanned:
+            self.last_activity = time.monotonic()
+            self._scan(head)
+        if head > self.view.fed:
+            self.view.poke()
+        for stream in tuple(self.streams):
+            stream()
+        if head - self._consumed > self.ring.size // 2:
+            self._pressure()
+        if self.ring.flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
+            self._eof.set_result(None)
+
+    def _scan(self, head: int) -> None:
+        """Shell marks and possible terminal queries in what is new."""
+        while self.scanned < head:
+            if self.scanned < self.ring.start:
+                self.scanned = self.ring.start
+            piece = self.ring.span(self.scanned, OUTPUT_CHUNK_BYTES)
+            if not len(piece):
+                return
+            if QUERY_HINT.search(piece):
+                self.view.poke(urgent=True)
+            if self.scanner is not None:
+                marks = self.scanner.feed(self.scanned, piece)
+                if marks:
+                    now = time.time()
+                    effects = [e for mark in marks for e in self.shell.handle(mark, now)]
+                    self._note_runs(effects)
+                    for watcher in tuple(self.watchers):
+                        watcher(effects)
+            self.scanned += len(piece)
+
+    def _note_runs(self, effects: list[ShellEffect]) -> None:
+        for e in effects:
+            if isinstance(e, RunStarted):
+                self.runs[e.run] = Run(e.output_start, None, None)
+                if len(self.runs) > RUNS_KEPT:
+                    self.runs.popitem(last=False)
+            elif isinstance(e, RunDone):
+                self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
+
+    def _packet(self, kind: int, packet: bytes) -> None:
+        try:
+            if kind == wire.STATE:
+                state = wire.read_state(packet)
+                waiting = self._states.pop(state.tag, None)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(state)
+            elif kind == wire.EXITED:
+                self._begin_end(wire.read_exited(packet)[0])
+            elif kind == wire.REJECTED:
+                self.lane.rejected(packet)
+        except wire.Malformed as e:
+            self.event("session.keeper_malformed", detail=str(e))
+
+    def _answer_query(self, offset: int, data: bytes) -> None:
+        """The program asked its terminal something; it gets one answer, whoever watches. Keyed by the query's offset: a
+        restarted host does not answer again."""
+        try:
+            self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
+        except Refused:
+            pass                        # a program that asks without reading the answers
+        probe("host.query.answered")
+
+    def _view_moved(self) -> None:
+        at, cols, rows = self.ring.resized
+        if (cols, rows) != self.size:
+            self.record.cols, self.record.rows = cols, rows
+            for viewer in self.viewers:
+                viewer.session_resized()
+        for viewer in self.viewers:
+            if viewer.foreign:
+                viewer.schedule_render()
+
+    def _gap(self, start: int, end: int) -> None:
+        self.gaps = [*self.gaps[-15:], (start, end)]
+        self.event("session.output_rolled", start=start, end=end)
+
+    # ------------------------------------------------------------ pace
+
+    def _pressure(self) -> None:
+        """The ring is half full of what somebody still needs: who keeps up may hold the program back, who does not may not."""
+        self._report_consumed()
+        if self._pace_timer is None and self.ring.head - self._consumed > self.ring.size // 2:
+            for viewer in self.viewers:
+                viewer.pace_mark = viewer.offset
+            self._pace_timer = self.loop.call_later(PACE_WINDOW_S, self._check_pace)
+
+    def _check_pace(self) -> None:
+        self._pace_timer = None
+        for viewer in self.viewers:
+            viewer.check_pace()
+            if viewer.lagging:
+                viewer.pump()
+        self._pressure()
+
+    def _report_consumed(self) -> None:
+        floor = min([self.view.snapshot_at, *(v.offset for v in self.viewers if v.paces), *self._paced_by.values()])
+        if floor > self._consumed:
+            self._consumed = floor
+            self.link.send(wire.consumed(floor))
+            probe("host.consumed.sent")
+
+    def pace(self, who: object, offset: int | None) -> None:
+        """A stream (run, read --follow) that must not miss bytes holds the ring at `offset`; None lets go."""
+        if offset is None:
+            self._paced_by.pop(who, None)
+        else:
+            self._paced_by[who] = offset
+        self._report_consumed()
+
+    # ------------------------------------------------------------ acts
+
+    def may_write(self, operator: str) -> None:
+        """The turn, or a refusal that says who has it (A1, A2)."""
+        if not lifecycle.running(self.state):
+            raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
+        effects = self.turn.write(operator, time.monotonic())
+        self._turn_effects(effects)
+        for effect in effects:
+            if isinstance(effect, Denied):
+                raise TurnHeld(f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)",
+                               holder=effect.holder)
+
+    def _turn_effects(self, effects: list[Any]) -> None:
+        if any(not isinstance(e, Denied) for e in effects):
+            now = time.monotonic()
+            self.tell_viewers("turn", holder=self.turn.holder(now))
+            self.event("turn.changed", holder=self.turn.holder(now))
+        self._watch_turn()
+
+    def _watch_turn(self) -> None:
+        """One timer while the turn is held: viewers are told when it lapses."""
+        deadline = self.turn.deadline()
+        if self._turn_timer is None and deadline is not None:
+            self._turn_timer = self.loop.call_later(max(0.0, deadline - time.monotonic()), self._turn_due)
+
+    def _turn_due(self) -> None:
+        self._turn_timer = None
+        self._turn_effects(self.turn.expire(time.monotonic()))
+
+    def release_turn(self, operator: str) -> None:
+        self._turn_effects(self.turn.release(operator, time.monotonic()))
+
+    def begin_long(self, operator: str) -> None:
+        self.may_write(operator)
+        self._turn_effects(self.turn.begin_long(operator, time.monotonic()))
+
+    def end_long(self) -> None:
+        self.turn.end_long(time.monotonic())
+        self._watch_turn()
+
+    def keys(self, viewer: Viewer, number: int, data: bytes, ack: bool) -> None:
+        """Raw keys of an attached client."""
+        conn = viewer.conn
+        if viewer.observe:
+            raise Refused("attached to observe only", "attach again without --observe")
+        if not self.lane.known(conn.client, number):
+            self.may_write(conn.operator)
+            self.follow_size(viewer)
+            self._typed(data)
+        self.lane.submit(wire.INPUT, data, conn.client, number, flags=wire.ACT_ACK if ack else 0)
+        self.last_activity = time.monotonic()
+
+    async def type(self, operator: str, client: int, number: int, data: bytes) -> int:
+        """Typed input as one act; returns its number once the session has taken it."""
+        if not self.lane.known(client, number):
+            self.may_write(operator)
+            self._typed(data)
+        done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
+        assert done is not None
+        return await done
+
+    def _typed(self, data: bytes) -> None:
+        self.shell.typed(data, time.time())
+
+    def signal_all(self, number: int) -> None:
+        self.lane.submit(wire.SIGNAL, wire.signal_body(number, wire.SCOPE_ALL), ORIGIN_HOST, 0)
+
+    # ------------------------------------------------------------ size
+
+    def follow_size(self, viewer: Viewer) -> None:
+        """The size follows the turn holder: who writes brings their terminal's size."""
+        if viewer.sane and viewer.size != self.size and viewer.size != self._asked_size:
+            self.resize(*viewer.size)
+
+    def resize(self, cols: int, rows: int) -> None:
+        """An act like any other; degenerate sizes are ignored."""
+        if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX) or (cols, rows) == self.size:
+            return
+        self._asked_size = (cols, rows)
+        done = self.lane.submit(wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0,
+                                want_done=True)
+        assert done is not None
+        done.add_done_callback(lambda f: self._resized() if not f.cancelled() and f.exception() is None else None)
+
+    def _resized(self) -> None:
+        _, cols, rows = self.ring.resized
+        self._asked_size = None
+        if (cols, rows) != self.size:
+            self.record.cols, self.record.rows = cols, rows
+            self.tell_viewers("resized", cols=cols, rows=rows)
+            for viewer in self.viewers:
+                viewer.session_resized()
+        self.view.poke(urgent=True)
+
+    # ------------------------------------------------------------ who watches
+
+    def add_viewer(self, viewer: Viewer) -> None:
+        alone = not any(not v.observe for v in self.viewers)
+        self.viewers.append(viewer)
+        if self.state == "detached":
+            self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
+        holder = self.turn.holder(time.monotonic())
+        if not viewer.observe and viewer.sane and alone and holder in (None, viewer.conn.operator):
+            self.resize(*viewer.size)
+        for other in self.viewers:
+            if other is not viewer:
+                other.conn.event("joined", session=self.id, operator=viewer.conn.operator, modality=viewer.conn.modality)
+
+    def remove_viewer(self, viewer: Viewer, how: str) -> None:
+        if viewer not in self.viewers:
+            return
+        viewer.close()
+        self.viewers.remove(viewer)
+        operator = viewer.conn.operator
+        if not any(v.conn.operator == operator for v in self.viewers):
+            self._turn_effects(self.turn.release(operator, time.monotonic()))
+        if not self.viewers and self.state == "live":
+            self.change("left", operator=operator, modality=viewer.conn.modality, how=how,
+                        root_pid=self.record.root_pid, output=self.ring.head)
+        self.tell_viewers("left", operator=operator)
+        self._report_consumed()
+
+    # ------------------------------------------------------------ looking at the live state
+
+    async def terminal(self) -> wire.State:
+        """The terminal as the kernel has it now."""
+        self._tag = (self._tag + 1) & 0xFFFFFFFF
+        future: asyncio.Future[wire.State] = self.loop.create_future()
+        self._states[self._tag] = future
+        self.link.send(wire.query(self._tag))
+        try:
+            async with asyncio.timeout(5):
+                return await future
+        except TimeoutError as e:
+            raise Unavailable("the keeper does not answer", "it may be stopped; the session is not lost") from e
+        finally:
+            self._states.pop(self._tag, None)
+
+    async def attention(self) -> tuple[str, str, str]:
+        """(what the session waits for, why in words, what is in the foreground), from the kernel and the shell's marks."""
+        import termios
+
+        state = await self.terminal()
+        self._bell()                                     # marks up to this moment
+        mode = observe.TerminalMode(bool(state.lflag & termios.ICANON), bool(state.lflag & termios.ECHO), state.foreground or None)
+        root = process.process(self.record.root_pid)
+        shell = self.record.root_pid if self.shell_kind else None
+        rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
+        facts = observe.terminal_facts(mode, rdev, self.keeper_pid, shell, self.shell.at_prompt if self.shell_kind else None)
+        verdict = observe.classify(facts)
+        group = observe.foreground(self.keeper_pid, state.foreground) if state.foreground else []
+        words = " ".join(group[0].argv) or group[0].comm if group else ""
+        return str(verdict.kind), verdict.why, words[:200]
+
+    # ------------------------------------------------------------ ends
+
+    async def end(self, operator: str) -> str:
+        """HUP, then TERM, then KILL to every process of the session, with the stated waits. Gives the signal that did it."""
+        self.event("session.end_asked", operator=operator)
+        for number, wait in ((signal.SIGHUP, END_HUP_WAIT_S), (signal.SIGTERM, END_TERM_WAIT_S), (signal.SIGKILL, 30.0)):
+            self.signal_all(number)
+            if number == signal.SIGHUP:
+                self.signal_all(signal.SIGCONT)          # a stopped process must see it
+            if await self._all_gone(wait):
+                await asyncio.wait_for(asyncio.shield(self.ended), EXIT_DRAIN_S + 30)
+                return signal.Signals(number).name
+        raise Unavailable("some processes do not die (uninterruptible?)", "look at them with ps; the kernel holds them")
+
+    async def _all_gone(self, wait: float) -> bool:
+        deadline = self.loop.time() + wait
+        while True:
+            if not observe.descendants(self.keeper_pid, with_argv=False):
+                return True
+            left = deadline - self.loop.time()
+            if left <= 0:
+                return False
+            await asyncio.sleep(min(0.02, left))
+
+    def _begin_end(self, status: int) -> None:
+        if self._ending is None:
+            self._ending = self.loop.create_task(self._finish(status))
+
+    async def _finish(self, status: int) -> None:
+        """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
+        self._eof = self.loop.create_future()
+        self._bell()
+        try:
+            async with asyncio.timeout(EXIT_DRAIN_S):
+                await self._eof
+        except TimeoutError:
+            pass
+        code: int | None = None
+        reason = "exited"
+        if status != UNKNOWN_STATUS or self.link.welcome.root_pid == 0:
+            code = os.waitstatus_to_exitcode(status)
+            if code < 0:
+                reason, code = f"killed by {_signal_name(-code)}", 128 - code
+        await self._close(code, reason, status)
+
+    async def _close(self, code: int | None, reason: str, status: int) -> None:
+        r = self.record
+        try:
+            _, (r.screen, r.ansi) = await self.view.look(lambda s: (s.text(), s.ansi().decode("utf-8", "replace")))
+        except (OSError, ValueError):
+            pass
+        for viewer in self.viewers:
+            viewer.pump()
+        for stream in tuple(self.streams):
+            stream()
+        r.ended, r.exit_code, r.reason = time.time(), code, reason
+        r.output_start, r.output_end = self.ring.start, self.ring.head
+        r.survivors = max(0, len(observe.descendants(self.keeper_pid, with_argv=False)))
+        self.change("exited" if status >= 0 else "lost", exit_code=code, reason=reason, survivors=r.survivors)
+        self.lane.close()
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+    def _keeper_gone(self) -> None:
+        """The keeper died under us: the terminal and the programs on it are gone. Said, not hidden."""
+        if not self.ended.done() and self._ending is None:
+            self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))
+
+    async def dispose(self) -> None:
+        for timer in (self._pace_timer, self._turn_timer):
+            if timer is not None:
+                timer.cancel()
+        await self.view.close()
+        self.link.dispose()
+
+    def rename(self, name: str) -> None:
+        self.record.name = name
+        self.label["name"] = name
+        self.link.send(wire.label(json.dumps(self.label).encode()))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

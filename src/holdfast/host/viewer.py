@@ -1,0 +1,202 @@
+"""One attached client: gets a correct screen at once, then live bytes without gap or overlap.
+
+A viewer is an offset into the ring, nothing more: bytes go from shared memory to its socket uncopied, so eight viewers cost eight
+sends and a stalled one costs a socket buffer. While it keeps up (PACE_BYTES in PACE_WINDOW_S) it paces the program, as any
+terminal does, and misses nothing. One that lags paces nobody; when it is far behind, it gets a fresh screen and is told.
+A viewer of another size than the session's is drawn for (letterboxed or panned) instead of sent raw bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from holdfast.core.filter import ViewerFilter
+from holdfast.model.limits import (
+    COLS_MIN,
+    KiB,
+    OUTPUT_CHUNK_BYTES,
+    PACE_BYTES,
+    RENDER_INTERVAL_S,
+    ROWS_MIN,
+    SCROLLBACK_PAINTED,
+)
+from holdfast.model.probe import probe
+from holdfast.wire import frames
+
+if TYPE_CHECKING:
+    from holdfast.core.letterbox import Letterbox
+    from holdfast.host.connection import Connection
+    from holdfast.host.session import Session
+
+LAG_SKIP_BYTES = 512 * KiB     # a viewer that lags and is this far behind gets the newest screen instead of the backlog
+
+
+class Viewer:
+    def __init__(self, conn: Connection, session: Session, cols: int, rows: int, observe: bool, scrollback: int | None) -> None:
+        self.conn = conn
+        self.session = session
+        self.size = (cols, rows)
+        self.observe = observe
+        self.scrollback = SCROLLBACK_PAINTED if scrollback is None else scrollback
+        self.offset = session.ring.head
+        self.lagging = False
+        self.pace_mark = 0
+        self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
+        self.sane = cols >= COLS_MIN and rows >= ROWS_MIN
+        self.skips = 0
+        self._live = False                      # a screen has been sent; output may follow
+        self._painting = False
+        self._filter = ViewerFilter()
+        self._letterbox: Letterbox | None = None
+        self._render_timer: asyncio.TimerHandle | None = None
+        self._rendered_at = -1
+        self._told_ack = 0
+        self.closed = False
+
+    @property
+    def foreign(self) -> bool:
+        return self.sane and self.size != self.session.size
+
+    @property
+    def paces(self) -> bool:
+        return self._live and not self.lagging and not self.foreign and not self.closed
+
+    @property
+    def acked(self) -> int:
+        return self.session.lane.acked(self.conn.client)
+
+    # ------------------------------------------------------------ screens
+
+    async def begin(self, resume: int | None) -> bool:
+        """Sends the first screen, or goes on at `resume` if nothing was missed. True if it could resume."""
+        ring = self.session.ring
+        if resume is not None and not self.foreign and ring.start <= resume <= ring.head:
+            self.offset, self._live = resume, True
+            self.pump()
+            return True
+        await self.refresh(frames.SCREEN_ATTACH if resume is None else frames.SCREEN_RESUME)
+        return False
+
+    async def refresh(self, reason: int) -> None:
+        """A complete, correct screen; live output continues right after it."""
+        if self._painting or self.closed:
+            return
+        self._painting = True
+        self._live = False
+        try:
+            if self.foreign:
+                from holdfast.core.letterbox import Letterbox
+                from holdfast.host.frame import frame_of
+
+                self._letterbox = Letterbox(*self.size)
+                offset, frame = await self.session.view.look(frame_of)
+                paint, shown = self._letterbox.render(frame), frames.SCREEN_FOREIGN
+                self._rendered_at = offset
+            else:
+                self._letterbox = None
+                offset, paint = await self.session.view.look(lambda screen: screen.paint(self.scrollback))
+                shown = reason
+            if self.closed:
+                return
+            self.scrollback = 0 if reason != frames.SCREEN_ATTACH else self.scrollback
+            self._filter = ViewerFilter()
+            self.offset = offset
+            self.conn.send(frames.screen(offset, self.acked, shown, *self.session.size, paint))
+            probe("host.screen.sent")
+            self._live = True
+            self.lagging = False
+        finally:
+            self._painting = False
+        self.pump()
+
+    def session_resized(self) -> None:
+        """Raw viewers whose own terminal did not change become drawn ones, and the other way round."""
+        if self._live and self.foreign != (self._letterbox is not None):
+            self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
+        elif self._letterbox is not None:
+            self.schedule_render()
+
+    def resized(self, cols: int, rows: int) -> None:
+        self.size = (cols, rows)
+        self.sane = cols >= COLS_MIN and rows >= ROWS_MIN
+        if self._letterbox is not None and self.foreign:
+            self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
+        else:
+            self.session_resized()
+
+    # ------------------------------------------------------------ output
+
+    def pump(self) -> None:
+        """Sends what there is, as far as the client takes it."""
+        conn, ring = self.conn, self.session.ring
+        if not self._live or self.closed:
+            return
+        if self._letterbox is not None:
+            self.schedule_render()
+            return
+        head = ring.head
+        while self.offset < head and not conn.blocked:
+            if self.offset < ring.start or (self.lagging and head - self.offset > LAG_SKIP_BYTES):
+                self.skips += 1
+                self.session.spawn(self.refresh(frames.SCREEN_LAG))
+                return
+            start = self.offset
+            piece = ring.span(start, OUTPUT_CHUNK_BYTES)
+            data = self._filter.feed(piece)
+            end = start + len(piece)
+            acked = self._told_ack = self.acked
+            delivered = end - self._filter.pending
+            conn.send_pair(frames.output_header(start, delivered, acked, len(data)), data)
+            probe("host.output.sent")
+            if not ring.intact(start):
+                continue                        # overwritten while it was sent: the next round sees it and refreshes
+            self.offset = end
+        if self.offset >= head:
+            self.lagging = False
+        self.tell_ack(force=False)
+
+    def tell_ack(self, force: bool) -> None:
+        """An answer for keys the program does not echo, when the client asked for one."""
+        acked = self.acked
+        if acked > self._told_ack and (force or self.conn.wants_ack) and not self.conn.blocked and self._live:
+            self._told_ack = acked
+            self.conn.wants_ack = False
+            at = self.offset - self._filter.pending
+            self.conn.send(frames.output_header(at, at, acked, 0))
+
+    def check_pace(self) -> None:
+        """Called once per window while the ring is under pressure."""
+        if self.offset - self.pace_mark < PACE_BYTES and self.offset < self.session.ring.head:
+            self.lagging = True
+        self.pace_mark = self.offset
+
+    # ------------------------------------------------------------ drawing for another size
+
+    def schedule_render(self) -> None:
+        if self._render_timer is None and not self.closed:
+            self._render_timer = self.session.loop.call_later(RENDER_INTERVAL_S, self._render)
+
+    def _render(self) -> None:
+        self._render_timer = None
+        if self.closed or self._letterbox is None or not self._live or self.conn.blocked:
+            return
+        from holdfast.host.frame import frame_of
+
+        got = self.session.view.glance(frame_of)
+        if got is None:
+            self.schedule_render()
+            return
+        offset, frame = got
+        data = self._letterbox.render(frame)
+        self.offset = self.session.ring.head
+        self._told_ack = self.acked
+        if data:
+            self.conn.send_pair(frames.output_header(offset, offset, self._told_ack, len(data)), data)
+        if self.session.ring.head > self.session.view.fed:
+            self.schedule_render()
+
+    def close(self) -> None:
+        self.closed = True
+        if self._render_timer is not None:
+            self._render_timer.cancel()

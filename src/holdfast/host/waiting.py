@@ -1,0 +1,132 @@
+"""`wait`: returns when the live state says so, never by guessing from silence.
+
+Marks, exits and text come as events. What the kernel tells only when asked (terminal modes, who reads the terminal, listening
+ports) is looked at a few times a second, and only while somebody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+from holdfast.core.commands import CommandFinished, Effect, RunDone
+from holdfast.host import observe
+from holdfast.core.plain import plain
+from holdfast.host.session import Session
+from holdfast.model.errors import NotFound, TimedOut, Usage
+from holdfast.model.limits import OBSERVE_INTERVAL_S
+
+SIMPLE = ("idle", "input", "secret", "exit", "command")
+TEXT_WINDOW_BYTES = 256 * 1024     # text is searched in pieces of this size ...
+TEXT_OVERLAP_BYTES = 4 * 1024      # ... that overlap by this much: the longest text that is surely found
+
+
+async def wait(session: Session, condition: str, timeout: float) -> dict[str, Any]:
+    check = _parse(condition)
+    try:
+        async with asyncio.timeout(timeout or None):
+            return {"for": condition, **await check(session)}
+    except TimeoutError as e:
+        kind, why, _ = await session.attention() if not session.ended.done() else ("ended", "the session has ended", "")
+        raise TimedOut(f"{condition} did not happen within {timeout:g} s (now: {kind}; {why})", state=kind) from e
+
+
+def _parse(condition: str) -> Any:
+    kind, _, rest = condition.partition(":")
+    if kind == "text" and rest:
+        try:
+            pattern = re.compile(rest)
+        except re.error as e:
+            raise Usage(f"bad pattern {rest!a}: {e}", "it is a Python regular expression") from e
+        return lambda session: _text(session, pattern)
+    if kind == "port" and rest.isdigit() and 0 < int(rest) < 65536:
+        return lambda session: _port(session, int(rest))
+    if condition == "exit":
+        return _exit
+    if condition == "command":
+        return _command
+    if condition in SIMPLE:
+        return lambda session: _attention(session, condition)
+    raise Usage(f"cannot wait for {condition!a}", "one of: idle, input, secret, exit, command, text:REGEX, port:NUMBER")
+
+
+async def _or_end(session: Session, future: asyncio.Future[Any]) -> bool:
+    """True if the future came first."""
+    await asyncio.wait({future, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+    return future.done()
+
+
+def _ended(session: Session) -> NotFound:
+    return NotFound(f"session {session.name} ended ({session.record.reason}) before that happened", "`holdfast ls --all`")
+
+
+async def _exit(session: Session) -> dict[str, Any]:
+    await asyncio.shield(session.ended)
+    r = session.record
+    return {"seen": r.reason, "exit_code": r.exit_code}
+
+
+async def _command(session: Session) -> dict[str, Any]:
+    found: asyncio.Future[dict[str, Any]] = session.loop.create_future()
+
+    def watch(effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CommandFinished | RunDone) and not found.done():
+                found.set_result({"seen": f"a command finished with {effect.exit}", "exit_code": effect.exit})
+
+    session.watchers.append(watch)
+    try:
+        if not await _or_end(session, found):
+            raise _ended(session)
+        return found.result()
+    finally:
+        session.watchers.remove(watch)
+
+
+async def _attention(session: Session, wanted: str) -> dict[str, Any]:
+    while True:
+        if session.ended.done():
+            raise _ended(session)
+        kind, why, foreground = await session.attention()
+        if kind == wanted:
+            return {"seen": why, "foreground": foreground}
+        await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
+
+
+async def _port(session: Session, port: int) -> dict[str, Any]:
+    while True:
+        if session.ended.done():
+            raise _ended(session)
+        found = observe.port_listening(session.keeper_pid, port)
+        if found is not None:
+            return {"seen": f"process {found.pid} listens on {found.address}:{found.port}", "pid": found.pid}
+        await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
+
+
+async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
+    """On the screen already, or in the output from there on."""
+    offset, rows = await session.view.look(lambda screen: screen.text())
+    for row in (*rows, "\n".join(rows)):
+        if match := pattern.search(row):
+            return {"seen": match.group(0)[:500], "where": "screen"}
+    first = offset
+    more = asyncio.Event()
+    session.streams.append(more.set)
+    try:
+        while True:
+            while offset < session.ring.head:
+                start = max(session.ring.start, first, offset - TEXT_OVERLAP_BYTES)
+                end = min(session.ring.head, start + TEXT_WINDOW_BYTES)
+                data = session.ring.copy(start, end)
+                if data is not None and (match := pattern.search(plain(data))):
+                    return {"seen": match.group(0)[:500], "where": "output"}
+                offset = end
+            if session.ended.done():
+                raise _ended(session)
+            arrived = asyncio.ensure_future(more.wait())
+            await asyncio.wait({arrived, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+            arrived.cancel()
+            more.clear()
+    finally:
+        session.streams.remove(more.set)

@@ -1,0 +1,198 @@
+"""The wire between a client and a host: one contract for every carrier.
+
+    frame ::= length u32 (of the payload), kind u8, payload        little endian
+
+Hot frames (keys, output) are fixed binary, so that attaching costs no parser and no import; everything else is one JSON
+object, which the standard library reads in microseconds, a person can read in a trace, and a `.proto` describes without
+change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a request: refused, never skipped.
+
+    code | frame   | payload                                                        | direction
+    -----|---------|----------------------------------------------------------------|---------------
+    0x01 | HELLO   | JSON {version, lowest, client, operator, modality}             | client -> host
+    0x02 | REQUEST | id u32, JSON {op, ...}                                         | client -> host
+    0x03 | INPUT   | sequence u64, flags u8, bytes                                  | client -> host
+    0x04 | RESIZE  | sequence u64, cols u16, rows u16                               | client -> host
+    0x05 | CANCEL  | id u32                                                         | client -> host
+    0x81 | WELCOME | JSON {version, host, home, pid, release}                       | host -> client
+    0x82 | REPLY   | id u32, ok u8, JSON (result or error)                          | host -> client
+    0x83 | OUTPUT  | start u64, end u64, acked u64, bytes                           | host -> client
+    0x84 | SCREEN  | offset u64, acked u64, reason u8, cols u16, rows u16, bytes    | host -> client
+    0x85 | EVENT   | JSON {event, ...}                                              | host -> client
+    0x86 | DATA    | id u32, start u64, end u64, bytes                              | host -> client
+    0x87 | GAP     | id u32, start u64, end u64 (output that rolled off)            | host -> client
+    0x88 | BYE     | JSON {reason, message}                                         | host -> client
+
+OUTPUT covers the raw range [start, end) although its bytes may be fewer: queries that the host answers are stripped. SCREEN
+replaces whatever the viewer shows; output continues at its offset. `acked` is the highest input sequence of this client
+that the session has taken: keys need no answers of their own. A client numbers its inputs from 1, per client id; a repeated
+number is the same input, and is applied once.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from typing import Any, Final
+
+from holdfast.model.errors import PeerFault
+from holdfast.model.limits import FRAME_BYTES
+
+VERSION: Final = 1
+LOWEST: Final = 1
+
+HELLO, REQUEST, INPUT, RESIZE, CANCEL = range(1, 6)
+WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE = range(0x81, 0x89)
+FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL))
+FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE))
+
+SCREEN_ATTACH, SCREEN_LAG, SCREEN_RESIZE, SCREEN_RESUME, SCREEN_FOREIGN = range(5)
+
+INPUT_ACK: Final = 1      # answer soon, even if the program stays silent
+INPUT_PASTE: Final = 2    # one paste: never split, and bracketed by the host if the program asked for that
+
+HEADER = struct.Struct("<IB")
+_REQUEST = struct.Struct("<I")
+_INPUT = struct.Struct("<QB")
+_RESIZE = struct.Struct("<QHH")
+_REPLY = struct.Struct("<IB")
+_OUTPUT = struct.Struct("<QQQ")
+_SCREEN = struct.Struct("<QQBHH")
+_DATA = struct.Struct("<IQQ")
+_FRAME_OUTPUT = struct.Struct("<IBQQQ")
+_FRAME_DATA = struct.Struct("<IBIQQ")
+
+
+def frame(kind: int, payload: bytes) -> bytes:
+    return HEADER.pack(len(payload), kind) + payload
+
+
+def pack_json(kind: int, body: dict[str, Any], head: bytes = b"") -> bytes:
+    return frame(kind, head + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def request(number: int, body: dict[str, Any]) -> bytes:
+    return pack_json(REQUEST, body, _REQUEST.pack(number))
+
+
+def cancel(number: int) -> bytes:
+    return frame(CANCEL, _REQUEST.pack(number))
+
+
+def input_(sequence: int, data: bytes, flags: int = 0) -> bytes:
+    return frame(INPUT, _INPUT.pack(sequence, flags) + data)
+
+
+def resize(sequence: int, cols: int, rows: int) -> bytes:
+    return frame(RESIZE, _RESIZE.pack(sequence, cols, rows))
+
+
+def reply(number: int, body: dict[str, Any], ok: bool = True) -> bytes:
+    return pack_json(REPLY, body, _REPLY.pack(number, ok))
+
+
+def output_header(start: int, end: int, acked: int, length: int) -> bytes:
+    """Header of an OUTPUT frame whose `length` bytes are sent right after it, uncopied."""
+    return _FRAME_OUTPUT.pack(_OUTPUT.size + length, OUTPUT, start, end, acked)
+
+
+def data_header(number: int, start: int, end: int, length: int) -> bytes:
+    return _FRAME_DATA.pack(_DATA.size + length, DATA, number, start, end)
+
+
+def screen(offset: int, acked: int, reason: int, cols: int, rows: int, paint: bytes) -> bytes:
+    return frame(SCREEN, _SCREEN.pack(offset, acked, reason, cols, rows) + paint)
+
+
+def gap(number: int, start: int, end: int) -> bytes:
+    return frame(GAP, _DATA.pack(number, start, end))
+
+
+def _fields(layout: struct.Struct, payload: bytes | memoryview, exact: bool) -> tuple[Any, ...]:
+    if len(payload) < layout.size or (exact and len(payload) != layout.size):
+        raise PeerFault(f"a frame of {len(payload)} bytes where {layout.size} belong")
+    return layout.unpack_from(payload)
+
+
+def read_json(payload: bytes | memoryview) -> dict[str, Any]:
+    try:
+        body = json.loads(bytes(payload))
+    except (ValueError, RecursionError) as e:
+        raise PeerFault(f"unreadable JSON in a frame: {e}") from e
+    if not isinstance(body, dict):
+        raise PeerFault("a frame's JSON is not an object")
+    return body
+
+
+def read_request(payload: bytes) -> tuple[int, dict[str, Any]]:
+    number = _fields(_REQUEST, payload, False)[0]
+    return number, read_json(payload[_REQUEST.size:])
+
+
+def read_cancel(payload: bytes) -> int:
+    number: int = _fields(_REQUEST, payload, True)[0]
+    return number
+
+
+def read_input(payload: bytes) -> tuple[int, int, bytes]:
+    sequence, flags = _fields(_INPUT, payload, False)
+    return sequence, flags, payload[_INPUT.size:]
+
+
+def read_resize(payload: bytes) -> tuple[int, int, int]:
+    sequence, cols, rows = _fields(_RESIZE, payload, True)
+    return sequence, cols, rows
+
+
+def read_reply(payload: bytes | memoryview) -> tuple[int, bool, dict[str, Any]]:
+    number, ok = _fields(_REPLY, payload, False)
+    return number, bool(ok), read_json(payload[_REPLY.size:])
+
+
+def read_output(payload: memoryview) -> tuple[int, int, int, memoryview]:
+    start, end, acked = _fields(_OUTPUT, payload, False)
+    return start, end, acked, payload[_OUTPUT.size:]
+
+
+def read_screen(payload: memoryview) -> tuple[int, int, int, int, int, memoryview]:
+    offset, acked, reason, cols, rows = _fields(_SCREEN, payload, False)
+    return offset, acked, reason, cols, rows, payload[_SCREEN.size:]
+
+
+def read_data(payload: memoryview) -> tuple[int, int, int, memoryview]:
+    number, start, end = _fields(_DATA, payload, False)
+    return number, start, end, payload[_DATA.size:]
+
+
+class Splitter:
+    """Cuts a byte stream into frames. Give it bytes as they come; it raises PeerFault on what cannot be a frame."""
+
+    def __init__(self, allowed: frozenset[int], limit: int = FRAME_BYTES) -> None:
+        self._allowed = allowed
+        self._limit = limit
+        self._buffer = bytearray()
+
+    @property
+    def pending(self) -> int:
+        return len(self._buffer)
+
+    def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
+        """Complete frames; payloads are copies and stay valid."""
+        buffer = self._buffer
+        buffer += data
+        at = 0
+        try:
+            while len(buffer) - at >= HEADER.size:
+                length, kind = HEADER.unpack_from(buffer, at)
+                if kind not in self._allowed:
+                    raise PeerFault(f"unknown frame kind {kind:#x}")
+                if length > self._limit:
+                    raise PeerFault(f"a frame of {length} bytes; at most {self._limit}")
+                end = at + HEADER.size + length
+                if end > len(buffer):
+                    break
+                payload = bytes(buffer[at + HEADER.size:end])
+                at = end
+                yield kind, payload
+        finally:
+            del buffer[:at]

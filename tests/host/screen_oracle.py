@@ -1,0 +1,129 @@
+"""Compares terminals: cell by cell through the complete binding of pyghostty, and row by row with a second emulator.
+
+The formatter that `paint` is built on cannot be its own judge, so cells and styles are read one at a time here.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import avt
+from pyghostty.core import Terminal, ffi, init_sized, lib
+
+from holdfast.host import paint
+from holdfast.host.emulator import Emulator
+from holdfast.host.screen import Screen
+
+Cell = tuple[str, tuple[Any, ...]]
+State = dict[str, Any]
+
+MODES = (1, 5, 6, 7, 9, 25, 45, 66, 69, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1045, 2004, 2026, 2027, 2031)
+_NOT_SEEN_ON_A_BLANK = ("bold", "italic", "faint", "blink", "fg", "underline_color")
+
+
+def emulator(screen: Screen) -> Emulator:
+    return screen._emulator
+
+
+def grid(of: Emulator, first: int, count: int) -> list[list[Cell]]:
+    """Rows as a viewer sees them: (text, style) of each cell, an empty cell being a space."""
+    terminal = Terminal.__new__(Terminal)
+    terminal._t = [ffi.cast("GhosttyTerminal", int(of._ffi.cast("uintptr_t", of._t)))]
+    cols, _ = of.size
+    buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
+    rows = []
+    for y in range(first, first + count):
+        row: list[Cell] = []
+        for x in range(cols):
+            ref = terminal.ref(x, y, "screen")
+            assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
+            text = "".join(chr(buffer[i]) for i in range(length[0])) or " "
+            row.append((text, _style(terminal, ref, text)))
+        rows.append(row)
+    return rows
+
+
+def _style(terminal: Any, ref: Any, text: str) -> tuple[Any, ...]:
+    style = init_sized("GhosttyStyle")
+    assert lib.ghostty_grid_ref_style(ref, style) == 0
+    seen = {name: getattr(style, name) for name in (*terminal._STYLE_ATTRS, "underline")}
+    seen |= {name: _colour(getattr(style, name + "_color")) for name in ("fg", "bg", "underline")}
+    cell, tag = ffi.new("GhosttyCell*"), ffi.new("GhosttyCellContentTag*")
+    assert lib.ghostty_grid_ref_cell(ref, cell) == 0
+    assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_CONTENT_TAG, tag) == 0
+    if tag[0] == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_PALETTE:
+        index = ffi.new("uint8_t*")
+        assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_COLOR_PALETTE, index) == 0
+        seen["bg"] = index[0]
+    elif tag[0] == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_RGB:
+        rgb = ffi.new("GhosttyColorRgb*")
+        assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_COLOR_RGB, rgb) == 0
+        seen["bg"] = (rgb.r, rgb.g, rgb.b)
+    lines = ("inverse", "underline", "strikethrough", "overline", "invisible")
+    if text == " " and not any(seen[name] for name in lines):
+        seen = {name: value for name, value in seen.items() if name not in _NOT_SEEN_ON_A_BLANK}
+    return tuple(sorted((name, value) for name, value in seen.items() if value))
+
+
+def _colour(colour: Any) -> int | tuple[int, int, int] | None:
+    if colour.tag == lib.GHOSTTY_STYLE_COLOR_PALETTE:
+        return int(colour.value.palette) + 1
+    if colour.tag == lib.GHOSTTY_STYLE_COLOR_RGB:
+        return colour.value.rgb.r, colour.value.rgb.g, colour.value.rgb.b
+    return None
+
+
+def _place(of: Emulator) -> tuple[Any, ...]:
+    place = paint._Place.of(of)
+    charsets = re.sub(rb"\x1b[()*+]B", b"", place.charsets)  # ASCII and the initial set print alike
+    return place.x, place.y, place.pending_wrap, place.origin, place.pen, place.protection, charsets
+
+
+def state(screen: Screen, history: int = 0) -> State:
+    """Everything that shows or will show: two terminals with equal states behave alike from here on."""
+    of = emulator(screen)
+    _, rows = of.size
+    found: State = {"size": of.size, "alternate": of.alternate, "title": of.title, "place": _place(of)}
+    found |= {f"mode {mode}": of.mode(mode) for mode in MODES}
+    found |= {f"ansi mode {mode}": of.mode(mode, ansi=True) for mode in (4, 20)}
+    found |= {name: of.extra(name) for name in ("scrolling_region", "tabstops", "keyboard", "hyperlink")}
+    found["colours"] = of.palette_changes(), of.dynamic_colours()
+    found["rows"] = grid(of, of.history_rows, rows)
+    found["flows"] = [of.wrapped(of.history_rows + y) for y in range(rows)]
+    scratch = of.scratch()
+    found["keys"], found["shape"] = paint._kitty_stack(scratch), paint._cursor_shape(scratch)
+    scratch.write(b"\x1b8")
+    found["saved"] = _place(scratch)
+    primary = of
+    if of.alternate:
+        below = Emulator.decode(of.encode())
+        assert below is not None
+        primary = below
+        primary.write(b"\x18\x1b[?1049l")
+        found["rows below"] = grid(primary, primary.history_rows, rows)
+        found["saved below"], found["keys below"] = _place(primary), paint._kitty_stack(primary)
+    kept = min(history, primary.history_rows)
+    found["history"] = grid(primary, primary.history_rows - kept, kept)
+    return found
+
+
+def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str, Any]:
+    """What differs between two states, with the first differing row of a grid only."""
+    found: dict[str, Any] = {}
+    for key in sorted({*one, *other} - {*but}):
+        a, b = one.get(key), other.get(key)
+        if a == b:
+            continue
+        if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+            found[key] = next((i, p, q) for i, (p, q) in enumerate(zip(a, b, strict=True)) if p != q)
+        else:
+            found[key] = a, b
+    return found
+
+
+def second_opinion(cols: int, rows: int, data: bytes) -> tuple[list[str], tuple[int, int]]:
+    """Rows and cursor as another emulator has them."""
+    terminal = avt.Vt(cols, rows)
+    terminal.feed_str(data.decode("utf-8", "replace"))
+    return [line.text.rstrip(" ") for line in terminal.view()], (terminal.cursor.col, terminal.cursor.row)

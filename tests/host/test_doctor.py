@@ -1,0 +1,345 @@
+"""The doctor as root and as an ordinary user; what it does with broken checks; what it leaves behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from tests.host.ordinary_user import ordinary_user
+
+from holdfast.host import doctor
+from holdfast.host.checks import Check, Derived, Outcome, Surroundings, home, isolation, machine
+from holdfast.host.checks.libc import forked
+from holdfast.host.doctor import Finding, format_findings, run_doctor, to_json
+
+KEYS = ["id", "title", "ok", "detail", "fix", "needed_for"]
+TOTAL_LIMIT_S = 3.0
+IDS = {
+    "python", "kernel", "pty", "pty-limit", "memfd", "pidfd", "subreaper", "open-files", "inotify",
+    "sqlite", "emulator", "shells", "service", "optional", "home", "socket-path", "filesystem", "disk",
+    "user-namespaces", "root-namespaces", "cgroup-freeze", "halt", "criu", "exec-gate-seccomp",
+    "exec-gate-fanotify", "file-events", "process-events", "bpf", "waits-visible", "tracing-closed",
+    "tiocsti-closed",
+}
+
+
+def private(path: Path) -> Path:
+    path.chmod(0o700)
+    return path
+
+
+def check_here(findings: list[dict[str, object]]) -> dict[str, dict[str, object]]:
+    assert {finding["id"] for finding in findings} == IDS
+    for finding in findings:
+        assert list(finding) == KEYS
+        assert finding["detail"], finding
+        assert finding["needed_for"], finding
+        assert "the check failed" not in str(finding["detail"]), finding
+        if finding["ok"] is False:
+            assert finding["fix"], finding
+    by_id = {str(finding["id"]): finding for finding in findings}
+    for must in ("python", "kernel", "pty", "memfd", "pidfd", "subreaper", "home", "socket-path", "shells"):
+        assert by_id[must]["ok"] is True, by_id[must]
+    return by_id
+
+
+# --- here ---------------------------------------------------------------------------------------------------
+
+def test_every_question_has_an_answer_with_its_reason(tmp_path: Path) -> None:
+    began = time.monotonic()
+    findings = run_doctor(private(tmp_path))
+    took = time.monotonic() - began
+    check_here(json.loads(json.dumps(to_json(findings))))
+    assert took < TOTAL_LIMIT_S, f"took {took:.2f} s"
+
+
+def test_every_question_has_an_answer_for_an_ordinary_user() -> None:
+    with ordinary_user() as user:
+        python = user.python("holdfast", "apsw")
+        done = user.run([python, "-c", "import json, time\nfrom pathlib import Path\n"
+                                       "from holdfast.host.doctor import run_doctor, to_json\n"
+                                       "began = time.monotonic(); found = run_doctor(Path.home())\n"
+                                       "print(json.dumps([time.monotonic() - began, to_json(found)]))"])
+        assert done is not None
+        assert done.returncode == 0, done.stderr
+        took, findings = json.loads(done.stdout)
+        by_id = check_here(findings)
+        assert took < TOTAL_LIMIT_S
+        assert by_id["root-namespaces"]["ok"] is None
+        assert by_id["exec-gate-fanotify"]["ok"] is False
+        assert list(user.home.iterdir()) == []
+
+
+def test_nothing_is_left_behind(tmp_path: Path) -> None:
+    def state() -> tuple[object, ...]:
+        groups = [str(path) for path in Path("/sys/fs/cgroup").rglob("holdfast-doctor-*")]
+        temporary = [path.name for path in Path("/tmp").glob("holdfast-doctor-*")]
+        children = Path("/proc/thread-self/children").read_text()
+        namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid_for_children", "mnt", "user")]
+        return (groups, temporary, children, sorted(os.listdir("/proc/self/fd")), list(tmp_path.iterdir()),
+                os.getuid(), namespaces)
+
+    before = state()
+    status = Path("/proc/self/status").read_text()
+    run_doctor(private(tmp_path))
+    assert state() == before
+    for line in ("Seccomp", "NoNewPrivs"):
+        wanted = [found for found in status.splitlines() if found.startswith(line + ":")]
+        assert [found for found in Path("/proc/self/status").read_text().splitlines()
+                if found.startswith(line + ":")] == wanted
+
+
+# --- checks that break --------------------------------------------------------------------------------------
+
+def raises(_: Surroundings) -> Outcome:
+    raise RuntimeError("a broken check")
+
+
+def hangs(_: Surroundings) -> Outcome:
+    while True:
+        signal.pause()
+
+
+def dies(_: Surroundings) -> Outcome:
+    os.kill(os.getpid(), signal.SIGKILL)
+    return Outcome(True, "not reached")
+
+
+def prints(_: Surroundings) -> Outcome:
+    os.write(1, b"noise")
+    return Outcome(True, "x" * 50_000)
+
+
+def one(run: Check | Derived) -> Finding:
+    (found,) = run_doctor(None, [run])
+    return found
+
+
+def test_a_check_that_raises_is_unknown_with_its_reason() -> None:
+    found = one(Check("x", "X", "tests", raises))
+    assert (found.ok, found.detail) == (None, "the check failed: RuntimeError: a broken check")
+
+
+def test_a_check_that_hangs_is_unknown_and_is_ended() -> None:
+    began = time.monotonic()
+    found = one(Check("x", "X", "tests", hangs, limit_s=0.2))
+    assert (found.ok, found.detail) == (None, "no answer within 0.2 s")
+    assert time.monotonic() - began < 2.0
+    assert Path("/proc/thread-self/children").read_text() == ""
+
+
+def test_a_check_that_dies_is_unknown() -> None:
+    found = one(Check("x", "X", "tests", dies))
+    assert (found.ok, found.detail) == (None, f"the check died (status {-signal.SIGKILL})")
+
+
+def test_checks_that_hang_do_so_together() -> None:
+    began = time.monotonic()
+    found = run_doctor(None, [Check(f"x{n}", "X", "tests", hangs, limit_s=0.3) for n in range(10)])
+    assert [finding.ok for finding in found] == [None] * 10
+    assert time.monotonic() - began < 2.0
+
+
+def test_a_broken_check_does_not_spoil_the_others() -> None:
+    found = run_doctor(None, [Check("a", "A", "tests", raises), Check("b", "B", "tests", prints)])
+    assert [finding.ok for finding in found] == [None, True]
+    assert len(found[1].detail) == 50_000
+
+
+def test_cleanup_runs_here_also_after_a_kill(tmp_path: Path) -> None:
+    def leaves_a_file(surroundings: Surroundings) -> Outcome:
+        (tmp_path / surroundings.tag).touch()
+        return hangs(surroundings)
+
+    one(Check("x", "X", "tests", leaves_a_file, lambda found: (tmp_path / found.tag).unlink(), limit_s=0.2))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_frozen_group_is_removed_after_a_kill() -> None:
+    mount = isolation._cgroup2_mount()
+    if os.getuid() != 0 or mount is None:
+        pytest.skip("needs root and cgroup v2 to make a control group")
+
+    reader, writer = os.pipe()
+
+    def escape() -> None:
+        os.setsid()
+        os.write(writer, b"out")
+        signal.pause()
+
+    def freezes_and_hangs(surroundings: Surroundings) -> Outcome:
+        group = mount / surroundings.tag
+        group.mkdir()
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+        forked(escape)
+        os.read(reader, 3)  # from here on it is outside of the process group that is killed
+        (group / "cgroup.freeze").write_text("1")
+        return hangs(surroundings)
+
+    one(Check("x", "X", "tests", freezes_and_hangs, isolation._remove_groups, 0.2))
+    os.close(reader)
+    os.close(writer)
+    assert list(mount.glob("holdfast-doctor-*")) == []
+
+
+def test_what_follows_from_what_was_not_looked_at_is_unknown() -> None:
+    found = one(Derived("x", "X", "tests", lambda outcomes: outcomes["missing"]))
+    assert (found.ok, found.detail) == (None, "it follows from 'missing', which was not looked at")
+
+
+# --- what is said -------------------------------------------------------------------------------------------
+
+FINDINGS = [Finding("a", "First", True, "fine", "", "all"),
+            Finding("b", "Second one", False, "is missing", "get it", "some"),
+            Finding("c", "Third", None, "could not look", "", "others")]
+
+
+def test_format_groups_by_plain_words() -> None:
+    assert format_findings(FINDINGS, color=False) == (
+        "works\n"
+        "  + First       fine\n"
+        "\n"
+        "does not work here\n"
+        "  - Second one  is missing\n"
+        "                needed for: some\n"
+        "                fix: get it\n"
+        "\n"
+        "unknown\n"
+        "  ? Third       could not look\n"
+        "                needed for: others\n")
+    assert format_findings([], color=False) == "\n"
+
+
+def test_colour_only_when_asked() -> None:
+    assert "\x1b" not in format_findings(FINDINGS, color=False)
+    assert "\x1b[31m-\x1b[0m Second one" in format_findings(FINDINGS, color=True)
+
+
+def test_json_has_stable_keys() -> None:
+    assert [list(entry) for entry in to_json(FINDINGS)] == [KEYS] * 3
+    assert to_json(FINDINGS)[1]["ok"] is False
+
+
+def test_ids_are_unique() -> None:
+    assert len({check.id for check in doctor.CHECKS}) == len(doctor.CHECKS)
+
+
+def test_halt_says_how_deep_it_goes() -> None:
+    yes, no = Outcome(True, "", ""), Outcome(False, "", "a fix")
+    frozen = isolation._halt({"cgroup-freeze": yes, "user-namespaces": no, "root-namespaces": no})
+    contained = isolation._halt({"cgroup-freeze": no, "user-namespaces": yes, "root-namespaces": no})
+    walked = isolation._halt({"cgroup-freeze": no, "user-namespaces": no, "root-namespaces": no})
+    assert (frozen.ok, contained.ok, walked.ok) == (True, False, False)
+    assert "every session" in frozen.detail
+    assert "contained sessions only" in contained.detail
+    assert "best effort only" in walked.detail
+
+
+# --- the home -----------------------------------------------------------------------------------------------
+
+def about(path: Path | None) -> dict[str, Finding]:
+    return {finding.id: finding for finding in run_doctor(path, home.CHECKS)}
+
+
+def test_without_a_home_nothing_is_claimed_about_it() -> None:
+    assert {finding.ok for finding in about(None).values()} == {None}
+
+
+def test_a_home_open_to_others_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    found = about(tmp_path)["home"]
+    assert (found.ok, found.fix) == (False, f"chmod 0700 {tmp_path}")
+    tmp_path.chmod(0o700)
+    assert about(tmp_path)["home"].ok is True
+
+
+def test_a_home_that_is_not_there_yet_is_judged_by_what_is(tmp_path: Path) -> None:
+    found = about(tmp_path / "a" / "b")
+    assert {finding.ok for finding in found.values()} == {True}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_home_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "home").touch()
+    assert about(tmp_path / "home")["home"].ok is False
+
+
+def test_a_home_of_somebody_else(tmp_path: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("needs root to give a directory away")
+    os.chown(private(tmp_path), 65_534, 65_534)
+    found = about(tmp_path)["home"]
+    assert found.ok is False
+    assert "65534" in found.detail
+
+
+def test_a_long_home_has_no_room_for_sockets(tmp_path: Path) -> None:
+    for length in (30, 150):
+        place = tmp_path / ("h" * length)
+        place.mkdir(mode=0o700)
+        claimed = about(place)["socket-path"].ok
+        with socket.socket(socket.AF_UNIX) as trial:  # the claim against the kernel's own answer
+            longest = place / ("s" * home.SOCKET_TAIL_BYTES)
+            if claimed:
+                trial.bind(str(longest))
+            else:
+                with pytest.raises(OSError, match="too long"):
+                    trial.bind(str(longest))
+        assert claimed is (length == 30 and len(str(longest)) <= home.SOCKET_PATH_BYTES_MAX)
+
+
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 27 0:26 / /home rw - nfs4 server:/home rw
+31 27 0:27 / /mnt/with\\040space rw shared:5 - cifs //server/x rw
+32 30 0:28 / /home/me/local rw - ext4 /dev/vdb rw
+"""
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/", "ext4"), ("/home/me", "nfs4"), ("/homes", "ext4"),
+                                            ("/home/me/local/x", "ext4"), ("/mnt/with space/y", "cifs")])
+def test_the_filesystem_is_that_of_the_innermost_mount(path: str, kind: str) -> None:
+    assert home.filesystem_of(Path(path), MOUNTS) == kind
+
+
+# --- versions -----------------------------------------------------------------------------------------------
+
+@pytest.mark.parametrize(("version", "fixed"), [
+    ((3, 6, 23), True), ((3, 7, 0), False), ((3, 40, 1), False), ((3, 44, 5), False), ((3, 44, 6), True),
+    ((3, 45, 0), False), ((3, 50, 4), False), ((3, 50, 7), True), ((3, 51, 0), False), ((3, 51, 2), False),
+    ((3, 51, 3), True), ((3, 54, 1), True)])
+def test_the_wal_reset_bug_by_version(version: tuple[int, ...], fixed: bool) -> None:
+    assert machine.wal_reset_fixed(version) is fixed
+
+
+def test_versions_are_found_in_what_programs_say() -> None:
+    assert machine.version_of("GNU bash, version 5.2.15(1)-release (x86_64)") == (5, 2, 15)
+    assert machine.version_of("6.18.44-fc-v445") == (6, 18, 44)
+    assert machine.version_of("nothing") == ()
+    assert machine.version_of(sqlite3.sqlite_version) > (3,)
+
+
+def test_criu_is_wanted_new_enough_for_the_kernel() -> None:
+    assert isolation.criu_wanted((6, 18, 44)) == (4, 2, 1)
+    assert isolation.criu_wanted((6, 12)) == (3, 17)
+
+
+@pytest.mark.parametrize(("version", "says", "ok"), [
+    ("4.1.1", "Looks good.", False), ("4.2.1", "Looks good.", True), ("4.2.1", "Error: no", False)])
+def test_criu_by_version_and_its_own_check(version: str, says: str, ok: bool, tmp_path: Path,
+                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    criu = tmp_path / "criu"
+    criu.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" || echo "{says}"\n')
+    criu.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(isolation, "CRIU_MIN_BY_KERNEL", (((0,), (4, 2, 1)),))
+    (check,) = [check for check in isolation.CHECKS if check.id == "criu"]
+    found = one(check)
+    assert found.ok is ok
+    assert version in found.detail
