@@ -6,6 +6,7 @@ The formatter that `paint` is built on cannot be its own judge, so cells and sty
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import Any
 
 import avt
@@ -31,39 +32,51 @@ def grid(of: Emulator, first: int, count: int) -> list[list[Cell]]:
     terminal = Terminal.__new__(Terminal)
     terminal._t = [ffi.cast("GhosttyTerminal", int(of._ffi.cast("uintptr_t", of._t)))]
     cols, _ = of.size
-    buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
+    raw, known = ffi.new("GhosttyCell*"), dict[tuple[Any, int], Cell]()
     rows = []
     for y in range(first, first + count):
         row: list[Cell] = []
+        ref = terminal.ref(0, y, "screen")
         for x in range(cols):
-            ref = terminal.ref(x, y, "screen")
-            assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
-            text = "".join(chr(buffer[i]) for i in range(length[0])) or " "
-            row.append((text, _style(terminal, ref, text)))
+            ref.x = x
+            assert lib.ghostty_grid_ref_cell(ref, raw) == 0
+            value = int(raw[0])
+            if _get(value, "CONTENT_TAG", "int") == lib.GHOSTTY_CELL_CONTENT_CODEPOINT_GRAPHEME:
+                row.append(_cell(ref, value))
+                continue
+            if (ref.node, value) not in known:
+                known[ref.node, value] = _cell(ref, value)
+            row.append(known[ref.node, value])
         rows.append(row)
     return rows
 
 
-def _style(terminal: Any, ref: Any, text: str) -> tuple[Any, ...]:
+@cache
+def _get(cell: int, key: str, ctype: str) -> Any:
+    out = ffi.new(ctype + "*")
+    assert lib.ghostty_cell_get(cell, getattr(lib, "GHOSTTY_CELL_DATA_" + key), out) == 0
+    return out[0]
+
+
+def _cell(ref: Any, cell: int) -> Cell:
+    buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
+    assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
+    text = "".join(chr(buffer[i]) for i in range(length[0])) or " "
     style = init_sized("GhosttyStyle")
     assert lib.ghostty_grid_ref_style(ref, style) == 0
-    seen = {name: getattr(style, name) for name in (*terminal._STYLE_ATTRS, "underline")}
-    seen |= {name: _colour(getattr(style, name + "_color")) for name in ("fg", "bg", "underline")}
-    cell, tag = ffi.new("GhosttyCell*"), ffi.new("GhosttyCellContentTag*")
-    assert lib.ghostty_grid_ref_cell(ref, cell) == 0
-    assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_CONTENT_TAG, tag) == 0
-    if tag[0] == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_PALETTE:
-        index = ffi.new("uint8_t*")
-        assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_COLOR_PALETTE, index) == 0
-        seen["bg"] = index[0]
-    elif tag[0] == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_RGB:
-        rgb = ffi.new("GhosttyColorRgb*")
-        assert lib.ghostty_cell_get(cell[0], lib.GHOSTTY_CELL_DATA_COLOR_RGB, rgb) == 0
+    seen = {name: getattr(style, name) for name in (*Terminal._STYLE_ATTRS, "underline")}
+    seen |= {name: _colour(getattr(style, name + "_color")) for name in ("fg", "bg")}
+    seen["underline_color"] = _colour(style.underline_color)
+    tag = _get(cell, "CONTENT_TAG", "int")
+    if tag == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_PALETTE:
+        seen["bg"] = int(_get(cell, "COLOR_PALETTE", "uint8_t")) + 1
+    elif tag == lib.GHOSTTY_CELL_CONTENT_BG_COLOR_RGB:
+        rgb = _get(cell, "COLOR_RGB", "GhosttyColorRgb")
         seen["bg"] = (rgb.r, rgb.g, rgb.b)
     lines = ("inverse", "underline", "strikethrough", "overline", "invisible")
     if text == " " and not any(seen[name] for name in lines):
         seen = {name: value for name, value in seen.items() if name not in _NOT_SEEN_ON_A_BLANK}
-    return tuple(sorted((name, value) for name, value in seen.items() if value))
+    return text, tuple(sorted((name, value) for name, value in seen.items() if value))
 
 
 def _colour(colour: Any) -> int | tuple[int, int, int] | None:

@@ -167,5 +167,17 @@ class ShellSession:
         assert start is not None
         self.wait(lambda: data in self.stream[start:], repr(data))
 
+    def in_foreground(self, program: str) -> None:
+        """Waits until the program has the terminal: before its exec every shell may lose a Ctrl-C."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                if Path(f"/proc/{os.tcgetpgrp(self.fd)}/comm").read_text().strip() == program:
+                    return
+            except (FileNotFoundError, ProcessLookupError):
+                pass
+            assert time.monotonic() < end, f"{program} did not come to the foreground"
+            select.select([self.fd], [], [], 0.01)
+
     def _count(self, kind: type[PromptShown]) -> int:
         return sum(isinstance(effect, kind) for effect in self.effects)

@@ -8,28 +8,30 @@ orders to resize the window: its size is the viewer's own and the session's foll
 own shell marks, which carry a nonce. All else passes byte for byte, as the same object if nothing changed.
 
 How a terminal reads: the VT500 machine (vt100.net/emu/dec_ansi_parser) as libghostty, which draws the host's
-screen, has it. C0 controls act inside a sequence; CAN and SUB abort it; ESC restarts it from any state; a string
-ends at ESC whatever follows (xterm wants the whole `ESC \\`, others run the string at once).
-- What is removed leaves nothing, unless it had cut a sequence short: then `ESC \\` stays, or the open one would
-  swallow what comes next (`ESC ESC [6n [6n` without its middle is a query again). After half a UTF-8
+screen, has it. C0 controls act inside a sequence; CAN and SUB abort it; ESC restarts it from any state; a
+string ends at ESC whatever follows (xterm wants the whole `ESC \\`, others run the string at once).
+- What is removed leaves nothing, unless it had cut a sequence short: then `ESC \\` stays, or the open one
+  would swallow what comes next (`ESC ESC [6n [6n` without its middle is a query again). After half a UTF-8
   character NUL stays, lest two halves join. C0 controls inside a removed ESC or CSI stay.
-- Raw 0x80-0x9f are no introducers in text, OSC and DCS bodies: they are parts of UTF-8 characters there. A terminal
-  that is not in UTF-8 mode (xterm in a Latin-1 locale) would take them for introducers: it cannot be
-  given a UTF-8 session's raw bytes at all and needs rendered cells. And the stream shall not talk a terminal out of
-  UTF-8: `ESC % @` is removed.
-- Inside an unfinished ESC, CSI or APC those bytes do act in the VT500 machine, while some terminals skip them: they
-  are respelled in 7 bits (0x9b as `ESC [`), which all read alike.
+- Raw 0x80-0x9f are no introducers in text, OSC and DCS bodies: they are parts of UTF-8 characters there. A
+  terminal that is not in UTF-8 mode (xterm in a Latin-1 locale) would take them for introducers: it cannot
+  be given a UTF-8 session's raw bytes at all and needs rendered cells. And the stream shall not talk a
+  terminal out of UTF-8: `ESC % @` is removed.
+- Inside an unfinished ESC, CSI or APC those bytes do act in the VT500 machine, while some terminals skip
+  them: they are respelled in 7 bits (0x9b as `ESC [`), which all read alike.
 - C1 controls encoded in UTF-8 (0xc2 0x80-0x9f): libghostty and xterm ignore them, VTE and xterm.js obey them
   (0xc2 0x9b 6 n is a query there). Removed, so that all viewers show what the host's screen shows.
 - ENQ is removed in every state: nothing has a use for it, and terminals differ in where strings end.
 
-Waiting. Held back is only what may still have to be removed: an ESC or CSI until its final byte, a string until
-its first bytes decide. Past MAX_HELD_BYTES an ESC or CSI passes and is cut by `ESC \\`, and an undecided string is
-dropped to its end: a lost colour table costs less than an answer nobody typed, and must not spill onto the screen.
+Waiting. Held back is only what may still have to be removed: an ESC or CSI until its final byte, a string
+until its first bytes decide. Past MAX_HELD_BYTES an ESC or CSI passes and is cut by `ESC \\`, and an
+undecided string is dropped to its end: a lost colour table costs less than an answer nobody typed, and must
+not spill onto the screen.
 
-Not covered: reports of events that a mode asks for (mouse, focus). Those are input, and the client's to judge.
-Rejected: one pattern for all queries (wrong at chunk edges and in strings); a machine run byte by byte (some
-2 MB/s); rewriting strings that set and ask at once (`OSC 4;1;red;2;?`): they go whole.
+Not covered: reports of events that a mode asks for (mouse, focus). Those are input, and the client's to
+judge.
+Rejected: one pattern for all queries (wrong at chunk edges and in strings); a machine run byte by byte (1.7
+MB/s); rewriting strings that set and ask at once (`OSC 4;1;red;2;?`): they go whole.
 """
 
 from __future__ import annotations
@@ -77,7 +79,7 @@ _CSI_RESIZES = frozenset((b"$|", b"*|"))  # DECSCPP, DECSNLS
 _WINDOW_REPORTS = frozenset((11, 13, 14, 15, 16, 18, 19, 20, 21))
 _WINDOW_RESIZES = frozenset((4, 8, 9, 10))  # and 24 upwards: DECSLPP
 _FIRST_DECSLPP = 24
-_ANSWERING_MODE = b"2048"  # in-band size reports: setting it is answered at once
+_ANSWERING_MODES = (b"2033", b"2048")  # visibility and in-band size reports: setting them is answered at once
 _CSI_SUSPECT_FINALS = frozenset(key[-1] for key in (*_CSI_ASKS, *_CSI_RESIZES, b"t", b"h", b"r"))
 
 _DCS_ASKS = frozenset(
@@ -133,17 +135,17 @@ _GRAPHICS = re.compile(rb"G[ -~]*")
 _OPENERS = b"[P]X^_"
 _STRING_START = re.compile(rb"\x1b[" + _STAY + rb"]*+[P\]X^_]")
 
-# The hot path: the first ESC that may have to go. Two lookaheads, not one with a branch: that doubles the speed
-# on SGR. The first skips a CSI of digits and a harmless final byte, the second what shells and editors send.
+# The hot path: the first ESC that may have to go. Two lookaheads, not one with a branch, for speed on SGR:
+# one skips a CSI of digits and a harmless final byte, the other what shells and editors send all the time.
 _HARMLESS = (
     rb"(?!\[[0-;]*+[@-bd-mo-su-wy-~])"
-    rb"(?!\[\?(?!0*2048)[0-9]++[hl]|[()][0-9A-Z]|[78=>DEHMc\\]"
+    rb"(?!\[\?(?!0*20(?:33|48)[hl])[0-9]++[hl]|[()][0-9A-Z]|[78=>DEHMc\\]"
     rb"|\](?:[0127]|133);[^\x00-\x1f\xc2]*+(?:\x07|\x1b\\))"
 )
 _SUSPECT = re.compile(rb"\x1b" + _HARMLESS)
 _SUSPECT_OR_C1 = re.compile(rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))")
 
-_OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B  # SOS and PM are read as APC is
+_OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B  # SOS and PM are taken for APC, as libghostty takes them
 _STRING_ENDS = {
     _OSC: re.compile(rb"[\x07\x18\x1a\x1b]"),
     _DCS: re.compile(rb"[\x18\x1a\x1b]"),
@@ -368,7 +370,7 @@ class ViewerFilter:
             text = _C1_CHAR.sub(b"", head).translate(None, _C0_AND_DEL)
             verdict = _judge_osc(text, whole, self._options)
         else:
-            verdict = _judge_apc(head, whole) if self._buffer[opener] == _APC else _PASS
+            verdict = _judge_apc(head, whole)
         if verdict is _WAIT:
             if end < limit:
                 return self._wait(start)
@@ -377,11 +379,11 @@ class ViewerFilter:
             if verdict is _DROP and self._link_open:
                 executed += _LINK_END  # or the text of the link removed would belong to the one before it
             self._link_open = verdict is _PASS and bool(link[1])
-        if verdict is _PASS and self._buffer[opener] == _APC and head.startswith(b"G"):
+        if verdict is _PASS and kind == _APC and head.startswith(b"G"):
             header = head.partition(b";")[0]
             quiet = _quiet_graphics(header)
             if quiet != header:
-                self._remove(start, body + len(header), executed + b"\x1b_" + quiet)
+                self._remove(start, body + len(header), executed + bytes((_ESC, self._buffer[opener])) + quiet)
             body += len(header)
         return self._enter(kind, verdict, start, body, executed)
 
@@ -447,7 +449,7 @@ def _judge_csi(header: bytes, final: int) -> bytes | None:
         return b"" if resizes or operation in _WINDOW_REPORTS else None
     if key in (b"?h", b"?r"):
         modes = parameters.split(b";")
-        kept = [mode for mode in modes if mode.lstrip(b"0") != _ANSWERING_MODE]
+        kept = [mode for mode in modes if mode.lstrip(b"0") not in _ANSWERING_MODES]
         if len(kept) < len(modes):
             return b"\x1b[?" + b";".join(kept) + bytes((final,)) if kept else b""
     return None
@@ -494,9 +496,7 @@ def _judge_osc(text: bytes, whole: bool, options: FilterOptions) -> _Verdict:
     return _PASS
 
 
-def _judge_prefix(
-    text: bytes, whole: bool, prefixes: tuple[bytes, ...], yes: _Verdict, no: _Verdict
-) -> _Verdict:
+def _judge_prefix(text: bytes, whole: bool, prefixes: tuple[bytes, ...], yes: _Verdict, no: _Verdict) -> _Verdict:
     text = text.lower()
     if text.startswith(prefixes):
         return yes
@@ -508,7 +508,10 @@ def _leading_digits(text: bytes) -> bytes:
 
 
 def _judge_apc(head: bytes, whole: bool) -> _Verdict:
-    """Kitty graphics and libghostty's glyphs; with control characters in their head both are dropped."""
+    """Kitty graphics and libghostty's glyphs; with control characters in their head both are dropped.
+
+    Also asked about SOS and PM, in which libghostty obeys the same commands.
+    """
     plain = head.translate(None, _C0_AND_DEL)
     if not plain.startswith(b"G"):
         return _judge_prefix(plain, whole, (_GLYPH_PROTOCOL,), _DROP, _PASS)

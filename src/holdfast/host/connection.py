@@ -136,7 +136,7 @@ class Connection:
 
     # ------------------------------------------------------------ conveniences
 
-    def event(self, name: str, **body: Any) -> None:
+    def event(self, name: str, /, **body: Any) -> None:
         self.send(frames.pack_json(frames.EVENT, {"event": name, **body}))
 
     def answer(self, number: int, body: dict[str, Any]) -> None:

@@ -114,6 +114,7 @@ class Engine:
         _, record.cols, record.rows = link.ring.resized
         directory = self._directory(record.id)
         session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
+        session.turn.idle_s = self.settings.turn_idle_s
         self.sessions[record.id] = session
         session.ended.add_done_callback(lambda _: session.spawn(self._bury(session)))
         return session

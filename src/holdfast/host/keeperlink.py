@@ -145,7 +145,7 @@ class KeeperLink:
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
     ready: asyncio.Future[Any] = loop.create_future()
-    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
+    loop.add_reader(sock, lambda: None if ready.done() else ready.set_result(None))
     try:
         await ready
     finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.model.errors import HoldfastError, Refused, Unavailable
-from holdfast.model.limits import INPUT_CHUNK_BYTES, INPUT_QUEUE_BYTES, ORIGINS_KEPT
+from holdfast.model.limits import INPUT_QUEUE_BYTES, ORIGINS_KEPT
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 
@@ -107,8 +107,7 @@ class Lane:
                 if pending.done is None:
                     pending.done = done
                 else:
-                    pending.done.add_done_callback(lambda f: done.done() or done.set_result(f.result())
-                                                   if not f.cancelled() and f.exception() is None else done.cancel())
+                    pending.done.add_done_callback(lambda first: _follow(first, done))
                 return
         done.set_result(self.link.ring.accepted)
 
@@ -173,6 +172,14 @@ class Lane:
         self._waiting.clear()
 
 
-def chunks(data: bytes) -> list[bytes]:
-    """Input cut to packets."""
-    return [data[i:i + INPUT_CHUNK_BYTES] for i in range(0, len(data), INPUT_CHUNK_BYTES)] or [b""]
+def _follow(first: asyncio.Future[int], second: asyncio.Future[int]) -> None:
+    """A repeat waits for the outcome of the act it repeats."""
+    if second.done():
+        return
+    if first.cancelled():
+        second.cancel()
+    elif (error := first.exception()) is not None:
+        second.set_exception(error)
+    else:
+        second.set_result(first.result())
+

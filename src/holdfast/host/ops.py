@@ -248,7 +248,7 @@ class Ops:
         try:
             stream.pump()
             if q["follow"]:
-                await asyncio.wait({stream.done, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+                await session.or_end(stream.done)
                 stream.until(ring.head)
             await stream.done
         finally:

@@ -106,7 +106,7 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
         below = Emulator.decode(emulator.encode(), history=scrollback) if scrollback else None
         primary = below or scratch
         primary.write(_CAN_ST + b"\x1b[?1049l")
-    out = [_CAN_ST, b"\x1b[?2026h\x1b7\x1b[?1049l", _SANE, _WHOLE_SCREEN, b"\n" * rows if over else b""]
+    out = [_CAN_ST, b"\x1b[?2026h", _NO_KEYS, b"\x1b7\x1b[?1049l", _SANE, _WHOLE_SCREEN, b"\n" * rows if over else b""]
     out += [b"\x1b[?25l\x1b[?6l\x1b[H\x1b[J", emulator.extra("tabstops"), b"\x1b[H", _rows(primary, scrollback, cols, rows)]
     if alternate:
         out += [*_kitty_stack(primary), _save(primary, _Place.of(primary)), b"\x1b[?1049h"]

@@ -58,11 +58,9 @@ class _Watch:
                     started.set_result(effect)
                 elif isinstance(effect, RunDone) and effect.run == runid and not done.done():
                     done.set_result(effect)
-            if started.cancelled() and done.cancelled() and watch in session.watchers:
-                session.watchers.remove(watch)
 
         session.watchers.append(watch)
-        done.add_done_callback(lambda _: watch in session.watchers and session.watchers.remove(watch))
+        done.add_done_callback(lambda _: session.unwatch(watch))
 
 
 async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
@@ -93,9 +91,8 @@ async def _start(session: Session, conn: Connection, act: int, runid: str, text:
 
 
 async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
-    ended = session.ended
-    await asyncio.wait({started, ended}, timeout=RUN_TRIGGER_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-    if not started.done() and not ended.done():
+    await session.or_end(started, RUN_TRIGGER_WAIT_S)
+    if not started.done() and not session.ended.done():
         session.end_long()
         raise Unavailable("the shell did not take the command", "look at the screen (`holdfast view`); its hooks may be gone")
 
@@ -106,7 +103,7 @@ async def _follow(session: Session, conn: Connection, number: int, start: int, e
     try:
         stream.pump()
         if end is None:
-            await asyncio.wait({done, session.ended}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
+            await session.or_end(done, timeout or None)
             if done.done():
                 end, code = done.result().output_end, done.result().exit
             elif session.ended.done():              # `exit` or `exec`: the session's own end is the command's

@@ -18,9 +18,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from holdfast.core import session as lifecycle
+from holdfast.core.attention import classify
 from holdfast.core.commands import Effect as ShellEffect
 from holdfast.core.commands import MarkScanner, RunDone, RunStarted, Shell
 from holdfast.core.queries import QUERY_HINT
@@ -77,7 +78,7 @@ class Session:
         self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
         self.watchers: list[Callable[[list[ShellEffect]], None]] = []
         self.last_activity = time.monotonic()
-        self.shell_kind: str | None = label.get("shell")
+        self.shell_kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
         self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
         self.shell = Shell(marks_start=self.shell_kind != "posix")
         self.scanned = self.view.fed
@@ -143,10 +144,10 @@ class Session:
         self.record.state = after
         self.event("session." + event, before=before, after=after, **facts)
 
-    def event(self, name: str, **facts: Any) -> None:
+    def event(self, name: str, /, **facts: Any) -> None:
         self._on_event(self, name, facts)
 
-    def tell_viewers(self, name: str, **body: Any) -> None:
+    def tell_viewers(self, name: str, /, **body: Any) -> None:
         for viewer in self.viewers:
             viewer.conn.event(name, session=self.id, **body)
 
@@ -159,6 +160,16 @@ class Session:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HoldfastError):
             self.loop.call_exception_handler({"message": f"session {self.id}", "exception": error})
+
+    async def or_end(self, future: asyncio.Future[Any], timeout: float | None = None) -> bool:
+        """Waits for `future`, the end of the session or the time; True if the future came."""
+        waiting: set[asyncio.Future[Any]] = {future, self.ended}
+        await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
+        return future.done()
+
+    def unwatch(self, watcher: Callable[[list[ShellEffect]], None]) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
 
     # ------------------------------------------------------------ from the keeper
 
@@ -430,7 +441,7 @@ class Session:
         shell = self.record.root_pid if self.shell_kind else None
         rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
         facts = observe.terminal_facts(mode, rdev, self.keeper_pid, shell, self.shell.at_prompt if self.shell_kind else None)
-        verdict = observe.classify(facts)
+        verdict = classify(facts)
         group = observe.foreground(self.keeper_pid, state.foreground) if state.foreground else []
         words = " ".join(group[0].argv) or group[0].comm if group else ""
         return str(verdict.kind), verdict.why, words[:200]

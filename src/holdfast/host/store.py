@@ -101,7 +101,7 @@ class Store:
             os.umask(old)
         db.set_busy_timeout(2000)
         db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA locking_mode=EXCLUSIVE")
-        version = int(db.execute("PRAGMA user_version").fetchone()[0])
+        version = _number(db.execute("PRAGMA user_version"))
         if version > SCHEMA:
             db.close()
             raise Unavailable(f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast")
@@ -168,13 +168,17 @@ class Store:
 
     def next_term(self) -> int:
         """A number above every earlier host's of this home."""
-        row = self._db.execute(
-            "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value").fetchone()
-        return int(row[0])
+        return _number(self._db.execute(
+            "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"))
 
     def records(self) -> list[Record]:
         rows = self._db.execute("SELECT body FROM sessions").fetchall()
-        return [Record(**json.loads(body)) for (body,) in rows]
+        return [Record(**json.loads(str(body))) for (body,) in rows]
+
+
+def _number(cursor: apsw.Cursor) -> int:
+    """The one number that a statement gives."""
+    return int(str(next(iter(cursor))[0]))
 
 
 def raise_term(value: int) -> Callable[[apsw.Connection], None]:

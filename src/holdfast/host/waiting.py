@@ -51,12 +51,6 @@ def _parse(condition: str) -> Any:
     raise Usage(f"cannot wait for {condition!a}", "one of: idle, input, secret, exit, command, text:REGEX, port:NUMBER")
 
 
-async def _or_end(session: Session, future: asyncio.Future[Any]) -> bool:
-    """True if the future came first."""
-    await asyncio.wait({future, session.ended}, return_when=asyncio.FIRST_COMPLETED)
-    return future.done()
-
-
 def _ended(session: Session) -> NotFound:
     return NotFound(f"session {session.name} ended ({session.record.reason}) before that happened", "`holdfast ls --all`")
 
@@ -77,11 +71,11 @@ async def _command(session: Session) -> dict[str, Any]:
 
     session.watchers.append(watch)
     try:
-        if not await _or_end(session, found):
+        if not await session.or_end(found):
             raise _ended(session)
         return found.result()
     finally:
-        session.watchers.remove(watch)
+        session.unwatch(watch)
 
 
 async def _attention(session: Session, wanted: str) -> dict[str, Any]:
@@ -125,7 +119,7 @@ async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
             if session.ended.done():
                 raise _ended(session)
             arrived = asyncio.ensure_future(more.wait())
-            await asyncio.wait({arrived, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+            await session.or_end(arrived)
             arrived.cancel()
             more.clear()
     finally:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
@@ -39,7 +40,7 @@ def amount(count: int) -> str:
     return str(count)
 
 
-def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -3,13 +3,13 @@
 #
 # Such a shell has no hook but PS1, which it expands before each prompt: parameters, arithmetic and $? only,
 # so nothing forks. There is no mark for the start of a typed command. A typed PS1=... removes the marks until
-# the next run puts them back; `exec 2>file` sends the prompt, and the nonce in it, into the file.
+# the next run puts them back; a typed `exec 2>file` sends the prompt, and the nonce in it, into the file.
 # The nonce is in PS1 by reference only, because people export PS1. Variables here are scalars: under `set -a`
 # the sequence number may reach the environment, the nonce never does.
 
-_hf_mark() {  # what to print before the mark, KIND;ARGS
+_hf_mark() {  # KIND;ARGS
     _hf_seq=$((_hf_seq + 1))
-    command printf '%s\033]7717;%s;%s;%s\007' "$1" "$_hf_nonce" "$_hf_seq" "$2" >/dev/tty || :
+    command printf '\033]7717;%s;%s;%s\007' "$_hf_nonce" "$_hf_seq" "$1" >/dev/tty || :
 }
 
 # Under `set -e` a status that is only handed on must not end the shell.
@@ -17,15 +17,19 @@ _hf_status() {
     case $- in *e*) ;; *) return "$1" ;; esac
 }
 
-# Before the text of a run. Tracing pauses until the text itself begins.
-_hf_begin() {  # $?, run id, what to show
-    _hf_prefix=
-    case $- in *x*)
+# Before the text of a run. Tracing pauses until the text itself begins. (If that cannot be parsed, the shell
+# goes back to its prompt at once and tracing resumes with the next run.)
+_hf_begin() {  # $?, run id, lines to show
+    case $-$_hf_prefix in *x*)
         set +x
         _hf_prefix='{ _hf_trace "$?"; } 2>/dev/null; ' ;;
     esac
-    _hf_mark "$3$_hf_esc]133;C$_hf_bel" "R;$2"
-    _hf_status "$1"
+    _hf_last=$1 _hf_id=$2
+    shift 2
+    command printf '%s\n' "$@" >/dev/tty || :
+    command printf '\033]133;C\007' >/dev/tty || :
+    _hf_mark "R;$_hf_id"
+    _hf_status "$_hf_last"
 }
 
 _hf_trace() {  # $?
@@ -34,17 +38,19 @@ _hf_trace() {  # $?
     _hf_status "$1"
 }
 
-_hf_end() {  # $?, run id
-    _hf_mark '' "D;$2;$1"
-    _hf_after
+_hf_end() {  # $?, run id; descriptor 3 is the shell's stderr
+    _hf_mark "D;$2;$1"
+    if [ -t 3 ]; then
+        _hf_after
+    else
+        # The prompt goes into a file: say here that it is next, and keep the nonce out of that file.
+        PS1=${PS1#"$_hf_before"}
+        _hf_mark "P;$1"
+    fi
     _hf_status "$1"
 }
 
 _hf_after() {
-    if [ "$_hf_prefix" ]; then
-        _hf_prefix=
-        set -x
-    fi
     case ${PS1-} in
         *"$_hf_before"*) ;;
         *) PS1=$_hf_before${PS1-}$_hf_behind ;;
@@ -53,8 +59,8 @@ _hf_after() {
 
 _hf_seq=0
 _hf_prefix=
-_hf_before="$_hf_esc]133;D;\$?$_hf_bel$_hf_esc]133;A$_hf_bel"
-_hf_before="$_hf_before$_hf_esc]7717;\${_hf_nonce-};\$((_hf_seq+=1));P;\$?$_hf_bel"
+_hf_before="$_hf_esc]7717;\${_hf_nonce-};\$((_hf_seq+=1));P;\$?$_hf_bel"
+_hf_before="$_hf_before$_hf_esc]133;D;\$?$_hf_bel$_hf_esc]133;A$_hf_bel"
 _hf_behind="$_hf_esc]133;B$_hf_bel"
 
 # The user's own files, as the shell would read them.

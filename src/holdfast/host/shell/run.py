@@ -52,11 +52,11 @@ def write_run(directory: Path, kind: Literal["bash", "zsh", "posix"], run_id: st
     elif kind == "posix":
         script = _posix(run_id, text)
     elif remembered == text:
-        script = _zsh(run_id, text, remembered, f'eval "${{_hfs[prefix]}}"{quoted(text)}')
+        script = _zsh(run_id, text, remembered, f'\\eval "${{_hfs[prefix]}}"{quoted(text)}')
     else:
         quoted(text)  # the same refusal of NUL
-        write_private(directory / TEXT, encoded(f'eval "${{_hfs[prefix]}}"; {text}\n'))
-        script = _zsh(run_id, text, remembered, f"builtin . {quoted(str(directory / TEXT))}")
+        write_private(directory / TEXT, encoded(f'\\eval "${{_hfs[prefix]}}"; {text}\n'))
+        script = _zsh(run_id, text, remembered, f"\\builtin . {quoted(str(directory / TEXT))}")
     write_private(directory / RUN, encoded(script))
     return TRIGGER
 
@@ -67,34 +67,41 @@ def clear_run(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
+# Each script is one line, so that line numbers in messages are those of the text; and bash, after an open quote in
+# an `eval`, no longer sees a `{` that begins the next line.
+
 def _bash(run_id: str, text: str, remembered: str) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {quoted(shown(text))} {quoted(remembered)} "$_"; }} 3>&2 2>/dev/null\n'
-            f'eval "${{_hfs[prefix]}}"{quoted(text)}\n'
+    return (f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text)} "$_"; }} 3>&2 2>/dev/null; '
+            f'\\eval "${{_hfs[prefix]}}"{quoted(text)}; '
             f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
 
 
 def _posix(run_id: str, text: str) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {quoted(shown(text))}; }} 2>/dev/null\n'
-            f'eval "$_hf_prefix"{quoted(text)}\n'
-            f'{{ _hf_end "$?" {run_id}; }} 2>/dev/null\n')
+    return (f'{{ _hf_begin "$?" {run_id} {_arguments(text)}; }} 2>/dev/null; '
+            f'\\eval "$_hf_prefix"{quoted(text)}; '
+            f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
 
 
 def _zsh(run_id: str, text: str, remembered: str, command: str) -> str:
     # XTRACE is local to every zsh function, so the pause in tracing is written out here.
     return (f'{{ _hf_begin "$?" {quoted(remembered)}; if [[ -o xtrace ]]; then _hfs[xtrace]=1; '
-            f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {quoted(shown(text))}; }} "
-            "2>/dev/null\n"
+            f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {_arguments(text)}; }} "
+            "2>/dev/null; "
             f"{{ {command}; }} always {{ {{ _hf_end \"$?\" {run_id}; if [[ -n ${{_hfs[xtrace]}} ]]; "
             "then _hfs[xtrace]=; set -x; fi; } 2>/dev/null; }\n")
 
 
-def shown(text: str) -> str:
+def _arguments(text: str) -> str:
+    return " ".join(quoted(line) for line in shown(text))
+
+
+def shown(text: str) -> list[str]:
     """What viewers see of the text before its output: its first lines, with nothing in them that acts."""
     lines = text.split("\n")
     kept = [_visible(line) for line in lines[:SHOWN_LINES]]
     if len(lines) > SHOWN_LINES:
         kept.append(f"... {len(lines) - SHOWN_LINES} more lines")
-    return "".join(f"{'run>' if number == 0 else '   >'} {line}\n" for number, line in enumerate(kept))
+    return [f"{'run>' if number == 0 else '   >'} {line}" for number, line in enumerate(kept)]
 
 
 def _visible(line: str) -> str:

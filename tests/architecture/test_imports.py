@@ -1,0 +1,122 @@
+"""Import rules. Each ban says why, because a rule without its reason is the first to be broken."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[2] / "src" / "holdfast"
+LAYERS = ("model", "home", "wire", "transport", "core", "keeper", "host", "client", "faces", "testing")
+
+# package -> the packages of ours that it may import
+MAY: dict[str, set[str]] = {
+    "model": {"model"},
+    "home": {"home", "model"},
+    "wire": {"wire", "model"},
+    "transport": {"transport", "model"},
+    "core": {"core", "model"},
+    "keeper": {"keeper", "wire", "model", "testing"},
+    "host": {"host", "core", "wire", "model", "home", "transport", "testing"},
+    "client": {"client", "wire", "model", "home", "transport"},
+    "faces": {"faces", "client", "core", "model", "home"},
+    "testing": {"testing", "model", "wire", "core", "host", "client"},
+}
+
+WHY: dict[tuple[str, str], str] = {
+    ("keeper", "host"): "programs meet only on the wire: a keeper must outlive every upgrade of the host",
+    ("host", "keeper"): "programs meet only on the wire: the host must work with keepers of older releases",
+    ("client", "host"): "a client is stateless and may be on another machine; it knows the wire, not the host",
+    ("core", "wire"): "what decides must not depend on how it is transported",
+    ("model", "core"): "the nouns come first; imports go down only",
+}
+
+# (package, module outside of ours) -> why not
+BANNED: dict[tuple[str, str], str] = {
+    ("keeper", "asyncio"): "a keeper runs one poll loop on the stdlib; asyncio costs megabytes per session",
+    ("keeper", "threading"): "one thread: nothing to lock, nothing to deadlock, fork stays safe",
+    ("keeper", "json"): "the keeper knows bytes and numbers, no documents",
+    ("keeper", "subprocess"): "the keeper forks exactly one program, by itself",
+    **{(p, m): "what decides does no I/O and reads no clock: time is an argument"
+       for p in ("core", "model", "wire") for m in ("asyncio", "threading", "socket", "subprocess", "select", "signal", "time", "random")},
+    ("core", "os"): "what decides does not touch the world",
+}
+# A face may reach into the host for what must work without a running host.
+EXCEPTIONS = {("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start"}
+STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Modules that a file imports at run time (TYPE_CHECKING blocks are documentation)."""
+    def walk(body: list[ast.stmt]) -> Iterator[str]:
+        for node in body:
+            if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+                continue
+            if isinstance(node, ast.Import):
+                yield from (a.name for a in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield from (f"{node.module}.{a.name}" if node.module == "holdfast" else node.module for a in node.names[:1])
+            for field in ("body", "orelse", "finalbody", "handlers"):
+                inner = getattr(node, field, [])
+                yield from walk([n for n in inner if isinstance(n, ast.stmt)])
+                for handler in (h for h in inner if isinstance(h, ast.ExceptHandler)):
+                    yield from walk(handler.body)
+
+    yield from walk(ast.parse(path.read_text()).body)
+
+
+def files() -> list[Path]:
+    return sorted(p for p in SRC.rglob("*.py") if p.parent != SRC)
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(SRC)))
+def test_imports_go_down_only(path: Path) -> None:
+    package = path.relative_to(SRC).parts[0]
+    relative = str(path.relative_to(SRC))
+    for module in imports(path):
+        parts = module.split(".")
+        if parts[0] == "holdfast":
+            if len(parts) == 1 or parts[1] == "__version__" or parts[1] not in LAYERS:
+                continue
+            if (relative, parts[1]) in EXCEPTIONS:
+                continue
+            why = WHY.get((package, parts[1]), "imports go down only: model <- wire <- core <- programs <- faces")
+            assert parts[1] in MAY[package], f"{relative} imports {module}: {why}"
+        else:
+            for ban in {(package, parts[0]), (package, module)}:
+                assert ban not in BANNED, f"{relative} imports {module}: {BANNED[ban]}"
+            if package in STDLIB_ONLY:
+                assert parts[0] in sys.stdlib_module_names, (
+                    f"{relative} imports {module}: {package} uses the standard library only, so that it is quick to start and cannot break")
+
+
+def test_only_composition_roots_read_the_environment() -> None:
+    """Settings enter a program in one place; anything else would act on whatever happens to be set."""
+    allowed = {"host/main.py", "keeper/nursery.py", "faces/cli", "testing", "client/link.py"}
+    for path in files():
+        relative = str(path.relative_to(SRC))
+        if any(relative.startswith(a) for a in allowed):
+            continue
+        text = path.read_text()
+        assert "os.environ" not in text and "getenv" not in text, f"{relative} reads the environment; only a composition root does"
+
+
+def test_there_are_no_drawers() -> None:
+    """A module called utils, common, misc, helpers or shared has no owner and no rule for what goes in."""
+    for path in files():
+        assert path.stem not in ("utils", "common", "misc", "helpers", "shared"), path
+
+
+def test_modules_stay_readable() -> None:
+    """One object that everything passes through is how peers rotted."""
+    for path in files():
+        lines = len(path.read_text().splitlines())
+        assert lines <= 520, f"{path.relative_to(SRC)} has {lines} lines; split it along its decisions"
+
+
+def test_every_package_and_module_says_what_it_is() -> None:
+    for path in [p for p in SRC.rglob("*.py") if p.name != "__main__.py"]:
+        assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(SRC)} has no docstring"
