@@ -19,7 +19,30 @@ from holdfast.host.screen import Screen
 Cell = tuple[str, tuple[Any, ...]]
 State = dict[str, Any]
 
-MODES = (1, 5, 6, 7, 9, 25, 45, 66, 69, 1000, 1002, 1003, 1004, 1005, 1006, 1015, 1016, 1045, 2004, 2026, 2027, 2031)
+MODES = (
+    1,
+    5,
+    6,
+    7,
+    9,
+    25,
+    45,
+    66,
+    69,
+    1000,
+    1002,
+    1003,
+    1004,
+    1005,
+    1006,
+    1015,
+    1016,
+    1045,
+    2004,
+    2026,
+    2027,
+    2031,
+)
 _NOT_SEEN_ON_A_BLANK = ("bold", "italic", "faint", "blink", "fg", "underline_color")
 
 
@@ -103,8 +126,8 @@ def state(screen: Screen, history: int = 0) -> State:
     found |= {name: of.extra(name) for name in ("scrolling_region", "tabstops", "keyboard", "hyperlink")}
     found["colours"] = of.palette_changes(), of.dynamic_colours()
     found["rows"] = grid(of, of.history_rows, rows)
-    found["flows"] = [of.wrapped(of.history_rows + y) for y in range(rows)]
-    scratch = of.scratch()
+    found["flows"] = [of.flows_on(of.history_rows + y) for y in range(rows)]
+    scratch = of.copy()
     found["keys"], found["shape"] = paint._kitty_stack(scratch), paint._cursor_shape(scratch)
     scratch.write(b"\x1b8")
     found["saved"] = _place(scratch)

@@ -86,7 +86,7 @@ class ShellSession:
                     members.append(int(entry))
         return members
 
-    def type(self, data: bytes) -> None:
+    def send(self, data: bytes) -> None:
         self.shell.typed(data, time.monotonic())
         while data:
             data = data[os.write(self.fd, data):]
@@ -135,7 +135,7 @@ class ShellSession:
         """A line as a person types it; what was printed until the next prompt, without marks."""
         self.prompt()
         start, seen = len(self.stream), self._count(PromptShown)
-        self.type(text.encode() + b"\r")
+        self.send(text.encode() + b"\r")
         self.wait(lambda: self._count(PromptShown) > seen, "prompt after a line")
         prompts = [effect for effect in self.effects if isinstance(effect, PromptShown)]
         return MARKS.sub(b"", bytes(self.stream[start:prompts[seen].offset]))
@@ -146,7 +146,7 @@ class ShellSession:
         self.runs += 1
         run = f"r{self.runs}"
         assert self.launch.kind is not None
-        self.type(write_run(self.directory, self.launch.kind, run, text))
+        self.send(write_run(self.directory, self.launch.kind, run, text))
         self.wait(lambda: any(isinstance(e, RunStarted) and e.run == run for e in self.effects), f"start of {text[:80]!r}")
         return run
 

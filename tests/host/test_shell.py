@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.host.shell_session import ARGV, MARKS, NONCE, ShellSession
 
 from holdfast.host.shell.run import TRIGGER
-from tests.host.shell_session import ARGV, MARKS, NONCE, ShellSession
 
 SHELLS = ["bash", "zsh", "dash"]
 
@@ -177,7 +177,7 @@ def test_failed_exec_in_bash_is_survived(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_run_with_130(shell: ShellSession) -> None:
     run = shell.start("echo started; sleep 1000; echo not reached")
     shell.in_foreground("sleep")
-    shell.type(b"\x03")
+    shell.send(b"\x03")
     result = shell.finish(run)
     assert result.exit == 130
     assert b"not reached" not in result.output
@@ -187,7 +187,7 @@ def test_ctrl_c_ends_the_run_with_130(shell: ShellSession) -> None:
 def test_ctrl_z_stops_the_job(shell: ShellSession) -> None:
     run = shell.start("echo started; sleep 1000")
     shell.in_foreground("sleep")
-    shell.type(b"\x1a")
+    shell.send(b"\x1a")
     result = shell.finish(run)
     assert result.exit == 148
     assert b"sleep 1000" in shell.run("jobs").output
@@ -248,13 +248,13 @@ def test_redirected_output_goes_to_the_file_and_marks_do_not(shell: ShellSession
 def test_command_reads_from_the_terminal(shell: ShellSession) -> None:
     run = shell.start("echo ask; read -r answer; echo \"got:$answer\"; test -t 0")
     shell.expect(b"ask\r\n")
-    shell.type(b"some input\r")
+    shell.send(b"some input\r")
     result = shell.finish(run)
     assert result.exit == 0
     assert result.output.endswith(b"got:some input\n")
     run = shell.start("echo ask; cat")
     shell.expect(b"ask\r\n")
-    shell.type(b"a line\r\x04")
+    shell.send(b"a line\r\x04")
     assert shell.finish(run).output.endswith(b"a line\na line\n")
 
 

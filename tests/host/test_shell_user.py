@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
 from tests.host.shell_session import ARGV, NONCE, ShellSession
 
 Start = Callable[..., ShellSession]
@@ -173,7 +172,7 @@ def test_zsh_own_zdotdir(start: Start, tmp_path: Path) -> None:
 def test_zsh_hooks_dropped_by_zshrc_come_back(start: Start) -> None:
     shell = start(["zsh"], {".zshrc": "precmd_functions=(); preexec_functions=(); PS1='mine> '\n"})
     shell.wait(lambda: b"mine> " in shell.stream, "prompt")
-    shell.type(b"true\r")
+    shell.send(b"true\r")
     assert shell.run("echo works").output == b"works\n"
 
 
@@ -215,7 +214,7 @@ def test_nested_shells_make_no_marks(start: Start, name: str) -> None:
     shell.run("export PS1")
     run = shell.start(" ".join(ARGV[name]))
     shell.in_foreground(name)
-    shell.type(b"echo in$((40 + 2))side; exit 3\r")
+    shell.send(b"echo in$((40 + 2))side; exit 3\r")
     result = shell.finish(run)
     assert b"in42side" in result.output
     assert (result.exit, result.cut_short) == (3, False)

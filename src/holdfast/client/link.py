@@ -14,12 +14,13 @@ from typing import Any
 
 from holdfast.client import start
 from holdfast.home import Home
-from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
-from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S
+from holdfast.model.errors import HoldfastError, Lost, PeerFault, TimedOut, Unavailable, Usage, from_wire
+from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S, REQUEST_BYTES
 from holdfast.transport import unix
 from holdfast.wire import frames
 
-REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "wait", "stats", "events"))
+REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events"))
+SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
 class HostGone(Unavailable):
@@ -139,18 +140,29 @@ class Link:
     def request(self, op: str, wait_s: float | None = REPLY_WAIT_S, on_data: Callable[[int, int, bytes], None] | None = None,
                 on_gap: Callable[[int, int], None] | None = None, on_event: Callable[[dict[str, Any]], None] | None = None,
                 **fields: Any) -> dict[str, Any]:
-        """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host."""
-        deadline = time.monotonic() + CONNECT_WAIT_S
-        pause = RECONNECT_FIRST_S
+        """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host: they are
+        repeated, and go on where the parts had come to."""
+        begun = time.monotonic()
+        deadline, pause = begun + CONNECT_WAIT_S, RECONNECT_FIRST_S
         while True:
+            asked_at: float | None = None
             try:
                 if self.sock is None:
                     self.connect()
+                asked_at = time.monotonic()
                 return self._ask(op, wait_s, on_data, on_gap, on_event, fields)
             except HostGone as e:
                 self.close()
-                if op not in REPEATABLE or e.reason == "down" or time.monotonic() > deadline:
+                now = time.monotonic()
+                if asked_at is not None and op not in REPEATABLE and op != "down":
+                    raise Lost(f"{e.message}; whether `{op}` was done is not known", "look first: `holdfast ls --all`") from e
+                if asked_at is not None and now - asked_at >= SETTLED_S:
+                    deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
+                if op == "down" or e.reason == "down" or now > deadline:
                     raise
+                if op == "wait" and fields.get("timeout"):
+                    fields["timeout"] = max(0.001, fields["timeout"] - (now - begun))
+                    begun = now
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
 
@@ -159,7 +171,11 @@ class Link:
              fields: dict[str, Any]) -> dict[str, Any]:
         self._number += 1
         number = self._number
-        self.send(frames.request(number, {"op": op, **fields}))
+        request = frames.request(number, {"op": op, **fields})
+        if len(request) > REQUEST_BYTES:
+            raise Usage(f"this would be a request of {len(request)} bytes; at most {REQUEST_BYTES} are taken",
+                        "shorten the environment, the command or the text")
+        self.send(request)
         while True:
             kind, payload = self.receive(wait_s)
             if kind == frames.REPLY:
@@ -172,11 +188,21 @@ class Link:
                 answered, begin, end, data = frames.read_data(memoryview(payload))
                 if answered == number:
                     on_data(begin, end, bytes(data))
-                    if "resume" in fields:
-                        fields["resume"] = end
+                    _go_on_at(fields, end)
             elif kind == frames.GAP and on_gap is not None:
                 answered, begin, end, _ = frames.read_data(memoryview(payload))
                 if answered == number:
                     on_gap(begin, end)
+                    _go_on_at(fields, end)
             elif kind == frames.EVENT and on_event is not None:
-                on_event(frames.read_json(payload))
+                event = frames.read_json(payload)
+                on_event(event)
+                if "after" in fields and isinstance(event.get("body"), dict):
+                    fields["after"] = event["body"].get("number", fields["after"])
+
+
+def _go_on_at(fields: dict[str, Any], offset: int) -> None:
+    """Where a repeated request continues: bytes that were handed on are not handed on twice."""
+    for name in ("resume", "from"):
+        if name in fields:
+            fields[name] = offset

@@ -8,26 +8,29 @@
     R     run         a `run` begins: its output starts right after this mark
     D     run exit    that run is done: its output ended right before this mark
 
-A mark is accepted if and only if it is complete within MARK_BYTES_MAX, carries the session's nonce, its SEQ is
-above that of every mark before it, and kind and args are as above. Everything else is output that looks odd: what
-`cat evil.txt` prints does not know the nonce, and a recording of the session played back in it has old numbers.
-Code that runs as the same user can know both (`host/shell/launch.py` says what the nonce stops). A redrawn prompt
-repeats its bytes: that is why an old number is ignored rather than an alarm.
+A mark is accepted if and only if it is complete within MARK_BYTES_MAX, carries the session's nonce, its
+SEQ is above that of every mark before it, and kind and args are as above. Everything else is output that
+looks odd: what `cat evil.txt` prints does not know the nonce, and a recording of the session played back
+in it has old numbers. Code that runs as the same user can know both (`host/shell/launch.py` says what the
+nonce stops). A redrawn prompt repeats its bytes: that is why an old number is ignored rather than an
+alarm.
 
-`MarkScanner` finds marks in a stream by absolute offset; `Shell` is the state they drive. The two know nothing of
-terminals, files or processes: the same bytes, typed input and times always give the same state, and both can be
-saved and restored. Rules of `Shell`:
+`MarkScanner` finds marks in a stream by absolute offset; `Shell` is the state they drive. The two know
+nothing of terminals, files or processes: the same bytes, typed input and times always give the same
+state, and both can be saved and restored. Rules of `Shell`:
 
-1. P closes an open run. bash abandons a script on Ctrl-C, dash on a syntax error, and a POSIX shell has no hook
-   that could say so; but a shell that prompts is not running anything. The exit status is P's.
-2. The editor's line is clean from P until a byte is typed, and only another P makes it clean again. Ctrl-C and
-   Ctrl-U usually empty a line, but a program, a key binding or vi mode may say otherwise.
-3. Bytes typed ahead, while something ran, outlive the P that follows: the program may have read them, or the editor
-   is about to. Input is read in order, so a trigger typed now is a line of its own if and only if the last byte
-   before it ended one. If it did not (`q` to a pager, half a command), `typeahead` is true and `ready` is not: a
-   trigger typed after half of somebody's `rm -rf` would complete it. The next line end clears that, or the
-   caller, who can look at the live terminal (nothing unread, cursor where the prompt ended), by `settled`.
-4. Where no C exists (`marks_start` is false), a line submitted by CR or LF counts as the start of a command.
+1. P closes an open run. bash abandons a script on Ctrl-C, dash on a syntax error, and a POSIX shell has
+   no hook that could say so; but a shell that prompts is not running anything. The exit status is P's.
+2. The editor's line is clean from P until a byte is typed, and only another P makes it clean again.
+   Ctrl-C and Ctrl-U usually empty a line, but a program, a key binding or vi mode may say otherwise.
+3. Bytes typed ahead, while something ran, outlive the P that follows: the program may have read them, or
+   the editor is about to. Input is read in order, so a trigger typed now is a line of its own if and only
+   if the last byte before it ended one. If it did not (`q` to a pager, half a command), `typeahead` is
+   true and `ready` is not: a trigger typed after half of somebody's `rm -rf` would complete it. The next
+   line end clears that, or the caller, who can look at the live terminal (nothing unread, cursor where
+   the prompt ended), by `settled`.
+4. Where no C exists (`marks_start` is false), a line submitted by CR or LF counts as the start of a
+   command.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 MARK_INTRODUCER = b"\x1b]7717;"
-MARK_BYTES_MAX = 256         # longest mark: 8 + nonce 64 + seq 18 + run id 64 + exit, with room; bounds what is held back
+MARK_BYTES_MAX = 256         # the longest mark has 175 bytes; this also bounds what is held back
 NONCE = re.compile(r"[0-9A-Za-z]{16,64}")
 RUN_ID = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
@@ -46,7 +49,7 @@ _BODY = re.compile(rb"([0-9]{1,18});(?:(C)|(P);(-?[0-9]{1,11})|(R);([0-9A-Za-z._
                    rb"|(D);([0-9A-Za-z._-]{1,64});(-?[0-9]{1,11}))")
 
 
-class Kind(enum.StrEnum):
+class MarkKind(enum.StrEnum):
     PROMPT = "P"
     COMMAND = "C"
     RUN = "R"
@@ -55,12 +58,12 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One accepted mark; `start` and `end` are absolute offsets of its first byte and of the byte after it."""
+    """One accepted mark; `start` and `end` are absolute offsets, of its first byte and behind its last."""
 
     start: int
     end: int
     seq: int
-    kind: Kind
+    kind: MarkKind
     run: str = ""     # R, D
     exit: int = 0     # P, D
 
@@ -77,7 +80,7 @@ class MarkScanner:
         self.seq = seq         # of the last mark accepted
 
     def feed(self, offset: int, chunk: bytes | bytearray | memoryview) -> list[Mark]:
-        """The marks completed by this chunk. A chunk that does not follow on starts afresh: bytes were lost."""
+        """The marks completed by this chunk. One that does not follow on starts afresh: bytes were lost."""
         data = bytes(chunk)
         if self._held and offset == self._end:
             data = self._held + data
@@ -106,7 +109,7 @@ class MarkScanner:
         return marks
 
     def _hold_back(self, data: bytes) -> None:
-        """Keeps a tail that is a proper beginning of the prefix; the prefix has one escape, its first byte."""
+        """Keeps a tail that is a proper beginning of the prefix, whose only escape is its first byte."""
         at = data.rfind(b"\x1b", max(0, len(data) - len(self._prefix) + 1))
         if at >= 0 and self._prefix.startswith(data[at:]):
             self._held = data[at:]
@@ -120,12 +123,12 @@ class MarkScanner:
             return None
         self.seq = seq
         if match[2]:
-            return Mark(start, end, seq, Kind.COMMAND)
+            return Mark(start, end, seq, MarkKind.COMMAND)
         if match[3]:
-            return Mark(start, end, seq, Kind.PROMPT, exit=_exit_code(match[4]))
+            return Mark(start, end, seq, MarkKind.PROMPT, exit=_exit_code(match[4]))
         if match[5]:
-            return Mark(start, end, seq, Kind.RUN, run=match[6].decode())
-        return Mark(start, end, seq, Kind.DONE, run=match[8].decode(), exit=_exit_code(match[9]))
+            return Mark(start, end, seq, MarkKind.RUN, run=match[6].decode())
+        return Mark(start, end, seq, MarkKind.DONE, run=match[8].decode(), exit=_exit_code(match[9]))
 
     def save(self) -> dict[str, Any]:
         return {"seq": self.seq, "end": self._end, "held": self._held.hex()}
@@ -139,7 +142,7 @@ class MarkScanner:
 
 
 def _exit_code(digits: bytes) -> int:
-    """As a process could exit with it. zsh has statuses such as -1 and 256; none of them may turn into success."""
+    """As a process could exit with it. zsh has statuses such as -1 and 256; none may turn into success."""
     value = int(digits)
     return value if 0 <= value <= 255 else value & 255 or 255
 
@@ -224,7 +227,7 @@ class Shell:
 
     @property
     def at_prompt(self) -> bool:
-        """The last mark was a prompt. A POSIX shell stays here while a typed command runs: it has no mark C."""
+        """The last mark was a prompt. A POSIX shell stays here while a typed command runs: it has no C."""
         return self._state.phase == Phase.PROMPT
 
     @property
@@ -274,11 +277,11 @@ class Shell:
             self._state.line_dirty = self._state.submitted = self._state.ahead = False
 
     def handle(self, mark: Mark, now: float) -> list[Effect]:
-        if mark.kind is Kind.PROMPT:
+        if mark.kind is MarkKind.PROMPT:
             return self._prompt(mark, now)
-        if mark.kind is Kind.COMMAND:
+        if mark.kind is MarkKind.COMMAND:
             return self._start(now)
-        if mark.kind is Kind.RUN:
+        if mark.kind is MarkKind.RUN:
             return self._run(mark, now)
         return self._done(mark, now)
 
@@ -325,7 +328,8 @@ class Shell:
         state = self._state
         if not state.run:
             return []
-        done = RunDone(state.run, exit_code, state.run_output_start, output_end, state.run_started, now, cut_short)
+        done = RunDone(state.run, exit_code, state.run_output_start, output_end, state.run_started, now,
+                       cut_short)
         state.run = ""
         return [done]
 
@@ -344,8 +348,8 @@ class Shell:
 
 
 def _unfinished(data: bytes, before: bool) -> bool:
-    """Whether typed-ahead bytes leave part of a line: not after a line end, nor after Ctrl-C, which flushes them;
-    Ctrl-D alone adds nothing."""
+    """Whether bytes typed ahead leave part of a line: not after a line end, nor after Ctrl-C, which flushes
+    them; Ctrl-D alone adds nothing."""
     rest = data[max(data.rfind(end) for end in (b"\r", b"\n", b"\x03")) + 1:]
     carried = before and len(rest) == len(data)
     return carried or bool(rest.strip(b"\x04"))

@@ -1,9 +1,10 @@
 """Undoes what the terminal does to output, so that `run` hands on the bytes a program wrote.
 
-With OPOST and ONLCR, the usual state, the kernel puts a CR in front of every LF and changes nothing else. The
-inverse is exact: drop the CR directly before an LF. (A program's own CR LF became CR CR LF, and comes out as
-CR LF.) It holds for output written while that setting was in force: a command that changes it (`stty raw`,
-a full-screen program) gets its bytes as the terminal had them, less the CRs that happened to precede LFs.
+With OPOST and ONLCR, the usual state, the kernel puts a CR in front of every LF and changes nothing else.
+The inverse is exact: drop the CR directly before an LF. (A program's own CR LF became CR CR LF, and comes
+out as CR LF.) It holds for output written while that setting was in force: a command that changes it
+(`stty raw`, a full-screen program) gets its bytes as the terminal had them, less the CRs that happened to
+precede LFs.
 """
 
 from __future__ import annotations

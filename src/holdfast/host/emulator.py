@@ -1,222 +1,47 @@
-"""The terminal emulator: libghostty-vt behind a small interface.
+"""The terminal emulator behind a small interface: bytes in, replies and inspectable state out.
 
-Owns every call into the native library. `screen.py` and `paint.py` know only the class `Emulator`, so another emulator
-can take its place by offering the same few methods. It must not know about sessions, viewers, blobs or offsets.
+`screen.py` and `paint.py` know only the class `Emulator`, so another emulator can take libghostty-vt's place by offering
+the same methods. It must not know of sessions, viewers, blobs or offsets.
 
-Why not `import pyghostty`: its import parses the whole C header (230 ms here, a third of a host restart), of which we use
-a fifth. So only its shared library is loaded, with the declarations below. The library describes its own types
-(`ghostty_type_json`): constants are taken from there and the layout of every struct is compared when it is loaded, so a
-library that does not fit fails with `EmulatorUnusable` instead of corrupting memory.
-
-What is answered to the program (`Emulator.write` collects it, `screen.py` lets only a fixed set of shapes through):
-- DA1 says VT220 with colour, DA2 says level 277, from which vim concludes that the SGR mouse works. XTVERSION says
-  holdfast. Sizes are cells; pixel sizes are 0, because viewers differ.
-- title reports, ENQ, the clipboard and kitty graphics are off in the library; an image would not survive a snapshot.
-
-A byte limit is set beside the line limit because the line limit alone is ignored below the library's default byte limit
-(about 1,000 rows kept, whatever was asked). History is pruned by pages of some hundred rows, so "lines" is approximate.
+Traps of the library that end here:
+- The line limit alone is ignored (about 1,000 rows are kept, whatever was asked), so a byte limit is set beside it.
+  History is pruned by pages of some hundred rows: "lines" is approximate.
+- Its formatter writes empty cells between two texts in the style of the first: a gap after a cell with a background
+  comes out coloured. `_true_gaps` takes that back, and only looks where it could show.
+- It formats the active screen only, and offers no way to look at the other one, at the saved cursor or at kitty's stack.
+  For those there is `copy`: whoever wants to know sends the copy what a program would send, and looks.
+- Kitty graphics are switched off: images are not in a snapshot, so they would be gone after a restart.
 
 One thread at a time per Emulator. Native calls release the GIL.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import sys
 import weakref
-import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from importlib.util import find_spec
 from typing import Any
 
-HISTORY_MAX_BYTES = 64 << 20  # per session, uncompressed; 10,000 lines of 80 columns need 6.5 MB
-CONTINUATION_MAX = 16 << 10  # longest unfinished escape sequence that is kept; beyond it, its content is given up
+from holdfast.host.native import EmulatorUnusable, Link, Native, native
+
+HISTORY_MAX_BYTES = 64 << 20  # per session, uncompressed; 10,000 lines of 80 columns take 6.5 MB
+CONTINUATION_MAX = 16 << 10  # longest unfinished sequence kept; beyond it, its content is given up
 APC_MAX = 4096  # no APC protocol is in use
-READY_BUDGET = 512 << 10  # enough of a native snapshot to hold the visible screens, whatever the history
-XTVERSION = b"holdfast"
-DA_LEVEL, DA_FEATURES, DA_TYPE, DA_FIRMWARE = 62, (22,), 1, 277
+COPY_BUDGET = 512 << 10  # of a snapshot: holds the visible screens, whatever the history
+COPY_BUDGET_CELL = 16  # and more for each cell of the history wanted
 
 Buffer = bytes | bytearray | memoryview
+Colour = tuple[int, int, int]
 
-_CDEF = """
-typedef struct TerminalImpl* GhosttyTerminal;
-typedef struct DecoderImpl* GhosttySnapshotDecoder;
-typedef struct FormatterImpl* GhosttyFormatter;
-typedef struct { const uint8_t* ptr; size_t len; } GhosttyString;
-typedef struct { uint8_t r; uint8_t g; uint8_t b; } GhosttyColorRgb;
-typedef struct { uint16_t conformance_level; uint16_t features[64]; size_t num_features; } GhosttyDeviceAttributesPrimary;
-typedef struct { uint16_t device_type; uint16_t firmware_version; uint16_t rom_cartridge; }
-    GhosttyDeviceAttributesSecondary;
-typedef struct { uint32_t unit_id; } GhosttyDeviceAttributesTertiary;
-typedef struct { GhosttyDeviceAttributesPrimary primary; GhosttyDeviceAttributesSecondary secondary;
-    GhosttyDeviceAttributesTertiary tertiary; } GhosttyDeviceAttributes;
-typedef struct { uint16_t rows; uint16_t columns; uint32_t cell_width; uint32_t cell_height; } GhosttySizeReportSize;
-typedef struct { bool (*write)(void*, const uint8_t*, size_t); void* userdata; } GhosttyWriter;
-typedef struct { uint16_t x; uint32_t y; uint64_t pad; } PointValue; /* a union in C: a struct has the same call ABI */
-typedef struct { int tag; PointValue value; } GhosttyPoint;
-typedef struct { size_t size; void* node; uint16_t x; uint16_t y; } GhosttyGridRef;
-typedef struct { size_t size; GhosttyGridRef start; GhosttyGridRef end; bool rectangle; } GhosttySelection;
-typedef struct { size_t size; bool cursor; bool style; bool hyperlink; bool protection; bool kitty_keyboard;
-    bool charsets; } GhosttyFormatterScreenExtra;
-typedef struct { size_t size; bool palette; bool modes; bool scrolling_region; bool tabstops; bool pwd; bool keyboard;
-    GhosttyFormatterScreenExtra screen; } GhosttyFormatterTerminalExtra;
-typedef struct { size_t size; int emit; bool unwrap; bool trim; GhosttyFormatterTerminalExtra extra;
-    const GhosttySelection* selection; } GhosttyFormatterTerminalOptions;
-typedef struct { uint16_t mode; bool value; } GhosttyTerminalModeConfig;
-
-const char* ghostty_type_json(void);
-void ghostty_free(const void*, uint8_t*, size_t);
-int ghostty_terminal_new(const void*, GhosttyTerminal*, uint16_t, uint16_t);
-void ghostty_terminal_free(GhosttyTerminal);
-int ghostty_terminal_resize(GhosttyTerminal, uint16_t, uint16_t, uint32_t, uint32_t);
-int ghostty_terminal_set(GhosttyTerminal, int, const void*);
-int ghostty_terminal_get(GhosttyTerminal, int, void*);
-void ghostty_terminal_vt_write(GhosttyTerminal, const uint8_t*, size_t);
-int ghostty_terminal_vt_write_until_ground(GhosttyTerminal, const uint8_t*, size_t, size_t*);
-int ghostty_terminal_continuation_buf(GhosttyTerminal, uint8_t*, size_t, size_t*);
-int ghostty_terminal_compress(GhosttyTerminal, int, int*);
-int ghostty_terminal_grid_ref(GhosttyTerminal, GhosttyPoint, GhosttyGridRef*);
-int ghostty_grid_ref_row(const GhosttyGridRef*, uint64_t*);
-int ghostty_grid_ref_cell(const GhosttyGridRef*, uint64_t*);
-int ghostty_grid_ref_hyperlink_uri(const GhosttyGridRef*, uint8_t*, size_t, size_t*);
-uint8_t ghostty_unicode_codepoint_width(uint32_t);
-int ghostty_row_get(uint64_t, int, void*);
-int ghostty_cell_get(uint64_t, int, void*);
-int ghostty_formatter_terminal_new(const void*, GhosttyFormatter*, GhosttyTerminal, GhosttyFormatterTerminalOptions);
-int ghostty_formatter_format_alloc(GhosttyFormatter, const void*, uint8_t**, size_t*);
-void ghostty_formatter_free(GhosttyFormatter);
-int ghostty_snapshot_encode(GhosttyTerminal, GhosttyWriter);
-int ghostty_snapshot_encode_alloc(GhosttyTerminal, const void*, uint8_t**, size_t*);
-int ghostty_snapshot_decoder_new_buf(const void*, GhosttySnapshotDecoder*, const uint8_t*, size_t);
-int ghostty_snapshot_decoder_set(GhosttySnapshotDecoder, int, const void*);
-int ghostty_snapshot_decoder_ready(GhosttySnapshotDecoder, GhosttyTerminal*);
-int ghostty_snapshot_decoder_next(GhosttySnapshotDecoder);
-int ghostty_snapshot_decoder_decode(GhosttySnapshotDecoder, GhosttyTerminal*);
-void ghostty_snapshot_decoder_free(GhosttySnapshotDecoder);
-"""
-_STRUCTS = (
-    "GhosttyString GhosttyColorRgb GhosttyDeviceAttributes GhosttySizeReportSize GhosttyWriter GhosttyPoint "
-    "GhosttyGridRef GhosttySelection GhosttyFormatterScreenExtra GhosttyFormatterTerminalExtra "
-    "GhosttyFormatterTerminalOptions GhosttyTerminalModeConfig"
-).split()
-
-
-SGR = re.compile(rb"\x1b\[[0-9;:]*m")
+SGR = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\]8;[^\x1b]*\x1b\\")
 _SHOWS = re.compile(rb"\x1b\[(?:4|7m|9m|53m)")  # attributes that show on a blank cell
 _GAP = re.compile(rb"((?:\x1b\[[0-9;:]*m)+)[^\x1b]*?( +)\x1b\[0m")
 
 
-class EmulatorUnusable(Exception):
-    """The native library is missing, does not fit these declarations, or refused a call that cannot fail."""
-
-
-@dataclass(slots=True)
-class _Link:
-    """What native callbacks reach of an Emulator: no cycle, so that freeing needs no garbage collection."""
-
-    replies: list[bytes]
-    cols: int
-    rows: int
-
-
-class _Native:
-    """The loaded library: functions, constants by name, callbacks shared by all terminals."""
-
-    def __init__(self) -> None:
-        from cffi import FFI
-
-        path = _library_path()
-        self.ffi: Any = FFI()
-        self.ffi.cdef(_CDEF)
-        try:
-            self.lib: Any = self.ffi.dlopen(path)
-            described = self.ffi.string(self.lib.ghostty_type_json())
-        except (OSError, AttributeError) as error:
-            raise EmulatorUnusable(f"cannot load the terminal emulator {path}: {error}") from error
-        types = json.loads(described)
-        self.version = f"{types['library_version']}-{zlib.crc32(described):08x}-{os.stat(path).st_size:x}"
-        self._types: dict[str, Any] = types["types"]
-        for name in _STRUCTS:
-            self._compare(name)
-        self.result = self._constants("GhosttyResult")
-        self.opt = self._constants("GhosttyTerminalOption")
-        self.data = self._constants("GhosttyTerminalData")
-        self.row = self._constants("GhosttyRowData")
-        self.cell = self._constants("GhosttyCellData")
-        self.wide = self._constants("GhosttyCellWide")
-        self.emit = self._constants("GhosttyFormatterFormat")
-        self.point = self._constants("GhosttyPointTag")
-        self.decoder = self._constants("GhosttySnapshotDecoderOption")
-        self.compression = self._constants("GhosttyTerminalCompressionMode")
-        self._version_text = self.ffi.new("uint8_t[]", XTVERSION)
-        callback = self.ffi.callback
-        self.callbacks = {
-            "WRITE_PTY": callback("void(GhosttyTerminal, void*, const uint8_t*, size_t)", self._on_reply),
-            "XTVERSION": callback("GhosttyString(GhosttyTerminal, void*)", self._on_xtversion),
-            "SIZE": callback("bool(GhosttyTerminal, void*, GhosttySizeReportSize*)", self._on_size),
-            "DEVICE_ATTRIBUTES": callback("bool(GhosttyTerminal, void*, GhosttyDeviceAttributes*)", self._on_attributes),
-        }
-
-    def _compare(self, name: str) -> None:
-        ours, theirs = self.ffi.typeof(name), self._types.get(name, {})
-        same = self.ffi.sizeof(ours) == theirs.get("size")
-        if same and "fields" in theirs:
-            offsets = {field: at.offset for field, at in ours.fields}
-            same = offsets == {field: at["offset"] for field, at in theirs["fields"].items()}
-        if not same:
-            raise EmulatorUnusable(f"the terminal emulator has another layout of {name}: version {self.version}")
-
-    def _constants(self, name: str) -> dict[str, int]:
-        try:
-            values: dict[str, int] = self._types[name]["values"]
-        except KeyError as error:
-            raise EmulatorUnusable(f"the terminal emulator does not know {name}: version {self.version}") from error
-        return values
-
-    def check(self, result: int, what: str) -> None:
-        if result:
-            raise EmulatorUnusable(f"the terminal emulator refused: {what} ({result})")
-
-    def _on_reply(self, _terminal: Any, userdata: Any, data: Any, length: int) -> None:
-        self.ffi.from_handle(userdata).replies.append(self.ffi.buffer(data, length)[:])
-
-    def _on_xtversion(self, _terminal: Any, _userdata: Any) -> Any:
-        return {"ptr": self._version_text, "len": len(XTVERSION)}
-
-    def _on_size(self, _terminal: Any, userdata: Any, out: Any) -> bool:
-        link = self.ffi.from_handle(userdata)
-        out.rows, out.columns, out.cell_width, out.cell_height = link.rows, link.cols, 0, 0
-        return True
-
-    def _on_attributes(self, _terminal: Any, _userdata: Any, out: Any) -> bool:
-        out.primary.conformance_level, out.primary.num_features = DA_LEVEL, len(DA_FEATURES)
-        for i, feature in enumerate(DA_FEATURES):
-            out.primary.features[i] = feature
-        out.secondary.device_type, out.secondary.firmware_version, out.secondary.rom_cartridge = DA_TYPE, DA_FIRMWARE, 0
-        out.tertiary.unit_id = 0
-        return True
-
-
-def _library_path() -> str:
-    if path := os.environ.get("PYGHOSTTY_LIB"):
-        return path
-    spec = find_spec("pyghostty")
-    if spec is None or spec.origin is None:
-        raise EmulatorUnusable("the package pyghostty, which carries the terminal emulator, is not installed")
-    name = "libghostty-vt.dylib" if sys.platform == "darwin" else "libghostty-vt.so"
-    return os.path.join(os.path.dirname(spec.origin), "_lib", name)
-
-
-_native = cache(_Native)
-
-
 def version() -> str:
     """Names the exact library build: native snapshots are only exchanged between equal ones."""
-    return _native().version
+    return native().version
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,29 +52,37 @@ class Cursor:
 
 
 class Emulator:
-    """A terminal: bytes in, replies and inspectable state out."""
+    """A terminal with its two screens and the history of the primary one."""
 
     def __init__(self, cols: int, rows: int, scrollback_lines: int) -> None:
-        native = _native()
-        handle = native.ffi.new("GhosttyTerminal*")
-        native.check(native.lib.ghostty_terminal_new(native.ffi.NULL, handle, cols, rows), "a new terminal")
-        self._adopt(native, handle[0])
+        library = native()
+        handle = library.ffi.new("GhosttyTerminal*")
+        library.check(
+            library.lib.ghostty_terminal_new(library.ffi.NULL, handle, cols, rows), "a new terminal"
+        )
+        self._adopt(library, handle[0])
         self._set("SCROLLBACK_MAX_BYTES", "size_t", HISTORY_MAX_BYTES)
         self._set("SCROLLBACK_MAX_LINES", "size_t", scrollback_lines)
         self._set("DEFAULT_CURSOR_BLINK", "bool", False)
 
-    def _adopt(self, native: _Native, terminal: Any) -> None:
-        self._native, self._ffi, self._lib, self._t = native, native.ffi, native.lib, terminal
-        self.close = weakref.finalize(self, native.lib.ghostty_terminal_free, terminal)
-        self._link = _Link([], self._get("COLS", "uint16_t"), self._get("ROWS", "uint16_t"))
+    def _adopt(self, library: Native, terminal: Any) -> None:
+        self._native, self._ffi, self._lib, self._t = library, library.ffi, library.lib, terminal
+        self._free = weakref.finalize(self, library.lib.ghostty_terminal_free, terminal)
+        new = self._ffi.new
+        self._point = new("GhosttyPoint*", {"tag": library.point["SCREEN"]})
+        self._raw, self._flag, self._number = new("uint64_t*"), new("bool*"), new("int*")
+        self._link = Link([], self._get("COLS", "uint16_t"), self._get("ROWS", "uint16_t"))
         self._link_handle = self._ffi.new_handle(self._link)
-        self._check(self._lib.ghostty_terminal_set(terminal, native.opt["USERDATA"], self._link_handle), "userdata")
-        for name, callback in native.callbacks.items():
-            self._check(self._lib.ghostty_terminal_set(terminal, native.opt[name], callback), name)
+        for name, value in {"USERDATA": self._link_handle, **library.callbacks}.items():
+            self._check(self._lib.ghostty_terminal_set(terminal, library.opt[name], value), name)
         self._set("CONTINUATION_MAX_BYTES", "size_t", CONTINUATION_MAX)
         self._set("KITTY_IMAGE_STORAGE_LIMIT", "uint64_t", 0)
         self._set("APC_MAX_BYTES", "size_t", APC_MAX)
         self._set("GLYPH_PROTOCOL", "bool", False)
+
+    def close(self) -> None:
+        self._free()
+        self._t = self._ffi.NULL
 
     def _check(self, result: int, what: str) -> None:
         self._native.check(result, what)
@@ -263,7 +96,7 @@ class Emulator:
         self._check(self._lib.ghostty_terminal_get(self._t, self._native.data[key], out), key)
         return out[0]
 
-    # -- input --------------------------------------------------------------------------------------------------------
+    # -- input ---------------------------------------------------------------------------------------------
 
     def writer(self, data: Buffer) -> _Writer:
         """A context in which slices of `data` are written without copying it."""
@@ -295,21 +128,16 @@ class Emulator:
         self._check(self._lib.ghostty_terminal_resize(self._t, cols, rows, 0, 0), f"size {cols}x{rows}")
         self._link.cols, self._link.rows = cols, rows
 
-    def set_mode(self, mode: int, value: bool) -> None:
-        """Set a DEC mode's flag without the effects that the escape sequence has."""
-        config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode, "value": value})
-        self._check(self._lib.ghostty_terminal_set(self._t, self._native.opt["MODE"], config), f"mode {mode}")
-
-    def follow_cursor_shape(self, shape: int) -> None:
+    def set_default_shape(self, shape: int) -> None:
         """Set the shape of a cursor that the program left at the default."""
         self._set("DEFAULT_CURSOR_STYLE", "int", shape)
 
     def compact(self) -> None:
         """Compress the history in memory. It is unpacked again when it is read."""
-        result = self._ffi.new("int*")
-        self._check(self._lib.ghostty_terminal_compress(self._t, self._native.compression["FULL"], result), "compress")
+        mode = self._native.compression["FULL"]
+        self._check(self._lib.ghostty_terminal_compress(self._t, mode, self._number), "compress")
 
-    # -- state --------------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------
 
     @property
     def size(self) -> tuple[int, int]:
@@ -326,6 +154,7 @@ class Emulator:
 
     @property
     def history_rows(self) -> int:
+        """Rows of history of the active screen; the alternate one has none."""
         return int(self._get("SCROLLBACK_ROWS", "size_t"))
 
     @property
@@ -339,21 +168,22 @@ class Emulator:
 
     def mode(self, mode: int, ansi: bool = False) -> bool:
         config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode | (ansi << 15)})
-        self._check(self._lib.ghostty_terminal_get(self._t, self._native.data["MODE"], config), f"mode {mode}")
+        self._check(
+            self._lib.ghostty_terminal_get(self._t, self._native.data["MODE"], config), f"mode {mode}"
+        )
         return bool(config.value)
 
-    def palette_changes(self) -> list[tuple[int, tuple[int, int, int]]]:
+    def palette_changes(self) -> list[tuple[int, Colour]]:
         """Palette entries that the program changed."""
-        size = 256 * 3
         now, was = self._ffi.new("GhosttyColorRgb[256]"), self._ffi.new("GhosttyColorRgb[256]")
         for key, out in (("COLOR_PALETTE", now), ("COLOR_PALETTE_DEFAULT", was)):
             self._check(self._lib.ghostty_terminal_get(self._t, self._native.data[key], out), key)
-        if self._ffi.buffer(now, size) == self._ffi.buffer(was, size):
+        if self._ffi.buffer(now)[:] == self._ffi.buffer(was)[:]:
             return []
         pairs = ((i, (now[i].r, now[i].g, now[i].b), (was[i].r, was[i].g, was[i].b)) for i in range(256))
-        return [(i, rgb) for i, rgb, default in pairs if rgb != default]
+        return [(i, colour) for i, colour, default in pairs if colour != default]
 
-    def dynamic_colours(self) -> list[tuple[int, tuple[int, int, int]]]:
+    def dynamic_colours(self) -> list[tuple[int, Colour]]:
         """Foreground (10), background (11) and cursor (12) colours that the program set."""
         found = []
         for number, key in ((10, "COLOR_FOREGROUND"), (11, "COLOR_BACKGROUND"), (12, "COLOR_CURSOR")):
@@ -362,65 +192,63 @@ class Emulator:
                 found.append((number, (out.r, out.g, out.b)))
         return found
 
-    # -- cells: y counts from the oldest row of history -----------------------------------------------------------------
+    def extra(self, name: str) -> bytes:
+        """State of the active screen as VT: style, charsets, hyperlink, protection, tabstops, scrolling_region
+        or keyboard. Nothing where it is at its default."""
+        cell = (0, self.history_rows)
+        alone, with_cell = self._format("VT", cell, cell), self._format("VT", cell, cell, extra=name)
+        return with_cell.removesuffix(alone) if name == "tabstops" else with_cell.removeprefix(alone)
+
+    # -- cells: y counts from the oldest row of history ----------------------------------------------------
 
     def rows_vt(self, first: int, count: int) -> list[bytes]:
         """Rows as text with SGR, each complete in itself, without trailing default blanks."""
         rows = self._rows("VT", b"\r\n", first, count, False)
-        return [self._true_gaps(row, 0, first + i) if _SHOWS.search(row) else row for i, row in enumerate(rows)]
+        return [
+            self._true_gaps(row, 0, first + i) if _SHOWS.search(row) else row for i, row in enumerate(rows)
+        ]
 
     def rows_text(self, first: int, count: int) -> list[str]:
         """Rows as plain text, trailing spaces trimmed."""
-        return [row.decode("utf-8", "replace").rstrip(" ") for row in self._rows("PLAIN", b"\n", first, count, True)]
+        rows = self._rows("PLAIN", b"\n", first, count, True)
+        return [row.decode("utf-8", "replace").rstrip(" ") for row in rows]
 
     def cells_vt(self, y: int, x: int, end: int) -> bytes:
-        """The cells from x up to but not including end of one row as text with SGR."""
+        """The cells from x up to but not including end of one row, as rows_vt gives them."""
         if end <= x:
             return b""
         cells = self._format("VT", (x, y), (end - 1, y))
         return self._true_gaps(cells, x, y) if _SHOWS.search(cells) else cells
 
-    def _true_gaps(self, cells: bytes, x: int, y: int) -> bytes:
-        """The library writes empty cells between two texts in the style of the first one, where a background, an underline
-        or reverse video would show. Write them in no style."""
-        out, done = [], 0
-        for match in _GAP.finditer(cells):
-            if not _SHOWS.search(match[1]) or match.end() == len(cells):
-                continue
-            end = x + self._width(cells[: match.end(2)])
-            styled = self._format("VT", (end - len(match[2]), y), (end - 1, y)).count(b" ")
-            if styled < len(match[2]):
-                out += [cells[done : match.start(2) + styled], b"\x1b[0m", match[2][styled:]]
-                done = match.end(2)
-        return b"".join((*out, cells[done:]))
-
-    def _width(self, cells: bytes) -> int:
+    def width(self, cells: bytes) -> int:
+        """Columns that text with SGR takes."""
         text = SGR.sub(b"", cells)
         if text.isascii():
             return len(text)
-        width = self._lib.ghostty_unicode_codepoint_width
-        return sum(1 if char < "\x7f" else width(ord(char)) for char in text.decode("utf-8", "replace"))
+        chars = text.decode("utf-8", "replace")
+        if not self.mode(2027):
+            width = self._lib.ghostty_unicode_codepoint_width
+            return sum(1 if char < "\x7f" else width(ord(char)) for char in chars)
+        points, out, at, total = (
+            self._ffi.new("uint32_t[]", [ord(c) for c in chars]),
+            self._ffi.new("uint8_t*"),
+            0,
+            0,
+        )
+        while at < len(chars):
+            at += max(1, self._lib.ghostty_unicode_grapheme_width(points + at, len(chars) - at, out))
+            total += out[0]
+        return total
 
-    def extra(self, *names: str) -> bytes:
-        """State of the active screen as VT: style, charsets, hyperlink, protection, tabstops, scrolling_region, keyboard."""
-        cell = (0, self.history_rows)
-        with_cell, alone = self._format("VT", cell, cell, extra=names), self._format("VT", cell, cell)
-        if alone and with_cell.startswith(alone):
-            return with_cell[len(alone) :]
-        return with_cell.removesuffix(alone)
-
-    def wrapped(self, y: int) -> bool:
-        """Whether row y flows on into the next one and, printed again, would do so by itself."""
-        cols = self._link.cols
-        last = self._ref(cols - 1, y)
-        raw, flag = self._ffi.new("uint64_t*"), self._ffi.new("bool*")
-        self._check(self._lib.ghostty_grid_ref_row(last, raw), "row")
-        self._check(self._lib.ghostty_row_get(raw[0], self._native.row["WRAP"], flag), "wrap")
-        if not flag[0] or y + 1 >= self.history_rows + self._link.rows:
+    def flows_on(self, y: int) -> bool:
+        """Whether row y goes on in the next row and, printed again, would do so by itself."""
+        last, wide = self._ref(self._link.cols - 1, y), self._native.wide
+        if not self._row_flag(last, "WRAP") or y + 1 >= self.history_rows + self._link.rows:
             return False
-        if self._wide(last) == self._native.wide["SPACER_HEAD"]:
-            return self._wide(self._ref(0, y + 1)) == self._native.wide["WIDE"]
-        return self._wide(last) == self._native.wide["SPACER_TAIL"] or self.cells_vt(y, cols - 1, cols) != b""
+        kind = self._wide(last)
+        if kind == wide["SPACER_HEAD"]:  # left free because a wide character did not fit
+            return self._wide(self._ref(0, y + 1)) == wide["WIDE"]
+        return kind == wide["SPACER_TAIL"] or self.cells_vt(y, self._link.cols - 1, self._link.cols) != b""
 
     def is_wide_head(self, x: int, y: int) -> bool:
         return self._wide(self._ref(x, y)) == self._native.wide["WIDE"]
@@ -429,10 +257,7 @@ class Emulator:
         return self._wide(self._ref(x, y)) == self._native.wide["SPACER_TAIL"]
 
     def has_links(self, y: int) -> bool:
-        raw, flag = self._ffi.new("uint64_t*"), self._ffi.new("bool*")
-        self._check(self._lib.ghostty_grid_ref_row(self._ref(0, y), raw), "row")
-        self._check(self._lib.ghostty_row_get(raw[0], self._native.row["HYPERLINK"], flag), "hyperlink")
-        return bool(flag[0])
+        return self._row_flag(self._ref(0, y), "HYPERLINK")
 
     def link(self, x: int, y: int) -> bytes:
         """The hyperlink of a cell, or nothing."""
@@ -444,17 +269,37 @@ class Emulator:
         self._check(self._lib.ghostty_grid_ref_hyperlink_uri(ref, buffer, length[0], length), "hyperlink")
         return bytes(self._ffi.buffer(buffer, length[0]))
 
+    def _row_flag(self, ref: Any, name: str) -> bool:
+        self._check(self._lib.ghostty_grid_ref_row(ref, self._raw), "row")
+        self._check(self._lib.ghostty_row_get(self._raw[0], self._native.row[name], self._flag), name)
+        return bool(self._flag[0])
+
     def _wide(self, ref: Any) -> int:
-        raw, out = self._ffi.new("uint64_t*"), self._ffi.new("int*")
-        self._check(self._lib.ghostty_grid_ref_cell(ref, raw), "cell")
-        self._check(self._lib.ghostty_cell_get(raw[0], self._native.cell["WIDE"], out), "width")
-        return int(out[0])
+        self._check(self._lib.ghostty_grid_ref_cell(ref, self._raw), "cell")
+        self._check(
+            self._lib.ghostty_cell_get(self._raw[0], self._native.cell["WIDE"], self._number), "width"
+        )
+        return int(self._number[0])
 
     def _ref(self, x: int, y: int) -> Any:
-        ref = self._ffi.new("GhosttyGridRef*", {"size": self._ffi.sizeof("GhosttyGridRef")})
-        point = self._ffi.new("GhosttyPoint*", {"tag": self._native.point["SCREEN"], "value": {"x": x, "y": y}})
-        self._check(self._lib.ghostty_terminal_grid_ref(self._t, point[0], ref), f"cell {x},{y}")
+        ref = self._ffi.new("GhosttyGridRef*")
+        ref.size = self._ffi.sizeof("GhosttyGridRef")
+        value = self._point.value
+        value.x, value.y = x, y
+        self._check(self._lib.ghostty_terminal_grid_ref(self._t, self._point[0], ref), f"cell {x},{y}")
         return ref
+
+    def _true_gaps(self, cells: bytes, x: int, y: int) -> bytes:
+        out, done = [], 0
+        for match in _GAP.finditer(cells):
+            if not _SHOWS.search(match[1]) or match.end() == len(cells):
+                continue
+            end = x + self.width(cells[: match.end(2)])
+            styled = self._format("VT", (end - len(match[2]), y), (end - 1, y)).count(b" ")
+            if styled < len(match[2]):
+                out += [cells[done : match.start(2) + styled], b"\x1b[0m", match[2][styled:]]
+                done = match.end(2)
+        return b"".join((*out, cells[done:]))
 
     def _rows(self, emit: str, newline: bytes, first: int, count: int, trim: bool) -> list[bytes]:
         if count <= 0:
@@ -464,7 +309,7 @@ class Emulator:
         return rows + [b""] * (count - len(rows))
 
     def _format(
-        self, emit: str, start: tuple[int, int], end: tuple[int, int], extra: Iterable[str] = (), trim: bool = False
+        self, emit: str, start: tuple[int, int], end: tuple[int, int], extra: str = "", trim: bool = False
     ) -> bytes:
         ffi, lib = self._ffi, self._lib
         selection = ffi.new("GhosttySelection*", {"size": ffi.sizeof("GhosttySelection")})
@@ -473,13 +318,14 @@ class Emulator:
         options.size, options.extra.size = ffi.sizeof(options[0]), ffi.sizeof("GhosttyFormatterTerminalExtra")
         options.extra.screen.size = ffi.sizeof("GhosttyFormatterScreenExtra")
         options.emit, options.trim, options.selection = self._native.emit[emit], trim, selection
-        for name in extra:
-            target = options.extra if hasattr(options.extra, name) else options.extra.screen
-            setattr(target, name, True)
+        if extra:
+            setattr(options.extra if hasattr(options.extra, extra) else options.extra.screen, extra, True)
         formatter = ffi.new("GhosttyFormatter*")
         self._check(lib.ghostty_formatter_terminal_new(ffi.NULL, formatter, self._t, options[0]), "formatter")
         try:
-            return self._allocated(lambda out, n: lib.ghostty_formatter_format_alloc(formatter[0], ffi.NULL, out, n))
+            return self._allocated(
+                lambda out, n: lib.ghostty_formatter_format_alloc(formatter[0], ffi.NULL, out, n)
+            )
         finally:
             lib.ghostty_formatter_free(formatter[0])
 
@@ -491,63 +337,76 @@ class Emulator:
         finally:
             self._lib.ghostty_free(self._ffi.NULL, out[0], length[0])
 
-    # -- snapshots ----------------------------------------------------------------------------------------------------
+    # -- snapshots -----------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Everything, history included, in the library's own format. Fails when the continuation was given up."""
+        """Everything, in the library's own format. Refused when the continuation was given up."""
         lib, null = self._lib, self._ffi.NULL
         return self._allocated(lambda out, n: lib.ghostty_snapshot_encode_alloc(self._t, null, out, n))
 
-    def scratch(self) -> Emulator:
-        """A copy to try things on: both screens and all state, little of the history, parser at ground."""
-        parts: list[bytes] = []
-        budget = READY_BUDGET
+    def copy(self, history: int = 0) -> Emulator:
+        """A copy to try things on, at ground, with both screens, all state and `history` lines or more of history.
+
+        A snapshot has the newest rows first, so its beginning is enough."""
+        budget = COPY_BUDGET + history * self._link.cols * COPY_BUDGET_CELL
+        while True:
+            part, whole = self._encode_part(budget)
+            copy = Emulator.decode(part, cut=True, history=history > 0)
+            if copy is not None:
+                copy.write(b"" if copy.ground else b"\x18")
+                copy.take_replies()
+                return copy
+            if whole:
+                raise EmulatorUnusable("the terminal emulator does not read its own snapshot")
+            budget *= 4
+
+    def _encode_part(self, budget: int) -> tuple[bytes, bool]:
+        """The first bytes of a snapshot, and whether they are all."""
+        parts = bytearray()
 
         def collect(_userdata: Any, data: Any, length: int) -> bool:
-            nonlocal budget
-            parts.append(bytes(self._ffi.buffer(data, length)))
-            budget -= length
-            return budget > 0
+            parts.extend(self._ffi.buffer(data, length))
+            return len(parts) < budget
 
         callback = self._ffi.callback("bool(void*, const uint8_t*, size_t)", collect)
         writer = self._ffi.new("GhosttyWriter*", {"write": callback, "userdata": self._ffi.NULL})
-        self._lib.ghostty_snapshot_encode(self._t, writer[0])
-        copy = Emulator.decode(b"".join(parts), history=0) or Emulator.decode(self.encode(), history=0)
-        if copy is None:
-            raise EmulatorUnusable("the terminal emulator does not read its own snapshot")
-        if not copy.ground:
-            copy.write(b"\x18")
-        return copy
+        result = self._lib.ghostty_snapshot_encode(self._t, writer[0])
+        if result and len(parts) < budget:
+            self._check(result, "a snapshot")
+        return bytes(parts), result == 0
 
     @classmethod
-    def decode(cls, snapshot: bytes, history: int | None = None) -> Emulator | None:
-        """What `encode` gave, with at least `history` lines of history (None: all); None if it is not readable."""
-        native = _native()
-        ffi, lib = native.ffi, native.lib
+    def decode(cls, snapshot: bytes, cut: bool = False, history: bool = True) -> Emulator | None:
+        """What `encode` gave, or None if it is not readable. With `cut`, the end may be missing: as much history as
+        there is."""
+        library = native()
+        ffi, lib, check = library.ffi, library.lib, library.check
         decoder, terminal = ffi.new("GhosttySnapshotDecoder*"), ffi.new("GhosttyTerminal*")
+        limit, keep = library.decoder["MAX_CONTINUATION_BYTES"], library.decoder["RETAIN_CONTINUATION"]
         with ffi.from_buffer("uint8_t[]", snapshot) as buffer:
-            native.check(lib.ghostty_snapshot_decoder_new_buf(ffi.NULL, decoder, buffer, len(snapshot)), "decoder")
+            check(lib.ghostty_snapshot_decoder_new_buf(ffi.NULL, decoder, buffer, len(snapshot)), "decoder")
             try:
-                keep = native.decoder["MAX_CONTINUATION_BYTES"], native.decoder["RETAIN_CONTINUATION"]
-                native.check(lib.ghostty_snapshot_decoder_set(decoder[0], keep[0], ffi.new("size_t*", CONTINUATION_MAX)), "")
-                native.check(lib.ghostty_snapshot_decoder_set(decoder[0], keep[1], ffi.new("bool*", True)), "")
-                decode = lib.ghostty_snapshot_decoder_decode if history is None else lib.ghostty_snapshot_decoder_ready
+                check(
+                    lib.ghostty_snapshot_decoder_set(decoder[0], limit, ffi.new("size_t*", CONTINUATION_MAX)),
+                    "limit",
+                )
+                check(lib.ghostty_snapshot_decoder_set(decoder[0], keep, ffi.new("bool*", True)), "keep")
+                decode = lib.ghostty_snapshot_decoder_ready if cut else lib.ghostty_snapshot_decoder_decode
                 if decode(decoder[0], terminal):
                     return None
-                self = cls.__new__(cls)
-                self._adopt(native, terminal[0])
-                while history is not None and self.history_rows < history:
-                    if lib.ghostty_snapshot_decoder_next(decoder[0]):
-                        break
-                return self
+                while cut and history and not lib.ghostty_snapshot_decoder_next(decoder[0]):
+                    pass
             finally:
                 lib.ghostty_snapshot_decoder_free(decoder[0])
+        self = cls.__new__(cls)
+        self._adopt(library, terminal[0])
+        return self
 
 
 class _Writer:
     def __init__(self, emulator: Emulator, data: Buffer) -> None:
-        self._emulator, self._data = emulator, data
-        self._lib, self._ffi = emulator._lib, emulator._ffi
+        self._terminal, self._lib, self._ffi = emulator._t, emulator._lib, emulator._ffi
+        self._data = data
 
     def __enter__(self) -> _Writer:
         self._buffer = self._ffi.from_buffer("uint8_t[]", self._data)
@@ -558,15 +417,13 @@ class _Writer:
 
     def write(self, start: int, end: int) -> None:
         if end > start:
-            self._lib.ghostty_terminal_vt_write(self._emulator._t, self._buffer + start, end - start)
+            self._lib.ghostty_terminal_vt_write(self._terminal, self._buffer + start, end - start)
 
     def write_until_ground(self, start: int, end: int) -> int:
         """Write from start only as far as needed to finish the sequence in progress; how far that was."""
-        length = end - start
-        if length <= 0:
+        if end <= start:
             return start
         consumed = self._ffi.new("size_t*")
-        result = self._lib.ghostty_terminal_vt_write_until_ground(
-            self._emulator._t, self._buffer + start, length, consumed
-        )
-        return start + (length if result else int(consumed[0]))
+        write = self._lib.ghostty_terminal_vt_write_until_ground
+        unfinished = write(self._terminal, self._buffer + start, end - start, consumed)
+        return end if unfinished else start + int(consumed[0])

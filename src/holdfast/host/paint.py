@@ -28,8 +28,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from holdfast.core.queries import LINK_SCHEMES
-from holdfast.host.emulator import Emulator
+from holdfast.core.filter import LINK_SCHEMES
+from holdfast.host.emulator import SGR, Emulator
 
 KITTY_DEPTH = 8  # entries of kitty's keyboard stack that the emulator keeps
 TITLE_MAX = 1024
@@ -96,18 +96,30 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     With `over`, the terminal may be in any state and shows something that shall scroll up. The emulator must be at ground.
     """
     cols, rows = emulator.size
-    scratch = emulator.scratch()
+    scratch = emulator.copy()
     keys, shape, last = _kitty_stack(scratch), _cursor_shape(scratch), _last_printed(scratch)
     scratch.write(b"\x1b8")
     saved = _Place.of(scratch)
 
     primary, alternate = emulator, emulator.alternate
     if alternate:
-        below = Emulator.decode(emulator.encode(), history=scrollback) if scrollback else None
-        primary = below or scratch
-        primary.write(_CAN_ST + b"\x1b[?1049l")
-    out = [_CAN_ST, b"\x1b[?2026h", _NO_KEYS, b"\x1b7\x1b[?1049l", _SANE, _WHOLE_SCREEN, b"\n" * rows if over else b""]
-    out += [b"\x1b[?25l\x1b[?6l\x1b[H\x1b[J", emulator.extra("tabstops"), b"\x1b[H", _rows(primary, scrollback, cols, rows)]
+        primary = emulator.copy(scrollback) if scrollback else scratch
+        primary.write(b"\x1b[?1049l")
+    out = [
+        _CAN_ST,
+        b"\x1b[?2026h",
+        _NO_KEYS,
+        b"\x1b7\x1b[?1049l",
+        _SANE,
+        _WHOLE_SCREEN,
+        b"\n" * rows if over else b"",
+    ]
+    out += [
+        b"\x1b[?25l\x1b[?6l\x1b[H\x1b[J",
+        emulator.extra("tabstops"),
+        b"\x1b[H",
+        _rows(primary, scrollback, cols, rows),
+    ]
     if alternate:
         out += [*_kitty_stack(primary), _save(primary, _Place.of(primary)), b"\x1b[?1049h"]
         out += [_switch(tuple(mode for mode in ALTERNATES if emulator.mode(mode)), True)]
@@ -125,7 +137,9 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
 def unpaint(emulator: Emulator) -> bytes:
     """UNPAINT, and the user's own settings back where the session had changed them."""
     out = [_CAN_ST]
-    out += [_switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default]
+    out += [
+        _switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default
+    ]
     out += [b"\x1b]104\x1b\\"] if emulator.palette_changes() else []
     out += [b"\x1b]%d\x1b\\" % (100 + number) for number, _ in emulator.dynamic_colours()]
     cols, _ = emulator.size
@@ -146,7 +160,7 @@ def _rows(emulator: Emulator, scrollback: int, cols: int, rows: int) -> bytes:
     for y in range(max(0, len(lines) - rows), len(lines)):
         if emulator.has_links(first + y):
             lines[y] = row(emulator, first + y, 0, cols)
-    flows = [len(line) >= cols - 1 and emulator.wrapped(first + y) for y, line in enumerate(lines)]
+    flows = [len(line) >= cols - 1 and emulator.flows_on(first + y) for y, line in enumerate(lines)]
     out: list[bytes] = []
     at = 0
     while at < len(lines):
@@ -178,24 +192,11 @@ def row(emulator: Emulator, y: int, start: int, end: int) -> bytes:
             run += 1
         cells = emulator.cells_vt(y, x, run)
         if run < end:
-            cells += b" " * (run - x - width(emulator, y, x, run, cells))
+            cells += b" " * (run - x - emulator.width(cells))
         allowed = _allowed(link)
         out.append(b"\x1b]8;;%b\x1b\\%b\x1b]8;;\x1b\\" % (link, cells) if allowed else cells)
         x = run
     return b"".join((*out, trail))
-
-
-_SGR = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\]8;[^\x1b]*\x1b\\")
-
-
-def width(emulator: Emulator, y: int, start: int, end: int, cells: bytes) -> int:
-    """How many columns the text of cells from start to end takes: all up to the last one that is not blank."""
-    text = _SGR.sub(b"", cells)
-    if text.isascii():
-        return len(text)
-    while end > start and not emulator.cells_vt(y, end - 1, end):
-        end -= 1
-    return end - start
 
 
 def _allowed(link: bytes) -> bool:
@@ -220,7 +221,7 @@ def _cursor_shape(scratch: Emulator) -> bytes:
     """DECSCUSR; 0, the user's own, if the shape follows the default when that is changed."""
     shapes = []
     for default in (0, 2):
-        scratch.follow_cursor_shape(default)
+        scratch.set_default_shape(default)
         scratch.take_replies()
         scratch.write(b"\x1bP$q q\x1b\\")
         shapes.append(b"".join(scratch.take_replies())[5:6])
@@ -232,15 +233,19 @@ def _last_printed(scratch: Emulator) -> tuple[bytes, bytes] | None:
     """The character that `CSI b` would repeat, as it appears and as the program sent it. Clears the screen."""
     cell = scratch.history_rows
     scratch.write(b"\x1b[?6l\x1b[?69l\x1b[r\x1b[4l\x1b[?7h\x1b[0m\x1b[H\x1b[2J\x1b[b")
-    shown = _SGR.sub(b"", scratch.cells_vt(cell, 0, 2))
+    shown = SGR.sub(b"", scratch.cells_vt(cell, 0, 2))
     scratch.write(b"\x1b[H\x1b[2J" + _CHARSETS + b"\x1b[b")
-    sent = _SGR.sub(b"", scratch.cells_vt(cell, 0, 2))
+    sent = SGR.sub(b"", scratch.cells_vt(cell, 0, 2))
     return (shown, sent) if shown and sent else None
 
 
 def _modes(emulator: Emulator) -> list[bytes]:
     out = [_switch((mode,), True) for mode in SWITCHES if emulator.mode(mode)]
-    out += [_switch((mode,), not default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default]
+    out += [
+        _switch((mode,), not default)
+        for mode, default in PREFERENCES.items()
+        if emulator.mode(mode) != default
+    ]
     out += [b"\x1b=" if emulator.mode(66) else b"", b"\x1b[20h" if emulator.mode(20, ansi=True) else b""]
     return [*out, emulator.extra("keyboard")]
 
@@ -285,7 +290,9 @@ def _cursor(emulator: Emulator, place: _Place, last: tuple[bytes, bytes] | None,
     def move(x: int) -> bytes:
         return b"\x1b[%d;%dH" % (place.y + 2 - top, x + 2 - left)
 
-    links = re.fullmatch(rb"\x1b\]8;(id=[\x21-\x39\x3c-\x7e]*)?;(.*)\x1b\\", emulator.extra("hyperlink"), re.DOTALL)
+    links = re.fullmatch(
+        rb"\x1b\]8;(id=[\x21-\x39\x3c-\x7e]*)?;(.*)\x1b\\", emulator.extra("hyperlink"), re.DOTALL
+    )
     link = links[0] if links and _allowed(links[2]) else b""
     tail = link + place.protection
     before = place.x if place.pending_wrap else place.x - 1

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.output import clean, duration, put_json, table
-from holdfast.model.errors import Lost
+from holdfast.model.errors import Lost, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -31,7 +31,7 @@ def view(args: Namespace) -> int:
         put_json(screen)
         return 0
     for line in screen.get("history", []):
-        print(line)
+        print(clean(line))
     if fmt == "ansi":
         sys.stdout.write(screen["ansi"].rstrip("\r\n") + "\x1b[0m\n")
         return 0
@@ -68,12 +68,14 @@ def read(args: Namespace) -> int:
         if args.json:
             put_json({"offset": start, "end": end, "data": "", "text": "", "gap": {"start": start, "end": end}})
 
+    if args.start is not None and args.start < 0:
+        raise Usage("an offset is not negative", "offsets are absolute; `holdfast ls --json` shows the range that is kept")
     link(args).request("read", wait_s=None, on_data=on_data, on_gap=on_gap, session=args.session, follow=args.follow,
-                       **{"from": args.start})
-    if gaps and not args.json:
+                       for_terminal=sys.stdout.isatty() and not args.json, **{"from": args.start})
+    if gaps:
         lost = sum(b - a for a, b in gaps)
         raise Lost(f"{lost} bytes had rolled off: " + ", ".join(f"{a} to {b}" for a, b in gaps[:5]))
-    return Lost.exit_code if gaps else 0
+    return 0
 
 
 # ---------------------------------------------------------------- who
@@ -100,8 +102,8 @@ def who(args: Namespace) -> int:
 
 def events_parser(p: ArgumentParser) -> None:
     p.add_argument("session", nargs="?", metavar="SESSION")
-    p.add_argument("--follow", "-f", action="store_true")
-    p.add_argument("--limit", type=int, default=100)
+    p.add_argument("--follow", "-f", action="store_true", help="go on with what happens from now on")
+    p.add_argument("--limit", type=int, default=100, metavar="N", help="the newest N (default 100)")
     p.add_argument("--json", action="store_true", help="one object per event")
 
 
@@ -117,11 +119,13 @@ def events(args: Namespace) -> int:
         sys.stdout.flush()
 
     connection = link(args)
+    last = 0
     for event in connection.request("events", session=args.session, limit=max(1, args.limit))["events"]:
+        last = event["number"]
         show(event)
     if args.follow:
         connection.request("events", wait_s=None, on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
-                           session=args.session, follow=True)
+                           session=args.session, follow=True, after=last)
     return 0
 
 

@@ -1,6 +1,13 @@
 """`holdfast`: finds the command, loads only what that command needs, and turns errors into one plain line and an exit code.
 
 COMMANDS is the one table: dispatch, `--help`, completion and the man page come from it.
+
+With `--json` an error is one object, `{"error": {"code", "name", "message", "recover", "retry_safe"}}`; `code` is the exit code of
+the surface as a number, `name` the stable name of the error. It goes to stderr, where errors go, and to stdout as well, where
+whoever asked for JSON reads; once only if both are the same file. `run` exits with 255 when there is no exit code of the
+command, except for usage errors (2); `code` still says which it was.
+
+Everything after the first `--` is the program of `new` and `run`, untouched: argparse would take the first word for a missing name.
 """
 
 from __future__ import annotations
@@ -8,10 +15,11 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple
+from io import TextIOWrapper
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast import __version__
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -47,20 +55,36 @@ COMMANDS: dict[str, Command] = {
     "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
     "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
 }
+TAKES_PROGRAM = ("new", "run")
 
 
 def main(argv: list[str] | None = None) -> int:
     args = sys.argv[1:] if argv is None else argv
-    as_json = "--json" in (args[:args.index("--")] if "--" in args else args)
+    before, _ = _split(args)
+    as_json = "--json" in before or ("--format", "json") in zip(before, before[1:], strict=False) or "--format=json" in before
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")     # a terminal that cannot show a character still gets the listing
     try:
-        return dispatch(args)
-    except HoldfastError as e:
-        return complain(e, as_json, args[:1] == ["run"])
+        try:
+            code = dispatch(args)
+            sys.stdout.flush()
+            return code
+        except HoldfastError as e:
+            return complain(e, as_json, _is_run(args))
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _discard_output()
         return 0
+    except OSError as e:
+        _discard_output()
+        print(f"holdfast: {e}\n  check where the output goes, and `holdfast doctor`", file=sys.stderr)
+        return 5
+
+
+def _discard_output() -> None:
+    """What is still buffered must not fail a second time when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
 
 
 def dispatch(args: list[str]) -> int:
@@ -78,32 +102,53 @@ def dispatch(args: list[str]) -> int:
     name = args[0]
     if name not in COMMANDS:
         from holdfast.faces.cli import paperwork
-        from holdfast.model.errors import Usage
 
         raise Usage(f"there is no command {name[:40]!a}" + paperwork.did_you_mean(name), "`holdfast --help` lists them")
     module = import_module(f"holdfast.faces.cli.{COMMANDS[name].module}")
-    options = parser(name).parse_args(args[1:])
-    options.operator = operator or getattr(options, "as_", None)
+    rest, program = _split(args[1:]) if name in TAKES_PROGRAM else (args[1:], None)
+    options = parser(name).parse_args(rest)
+    if program is not None:
+        options.command = [*options.command, *program]
+    options.operator = operator if operator is not None else getattr(options, "as_", None)
     code: int = getattr(module, name)(options)
     return code
 
 
 def _global(args: list[str]) -> tuple[list[str], str | None]:
     """`--as NAME` before the command."""
-    if len(args) >= 2 and args[0] == "--as":
+    if args[:1] == ["--as"]:
+        if len(args) < 2:
+            raise Usage("--as needs a name", "holdfast --as NAME COMMAND ...")
         return args[2:], args[1]
     if args and args[0].startswith("--as="):
         return args[1:], args[0][5:]
     return args, None
 
 
+def _is_run(args: list[str]) -> bool:
+    at = 2 if args[:1] == ["--as"] else 1 if args and args[0].startswith("--as=") else 0
+    return args[at:at + 1] == ["run"]
+
+
+def _split(args: list[str]) -> tuple[list[str], list[str] | None]:
+    """What follows the first `--` is a command line of somebody else: not ours to parse."""
+    if "--" not in args:
+        return args, None
+    at = args.index("--")
+    return args[:at], args[at + 1:]
+
+
 def parser(name: str) -> ArgumentParser:
     """The argument parser of one command."""
     from argparse import ArgumentParser, RawDescriptionHelpFormatter
 
+    class Parser(ArgumentParser):
+        def error(self, message: str) -> NoReturn:
+            raise Usage(f"{name}: {message}", f"see `holdfast {name} --help`")
+
     command = COMMANDS[name]
-    made = ArgumentParser(prog=f"holdfast {name}", description=command.summary, epilog=f"example:\n  {command.example}",
-                          formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+    made = Parser(prog=f"holdfast {name}", description=command.summary, epilog=f"example:\n  {command.example}",
+                  formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
     made.add_argument("--as", dest="as_", metavar="NAME", help="act as this identity (default: $HOLDFAST_AS or your login name)")
     module = import_module(f"holdfast.faces.cli.{command.module}")
     getattr(module, f"{name}_parser")(made)
@@ -117,10 +162,18 @@ def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
 
         body = {"code": error.exit_code, "name": error.name, "message": error.message, "recover": error.recover,
                 "retry_safe": error.retry_safe}
-        print(json.dumps({"error": body}), file=sys.stderr if is_run else sys.stdout)
+        text = json.dumps({"error": body})
+        print(text, file=sys.stderr)
+        if not os.path.sameopenfile(1, 2):
+            print(text, flush=True)
     else:
-        print(f"holdfast: {error.message}", file=sys.stderr)
+        print(f"holdfast: {shown(error.message)}", file=sys.stderr)
         if error.recover:
-            print(f"  {error.recover}", file=sys.stderr)
+            print(f"  {shown(error.recover)}", file=sys.stderr)
+        sys.stdout.flush()
     return 255 if is_run and error.exit_code != 2 else error.exit_code
 
+
+def shown(text: str) -> str:
+    """One line that cannot act on the terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -13,7 +13,13 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 
 def put_json(value: Any) -> None:
-    print(json.dumps(value, ensure_ascii=False))
+    """One line. Readable where the output can carry it; escaped where it cannot (file names that are not text, ASCII locales)."""
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "ascii")
+    except UnicodeEncodeError:
+        text = json.dumps(value)
+    print(text)
 
 
 def clean(text: str) -> str:

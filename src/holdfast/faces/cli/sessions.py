@@ -8,10 +8,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
-from holdfast.model.errors import NotFound, Usage
+from holdfast.model.errors import HoldfastError, Impossible, NotFound, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable
 
     from holdfast.client.link import Link
 
@@ -23,23 +24,26 @@ def new_parser(p: ArgumentParser) -> None:
     p.add_argument("-A", dest="existing", action="store_true", help="attach if a session of that name exists")
     p.add_argument("--cwd", metavar="DIR", help="directory to start in (default: this one)")
     p.add_argument("--env", metavar="K=V", action="append", default=[], help="set a variable in the session")
-    p.add_argument("--size", metavar="COLSxROWS")
+    p.add_argument("--size", metavar="COLSxROWS", help="size of its terminal (default: yours, or 80x24)")
+    p.add_argument("--contained", action="store_true", help="own namespaces; this release refuses it")
     p.add_argument("--no-attach", action="store_true", help="do not attach")
     p.add_argument("--observe", action="store_true", help="attach without the right to type")
-    p.add_argument("--json", action="store_true")
+    p.add_argument("--json", action="store_true", help="print the session as JSON; does not attach")
     p.add_argument("command", nargs="*", metavar="CMD", help="program and arguments, after -- (default: your shell)")
 
 
 def new(args: Namespace) -> int:
     from holdfast.client import start
 
+    if args.contained:
+        raise Impossible("this release cannot make a contained session", "leave out --contained: a plain session is like a login shell")
     environ = dict(os.environ)
     for item in args.env:
         key, equals, value = item.partition("=")
         if not key or not equals:
             raise Usage(f"--env {item[:60]!a} is not NAME=VALUE")
         environ[key] = value
-    cwd = os.path.abspath(args.cwd) if args.cwd else _cwd()
+    cwd = os.path.normpath(os.path.join(_cwd(), args.cwd)) if args.cwd else _cwd()
     umask = os.umask(0o077)
     os.umask(umask)
     attaching = not args.no_attach and not args.json and sys.stdin.isatty() and sys.stdout.isatty()
@@ -77,7 +81,7 @@ def _size(text: str | None, attaching: bool) -> list[int] | None:
             return [size.columns, size.lines] if 2 <= size.columns <= 1000 and 2 <= size.lines <= 1000 else None
         return None
     cols, x, rows = text.partition("x")
-    if not (x and cols.isdigit() and rows.isdigit() and 2 <= int(cols) <= 1000 and 2 <= int(rows) <= 1000):
+    if not (x and text.isascii() and cols.isdigit() and rows.isdigit() and 2 <= int(cols) <= 1000 and 2 <= int(rows) <= 1000):
         raise Usage(f"--size {text[:20]!a} is not COLSxROWS with numbers from 2 to 1000", "for example --size 120x40")
     return [int(cols), int(rows)]
 
@@ -114,9 +118,10 @@ def listing(sessions: list[dict[str, Any]]) -> str:
         who = ",".join(sorted({o["operator"] for o in s["operators"]})) or "-"
         age = output.duration(time.time() - s["created"]) if s["created"] else "-"
         size = f"{s['size']['cols']}x{s['size']['rows']}" if s["size"] else "-"
-        kept = f"{output.amount(s['output']['end'])}" if s["output"] else "-"
-        rows.append((s["id"], s["name"], state, who, turn, age, output.duration(s["idle_s"]), size, kept))
-    return output.table(("ID", "NAME", "STATE", "ATTACHED", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT"), rows)
+        kept = f"{output.amount(s['output']['start'])}-{output.amount(s['output']['end'])}" if s["output"] else "-"
+        rows.append((s["id"], s["name"], state, s["liveness"]["process"], who, turn, age, output.duration(s["idle_s"]), size, kept,
+                     s["machine"]))
+    return output.table(("ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"), rows)
 
 
 # ---------------------------------------------------------------- attach
@@ -180,11 +185,8 @@ def end_parser(p: ArgumentParser) -> None:
 
 
 def end(args: Namespace) -> int:
-    connection = link(args)
-    for session in args.session:
-        _say(args, connection.request("end", wait_s=90, session=session),
-             lambda r: f"{r['name']} ended ({r['signal']}, {r['reason']}" + (f", {r['exit_code']})" if r["exit_code"] is not None else ")"))
-    return 0
+    return _each(args, lambda link, session: link.request("end", wait_s=90, session=session),
+                 lambda r: f"{r['name']} ended ({r['signal']}, {r['reason']}" + (f", {r['exit_code']})" if r["exit_code"] is not None else ")"))
 
 
 def forget_parser(p: ArgumentParser) -> None:
@@ -193,13 +195,26 @@ def forget_parser(p: ArgumentParser) -> None:
 
 
 def forget(args: Namespace) -> int:
+    return _each(args, lambda link, session: link.request("forget", session=session), lambda r: f"{r['name']} ({r['id']}) is forgotten")
+
+
+def _each(args: Namespace, ask: Callable[[Link, str], dict[str, Any]], words: Callable[[dict[str, Any]], str]) -> int:
+    """All of them; one that fails does not spare the others, and its error is the command's."""
     connection = link(args)
+    failed: HoldfastError | None = None
     for session in args.session:
-        _say(args, connection.request("forget", session=session), lambda r: f"{r['name']} ({r['id']}) is forgotten")
+        try:
+            _say(args, ask(connection, session), words)
+        except HoldfastError as e:
+            if failed is not None and not args.json:
+                print(f"holdfast: {e.message}", file=sys.stderr)
+            failed = failed or e
+    if failed is not None:
+        raise failed
     return 0
 
 
-def _say(args: Namespace, result: dict[str, Any], words: Any) -> int:
+def _say(args: Namespace, result: dict[str, Any], words: Callable[[dict[str, Any]], str]) -> int:
     if args.json:
         from holdfast.faces.cli.output import put_json
 

@@ -39,7 +39,8 @@ def run(args: Namespace) -> int:
 
     connection = link(args)
     result = connection.request("run", wait_s=None, on_data=on_data, on_gap=lambda a, b: lost.append((a, b)), session=args.session, text=text,
-                                seq=connection.next_sequence(), timeout=args.timeout, resume=None)
+                                seq=connection.next_sequence(), timeout=_seconds(args.timeout), resume=None,
+                                for_terminal=sys.stdout.isatty() and not args.json)
     if lost:
         print(f"holdfast: {sum(b - a for a, b in lost)} bytes of the output rolled off before they could be read", file=sys.stderr)
     if args.json:
@@ -62,6 +63,12 @@ def _command_text(words: list[str]) -> str:
     from shlex import join
 
     return join(words)
+
+
+def _seconds(value: float) -> float:
+    if not 0 <= value < 1e9:
+        raise Usage("a timeout is a number of seconds, not negative", "0 means no limit")
+    return value
 
 
 def _write(data: bytes) -> None:
@@ -104,9 +111,8 @@ def wait_parser(p: ArgumentParser) -> None:
 
 
 def wait(args: Namespace) -> int:
-    if args.timeout < 0:
-        raise Usage("a timeout is not negative")
-    result: dict[str, Any] = link(args).request("wait", wait_s=None, session=args.session, timeout=args.timeout, **{"for": args.condition})
+    result: dict[str, Any] = link(args).request("wait", wait_s=None, session=args.session, timeout=_seconds(args.timeout),
+                                                **{"for": args.condition})
     if args.json:
         put_json(result)
     else:

@@ -186,7 +186,7 @@ def _remove_group(group: Path) -> None:
     """Also after a kill in the middle: thaw, end whatever is in it, remove it."""
     if not group.is_dir():
         return
-    for name, text in (("cgroup.freeze", "0"), ("cgroup.freeze", "0")):
+    for name, text in (("cgroup.freeze", "0"), ("cgroup.kill", "1")):
         with contextlib.suppress(OSError):
             (group / name).write_text(text)
     deadline = time.monotonic() + REMOVE_WAIT_S

@@ -1,8 +1,9 @@
-"""What the host leaves for a shell in the session's own directory: written whole or not at all, for one user.
+"""What the host leaves for a shell in the session's own directory: written whole or not at all, for one
+user.
 
-The directory holds the nonce that authenticates a shell's marks and the text of what is run, so it must be
-closed to everyone else before anything is put there. Quoting is here too: every value that reaches a shell
-does so as one single-quoted word, which has the same meaning in bash, zsh and every POSIX shell.
+The directory holds the nonce that authenticates a shell's marks and the text of what is run, so it must
+be closed to everyone else before anything is put there. Quoting is here too: every value that reaches a
+shell does so as one single-quoted word, which has the same meaning in bash, zsh and every POSIX shell.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def check_private(directory: Path) -> None:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Replaces a file in one step: a shell that reads it now or later sees all of the old or all of the new."""
+    """Replaces a file in one step: a shell that reads it sees all of the old or all of the new."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

@@ -10,17 +10,18 @@ How each shell is made to read ours first, and the user's own files after that, 
     zsh      ZDOTDIR=DIR/zsh for .zshenv alone, which sets it back: zsh reads all the rest itself, login or not
     dash, busybox sh     ENV=DIR/posix.sh; login profiles are read by our file, because a profile may set ENV
 
-The nonce that authenticates marks is in those files (mode 0600, in a directory only the owner may enter) and
-from there in a shell variable that is not exported. It is not in the environment, where /proc/PID/environ
-would keep it even after `unset` and every child would have it, and not behind an inherited descriptor, which
-children would have too and a checkpoint would trip over. What this stops: bytes that a program prints
-(`cat evil.txt`, a remote host's output, a build log) are never taken for a mark. What it does not stop: code
-that runs as the same user. That may read this directory or the shell's memory, or be run in the shell itself.
+The nonce that authenticates marks is in those files (mode 0600, in a directory only the owner may enter)
+and from there in a shell variable that is not exported. It is not in the environment, where
+/proc/PID/environ would keep it even after `unset` and every child would have it, and not behind an
+inherited descriptor, which children would have too and a checkpoint would trip over. What this stops:
+bytes that a program prints (`cat evil.txt`, a remote host's output, a build log) are never taken for a
+mark. What it does not stop: code that runs as the same user. That may read this directory or the shell's
+memory, or be run in the shell itself.
 
-Files rather than a descriptor that the rc reads once: the hooks must survive being removed by a command, and a
-file costs nothing per prompt. Tried and rejected: PROMPT_COMMAND in the environment (profiles overwrite it, and
-children inherit it); a wrapper .zshrc as well as .zshenv (/etc/zsh/zshrc then keeps history and completion
-dumps in our directory).
+Files rather than a descriptor that the rc reads once: the hooks must survive being removed by a command,
+and a file costs nothing per prompt. Tried and rejected: PROMPT_COMMAND in the environment (profiles
+overwrite it, and children inherit it); a wrapper .zshrc as well as .zshenv (/etc/zsh/zshrc then keeps
+history and completion dumps in our directory).
 """
 
 from __future__ import annotations
@@ -32,34 +33,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal
 
 from holdfast.core.commands import NONCE
 from holdfast.host.shell.files import check_private, encoded, quoted, write_private
-from holdfast.host.shell.run import BASH_LAST, RUN, TRIGGER
+from holdfast.host.shell.run import BASH_LAST, RUN, TRIGGER, ShellKind
 from holdfast.model.errors import Usage
 
-Kind = Literal["bash", "zsh", "posix"]
-
 LOGIN_FLAGS = frozenset({"-l", "--login", "-il", "-li"})
-INTERACTIVE_FLAGS = frozenset({"-i"})
+INTERACTIVE_FLAGS = frozenset({"-i", "-il", "-li"})
 _PROGRAM = re.compile(r"(bash|zsh|dash|ash|busybox)(?:[-.]?[0-9][0-9.]*|-static)?")
 _TRIGGER_LINE = TRIGGER.decode().rstrip("\r")
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What to execute. `kind` is None for anything that is not a plain interactive shell: nothing was changed."""
+    """What to execute. `kind` is None for what is not a plain interactive shell: nothing was changed."""
 
     argv: list[str]
     env: dict[str, str]
-    kind: Kind | None
+    kind: ShellKind | None
     nonce: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Shell:
-    kind: Kind
+    kind: ShellKind
     posix_mode: bool = False  # bash that reads ENV instead of --rcfile
 
 
@@ -74,9 +72,8 @@ def prepare(argv: list[str], directory: Path, nonce: str, env: Mapping[str, str]
     shell = _recognise(program, env)
     if shell is None:
         return plain
-    login = login or program != argv[0] or any(flag in LOGIN_FLAGS for flag in argv[1:])
-    interactive = ["-i"] if any(flag.startswith("-") and "i" in flag.removeprefix("--login")
-                                for flag in argv[1:]) else []
+    login = login or program != argv[0] or not LOGIN_FLAGS.isdisjoint(argv[1:])
+    interactive = ["-i"] if INTERACTIVE_FLAGS.intersection(argv[1:]) else []
     check_private(directory)
     if shell.kind == "zsh":
         return _zsh(program, interactive, directory, nonce, env, login)
@@ -107,13 +104,13 @@ def _recognise(program: str, env: Mapping[str, str]) -> _Shell | None:
     return _Shell("zsh") if family == "zsh" else _Shell("bash", posix_mode="POSIXLY_CORRECT" in env)
 
 
-def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str], login: bool,
-          posix_mode: bool) -> Launch:
-    files = {(False, False): "rc", (False, True): "login", (True, False): "posix", (True, True): "posix-login"}
+def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],
+          login: bool, posix_mode: bool) -> Launch:
+    files = ("posix-login" if login else "posix") if posix_mode else "login" if login else "rc"
     state = {"nonce": nonce, "seq": "0", "array": "1", "execfail": "", "prefix": "", "status": "0",
-             "files": files[posix_mode, login], "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST)}
+             "files": files, "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST)}
     header = ["unset -v _hf _hfs", f"_hf={quoted(str(directory / RUN))}",
-              "declare -A _hfs=(" + " ".join(f"[{key}]={quoted(value)}" for key, value in state.items()) + ")"]
+              f"declare -A _hfs=({' '.join(f'[{key}]={quoted(value)}' for key, value in state.items())})"]
     path = directory / "bash.rc"
     if not posix_mode:
         _install(path, header, "bash.rc")
@@ -126,12 +123,13 @@ def _zsh(program: str, interactive: list[str], directory: Path, nonce: str, env:
          login: bool) -> Launch:
     state = {"nonce": nonce, "seq": "0", "status": "0", "xtrace": "", "prefix": "", "trigger": _TRIGGER_LINE}
     header = ["unset _hf _hfs", f"_hf={quoted(str(directory / RUN))}", "typeset -gAH _hfs",
-              "_hfs=(" + " ".join(f"{key} {quoted(value)}" for key, value in state.items()) + ")",
+              f"_hfs=({' '.join(f'{key} {quoted(value)}' for key, value in state.items())})",
               _restored("ZDOTDIR", env)]
     home = directory / "zsh"
     home.mkdir(mode=0o700, exist_ok=True)
     _install(home / ".zshenv", header, "zsh.rc")
-    return Launch([program, *(["-l"] if login else []), *interactive], {**env, "ZDOTDIR": str(home)}, "zsh", nonce)
+    flags = ["-l", *interactive] if login else interactive
+    return Launch([program, *flags], {**env, "ZDOTDIR": str(home)}, "zsh", nonce)
 
 
 def _posix(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],

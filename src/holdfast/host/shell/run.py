@@ -1,20 +1,22 @@
 """Puts the text of a `run` where the live shell finds it, and says what to type.
 
-Text is never typed: a terminal in canonical mode silently drops what exceeds 4095 bytes of a line, and an editor
-may complete, expand or indent what it is given. Only TRIGGER is typed; `$_hf` names the file written here.
-`.` runs it at the shell's top level, so the text's `cd`, variables, `declare`, aliases and jobs are those of the
-live shell, and its stdin is the terminal. TRIGGER starts with a space (many keep such lines out of the history)
-and quotes the dot, so that nobody's alias is meant.
+Text is never typed: a terminal in canonical mode silently drops what exceeds 4095 bytes of a line, and an
+editor may complete, expand or indent what it is given. Only TRIGGER is typed; `$_hf` names the file
+written here. `.` runs it at the shell's top level, so the text's `cd`, variables, `declare`, aliases and
+jobs are those of the live shell, and its stdin is the terminal. TRIGGER starts with a space (many keep
+such lines out of the history) and quotes the dot, so that nobody's alias is meant.
 
-The file has three parts, the outer two defined by the hooks (`bash.rc`, `zsh.rc`, `posix.sh`): begin shows to all
-viewers what is about to run and ends with mark R; the text; end starts with mark D. The text is the argument of
-`eval`, so that a syntax error, an open quote or an unfinished heredoc in it cannot swallow the end. If the text
-is cut short anyhow (Ctrl-C, `return`, an expansion error), zsh's `always` still reaches the end; in bash and dash
-the mark P of the next prompt closes the run, which is why no hook has to remember that one is open.
+The file has three parts, the outer two defined by the hooks (`bash.rc`, `zsh.rc`, `posix.sh`): begin
+shows to all viewers what is about to run and ends with mark R; the text; end starts with mark D. The text
+is the argument of `eval`, so that a syntax error, an open quote or an unfinished heredoc in it cannot
+swallow the end. If the text is cut short anyhow (Ctrl-C, `return`, an expansion error), zsh's `always`
+still reaches the end; in bash and dash the mark P of the next prompt closes the run, which is why no hook
+has to remember that one is open.
 
-`eval` rather than a second `.`: messages then have no path of ours in them ("bash: eval: line 2: ..."), and one
-file cannot be torn from the other. Except zsh and more than one line: its `eval` parses everything before
-it runs anything, so an alias or option set in one line would not hold in the next; there the text is a file.
+`eval` rather than a second `.`: messages then have no path of ours in them ("bash: eval: line 2: ..."),
+and one file cannot be torn from the other. Except zsh and more than one line: its `eval` parses
+everything before it runs anything, so an alias or option set in one line would not hold in the next;
+there the text is a file.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from holdfast.core.commands import RUN_ID
 from holdfast.host.shell.files import encoded, quoted, write_private
 from holdfast.model.errors import Usage
 
+ShellKind = Literal["bash", "zsh", "posix"]
+
 TRIGGER = b' \\. "$_hf"\r'
 RUN = "run"              # the file that the trigger names
 TEXT = "text"            # zsh, several lines: the text by itself
@@ -37,11 +41,11 @@ SHOWN_CHARS = 160        # of each line
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
-def write_run(directory: Path, kind: Literal["bash", "zsh", "posix"], run_id: str, text: str) -> bytes:
+def write_run(directory: Path, kind: ShellKind, run_id: str, text: str) -> bytes:
     """Writes the command for the shell and returns the bytes to type at its empty prompt.
 
-    The caller has seen to it that no other run is open. The text stays in the directory until `clear_run` or the
-    next run.
+    The caller has seen to it that no other run is open. The text stays in the directory until `clear_run` or
+    the next run.
     """
     if not RUN_ID.fullmatch(run_id):
         raise Usage("a run id is up to 64 letters, digits, '.', '_' and '-'")
@@ -67,8 +71,8 @@ def clear_run(directory: Path) -> None:
         (directory / name).unlink(missing_ok=True)
 
 
-# Each script is one line, so that line numbers in messages are those of the text; and bash, after an open quote in
-# an `eval`, no longer sees a `{` that begins the next line.
+# Each script is one line, so that line numbers in messages are those of the text; and bash, after an open
+# quote in an `eval`, no longer sees a `{` that begins the next line.
 
 def _bash(run_id: str, text: str, remembered: str) -> str:
     return (f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text)} "$_"; }} 3>&2 2>/dev/null; '

@@ -1,0 +1,296 @@
+"""What is measured of quickness and throughput. Memory, idling and survival are in standing.py.
+
+A measure takes a tool and gives {metric: value}; None as a value means "not within the limit", no metric at all means "does not apply".
+
+    echo              one byte typed into an attached client until it comes back
+    bulk_KIND_N       a file of log lines, printed to N viewers, until the last one saw its end; N=0: until the program is done
+    create[_cold]     from the start of `create and attach` to a visible prompt; with the tool running, or nothing of it
+    reattach_KIND     a client comes back to a full-screen program with 50,000 lines behind it, until first and last row are there
+    stall             a flood to one viewer that reads, beside one that stopped reading
+
+Pitfalls met on the way here: a viewer is only known to be attached when it has shown something typed after it came (dtach does not
+repeat what was printed before); a tool that re-renders sends about as many bytes as the program wrote, so the share of
+bytes alone proves no delivery and the bytes themselves are compared; the first row and the last one being there does not make the
+screen between them right, so another emulator looks at it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from bench import programs
+from bench.peers import Peer
+from bench.terminal import COLS, ROWS, ClientEnded, Signal, Terminal, TooLong, deadline, read_until, read_until_quiet
+
+Values = dict[str, float | None]
+
+ATTACH_S = 30.0             # a viewer that is not there by then never comes
+GREET_EVERY_S = 0.2
+FLOOD_S = 180.0
+STALL_S = 30.0
+SHOW_S = 5.0                # a screen that is not there by then is none
+KEY_GAP_S = 0.001
+ECHO_S = 15.0               # a slow tool is asked for fewer keys rather than waited for
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much of everything; a test uses tiny ones."""
+
+    mb: float = 50.0
+    keys: int = 1000
+    lines: int = 50_000
+    viewers: int = 8
+    sessions: int = 200
+    kills: int = 100
+    idle_s: float = 10.0
+    away_s: float = 2.0
+
+
+@dataclass
+class Bench:
+    """What a measure has at hand besides the tool: sizes, a directory, the data to print."""
+
+    sizes: Sizes
+    dir: str
+    _files: dict[tuple[bool, float], tuple[str, bytes]] = field(default_factory=dict)
+
+    def data(self, ansi: bool, mb: float) -> tuple[str, int, bytes]:
+        """(path, bytes a program prints, what a terminal shows of one block of it)."""
+        block = programs.block(ansi, min(programs.BLOCK_BYTES, max(1, int(mb * 1e6))))
+        copies = max(1, round(mb * 1e6 / len(block)))
+        if (ansi, mb) not in self._files:
+            path = os.path.join(self.dir, f"{'ansi' if ansi else 'plain'}{mb:g}")
+            with open(path, "wb") as f:
+                for _ in range(copies):
+                    f.write(block)
+            self._files[ansi, mb] = path, programs.as_shown(block)
+        path, shown = self._files[ansi, mb]
+        return path, copies * len(block), shown * copies
+
+    def fifo(self, name: str) -> Signal:
+        return Signal(os.path.join(self.dir, name))
+
+
+@contextlib.contextmanager
+def session(peer: Peer, argv: Sequence[str], viewers: int) -> Iterator[tuple[str, list[Terminal]]]:
+    """A session with attached viewers; without a tool, the program itself."""
+    name, terminals = f"b{uuid.uuid4().hex[:8]}", list[Terminal]()
+    try:
+        if peer.keeps_sessions:
+            peer.start(name, argv)
+            terminals += [peer.attach(name) for _ in range(viewers)]
+        else:
+            terminals.append(peer.create(name, argv))
+        yield name, terminals
+    finally:
+        for terminal in terminals:
+            terminal.close()
+        if peer.keeps_sessions:
+            peer.end(name)
+
+
+def greet(terminals: Sequence[Terminal], typed: bytes, answer: bytes) -> None:
+    """Types until all viewers have shown the answer; then they are all there. Leaves them quiet."""
+    missing, end = list(terminals), time.perf_counter() + ATTACH_S
+    while missing:
+        terminals[0].send(typed)
+        for terminal in list(missing):
+            with contextlib.suppress(TooLong):
+                read_until([terminal], [answer], GREET_EVERY_S)
+                missing.remove(terminal)
+        if time.perf_counter() > end:
+            raise TooLong(f"{len(missing)} of {len(terminals)} viewers are not attached after {ATTACH_S:g} s")
+    read_until_quiet(terminals)
+
+
+# ---------------------------------------------------------------- echo
+
+def echo(peer: Peer, bench: Bench) -> Values:
+    ready = bench.fifo("ready")
+    try:
+        with session(peer, programs.echo(ready.path), 1) as (_, [terminal]):
+            ready.wait(ATTACH_S)
+            greet([terminal], b"~", b"~")
+            times = keystrokes(terminal, bench.sizes.keys)
+    finally:
+        ready.close()
+    times.sort()
+    return {"p50_us": times[len(times) // 2] * 1e6, "p90_us": times[int(len(times) * 0.9)] * 1e6}
+
+
+def keystrokes(terminal: Terminal, count: int) -> list[float]:
+    """Seconds from each key to its echo."""
+    times, end = list[float](), time.perf_counter() + ECHO_S
+    with deadline(2 * ECHO_S):
+        for i in range(count):
+            key = b"&|"[i % 2:i % 2 + 1]
+            begin = time.perf_counter()
+            terminal.send(key)
+            while key not in (data := terminal.read()):
+                if not data:
+                    raise ClientEnded("the client ended while typing")
+            now = time.perf_counter()
+            times.append(now - begin)
+            if now > end:
+                break
+            time.sleep(KEY_GAP_S)
+    return times
+
+
+# ---------------------------------------------------------------- bulk
+
+@dataclass(frozen=True)
+class Flood:
+    written: int                 # bytes the program wrote
+    done_s: float                # until it was done
+    seen_s: float | None         # until the last reading viewer saw the end; None without viewers
+    received: float | None       # least share of what a terminal would have shown that a viewer got
+    exact: bool | None           # whether all of them got exactly that, byte for byte
+
+
+def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped: int = 0, seconds: float = FLOOD_S) -> Flood:
+    path, written, expected = bench.data(ansi, mb)
+    go_path = os.path.join(bench.dir, "go")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(go_path)
+    os.mkfifo(go_path)
+    done = bench.fifo("done")
+    watched = viewers + stopped > 0
+    try:
+        with session(peer, programs.flood(path, go_path, done.path, watched), viewers + stopped) as (_, terminals):
+            if watched:
+                greet(terminals, b"\n", programs.READY)
+                terminals[0].send(b"go\n")
+                read_until_quiet(terminals)
+            reading = terminals[stopped:]
+            for terminal in reading:
+                terminal.keep()
+            with open(go_path, "w") as fifo:
+                begin = time.perf_counter()
+                fifo.write("go\n")
+            if not reading:
+                return Flood(written, done.wait(seconds) - begin, None, None, None)
+            seen = read_until(reading, [programs.END.encode()], seconds)
+            shown = [t.shown().partition(programs.END.encode())[0] for t in reading]
+            return Flood(written, done.wait(seconds) - begin, seen - begin, min(len(s) for s in shown) / len(expected),
+                         all(s == expected for s in shown))
+    finally:
+        done.close()
+        os.unlink(go_path)
+
+
+def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
+    def run(peer: Peer, bench: Bench) -> Values:
+        if viewers > 1 and not peer.keeps_sessions:
+            return {}
+        count = bench.sizes.viewers if viewers > 1 else viewers
+        mb = bench.sizes.mb / 2 if viewers > 1 else bench.sizes.mb
+        got = flood(peer, bench, ansi, mb, count if peer.keeps_sessions else 1)
+        if viewers == 0:
+            return {"MBps": got.written / 1e6 / (got.done_s if peer.keeps_sessions else got.seen_s or got.done_s)}
+        assert got.seen_s is not None and got.received is not None
+        return {"MBps": got.written / 1e6 / got.seen_s, "received": got.received, "exact": float(bool(got.exact))}
+    return run
+
+
+def stall(peer: Peer, bench: Bench) -> Values:
+    """The same flood with and without somebody who stopped reading."""
+    if not peer.keeps_sessions:
+        return {}
+    mb = bench.sizes.mb / 2
+    alone = flood(peer, bench, False, mb, 1)
+    try:
+        beside = flood(peer, bench, False, mb, 1, stopped=1, seconds=STALL_S)
+    except TooLong:
+        return {"held_up": 1.0, "seconds": None, "slowdown": None}
+    assert alone.seen_s is not None and beside.seen_s is not None
+    return {"held_up": 0.0, "seconds": beside.seen_s, "slowdown": beside.seen_s / alone.seen_s,
+            "received": beside.received, "exact": float(bool(beside.exact))}
+
+
+# ---------------------------------------------------------------- create, reattach
+
+def create(peer: Peer, bench: Bench) -> Values:
+    name = f"b{uuid.uuid4().hex[:8]}"
+    begin = time.perf_counter()
+    terminal = peer.create(name, programs.prompt())
+    try:
+        return {"ms": (read_until([terminal], [programs.PROMPT], ATTACH_S) - begin) * 1e3}
+    finally:
+        terminal.close()
+        if peer.keeps_sessions:
+            peer.end(name)
+
+
+def create_cold(peer: Peer, bench: Bench) -> Values:
+    fresh = peer.fresh()
+    try:
+        return create(fresh, bench)
+    finally:
+        fresh.close()
+
+
+def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
+    marks = [programs.TOP.encode(), programs.END.encode()]
+
+    def run(peer: Peer, bench: Bench) -> Values:
+        if not peer.keeps_sessions:
+            return _show_picture(peer, bench, marks)
+        ready, name = bench.fifo("ready"), f"b{uuid.uuid4().hex[:8]}"
+        terminal = peer.create(name, programs.screen(bench.sizes.lines, mode, ready.path))    # the first client sizes the screen
+        try:
+            read_until([terminal], marks, ATTACH_S)
+            ready.wait(ATTACH_S)
+            terminal.close()
+            time.sleep(bench.sizes.away_s)
+            begin = time.perf_counter()
+            terminal = peer.attach(name)
+            terminal.keep()
+            try:
+                ms = (read_until([terminal], marks, SHOW_S) - begin) * 1e3
+            except TooLong:
+                return {"ms": None, "correct": 0.0}
+            read_until_quiet([terminal])
+            return {"ms": ms, **_judge(terminal.shown())}
+        finally:
+            terminal.close()
+            peer.end(name)
+            ready.close()
+    return run
+
+
+def _show_picture(peer: Peer, bench: Bench, marks: list[bytes]) -> Values:
+    """What a bare terminal can do at best: `cat` of the same screen."""
+    path = os.path.join(bench.dir, "picture")
+    with open(path, "w") as f:
+        f.write(programs.paint(ROWS, COLS))
+    begin = time.perf_counter()
+    terminal = peer.create("picture", ["cat", path])
+    terminal.keep()
+    try:
+        ms = (read_until([terminal], marks, SHOW_S) - begin) * 1e3
+        return {"ms": ms, **_judge(terminal.shown())}
+    finally:
+        terminal.close()
+
+
+def _judge(shown: bytes) -> Values:
+    """Whether another emulator, given these bytes, has the program's screen; a tool may keep the last row for itself."""
+    try:
+        import avt
+    except ImportError:
+        return {}
+
+    def rows_of(text: str) -> list[str]:
+        emulator = avt.Vt(COLS, ROWS)
+        emulator.feed_str(text)
+        return [str(line.text).rstrip() for line in emulator.view()]
+
+    got = rows_of(shown.decode("utf-8", "replace"))
+    return {"correct": float(any(got[:rows] == rows_of(programs.paint(rows, COLS))[:rows] for rows in (ROWS, ROWS - 1)))}

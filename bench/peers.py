@@ -1,0 +1,282 @@
+"""One adapter per tool: starts a detached session, gives the command lines that create and attach, lists and ends sessions.
+
+The measures know nothing else about a tool. Each adapter has a directory of its own for sockets, configuration and state, and an
+environment whose BENCH_TAG all its processes inherit; closing it leaves nothing behind.
+
+Holdfast is a Python program, and installed ones have their bytecode compiled. Where this harness runs, writing bytecode may be
+switched off, which would add 50 ms and more to every start that is measured; so the adapter gives it a bytecode cache of its own,
+filled before anything is timed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from bench import processes
+from bench.terminal import COLS, ROWS, Terminal, read_until
+
+COMMAND_S = 60.0
+NESTED = ("TMUX", "STY", "DTACH", "ABDUCO_SESSION")     # what would tell a tool that it runs inside itself
+
+
+class Peer(ABC):
+    name: ClassVar[str]
+    program: ClassVar[str | None] = None         # what must be installed; None: nothing
+    keeps_sessions: ClassVar[bool] = True        # whether sessions outlive their client
+
+    def __init__(self, scrollback: int | None = None) -> None:
+        self.scrollback = scrollback             # lines asked for; None: the tool's own default
+        self.label = self.name
+        self.tag = f"BENCH_TAG={uuid.uuid4().hex}"
+        self.dir = tempfile.mkdtemp(prefix="hb")     # short: the paths of unix sockets are
+        key, _, value = self.tag.partition("=")
+        self.environ = {k: v for k, v in os.environ.items() if k not in NESTED and not k.startswith("HOLDFAST_")}
+        self.environ |= {key: value, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "SHELL": "/bin/sh"}
+        self.configure()
+
+    @classmethod
+    def available(cls) -> bool:
+        return cls.program is None or shutil.which(cls.program) is not None
+
+    # ------------------------------------------------------------ what a tool gives
+
+    def configure(self) -> None:
+        """Files and variables; starts nothing."""
+
+    @abstractmethod
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        """A detached session."""
+
+    @abstractmethod
+    def attach_argv(self, name: str) -> list[str]: ...
+
+    @abstractmethod
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]: ...
+
+    @abstractmethod
+    def names(self) -> list[str]: ...
+
+    def end(self, name: str) -> None:
+        processes.kill_all([self.tag, f"BENCH_SESSION={name}"])
+
+    def shut_down(self) -> None:
+        """Stops a server, if there is one."""
+
+    # ------------------------------------------------------------ what the measures call
+
+    def fresh(self) -> Peer:
+        """The same tool with nothing running."""
+        return type(self)(self.scrollback)
+
+    def warm_up(self) -> None:
+        """What has to happen once before anything is timed."""
+
+    def attach(self, name: str) -> Terminal:
+        return Terminal(self.attach_argv(name), self.environ)
+
+    def create(self, name: str, argv: Sequence[str]) -> Terminal:
+        return Terminal(self.create_argv(name, argv), self._of_session(name))
+
+    def close(self) -> None:
+        try:
+            self.shut_down()
+        finally:
+            processes.kill_all([self.tag])
+            shutil.rmtree(self.dir, ignore_errors=True)
+
+    def command(self, argv: Sequence[str], session: str | None = None, check: bool = True) -> str:
+        done = subprocess.run(argv, env=self._of_session(session) if session else self.environ, stdin=subprocess.DEVNULL,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=COMMAND_S, check=False)
+        text = done.stdout.decode("utf-8", "replace")
+        if check and done.returncode:
+            raise RuntimeError(f"{' '.join(argv)[:200]} failed ({done.returncode}): {text[-500:]}")
+        return text
+
+    def _of_session(self, name: str) -> Mapping[str, str]:
+        return self.environ | {"BENCH_SESSION": name}
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.dir, name)
+
+
+class Raw(Peer):
+    """No tool: the program on the harness's own terminal. The yardstick, not a strict limit."""
+
+    name = "raw"
+    keeps_sessions = False
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        raise NotImplementedError("a bare terminal keeps no sessions")
+
+    def attach_argv(self, name: str) -> list[str]:
+        raise NotImplementedError("a bare terminal keeps no sessions")
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return list(argv)
+
+    def names(self) -> list[str]:
+        return []
+
+
+class Tmux(Peer):
+    name = program = "tmux"
+
+    def configure(self) -> None:
+        with open(self.path("conf"), "w") as f:
+            f.write(f"set -g history-limit {self.scrollback}\n" if self.scrollback else "")
+        self._tmux = ["tmux", "-S", self.path("s"), "-f", self.path("conf")]
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        self.command([*self._tmux, "new-session", "-d", "-s", name, "-x", str(COLS), "-y", str(ROWS), *argv], name)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return [*self._tmux, "attach", "-t", f"={name}"]
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return [*self._tmux, "new-session", "-s", name, *argv]
+
+    def names(self) -> list[str]:
+        return self.command([*self._tmux, "ls", "-F", "#S"], check=False).split()
+
+    def end(self, name: str) -> None:
+        self.command([*self._tmux, "kill-session", "-t", f"={name}"], check=False)
+
+    def shut_down(self) -> None:
+        self.command([*self._tmux, "kill-server"], check=False)
+
+
+class Screen(Peer):
+    """It makes a client wait until one second after a killed one; hence the `away` time before a reattach."""
+
+    name = program = "screen"
+
+    def configure(self) -> None:
+        with open(self.path("rc"), "w") as f:
+            f.write("startup_message off\n" + (f"defscrollback {self.scrollback}\n" if self.scrollback else ""))
+        os.mkdir(self.path("S"), 0o700)
+        self.environ["SCREENDIR"] = self.path("S")
+        self._screen = ["screen", "-c", self.path("rc")]
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        self.command([*self._screen, "-dmS", name, *argv], name)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return [*self._screen, "-x", name]
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return [*self._screen, "-S", name, *argv]
+
+    def names(self) -> list[str]:
+        return re.findall(r"^\t\d+\.(\S+)", self.command([*self._screen, "-ls"], check=False), re.MULTILINE)
+
+    def end(self, name: str) -> None:
+        self.command([*self._screen, "-S", name, "-X", "quit"], check=False)
+
+
+class Dtach(Peer):
+    name = program = "dtach"
+    _options = ("-E", "-z", "-r", "winch")
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        self.command(["dtach", "-n", self.path(name), *self._options, *argv], name)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return ["dtach", "-a", self.path(name), *self._options]
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return ["dtach", "-c", self.path(name), *self._options, *argv]
+
+    def names(self) -> list[str]:
+        return os.listdir(self.dir)
+
+
+class Abduco(Peer):
+    name = program = "abduco"
+
+    def configure(self) -> None:
+        self.environ["ABDUCO_SOCKET_DIR"] = self.dir
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        self.command(["abduco", "-n", name, *argv], name)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return ["abduco", "-a", name]
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return ["abduco", "-c", name, *argv]
+
+    def names(self) -> list[str]:
+        return re.findall(r"\t(\S+)$", self.command(["abduco"], check=False), re.MULTILINE)
+
+
+class Holdfast(Peer):
+    name = "holdfast"
+    _bytecode: ClassVar[dict[str, str]] = {}        # source tree -> its compiled modules, for the whole run
+
+    def __init__(self, scrollback: int | None = None, tree: str | None = None, label: str | None = None) -> None:
+        self.tree = tree                            # another source tree to run; None: the one that is installed
+        super().__init__(scrollback)
+        self.label = label or self.name
+
+    def configure(self) -> None:
+        self.environ["HOLDFAST_HOME"] = self.path("home")
+        self.environ["PYTHONPYCACHEPREFIX"] = self._bytecode.setdefault(self.tree or "", "") or self._new_cache()
+        self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+        if self.tree:
+            self.environ["PYTHONPATH"] = self.tree
+        script = os.path.join(os.path.dirname(sys.executable), "holdfast")
+        self._holdfast = [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "holdfast"]
+
+    def _new_cache(self) -> str:
+        self._bytecode[self.tree or ""] = made = tempfile.mkdtemp(prefix="hbpyc")
+        return made
+
+    @classmethod
+    def forget_caches(cls) -> None:
+        for path in cls._bytecode.values():
+            shutil.rmtree(path, ignore_errors=True)
+        cls._bytecode.clear()
+
+    def fresh(self) -> Peer:
+        return Holdfast(self.scrollback, self.tree, self.label)
+
+    def warm_up(self) -> None:
+        """Every module on the way to an attached session gets compiled."""
+        terminal = self.create("warm", ["sh", "-c", "printf 'WA%s' RM; exec sleep 60"])
+        try:
+            read_until([terminal], [b"WARM"], COMMAND_S)
+        finally:
+            terminal.close()
+        self.names()
+        self.end("warm")
+
+    def start(self, name: str, argv: Sequence[str]) -> None:
+        self.command([*self._holdfast, "new", "--no-attach", name, "--", *argv], name)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return [*self._holdfast, "attach", name]
+
+    def create_argv(self, name: str, argv: Sequence[str]) -> list[str]:
+        return [*self._holdfast, "new", name, "--", *argv]
+
+    def names(self) -> list[str]:
+        return [str(s["name"]) for s in json.loads(self.command([*self._holdfast, "ls", "--json"]))]
+
+    def end(self, name: str) -> None:
+        self.command([*self._holdfast, "end", name], check=False)
+
+    def shut_down(self) -> None:
+        self.command([*self._holdfast, "down"], check=False)
+
+
+ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)

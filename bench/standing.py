@@ -1,0 +1,93 @@
+"""What is measured of tools that nobody looks at: memory, idle CPU, wake-ups; and whether a session survives its clients.
+
+    memory      PSS of the tool's own processes with 1, a quarter of, and all idle detached sessions; per session from the slope, so that
+                a server's fixed cost is not spread over them; then CPU and wake-ups of all of them while nobody is attached
+    survival    kill -9 of client after client while the session counts every 2 ms: alive, and how long it was ever held up
+
+The counter numbers its own log, so no gap in it proves anything; being alive and the pauses do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from bench import processes, programs
+from bench.measures import ATTACH_S, Bench, Values, session
+from bench.peers import Peer
+from bench.terminal import ClientEnded, Terminal, TooLong, read_until
+
+SETTLE_S = 3.0         # after the last session came: snapshots, acknowledgements and timers of its start run out
+ALIVE_S = 0.5
+
+
+def own_processes(peer: Peer) -> list[int]:
+    """The tool's own, without what its sessions run."""
+    own = []
+    for pid in processes.tagged([peer.tag]):
+        argv = processes.argv(pid)
+        if argv and (os.path.basename(argv[0]), *argv[1:2]) != programs.IDLE:
+            own.append(pid)
+    return own
+
+
+def memory(peer: Peer, bench: Bench) -> Values:
+    if not peer.keeps_sessions:
+        return {}
+    values: Values = {}
+    steps = sorted({1, max(1, bench.sizes.sessions // 4), bench.sizes.sessions})
+    fresh, pss, held, started = peer.fresh(), list[int](), list[int](), 0
+    try:
+        for step in steps:
+            while started < step:
+                fresh.start(f"m{started}", programs.IDLE)
+                started += 1
+            time.sleep(SETTLE_S)
+            own = own_processes(fresh)
+            pss.append(processes.pss_kb(own))
+            held.append(processes.memfd_kb(own))
+            values[f"pss_kb_{step}"] = pss[-1]
+        listed = len(fresh.names())
+        if listed < started:
+            raise RuntimeError(f"{listed} of {started} sessions are left")
+        if len(steps) > 1:
+            values["kb_per_session"] = (pss[-1] - pss[-2]) / (steps[-1] - steps[-2])
+            values["memfd_kb_per_session"] = (held[-1] - held[-2]) / (steps[-1] - steps[-2])
+        own = own_processes(fresh)
+        values["processes"] = len(own)
+        time.sleep(SETTLE_S)
+        cpu, woken, begin = processes.cpu_ns(own), processes.wakeups(own), time.perf_counter()
+        time.sleep(bench.sizes.idle_s)
+        seconds = time.perf_counter() - begin
+        values["idle_cpu_ms_per_s"] = (processes.cpu_ns(own) - cpu) / 1e6 / seconds
+        values["wakeups_per_s"] = (processes.wakeups(own) - woken) / seconds
+        values["wakeups_per_s_per_session"] = values["wakeups_per_s"] / started
+        return values
+    finally:
+        fresh.close()
+
+
+def survival(peer: Peer, bench: Bench) -> Values:
+    log = os.path.join(bench.dir, "count")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(log)
+    kills = 0
+    with session(peer, programs.counter(log), 0) as (name, terminals):
+        for _ in range(bench.sizes.kills if peer.keeps_sessions else 1):
+            terminal: Terminal = terminals.pop() if terminals else peer.attach(name)
+            try:
+                read_until([terminal], [b"tick"], ATTACH_S)
+            except (TooLong, ClientEnded):
+                break
+            finally:
+                terminal.close()
+            kills += 1
+        before = os.path.getsize(log)
+        time.sleep(ALIVE_S)
+        alive = os.path.getsize(log) > before
+    with open(log) as f:
+        at = [float(line.split()[1]) for line in f.read().splitlines()[:-1]]
+    pauses = sorted(b - a for a, b in zip(at, at[1:], strict=False)) or [0.0]
+    return {"kills": float(kills), "alive": float(alive), "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3,
+            "longest_ms": pauses[-1] * 1e3}

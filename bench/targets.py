@@ -1,0 +1,100 @@
+"""The figures Holdfast is to reach, in one table, and how a verdict is formed from what was measured.
+
+A figure is a ratio to another tool of the same round, or an absolute value where the promise is one ("at once" is a matter
+of milliseconds, not of what others do). Some only count if a condition holds too: a rate at which bytes are dropped is no rate.
+Nothing here is a result; results come in as the rounds of a run.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+Rounds = Sequence[Mapping[str, Mapping[str, float | None]]]      # per round: tool -> metric -> value
+NEVER = float("inf")
+HELD_UP_SLOWDOWN = 3.0       # a viewer beside a stalled one that needs this much longer is held up, if not for ever
+ZERO_WAKEUPS = 0.005         # per session and second: "0" with room for a machine's own noise (one per session in 200 s)
+
+
+class Reached(StrEnum):
+    AIM = "aim"
+    MUST = "must"
+    NO = "NO"
+    UNKNOWN = "not measured"
+
+
+@dataclass(frozen=True)
+class Target:
+    measure: str
+    metric: str
+    against: str | None            # the tool the value is divided by, in the same round; None: the value itself
+    must: float
+    aim: float
+    at_least: bool                 # or at most
+    words: str
+    must_hold: tuple[tuple[str, float, bool], ...] = ()     # (metric, bound, at_least): conditions that hold in every round
+
+
+_ALL_BYTES = (("exact", 1.0, True),)
+_RIGHT_SCREEN = (("correct", 1.0, True),)
+
+TARGETS = (
+    Target("echo", "p50_us", "tmux", 2.0, 1.0, False, "echo, attached, p50"),
+    Target("bulk_plain_1", "MBps", "raw", 0.6, 0.8, True, "bulk, 1 viewer, plain, every byte", _ALL_BYTES),
+    Target("bulk_ansi_1", "MBps", "raw", 0.6, 0.8, True, "bulk, 1 viewer, ANSI, every byte", _ALL_BYTES),
+    Target("bulk_plain_0", "MBps", "raw", 0.9, 1.0, True, "bulk, no viewer, plain"),
+    Target("bulk_ansi_0", "MBps", "raw", 0.9, 1.0, True, "bulk, no viewer, ANSI"),
+    Target("bulk_plain_8", "MBps", "tmux", 1.0, 2.0, True, "bulk, 8 viewers, every byte to each", _ALL_BYTES),
+    Target("reattach_live", "ms", None, 100.0, 40.0, False, "reattach to a correct screen, ms", _RIGHT_SCREEN),
+    Target("reattach_static", "ms", None, 100.0, 40.0, False, "the same, program never repaints, ms", _RIGHT_SCREEN),
+    Target("stall", "slowdown", None, HELD_UP_SLOWDOWN, HELD_UP_SLOWDOWN, False, "a stalled viewer beside a reading one: slowdown",
+           (("held_up", 0.0, False), *_ALL_BYTES)),
+    Target("memory", "kb_per_session", None, 700.0, 300.0, False, "own memory per idle session, KB (PSS)"),
+    Target("memory", "wakeups_per_s_per_session", None, ZERO_WAKEUPS, ZERO_WAKEUPS, False, "idle: wake-ups per second and session"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    target: Target
+    value: float | None            # median over rounds; None: not measured
+    low: float | None
+    high: float | None
+    rounds: int
+    broken: tuple[str, ...]        # conditions that did not hold
+    reached: Reached
+
+
+def values_of(rounds: Rounds, tool: str, metric: str, against: str | None = None) -> list[float]:
+    """One value per round in which it exists; `never` is infinite. With `against`: the ratio of the same round."""
+    found = []
+    for one in rounds:
+        mine = one.get(tool, {})
+        if metric not in mine:
+            continue
+        value = NEVER if mine[metric] is None else float(mine[metric] or 0.0)
+        if against is None:
+            found.append(value)
+        elif other := one.get(against, {}).get(metric):
+            found.append(value / other)
+    return found
+
+
+def judge(target: Target, rounds: Rounds, tool: str) -> Verdict:
+    values = values_of(rounds, tool, target.metric, target.against)
+    if not values:
+        return Verdict(target, None, None, None, 0, (), Reached.UNKNOWN)
+    middle = statistics.median(values)
+    broken = tuple(metric for metric, bound, at_least in target.must_hold
+                   if any(not _meets(v, bound, at_least) for v in values_of(rounds, tool, metric)))
+    if broken or not _meets(middle, target.must, target.at_least):
+        reached = Reached.NO
+    else:
+        reached = Reached.AIM if _meets(middle, target.aim, target.at_least) else Reached.MUST
+    return Verdict(target, middle, min(values), max(values), len(values), broken, reached)
+
+
+def _meets(value: float, bound: float, at_least: bool) -> bool:
+    return value >= bound if at_least else value <= bound

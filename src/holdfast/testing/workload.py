@@ -1,0 +1,210 @@
+"""Programs to run inside a session under test, and what each of them is bound to print.
+
+The file is both: imported, it says what to expect; run by its path (`python workload.py NAME ARGS`, standard library only, so it
+starts in 20 ms and needs no installed package), it is the program.
+
+    flood BLOCKS CODE            prints so many blocks as fast as the terminal takes them, exits with CODE
+    busy LOG BURST PAUSE_MS CODE prints bursts of blocks and records what it is typed, until it is typed STOP
+    record LOG CODE              records what it is typed, silently, until STOP
+    ask LOG                      asks its terminal every query of QUERIES once, records all that comes, until STOP
+    scene SEED                   draws another screen for every key: wide characters, colours, regions, both screens
+
+Every block has its number in it and its content follows from the number, so a lost, doubled or changed byte is seen where it is,
+and a stream of any length can be checked without storing what was printed. Terminals are set raw: what a program writes is what
+the session's ring holds, byte for byte. Blocks contain sequences that viewers must not get (an order to resize the window) but none
+that is answered, because an answer is input and would be recorded.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import select
+import sys
+import termios
+import tty
+
+STOP = b"\x04"
+READY = b"READY\r\n"             # the program has its terminal raw and listens
+FIRST = b"\x1b[0m<<<\r\n"        # before the first block
+LAST = b"\x1b[0m>>>\r\n"         # after the last one
+
+_UNITS = (b"plain text and numbers 0123456789 ", b"\x1b[31mred\x1b[0m ", b"\x1b[1;38;2;255;128;0mtrue colour\x1b[0m ",
+          "Grüße, 漢字かな, кириллица ".encode(), b"\x1b[8;24;80t", "e\u0301 \U0001f600 ".encode(), b"\x1b]0;a title\x07",
+          b"\x1b[48;5;21mblue\x1b[m\r\n", b"\x1b[K", b"tab\tstop ", b"\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\ ")
+_STEPS = 61                      # a prime: block lengths repeat late
+
+
+def block(number: int) -> bytes:
+    """Block `number`: its number, then 1 to 60 units that follow from it."""
+    rng = number * 2654435761 % 4294967296
+    parts = [b"\x1b[0m[%d]" % number]
+    for _ in range(1 + number % (_STEPS - 1)):
+        rng = (rng * 1103515245 + 12345) % 2147483648
+        parts.append(_UNITS[(rng >> 16) % len(_UNITS)])
+    parts.append(b"\r\n")
+    return b"".join(parts)
+
+
+def blocks(count: int) -> bytes:
+    return b"".join(block(n) for n in range(count))
+
+
+def flood(count: int) -> bytes:
+    """All that `flood` and `busy` print when they print `count` blocks."""
+    return READY + FIRST + blocks(count) + LAST
+
+
+def tagged(client: int, number: int, size: int) -> bytes:
+    """An input that no other equals, of about `size` bytes, without control characters."""
+    tag = b"<%d.%d:" % (client, number)
+    filler = (b"%x" % (client * 1000003 + number * 10007 + 1)) * (size // 4 + 1)
+    return tag + filler[:max(0, size - len(tag) - 1)] + b">"
+
+
+QUERIES: tuple[tuple[bytes, bytes], ...] = (
+    (b"\x1b[c", b"\x1b[?62;22c"),              # DA1
+    (b"\x1b[>c", b"\x1b[>1;277;0c"),           # DA2
+    (b"\x1b[5n", b"\x1b[0n"),                  # DSR: are you there
+    (b"\x1b[3;7H\x1b[6n", b"\x1b[3;7R"),       # CPR: where is the cursor
+    (b"\x1b[?2004h\x1b[?2004$p", b"\x1b[?2004;1$y"),  # DECRQM
+    (b"\x1b[?2004l\x1b[?2004$p", b"\x1b[?2004;2$y"),
+    (b"\x1b[4$p", b"\x1b[4;2$y"),
+)
+"""What is asked, and the one answer that must come back."""
+
+
+# ---------------------------------------------------------------- the programs
+
+
+def _raw() -> None:
+    tty.setraw(0, termios.TCSANOW)
+
+
+def _write(data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(1, view):]
+
+
+def _open_log(path: str) -> int:
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+
+
+def _log(log: int, data: bytes) -> bool:
+    """Appends what was typed; True if it ends the program."""
+    typed, stop, _ = data.partition(STOP)
+    os.write(log, typed)
+    return bool(stop)
+
+
+def _flood(count: int, code: int) -> int:
+    _raw()
+    _write(READY + FIRST)
+    for first in range(0, count, 64):
+        _write(b"".join(block(n) for n in range(first, min(first + 64, count))))
+    _write(LAST)
+    termios.tcdrain(1)
+    return code
+
+
+def _busy(path: str, burst: int, pause_ms: int, code: int) -> int:
+    log = _open_log(path)
+    _raw()
+    _write(READY + FIRST)
+    number, stopped = 0, False
+    while not stopped:
+        _write(b"".join(block(n) for n in range(number, number + burst)))
+        number += burst
+        wait = pause_ms
+        while not stopped and select.select([0], [], [], wait / 1000)[0]:
+            stopped = _log(log, os.read(0, 65536))
+            wait = 0
+    _write(LAST)
+    with open(path + ".count", "w") as f:
+        f.write(str(number))
+    return code
+
+
+def _record(path: str, code: int) -> int:
+    log = _open_log(path)
+    _raw()
+    _write(READY)
+    while not _log(log, os.read(0, 65536)):
+        pass
+    return code
+
+
+def _ask(path: str) -> int:
+    log = _open_log(path)
+    _raw()
+    _write(READY)
+    stopped = False
+    for query, answer in QUERIES:
+        _write(query)
+        got = b""
+        while not stopped and len(got) < len(answer):
+            data = os.read(0, 65536)
+            stopped = _log(log, data)
+            got += data
+    _write(b"ASKED\r\n")
+    while not stopped:
+        stopped = _log(log, os.read(0, 65536))
+    return 0
+
+
+def scene(seed: int, step: int, cols: int = 80, rows: int = 24) -> bytes:
+    """One drawing; the same for the same numbers. Ends without an open sequence."""
+    rng = random.Random(seed * 1000 + step)
+    out = [b"\x1b]0;scene %d\x07" % step]
+    if rng.random() < 0.3:
+        out.append(rng.choice((b"\x1b[?1049h\x1b[2J", b"\x1b[?1049l", b"\x1b[2J", b"\x1b[?25l", b"\x1b[?25h")))
+    if rng.random() < 0.3:
+        top = rng.randint(1, rows - 4)
+        out.append(b"\x1b[%d;%dr" % (top, rng.randint(top + 2, rows)))
+    texts = ("Grüße", "漢字", "e\u0301a\u0308", "\U0001f600", "кот", "plain", "─│┌┐", "한글", "日本語テキスト", "ａｂ")
+    for _ in range(rng.randint(5, 40)):
+        out.append(b"\x1b[%d;%dH" % (rng.randint(1, rows), rng.randint(1, cols - 16)))
+        out.append(rng.choice((b"\x1b[0m", b"\x1b[1m", b"\x1b[4;3m", b"\x1b[7m",
+                               b"\x1b[38;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
+                               b"\x1b[48;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
+                               b"\x1b[38;5;%dm" % rng.randrange(256))))
+        out.append(rng.choice(texts).encode())
+        out.append(rng.choice((b"", b"", b"", b"\x1b[K", b"\n", b"\x1b[2@", b"\x1b[P", b"\x1b[L", b"\x1b[M", b"\x1bM", b"\x1b[3X", b"\t")))
+    out.append(b"\x1b[0m\x1b[%d;%dH" % (rng.randint(1, rows), rng.randint(1, cols - 1)))
+    return b"".join(out)
+
+
+def _scene(seed: int) -> int:
+    _raw()
+    _write(READY)
+    step = 0
+    while (key := os.read(0, 1)) and key != STOP:
+        _write(scene(seed, step))
+        step += 1
+    _write(b"\x1b[?1049l\x1b[r")
+    return 0
+
+
+def main(argv: list[str]) -> int:
+    name, *args = argv
+    if name == "flood":
+        return _flood(int(args[0]), int(args[1]))
+    if name == "busy":
+        return _busy(args[0], int(args[1]), int(args[2]), int(args[3]))
+    if name == "record":
+        return _record(args[0], int(args[1]))
+    if name == "ask":
+        return _ask(args[0])
+    if name == "scene":
+        return _scene(int(args[0]))
+    raise SystemExit(f"no workload {name}")
+
+
+def command(name: str, *args: str | int) -> list[str]:
+    """The argument list that runs a workload."""
+    return [sys.executable, "-I", "-S", os.path.abspath(__file__), name, *(str(a) for a in args)]
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

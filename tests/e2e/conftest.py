@@ -1,0 +1,22 @@
+"""One installation per test module: hosts are shared where a test does not disturb the next one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.harness import Installation, installation
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home")) as made:
+        yield made
+
+
+@pytest.fixture
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """For tests that break the installation itself."""
+    with installation(tmp_path_factory.mktemp("fresh")) as made:
+        yield made

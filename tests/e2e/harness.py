@@ -1,0 +1,369 @@
+"""A throwaway installation driven as a person and a script drive it: the real command line, real PTYs, real processes.
+
+Every test module has a home of its own. At the end all of its sessions are ended, its host is stopped and its nursery asked
+to go; then the kernel is asked whether any process still carries that home in its environment. One that does is a defect of
+the product (or of the test) and fails the module; it is named by pid, and ended so that it does not disturb others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import avt
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+DEADLINE_S = 30.0            # a busy machine is slow; a test that needs this long fails anyway
+POLL_S = 0.01
+T = TypeVar("T")
+
+
+def eventually(check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    """Polls until `check` gives something true."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = check()
+        if found:
+            return found
+        assert time.monotonic() < end, f"not within {deadline_s:g} s: {what}"
+        select.select([], [], [], POLL_S)
+
+
+def alive(pid: int) -> bool:
+    """Runs; a zombie does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command gave back."""
+
+    rc: int
+    raw: bytes
+    err: str
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode("utf-8", "replace")
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def records(self) -> list[Any]:
+        return [json.loads(line) for line in self.raw.splitlines()]
+
+
+class Installation:
+    def __init__(self, base: Path, config: str = "", home: Path | None = None) -> None:
+        self.base = base
+        self.home = home or base / "hf"
+        self.user = base / "user"
+        self.user.mkdir()
+        (self.user / ".bashrc").write_text("PS1='$ '\n")
+        (self.user / ".zshrc").write_text("PS1='$ '\n")
+        if config:
+            self.configure(config)
+        self.env = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8",
+                    "HOME": str(self.user), "SHELL": "/bin/bash", "TERM": "xterm-256color", "USER": "tester",
+                    "PYTHONPATH": str(SOURCE), "HOLDFAST_HOME": str(self.home)}
+        self.terminals: list[Terminal] = []
+        self.background: list[subprocess.Popen[bytes]] = []
+
+    def configure(self, text: str) -> None:
+        self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.home / "config.toml").write_text(text)
+
+    # ------------------------------------------------------------ commands
+
+    def argv(self, args: tuple[str | bytes, ...]) -> list[str | bytes]:
+        return [sys.executable, "-m", "holdfast", *args]
+
+    def cli(self, *args: str | bytes, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: str | Path | None = None,
+            timeout: float = 60) -> Result:
+        """Runs the command line to its end."""
+        done = subprocess.run(self.argv(args), input=stdin, capture_output=True, env={**self.env, **(env or {})},
+                              cwd=cwd or self.user, timeout=timeout)
+        return Result(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace"))
+
+    def ok(self, *args: str | bytes, **how: Any) -> Result:
+        result = self.cli(*args, **how)
+        assert result.rc == 0, (args, result)
+        return result
+
+    def start(self, *args: str | bytes, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL,
+              stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+        """A command that goes on beside the test; ended with the installation."""
+        process = subprocess.Popen(self.argv(args), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE,
+                                   env={**self.env, **(env or {})}, cwd=self.user)
+        self.background.append(process)
+        return process
+
+    def attach(self, *args: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+        """`holdfast attach` on a terminal of its own, or another command if it is named."""
+        command = args if args and args[0] in ("new", "up", "attach", "--as") else ("attach", *args)
+        terminal = Terminal(self.argv(command), {**self.env, **(env or {})}, self.user, size)
+        self.terminals.append(terminal)
+        return terminal
+
+    def spawn(self, argv: list[str], size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+        """Any other program on a terminal."""
+        terminal = Terminal(list(argv), {**self.env, **(env or {})}, self.user, size)
+        self.terminals.append(terminal)
+        return terminal
+
+    # ------------------------------------------------------------ sessions
+
+    def new(self, name: str, *args: str, **how: Any) -> dict[str, Any]:
+        made: dict[str, Any] = self.ok("new", name, "--json", *args, **how).json
+        return made
+
+    def ready(self, name: str, *args: str, **how: Any) -> dict[str, Any]:
+        """A new session whose shell has shown its first prompt."""
+        made = self.new(name, *args, **how)
+        self.ok("wait", name, "--for", "idle", "--timeout", "20")
+        return made
+
+    def ls(self, *args: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ok("ls", "--json", *args).json
+        return found
+
+    def get(self, name: str) -> dict[str, Any]:
+        return next(s for s in self.ls("--all") if name in (s["name"], s["id"]))
+
+    def screen(self, name: str) -> str:
+        return self.ok("view", name).out
+
+    # ------------------------------------------------------------ processes
+
+    @property
+    def host_pid(self) -> int:
+        return int((self.home / "run/host.lock").read_text())
+
+    def peer(self, name: str) -> int | None:
+        """The process that listens on a socket of this home."""
+        return socket_owner(self.home / "run" / name)
+
+    def processes(self) -> dict[int, str]:
+        """Every process whose environment names this home, and what it is."""
+        mark = f"HOLDFAST_HOME={self.home}".encode()
+        found = {}
+        for entry in os.listdir("/proc"):
+            with contextlib.suppress(OSError):
+                if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") and alive(int(entry)):
+                    found[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+        return found
+
+    def close(self) -> None:
+        """Ends everything, then looks whether something is left."""
+        for terminal in self.terminals:
+            terminal.close()
+        for process in self.background:
+            process.kill()
+            process.communicate()
+        problems = self._stop() if self.home.is_dir() else []
+        end = time.monotonic() + 10
+        while (left := self.processes()) and time.monotonic() < end:
+            select.select([], [], [], POLL_S)
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        assert not left, f"processes of {self.home} are left: {left}; {problems}"
+
+    def _stop(self) -> list[str]:
+        problems = []
+        for pid in (p for p, words in self.processes().items() if state_of(p) == "T"):
+            os.kill(pid, signal.SIGCONT)
+        if any((self.home / "run").glob("*.keeper")):
+            for args in (("up", "--detach"), *(("end", s["id"]) for s in self._running())):
+                result = self.cli(*args)
+                if result.rc:
+                    problems.append(f"{args}: {result.err}")
+        self.cli("down")
+        nursery = self.peer("nursery.sock")
+        if nursery is not None:
+            os.kill(nursery, signal.SIGTERM)
+        return problems
+
+    def _running(self) -> list[dict[str, Any]]:
+        self.cli("up", "--detach")
+        result = self.cli("ls", "--json")
+        return result.json if result.rc == 0 else []
+
+
+def state_of(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return "X"
+
+
+def socket_owner(path: Path) -> int | None:
+    """By the kernel's word (SO_PEERCRED), not by a file's. None if nobody listens."""
+    directory = os.open(path.parent, os.O_PATH)
+    try:
+        for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+            with socket.socket(socket.AF_UNIX, kind) as sock:
+                try:
+                    sock.connect(f"/proc/self/fd/{directory}/{path.name}")
+                except OSError:
+                    continue
+                return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+    finally:
+        os.close(directory)
+    return None
+
+
+class Terminal:
+    """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte they would get."""
+
+    def __init__(self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]) -> None:
+        self.master, self.slave = os.openpty()
+        self.output = bytearray()
+        self._vt = avt.Vt(*size)
+        self._pending = b""
+        self.resize(*size)
+        self.before = termios.tcgetattr(self.slave)
+        slave = self.slave
+        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=cwd, start_new_session=True,
+                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        os.set_blocking(self.master, False)
+
+    # ------------------------------------------------------------ in
+
+    def send(self, data: bytes | str) -> None:
+        left = data.encode() if isinstance(data, str) else data
+        end = time.monotonic() + DEADLINE_S
+        while left:
+            try:
+                left = left[os.write(self.master, left):]
+            except BlockingIOError:
+                assert time.monotonic() < end, "the program does not read"
+                self.drain(POLL_S)
+
+    def resize(self, cols: int, rows: int) -> None:
+        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
+        if cols and rows:
+            self._vt.resize(cols, rows)
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    # ------------------------------------------------------------ out
+
+    def drain(self, wait_s: float = 0.0) -> bool:
+        """Takes what there is; False if nothing came."""
+        if self.master < 0:
+            return False
+        readable, _, _ = select.select([self.master], [], [], wait_s)
+        if not readable:
+            return False
+        try:
+            data = os.read(self.master, 1 << 16)
+        except (BlockingIOError, OSError):
+            return False
+        self.output += data
+        text = self._pending + data
+        cut = _utf8_end(text)
+        self._pending = text[cut:]
+        self._vt.feed_str(text[:cut].decode("utf-8", "replace"))
+        return bool(data)
+
+    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+        end = time.monotonic() + deadline_s
+        while True:
+            while self.drain():
+                pass
+            if found := check():
+                return found
+            assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
+            self.drain(POLL_S)
+
+    def expect(self, pattern: bytes | str, since: int = 0) -> int:
+        """Waits for a regular expression in the output after `since`; gives the offset after it."""
+        compiled = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
+        found = self.until(lambda: compiled.search(self.output, since), f"{pattern!r}")
+        return found.end()
+
+    def see(self, text: str) -> None:
+        """Waits until it stands on the screen."""
+        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen")
+
+    def rows(self) -> list[str]:
+        return [line.text.rstrip() for line in self._vt.view()]
+
+    @property
+    def cursor(self) -> tuple[int, int]:
+        return self._vt.cursor.col, self._vt.cursor.row
+
+    def attributes(self) -> list[Any]:
+        return termios.tcgetattr(self.slave)
+
+    @property
+    def restored(self) -> bool:
+        return self.attributes() == self.before
+
+    def leave(self) -> int:
+        """Detaches by the default prefix key and gives the exit code."""
+        self.send(b"\x1cd")
+        return self.wait()
+
+    def wait(self, deadline_s: float = DEADLINE_S) -> int:
+        """The exit code, with all output taken."""
+        self.until(lambda: self.process.poll() is not None, "end of the program", deadline_s)
+        while self.drain():
+            pass
+        return int(self.process.returncode)
+
+    def hang_up(self) -> None:
+        """The terminal itself vanishes, as when a window is closed."""
+        for fd in (self.master, self.slave):
+            os.close(fd)
+        self.master = self.slave = -1
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        if self.master >= 0:
+            self.hang_up()
+        self.process.wait()
+
+
+def _utf8_end(data: bytes) -> int:
+    """Where the last complete character ends."""
+    for back in range(1, min(4, len(data)) + 1):
+        byte = data[-back]
+        if byte >= 0xC0:
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4
+            return len(data) - back if length > back else len(data)
+        if byte < 0x80:
+            break
+    return len(data)
+
+
+@contextlib.contextmanager
+def installation(base: Path, config: str = "", home: Path | None = None) -> Iterator[Installation]:
+    made = Installation(base, config, home)
+    try:
+        yield made
+    finally:
+        made.close()

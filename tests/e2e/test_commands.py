@@ -1,0 +1,511 @@
+"""Every command of the surface: what people see, the keys that programs rely on, and the exit codes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import __version__
+from holdfast.faces.cli.main import COMMANDS
+from tests.e2e.harness import Installation, Result, alive, eventually
+
+SESSION_KEYS = {"id", "name", "machine", "state", "liveness", "epoch", "created", "idle_s", "size", "operators", "turn", "output"}
+ID = re.compile(r"[0-9a-hjkmnp-tv-z]{12}")
+
+
+def the_error(result: Result, code: int, rc: int | None = None) -> dict[str, Any]:
+    """A typed error as JSON, in both places where one may look for it."""
+    assert result.rc == (code if rc is None else rc), result
+    body: dict[str, Any] = json.loads(result.err)["error"]
+    assert json.loads(result.raw.splitlines()[-1])["error"] == body
+    assert body["code"] == code
+    assert body["message"] and isinstance(body["recover"], str) and isinstance(body["retry_safe"], bool)
+    assert "\n" not in body["message"]
+    return body
+
+
+def the_line(result: Result, rc: int) -> str:
+    """The same for people: one plain line, then how to recover."""
+    assert result.rc == rc, result
+    lines = result.err.splitlines()
+    assert 1 <= len(lines) <= 2 and lines[0].startswith("holdfast: "), result
+    assert "Traceback" not in result.err and "\x1b" not in result.err
+    if len(lines) == 2:
+        assert lines[1].startswith("  ")
+    return result.err
+
+
+# ---------------------------------------------------------------- up and down
+
+def test_up_is_idempotent_and_says_where_to_go_next(hf: Installation) -> None:
+    first = hf.ok("up", "--detach").out
+    pid = hf.host_pid
+    assert "starting the host" in first and "holdfast new" in first and str(hf.home) in first
+    second = hf.ok("up", "--detach").out
+    assert "starting" not in second and f"holdfast {__version__} is up" in second
+    assert hf.host_pid == pid
+    body = hf.ok("up", "--json").json
+    assert body["pid"] == pid and body["started"] is False and body["home"] == str(hf.home) and body["release"] == __version__
+    assert isinstance(body["sessions"], list)
+
+
+def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installation) -> None:
+    made = hf.new("stays")
+    assert "1 session keeps running" in hf.ok("down").out
+    assert alive(made["pid"]) and alive(made["keeper"])
+    assert hf.ok("down", "--json").json["pid"] is None
+    assert "does not run" in hf.ok("down").out
+    assert the_error(hf.cli("ls", "--json"), 5)["retry_safe"] is True
+    assert "holdfast up" in the_line(hf.cli("ls"), 5)
+    out = hf.ok("up", "--detach").out
+    assert "stays" in out and "holdfast attach stays" in out
+    again = hf.get("stays")
+    assert (again["id"], again["pid"], again["keeper"], again["epoch"]) == (made["id"], made["pid"], made["keeper"], 1)
+    hf.ok("end", "stays")
+
+
+def test_a_host_that_was_killed_is_started_again_by_whoever_needs_it(hf: Installation) -> None:
+    hf.ok("up", "--detach")
+    made = hf.new("orphan")
+    old = hf.host_pid
+    os.kill(old, 9)
+    eventually(lambda: not alive(old), "death of the host")
+    assert [s["pid"] for s in hf.ls()] == [made["pid"]]
+    assert hf.host_pid != old
+    hf.ok("end", "orphan")
+
+
+# ---------------------------------------------------------------- new
+
+def test_new_prints_the_id(hf: Installation) -> None:
+    out = hf.ok("new", "printed").out
+    assert ID.fullmatch(out.strip())
+    assert hf.get("printed")["id"] == out.strip()
+    hf.ok("end", "printed")
+
+
+def test_new_json_has_the_keys_of_ls_and_says_whether_it_existed(hf: Installation) -> None:
+    made = hf.new("twice")
+    assert made.keys() >= SESSION_KEYS and made["existed"] is False
+    again = hf.ok("new", "-A", "twice", "--json").json
+    assert again["id"] == made["id"] and again["existed"] is True
+    assert "twice" in the_line(hf.cli("new", "twice"), 4)
+    assert "-A" in the_error(hf.cli("new", "twice", "--json"), 4)["recover"]
+    hf.ok("end", "twice")
+
+
+def test_two_new_a_at_once_make_one_session(hf: Installation) -> None:
+    both = [hf.start("new", "-A", "shared", "--json") for _ in range(3)]
+    ids = {json.loads(p.communicate(timeout=30)[0])["id"] for p in both}
+    assert len(ids) == 1
+    hf.ok("end", "shared")
+
+
+def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, tmp_path: Path) -> None:
+    script = 'pwd; echo "$COLOUR"; stty size; for a; do echo "<$a>"; done; read'
+    made = hf.new("full", "--cwd", str(tmp_path), "--env", "COLOUR=blue=green", "--size", "100x30", "--",
+                  "sh", "-c", script, "sh", "two words", "--json", "", "é")
+    assert made["size"] == {"cols": 100, "rows": 30} and made["cwd"] == str(tmp_path) and made["argv"][0] == "sh"
+    hf.ok("wait", "full", "--for", "text:<é>", "--timeout", "20")
+    assert hf.screen("full").split("\n")[:7] == [str(tmp_path), "blue=green", "30 100", "<two words>", "<--json>", "<>", "<é>"]
+    hf.ok("end", "full")
+
+
+def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(hf: Installation) -> None:
+    made = hf.ok("new", "--json", "--", "sleep", "1000").json
+    assert made["argv"] == ["sleep", "1000"] and made["name"].startswith("sleep-")
+    hf.ok("end", made["id"])
+
+
+def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
+    dirty = {"TMUX": "x", "STY": "y", "COLUMNS": "7", "HOLDFAST_SESSION": "zz", "MINE": "kept", "TERM": "screen", "NOTIFY_SOCKET": "/x"}
+    made = hf.new("env", "--", "sh", "-c", "env; read", env=dirty)
+    inside = Path(f"/proc/{made['pid']}/environ").read_bytes().decode().split("\0")
+    env = dict(item.split("=", 1) for item in inside if item)
+    assert env["MINE"] == "kept" and env["TERM"] == "xterm-256color" and env["HOLDFAST_SESSION"] == made["id"]
+    assert not {"TMUX", "STY", "COLUMNS", "NOTIFY_SOCKET"} & env.keys()
+    assert env["HOLDFAST_HOME"] == str(hf.home)
+    hf.ok("end", "env")
+
+
+def test_new_refuses_what_is_malformed(hf: Installation) -> None:
+    for args in (("--size", "80"), ("--size", "0x0"), ("--size", "1x24"), ("--size", "²x24"), ("--size", "100000x24"), ("--env", "NOEQUALS"),
+                 ("--env", "=x"), ("--cwd", "/nonexistent/dir"), ("--", "/nonexistent/program"), ("--", "/etc/passwd"), ("--bogus",)):
+        result = hf.cli("new", "bad", *args)
+        the_line(result, 2)
+        assert the_error(hf.cli("new", "bad", "--json", *args), 2)
+    assert all(s["name"] != "bad" for s in hf.ls("--all")), "a session that never was is listed"
+
+
+def test_new_contained_is_refused_with_the_reason(hf: Installation) -> None:
+    assert "contained" in the_error(hf.cli("new", "c", "--contained", "--json"), 7)["message"]
+
+
+# ---------------------------------------------------------------- ls, rename, end, forget
+
+def test_ls_json_has_the_promised_keys(hf: Installation) -> None:
+    hf.new("listed")
+    [session] = [s for s in hf.ls() if s["name"] == "listed"]
+    assert session.keys() >= SESSION_KEYS
+    assert session["liveness"].keys() >= {"process", "host", "relay"} and session["liveness"]["process"] == "alive"
+    assert session["state"] == "detached" and session["size"] == {"cols": 80, "rows": 24}
+    assert session["output"].keys() >= {"start", "end"} and session["turn"] is None and session["operators"] == []
+    assert isinstance(session["created"], float) and isinstance(session["idle_s"], float)
+    hf.ok("send", "listed", "x")
+    turn = hf.get("listed")["turn"]
+    assert turn["holder"] == "tester" and abs(turn["since"] - session["created"]) < 60
+    hf.ok("end", "listed")
+
+
+def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None:
+    made = hf.new("seen")
+    head, *rows = hf.ok("ls").out.splitlines()
+    assert head.split() == ["ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"]
+    row = next(r for r in rows if made["id"] in r).split()
+    assert row[1:4] == ["seen", "detached", "alive"] and row[8] == "80x24" and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+    assert row[10] == os.uname().nodename
+    assert "\x1b" not in head
+    hf.ok("end", "seen")
+
+
+def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Installation) -> None:
+    hf.new("over", "--", "sh", "-c", "echo last words; exit 3")
+    assert hf.ok("wait", "over", "--for", "exit", "--timeout", "20", "--json").json["exit_code"] == 3
+    assert all(s["name"] != "over" for s in hf.ls())
+    ended = hf.get("over")
+    assert ended.keys() >= SESSION_KEYS and ended["state"] == "ended" and ended["exit_code"] == 3
+    assert ended["liveness"]["process"] == "ended" and ended["output"]["end"] > 0
+    assert "last words" in hf.screen("over")
+    assert hf.ok("view", "over", "--json").json.keys() >= hf_view_keys()
+    assert "ended (3)" in hf.ok("ls", "-a").out
+    assert "last words" in hf.ok("view", ended["id"][:6]).out
+    for command in (("send", "over", "x"), ("end", "over"), ("attach", "over"), ("rename", "over", "other")):
+        assert "ended" in hf.cli(*command).err or command[0] == "attach"
+    assert ended["id"] in hf.ok("forget", "over").out
+    assert the_error(hf.cli("forget", "over", "--json"), 3)
+    assert the_error(hf.cli("view", "over", "--json"), 3)
+    assert all(s["id"] != ended["id"] for s in hf.ls("--all"))
+
+
+def hf_view_keys() -> set[str]:
+    return {"id", "name", "state", "size", "lines", "ansi", "cursor", "alternate", "title", "modes", "offset", "exit_code", "waiting"}
+
+
+def test_forget_refuses_a_session_that_runs(hf: Installation) -> None:
+    hf.new("running")
+    assert "end it first" in the_line(hf.cli("forget", "running"), 4)
+    hf.ok("end", "running")
+    hf.ok("forget", "running")
+
+
+def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
+    made, other = hf.new("before"), hf.new("taken")
+    assert "is now after" in hf.ok("rename", "before", "after").out
+    assert hf.get("after")["id"] == made["id"] and hf.get("after")["pid"] == made["pid"]
+    assert hf.ok("rename", made["id"], "after", "--json").json == {"id": made["id"], "name": "after"}
+    the_error(hf.cli("rename", "after", "taken", "--json"), 4)
+    the_error(hf.cli("rename", "before", "x", "--json"), 3)
+    the_error(hf.cli("rename", "after", "-x", "--json"), 2)
+    os.kill(hf.host_pid, 9)
+    assert hf.get("after")["id"] == made["id"], "the name is not durable"
+    hf.ok("end", "after", other["id"])
+
+
+def test_end_states_the_signal_that_did_it(hf: Installation) -> None:
+    hf.new("soft")
+    hf.new("hard", "--", "bash", "-c", "trap '' HUP TERM; echo armed; while :; do read -t 1000; done")
+    hf.ok("wait", "hard", "--for", "text:armed", "--timeout", "20")
+    assert hf.ok("end", "soft", "--json").json["signal"] == "SIGHUP"
+    gone = hf.ok("end", "hard", "--json").json
+    assert gone["signal"] == "SIGKILL" and gone["exit_code"] == 137 and gone["reason"] == "killed by SIGKILL"
+
+
+def test_end_goes_on_past_one_that_does_not_exist(hf: Installation) -> None:
+    hf.new("one")
+    hf.new("two")
+    assert "nothere" in the_line(hf.cli("end", "one", "nothere", "two"), 3)
+    assert {"one", "two"}.isdisjoint(s["name"] for s in hf.ls())
+
+
+def test_a_session_is_addressed_by_name_id_and_unique_prefix(hf: Installation) -> None:
+    made = hf.new("addressed")
+    for text in ("addressed", made["id"], made["id"][:7]):
+        assert hf.ok("who", text, "--json").json["id"] == made["id"]
+    for text in ("", "nothere", made["id"] + "x", "A" * 5000, "\x1b[31m", "../x"):
+        assert the_error(hf.cli("who", text, "--json"), 3)
+        assert "\x1b" not in hf.cli("who", text).err
+    hf.ok("end", "addressed")
+
+
+# ---------------------------------------------------------------- send, view, read, who
+
+def test_send_types_text_and_keys(hf: Installation) -> None:
+    hf.ready("typed")
+    assert hf.ok("send", "typed", "echo $((6*7))").out == ""
+    sent = hf.ok("send", "typed", "--enter", "--json").json
+    assert sent["bytes"] == 1 and sent["ref"].startswith(f"hf:{sent['id']}@1#")
+    hf.ok("wait", "typed", "--for", "text:(?m)^42$", "--timeout", "20")
+    hf.ok("wait", "typed", "--for", "idle", "--timeout", "20")
+    hf.ok("send", "typed", "echo up", "--key", "Home", "--key", "C-k", "--key", "Up", "--key", "Enter")
+    eventually(lambda: hf.screen("typed").split("\n").count("42") == 2, "the line before, again")
+    hf.ok("send", "typed", "-", stdin="echo from-stdin\r".encode())
+    hf.ok("wait", "typed", "--for", "text:(?m)^from-stdin$", "--timeout", "20")
+    the_error(hf.cli("send", "typed", "--json"), 2)
+    assert "Escape" in the_error(hf.cli("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
+    the_error(hf.cli("send", "nothere", "x", "--json"), 3)
+    hf.ok("end", "typed")
+
+
+def test_send_refuses_a_line_that_the_terminal_would_cut(hf: Installation) -> None:
+    hf.new("canon", "--", "cat")
+    hf.ok("wait", "canon", "--for", "input", "--timeout", "20")
+    error = the_error(hf.cli("send", "canon", "x" * 5000, "--json"), 7)
+    assert "4095" in error["message"] and "run" in error["recover"]
+    hf.ok("end", "canon")
+
+
+def test_send_paste_is_bracketed_when_the_program_asked_for_it(hf: Installation) -> None:
+    hf.new("paste", "--", "sh", "-c", "stty raw -echo; printf '\\033[?2004hready'; dd bs=1 count=18 2>/dev/null | od -An -c; read x")
+    hf.ok("wait", "paste", "--for", "text:ready", "--timeout", "20")
+    hf.ok("send", "paste", "two\nli", "--paste")
+    hf.ok("wait", "paste", "--for", r"text:2   0   0   ~   t   w   o  \\n", "--timeout", "20")
+    hf.ok("end", "paste")
+
+
+def test_view_formats(hf: Installation) -> None:
+    hf.new("looked", "--", "sh", "-c", r"printf '\033]0;a title\007plain \033[31mred\033[0m\n\033[?2004h'; read x")
+    hf.ok("wait", "looked", "--for", "text:red", "--timeout", "20")
+    assert hf.ok("view", "looked").raw == b"plain red\n"
+    assert b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
+    body = hf.ok("view", "looked", "--format", "json").json
+    assert body == {**hf.ok("view", "looked", "--json").json}
+    assert body.keys() >= hf_view_keys()
+    assert body["cursor"] == {"x": 0, "y": 1, "visible": True} and body["title"] == "a title" and body["alternate"] is False
+    assert body["modes"]["bracketed_paste"] is True and body["lines"][0].rstrip() == "plain red" and len(body["lines"]) == 24
+    assert body["waiting"]["for"] == "input" and body["waiting"]["foreground"]
+    the_error(hf.cli("view", "looked", "--format", "pdf", "--json"), 2)
+    hf.ok("end", "looked")
+
+
+def test_view_history_of_many_wide_lines_arrives(hf: Installation) -> None:
+    """10 MB of scrollback is more than one frame may carry: the newest lines come, the answer is not refused."""
+    hf.new("wide", "--size", "1000x24", "--", "sh", "-c", "i=0; while [ $i -lt 9000 ]; do printf '%0999d\\n' $i; i=$((i+1)); done; echo end; read x")
+    hf.ok("wait", "wide", "--for", "text:(?m)^end$", "--timeout", "30")
+    body = hf.ok("view", "wide", "--json", "--history", "9000").json
+    assert body["history"][-1].strip("0") and len(body["history"]) > 1000
+    numbers = [int(line) for line in body["history"]]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[-1] >= 8900
+    hf.ok("end", "wide")
+
+
+def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
+    """Raw means raw: also what viewers' terminals must not see."""
+    wanted = b"one\r\ntwo \x1b[c\x1b[6n\x1b]52;c;eA==\x07\xff\xfe three\r\n"
+    (hf.user / "raw").write_bytes(wanted.replace(b"\r\n", b"\n"))
+    hf.new("raw", "--", "sh", "-c", "stty -echo; cat raw; read x; read x; echo more")
+    hf.ok("wait", "raw", "--for", "text:three", "--timeout", "20")
+    assert hf.ok("read", "raw").raw == wanted
+    assert hf.ok("read", "raw", "--from", "5").raw == wanted[5:]
+    records = hf.ok("read", "raw", "--json").records
+    assert b"".join(base64.b64decode(r["data"]) for r in records) == wanted
+    assert records[0]["offset"] == 0 and records[-1]["end"] == len(wanted) and all(r["gap"] is None for r in records)
+    the_error(hf.cli("read", "raw", "--from", "99999", "--json"), 2)
+    the_error(hf.cli("read", "raw", "--from", "-1", "--json"), 2)
+    follower = hf.start("read", "raw", "--follow")
+    assert follower.stdout is not None
+    assert follower.stdout.read(len(wanted)) == wanted
+    hf.ok("send", "raw", "\r\r")
+    rest, _ = follower.communicate(timeout=30)
+    assert rest == b"more\r\n" and follower.returncode == 0
+
+
+def test_s5_read_of_what_rolled_off_is_lost_and_says_the_range(fresh: Installation) -> None:
+    fresh.configure("[session]\nring_bytes = 65536\n")
+    fresh.new("rolls", "--", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; read x")
+    fresh.ok("wait", "rolls", "--for", "text:(?m)^end$", "--timeout", "20")
+    kept = eventually(lambda: (o := fresh.get("rolls")["output"])["start"] > 0 and o, "the ring to roll")
+    result = fresh.cli("read", "rolls", "--from", "0")
+    assert f"0 to {kept['start']}" in the_line(result, 6)
+    assert len(result.raw) == kept["end"] - kept["start"]
+    result = fresh.cli("read", "rolls", "--from", "0", "--json")
+    assert result.rc == 6
+    assert result.records[0]["gap"] == {"start": 0, "end": kept["start"]}
+    assert result.records[-1]["error"]["code"] == 6
+    whole = fresh.ok("read", "rolls").raw
+    assert len(whole) == kept["end"] - kept["start"]
+
+
+def test_who_shows_operators_and_turn(hf: Installation) -> None:
+    hf.ready("who")
+    assert hf.ok("who", "who").out == "nobody is attached\nturn: free\n"
+    terminal = hf.attach("who", size=(90, 25))
+    terminal.expect(r"\$ ")
+    body = hf.ok("who", "who", "--json").json
+    assert [(o["operator"], o["modality"], o["observe"], o["size"]) for o in body["operators"]] == [
+        ("tester", "cli", False, {"cols": 90, "rows": 25})]
+    assert body["turn"] is None
+    terminal.send("x")
+    terminal.expect("x")
+    out = hf.ok("who", "who").out
+    assert "tester" in out and "90x25" in out and "turn: tester" in out
+    terminal.leave()
+    hf.ok("end", "who")
+
+
+# ---------------------------------------------------------------- turn, identity
+
+def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installation) -> None:
+    fresh.configure("[turn]\nidle_s = 600\n")
+    fresh.new("contended", "--", "cat")
+    fresh.ok("--as", "ann", "send", "contended", "a")
+    error = the_error(fresh.cli("--as", "bob", "send", "contended", "b", "--json"), 4)
+    assert error["name"] == "turn_held" and "ann" in error["message"] and error["retry_safe"] is True
+    assert "ann" in the_line(fresh.cli("send", "contended", "b", env={"HOLDFAST_AS": "bob"}), 4)
+    assert the_error(fresh.cli("turn", "contended", "take", "--as", "bob", "--json"), 4)
+    assert fresh.ok("--as=ann", "turn", "contended", "release").out == "the turn is free\n"
+    assert fresh.ok("turn", "contended", "take", "--as", "bob").out == "the turn is bob's\n"
+    fresh.ok("--as", "bob", "send", "contended", "b")
+    for bad in ("", "-x", "a b", "é", "x" * 65):
+        assert fresh.cli("--as", bad, "ls").rc == 2, bad
+    assert fresh.cli("--as").rc == 2
+
+
+def test_a2_the_turn_lapses_after_the_configured_time(fresh: Installation) -> None:
+    fresh.configure("[turn]\nidle_s = 0.3\n")
+    fresh.new("lapses", "--", "cat")
+    fresh.ok("--as", "ann", "send", "lapses", "a")
+    eventually(lambda: fresh.cli("--as", "bob", "send", "lapses", "b").rc == 0, "the turn to lapse", 10)
+
+
+# ---------------------------------------------------------------- events, resolve
+
+def test_s9_every_change_is_an_event(hf: Installation) -> None:
+    made = hf.new("eventful", "--", "sh", "-c", "exit 5")
+    hf.ok("wait", "eventful", "--for", "exit", "--timeout", "20")
+    events = eventually(lambda: (e := hf.ok("events", "eventful", "--json").records) and e[-1]["event"] == "session.exited" and e, "the end")
+    assert [e["event"] for e in events] == ["session.started", "session.exited"]
+    assert all(e["session"] == made["id"] and e["time"] and e["number"] for e in events)
+    assert events[-1]["exit_code"] == 5 and (events[-1]["before"], events[-1]["after"]) == ("detached", "ended")
+    assert "session.exited" in hf.ok("events", "eventful").out
+    assert len(hf.ok("events", "--limit", "1", "--json").records) == 1
+    the_error(hf.cli("events", "nothere", "--json"), 3)
+
+
+def test_events_follow_misses_nothing_between_history_and_live(hf: Installation) -> None:
+    follower = hf.start("events", "--follow", "--json")
+    assert follower.stdout is not None
+    first = json.loads(follower.stdout.readline())
+    made = [hf.new(f"follow-{i}") for i in range(3)]
+    hf.ok("end", *(m["id"] for m in made))
+    numbers, seen = [first["number"]], []
+    while len([e for e in seen if e["event"] == "session.exited" and e["session"] in {m["id"] for m in made}]) < 3:
+        seen.append(json.loads(follower.stdout.readline()))
+        numbers.append(seen[-1]["number"])
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "an event is missing or doubled"
+
+
+def test_s8_references_resolve_to_live_ended_or_unknown(hf: Installation) -> None:
+    made = hf.new("refd", "--", "cat")
+    sent = hf.ok("send", "refd", "x", "--json").json
+    ref = made["ref"]
+    live = hf.ok("resolve", ref, "--json").json
+    assert live["known"] and live["state"] == "live" and live["session"]["id"] == made["id"]
+    assert "live, here" in hf.ok("resolve", ref).out
+    assert hf.ok("resolve", sent["ref"], "--json").json["act"] == "applied"
+    eventually(lambda: hf.get("refd")["output"]["end"] >= 1, "echo")
+    assert hf.ok("resolve", f"{ref}:0-1", "--json").json["kept"] is True
+    assert hf.ok("resolve", f"{ref}:0-999999", "--json").json["kept"] is False
+    assert hf.ok("resolve", f"hf:{made['id']}@7", "--json").json["state"] == "another incarnation"
+    hf.ok("end", "refd")
+    ended = hf.ok("resolve", ref, "--json").json
+    assert ended["state"] == "ended" and ended["exit_code"] == 129
+    assert "ended with 129" in hf.ok("resolve", ref).out
+    hf.ok("forget", "refd")
+    unknown = hf.cli("resolve", ref, "--json")
+    assert unknown.rc == 3 and unknown.json["known"] is False
+    assert "not known any more" in hf.cli("resolve", ref).out
+    for bad in ("", "hf:", "hf:short", f"{ref}#", f"{ref}:9-3", "x" * 9000):
+        the_error(hf.cli("resolve", bad, "--json"), 2)
+
+
+# ---------------------------------------------------------------- doctor, config
+
+def test_doctor_says_what_why_and_how(hf: Installation) -> None:
+    findings = hf.ok("doctor", "--json").json
+    items = findings if isinstance(findings, list) else findings["findings"]
+    assert len(items) > 5
+    assert "\x1b" not in hf.ok("doctor").out
+
+
+def test_config_show_prints_values_and_where_they_come_from(fresh: Installation) -> None:
+    assert "does not exist" in fresh.ok("config", "show").out
+    fresh.configure('[attach]\nprefix = "C-b"\n')
+    values = {v["key"]: v for v in fresh.ok("config", "show", "--json").json}
+    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(fresh.home / "config.toml")
+    assert values["turn.idle_s"]["source"] == "default"
+    assert "from the file" in fresh.ok("config", "show").out
+    the_error(fresh.cli("config", "show", "--bogus", "--json"), 2)
+    the_error(fresh.cli("config", "set", "--json"), 2)
+
+
+# ---------------------------------------------------------------- the frame around all commands
+
+def test_every_command_has_help_with_an_example(hf: Installation) -> None:
+    for name in COMMANDS:
+        shown = hf.ok(name, "--help").out
+        assert "example" in shown and "holdfast" in shown.split("example")[1], name
+        assert hf.ok("help", name).out == shown
+    overview = hf.ok("--help").out
+    assert all(re.search(rf"^  {name} ", overview, re.M) for name in COMMANDS)
+    assert hf.ok("--version").out == f"holdfast {__version__}\n"
+
+
+def test_usage_errors_are_typed(hf: Installation) -> None:
+    assert "did you mean attach" in the_line(hf.cli("atach"), 2)
+    assert the_error(hf.cli("atach", "--json"), 2)["name"] == "usage"
+    for args in (("rename", "one"), ("wait", "s"), ("who",), ("read", "s", "--from", "x"), ("turn", "s", "grab"), ("ls", "extra")):
+        the_line(hf.cli(*args), 2)
+        the_error(hf.cli(*args, "--json"), 2)
+    empty = hf.cli()
+    assert empty.rc == 2 and "usage: holdfast" in empty.out + empty.err
+
+
+def test_output_that_nobody_reads_is_not_an_error(hf: Installation) -> None:
+    process = hf.start("--help")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=30) in (0, -13)
+
+
+def test_output_that_cannot_be_written_is_a_typed_error(hf: Installation) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(hf.argv(("--help",)), stdout=full, stderr=subprocess.PIPE, env=hf.env)
+    assert done.returncode == 5 and b"Traceback" not in done.stderr and b"No space left" in done.stderr
+
+
+def test_odd_bytes_in_names_and_directories_do_not_break_listings(hf: Installation, tmp_path: Path) -> None:
+    odd = os.fsencode(tmp_path) + b"/\xff\x1b[31m \n'\"$(x)"
+    os.mkdir(odd)
+    done = subprocess.run(hf.argv(("new", "odd", "--json", "--cwd", odd)), capture_output=True, env=hf.env)
+    assert done.returncode == 0, done.stderr
+    assert os.readlink(f"/proc/{json.loads(done.stdout)['pid']}/cwd".encode()) == odd
+    assert os.fsencode(hf.get("odd")["cwd"]) == odd
+    assert "\x1b" not in hf.ok("ls").out
+    latin = hf.ok("ls", "--json", env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    assert any(s["name"] == "odd" for s in latin.json)
+    hf.ok("end", "odd")
+
+
+@pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 6, 7, 124, 255])
+def test_each_exit_code_of_the_surface_is_provoked_somewhere(code: int) -> None:
+    """The codes are a promise: a test of this directory asserts each one."""
+    text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_*.py"))
+    patterns = {0: r"\.ok\(", 255: r"255"}
+    assert re.search(patterns.get(code, rf"the_(?:error|line)\((?:[^()]|\([^()]*\))*, {code}\b"), text), code
