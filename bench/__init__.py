@@ -1,20 +1,25 @@
 """Side-by-side measurements of terminal-session tools, Holdfast among them, in one run on one machine.
 
-    python -m bench                                                        # every tool found, every measure
+    python -m bench                                   # every tool found, every measure
     python -m bench --peers raw,tmux,holdfast --only echo,bulk_plain_1 --rounds 5 --mb 50 --out docs/figures
-    python -m bench --peers raw,holdfast --tree before=/path/to/other/src  # two source trees of Holdfast in one run
-    python -m bench.profile                                                # where Holdfast's own time goes
+    python -m bench --peers raw,holdfast --tree before=OTHER/src     # two source trees of Holdfast in one run
+    python -m bench.profile                           # where Holdfast's own time goes
 
-Why it is built this way. Absolute numbers of a shared machine are worth little: within one run the bare terminal itself spread by a
-factor of two. So a round measures each tool once, in shuffled order; a ratio is taken against the bare terminal (or tmux) *of the same
-round*; and what is reported is the median of those ratios, with their spread beside it. Differences below the spread
-are not differences.
+Why it is built this way. Absolute numbers of a shared machine are worth little: within one run the bare
+terminal itself spread by a factor of two. So a round measures each tool once, in shuffled order; a ratio is
+taken against the bare terminal (or tmux) *of the same round*; and what is reported is the median of those
+ratios, with their spread beside it. Differences below the spread are not differences.
 
-    terminal.py   a program in a terminal of its own, and reading it       programs.py   what runs inside the sessions
-    peers.py      one adapter per tool                                     processes.py  memory, CPU and wake-ups from /proc
-    measures.py   what is measured: quickness, throughput                  standing.py   ... memory, idling, survival
-    targets.py    the figures to reach, in one table, and the verdicts     report.py     tables and JSON
-    profile.py    Holdfast's hops, one by one
+    terminal.py    a program in a terminal of its own, and reading it
+    peers.py       one adapter per tool
+    programs.py    what runs inside the sessions
+    measures.py    what is measured: quickness and throughput
+    standing.py    ... memory, idling, survival
+    processes.py   memory, CPU and wake-ups from /proc
+    targets.py     the figures to reach, in one table, and the verdicts
+    report.py      tables and JSON
+    profile.py     Holdfast's hops, one by one
 
-Every process that an adapter starts carries BENCH_TAG in its environment, so finding and ending them never guesses by name.
+Every process that an adapter starts carries BENCH_TAG in its environment, so finding and ending them never
+guesses by name.
 """

@@ -20,6 +20,7 @@ from bench.measures import Bench, Sizes, Values
 from bench.terminal import ClientEnded, TooLong
 
 PR_SET_CHILD_SUBREAPER = 36
+Maker = Callable[[int | None], peers.Peer]       # from the scrollback asked for to an adapter
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _rounds(measure: Measure, name: str, makers: dict[str, Callable[[int | None], peers.Peer]], bench: Bench,
+def _rounds(measure: Measure, name: str, makers: dict[str, Maker], bench: Bench,
             count: int) -> tuple[list[dict[str, Values]], int]:
     """The rounds of one measure. The tools stay up between them, each with one idle session."""
     up: list[peers.Peer] = []
@@ -106,9 +107,9 @@ def _rounds(measure: Measure, name: str, makers: dict[str, Callable[[int | None]
     return rounds, failed
 
 
-def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Callable[[int | None], peers.Peer]]:
+def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Maker]:
     """Label -> what makes that tool's adapter; those not installed are named and left out."""
-    makers: dict[str, Callable[[int | None], peers.Peer]] = {}
+    makers: dict[str, Maker] = {}
     known = [cls.name for cls in peers.ALL]
     for unknown in [w for w in wanted or () if w not in known]:
         print(f"no such tool: {unknown}; there are {', '.join(known)}", file=sys.stderr)
@@ -124,25 +125,33 @@ def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Callable[[i
     return makers
 
 
-def _tree_maker(label: str, path: str) -> Callable[[int | None], peers.Peer]:
+def _tree_maker(label: str, path: str) -> Maker:
     return lambda scrollback: peers.Holdfast(scrollback, path, label)
 
 
 def _arguments() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="python -m bench", description="terminal-session tools side by side, in one run")
-    p.add_argument("--peers", metavar="A,B", help=f"which tools (default: all installed): {','.join(c.name for c in peers.ALL)}")
-    p.add_argument("--tree", metavar="LABEL=SRC", action="append", default=[], help="Holdfast from another source tree, as one more tool")
+    known = ",".join(c.name for c in peers.ALL)
+    p.add_argument("--peers", metavar="A,B", help=f"which tools (default: all installed): {known}")
+    p.add_argument("--tree", metavar="LABEL=SRC", action="append", default=[],
+                   help="Holdfast from another source tree, as one more tool")
     p.add_argument("--only", metavar="A,B", help=f"which measures: {','.join(MEASURES)}")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", metavar="FILE", help="writes FILE.md and FILE.json")
     helps: dict[str, str] = {
-        "mb": "size of bulk output (8 viewers and stall: half of it)", "keys": "keystrokes per round of echo",
-        "lines": "scrollback before a reattach", "viewers": "how many `8 viewers` are", "sessions": "idle sessions for memory",
-        "kills": "clients killed for survival", "idle_s": "how long idling is watched",
-        "away_s": "seconds between the loss of a client and its return"}
+        "mb": "size of bulk output (8 viewers and stall: half of it)",
+        "keys": "keystrokes per round of echo",
+        "lines": "scrollback before a reattach",
+        "viewers": "how many `8 viewers` are",
+        "sessions": "idle sessions for memory",
+        "kills": "clients killed for survival",
+        "idle_s": "how long idling is watched",
+        "away_s": "seconds between the loss of a client and its return",
+    }
     defaults: dict[str, Any] = asdict(Sizes())
     for name, value in defaults.items():
-        p.add_argument(f"--{name.replace('_', '-')}", dest=name, type=type(value), default=value, help=f"{helps[name]} (default {value:g})")
+        p.add_argument(f"--{name.replace('_', '-')}", dest=name, type=type(value), default=value,
+                       help=f"{helps[name]} (default {value:g})")
     return p
 
 

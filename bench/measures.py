@@ -1,31 +1,47 @@
 """What is measured of quickness and throughput. Memory, idling and survival are in standing.py.
 
-A measure takes a tool and gives {metric: value}; None as a value means "not within the limit", no metric at all means "does not apply".
+A measure takes a tool and gives {metric: value}. None as a value means "not within the limit"; a metric that
+is not there does not apply.
 
     echo              one byte typed into an attached client until it comes back
-    bulk_KIND_N       a file of log lines, printed to N viewers, until the last one saw its end; N=0: until the program is done
-    create[_cold]     from the start of `create and attach` to a visible prompt; with the tool running, or nothing of it
-    reattach_KIND     a client comes back to a full-screen program with 50,000 lines behind it, until first and last row are there
+    bulk_KIND_N       a file of log lines printed to N viewers, until the last one saw its end;
+                      N=0: until the program is done
+    create[_cold]     from the start of `create and attach` to a visible prompt; with the tool running, or
+                      nothing of it
+    reattach_KIND     a client comes back to a full-screen program with 50,000 lines behind it, until first
+                      and last row are there
     stall             a flood to one viewer that reads, beside one that stopped reading
 
-Pitfalls met on the way here: a viewer is only known to be attached when it has shown something typed after it came (dtach does not
-repeat what was printed before); a tool that re-renders sends about as many bytes as the program wrote, so the share of
-bytes alone proves no delivery and the bytes themselves are compared; the first row and the last one being there does not make the
-screen between them right, so another emulator looks at it.
+Pitfalls met on the way here. A viewer is only known to be attached when it has shown something typed after it
+came (dtach does not repeat what was printed before). A tool that re-renders sends about as many bytes as the
+program wrote, so their number proves no delivery: the bytes themselves are compared. First and last row being
+there does not make the screen between them right: another emulator looks at it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from bench import programs
 from bench.peers import Peer
-from bench.terminal import COLS, ROWS, ClientEnded, Signal, Terminal, TooLong, deadline, read_until, read_until_quiet
+from bench.terminal import (
+    COLS,
+    ROWS,
+    ClientEnded,
+    Signal,
+    Terminal,
+    TooLong,
+    deadline,
+    read_until,
+    read_until_quiet,
+)
 
 Values = dict[str, float | None]
 
@@ -121,7 +137,7 @@ def echo(peer: Peer, bench: Bench) -> Values:
     finally:
         ready.close()
     times.sort()
-    return {"p50_us": times[len(times) // 2] * 1e6, "p90_us": times[int(len(times) * 0.9)] * 1e6}
+    return {f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)}    # 10: least disturbed by others
 
 
 def keystrokes(terminal: Terminal, count: int) -> list[float]:
@@ -154,7 +170,8 @@ class Flood:
     exact: bool | None           # whether all of them got exactly that, byte for byte
 
 
-def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped: int = 0, seconds: float = FLOOD_S) -> Flood:
+def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped: int = 0,
+          seconds: float = FLOOD_S) -> Flood:
     path, written, expected = bench.data(ansi, mb)
     go_path = os.path.join(bench.dir, "go")
     with contextlib.suppress(FileNotFoundError):
@@ -163,7 +180,8 @@ def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped
     done = bench.fifo("done")
     watched = viewers + stopped > 0
     try:
-        with session(peer, programs.flood(path, go_path, done.path, watched), viewers + stopped) as (_, terminals):
+        argv = programs.flood(path, go_path, done.path, watched)
+        with session(peer, argv, viewers + stopped) as (_, terminals):
             if watched:
                 greet(terminals, b"\n", programs.READY)
                 terminals[0].send(b"go\n")
@@ -178,8 +196,8 @@ def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped
                 return Flood(written, done.wait(seconds) - begin, None, None, None)
             seen = read_until(reading, [programs.END.encode()], seconds)
             shown = [t.shown().partition(programs.END.encode())[0] for t in reading]
-            return Flood(written, done.wait(seconds) - begin, seen - begin, min(len(s) for s in shown) / len(expected),
-                         all(s == expected for s in shown))
+            least = min(len(s) for s in shown) / len(expected)
+            return Flood(written, done.wait(seconds) - begin, seen - begin, least, all(s == expected for s in shown))
     finally:
         done.close()
         os.unlink(go_path)
@@ -193,7 +211,8 @@ def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
         mb = bench.sizes.mb / 2 if viewers > 1 else bench.sizes.mb
         got = flood(peer, bench, ansi, mb, count if peer.keeps_sessions else 1)
         if viewers == 0:
-            return {"MBps": got.written / 1e6 / (got.done_s if peer.keeps_sessions else got.seen_s or got.done_s)}
+            took = got.done_s if peer.keeps_sessions else got.seen_s
+            return {"MBps": got.written / 1e6 / (took or got.done_s)}
         assert got.seen_s is not None and got.received is not None
         return {"MBps": got.written / 1e6 / got.seen_s, "received": got.received, "exact": float(bool(got.exact))}
     return run
@@ -243,7 +262,8 @@ def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
         if not peer.keeps_sessions:
             return _show_picture(peer, bench, marks)
         ready, name = bench.fifo("ready"), f"b{uuid.uuid4().hex[:8]}"
-        terminal = peer.create(name, programs.screen(bench.sizes.lines, mode, ready.path))    # the first client sizes the screen
+        argv = programs.screen(bench.sizes.lines, mode, ready.path)
+        terminal = peer.create(name, argv)                  # the first client gives the screen its size
         try:
             read_until([terminal], marks, ATTACH_S)
             ready.wait(ATTACH_S)
@@ -281,9 +301,9 @@ def _show_picture(peer: Peer, bench: Bench, marks: list[bytes]) -> Values:
 
 
 def _judge(shown: bytes) -> Values:
-    """Whether another emulator, given these bytes, has the program's screen; a tool may keep the last row for itself."""
+    """Whether another emulator has the program's screen after these bytes. A tool may use the last row itself."""
     try:
-        import avt
+        avt: Any = importlib.import_module("avt")
     except ImportError:
         return {}
 
@@ -293,4 +313,5 @@ def _judge(shown: bytes) -> Values:
         return [str(line.text).rstrip() for line in emulator.view()]
 
     got = rows_of(shown.decode("utf-8", "replace"))
-    return {"correct": float(any(got[:rows] == rows_of(programs.paint(rows, COLS))[:rows] for rows in (ROWS, ROWS - 1)))}
+    right = any(got[:n] == rows_of(programs.paint(n, COLS))[:n] for n in (ROWS, ROWS - 1))
+    return {"correct": float(right)}

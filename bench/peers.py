@@ -1,11 +1,11 @@
-"""One adapter per tool: starts a detached session, gives the command lines that create and attach, lists and ends sessions.
+"""One adapter per tool: starts, creates, attaches, lists and ends sessions.
 
-The measures know nothing else about a tool. Each adapter has a directory of its own for sockets, configuration and state, and an
-environment whose BENCH_TAG all its processes inherit; closing it leaves nothing behind.
+The measures know nothing else about a tool. Each adapter has a directory of its own for sockets, configuration
+and state, and an environment whose BENCH_TAG all its processes inherit; closing it leaves nothing behind.
 
-Holdfast is a Python program, and installed ones have their bytecode compiled. Where this harness runs, writing bytecode may be
-switched off, which would add 50 ms and more to every start that is measured; so the adapter gives it a bytecode cache of its own,
-filled before anything is timed.
+Holdfast is a Python program, and installed ones have their bytecode compiled. Where this harness runs, writing
+bytecode may be switched off, which would add 50 ms and more to every start that is measured. So the adapter
+gives it a bytecode cache of its own, filled before anything is timed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Peer(ABC):
 
     # ------------------------------------------------------------ what a tool gives
 
-    def configure(self) -> None:
+    def configure(self) -> None:  # noqa: B027 - most tools need less than all of these
         """Files and variables; starts nothing."""
 
     @abstractmethod
@@ -69,7 +69,7 @@ class Peer(ABC):
     def end(self, name: str) -> None:
         processes.kill_all([self.tag, f"BENCH_SESSION={name}"])
 
-    def shut_down(self) -> None:
+    def shut_down(self) -> None:  # noqa: B027
         """Stops a server, if there is one."""
 
     # ------------------------------------------------------------ what the measures call
@@ -78,7 +78,7 @@ class Peer(ABC):
         """The same tool with nothing running."""
         return type(self)(self.scrollback)
 
-    def warm_up(self) -> None:
+    def warm_up(self) -> None:  # noqa: B027
         """What has to happen once before anything is timed."""
 
     def attach(self, name: str) -> Terminal:
@@ -95,8 +95,9 @@ class Peer(ABC):
             shutil.rmtree(self.dir, ignore_errors=True)
 
     def command(self, argv: Sequence[str], session: str | None = None, check: bool = True) -> str:
-        done = subprocess.run(argv, env=self._of_session(session) if session else self.environ, stdin=subprocess.DEVNULL,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=COMMAND_S, check=False)
+        environ = self._of_session(session) if session else self.environ
+        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=COMMAND_S, check=False)
         text = done.stdout.decode("utf-8", "replace")
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(argv)[:200]} failed ({done.returncode}): {text[-500:]}")

@@ -1,7 +1,8 @@
-"""What processes cost, from /proc: memory by PSS, CPU by schedstat, wake-ups by context switches. All threads count.
+"""What processes cost, from /proc: memory by PSS, CPU by schedstat, wake-ups by context switches.
 
-PSS shares each page among those who map it, so the sum over a tool's processes is what the tool costs. Memory that is only held by a
-descriptor (a memfd nobody maps) appears in no PSS; it is counted apart, or a tool could hide its screens there.
+All threads count. PSS shares each page among those who map it, so the sum over a tool's processes is what the
+tool costs. Memory that only a descriptor holds (a memfd nobody maps) appears in no PSS; it is counted apart, or
+a tool could hide its screens there.
 """
 
 from __future__ import annotations
@@ -65,8 +66,18 @@ def cpu_ns(pids: Iterable[int]) -> int:
     return total
 
 
+def main_thread(pid: int) -> tuple[int, int]:
+    """(processor time so far in ns, wake-ups so far) of a process's first thread alone."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/schedstat") as f, open(f"/proc/{pid}/task/{pid}/status") as g:
+            cpu = int(f.read().split()[0])
+            return cpu, sum(int(line.split()[1]) for line in g if line.startswith("voluntary_ctxt_switches"))
+    except OSError:
+        return 0, 0
+
+
 def wakeups(pids: Iterable[int]) -> int:
-    """How often a thread gave up the processor to wait, and so was woken again. Being preempted is no wake-up of its own making."""
+    """How often a thread gave up the processor to wait, and so was woken again; being preempted does not count."""
     total = 0
     for pid in pids:
         for task in _tasks(pid):

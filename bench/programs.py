@@ -21,18 +21,20 @@ BLOCK_BYTES = 1 << 20
 NEWLINE = "\\n"            # as printf reads it
 TICK_S = 0.002
 REPAINT_S = 3.0
-IDLE = ("sleep", "86399")      # what an idle session runs; known by its argv, and no part of a tool's own memory
+IDLE = ("sleep", "86399")      # what an idle session runs; known by its argv, no part of a tool's own memory
 
-_WORDS = "request served from cache user session opened closed retry timeout ok failed compiling linking".split()
+_WORDS = ("request", "served", "from", "cache", "user", "session", "opened", "closed", "retry", "timeout", "ok",
+          "failed", "compiling", "linking")
 
 
 @functools.cache
 def block(ansi: bool, size: int = BLOCK_BYTES) -> bytes:
-    """About `size` bytes of log-like lines, the same every time; with colours, wide characters and some cursor movement if `ansi`."""
+    """About `size` bytes of log lines, always the same; `ansi`: with colours, wide characters, cursor movement."""
     dice, lines, total = random.Random(7), [], 0
     while total < size:
         words = " ".join(dice.choice(_WORDS) for _ in range(dice.randint(4, 14)))
-        stamp = f"2024-05-{dice.randint(1, 28):02} {dice.randint(0, 23):02}:{dice.randint(0, 59):02}:{dice.random() * 60:06.3f}"
+        day, hour, minute = dice.randint(1, 28), dice.randint(0, 23), dice.randint(0, 59)
+        stamp = f"2024-05-{day:02} {hour:02}:{minute:02}:{dice.random() * 60:06.3f}"
         level, module = dice.choice(("INFO", "WARN", "ERROR")), f"mod{dice.randint(1, 99)}"
         if not ansi:
             line = f"{stamp} {level} {module}: {words}"
@@ -41,7 +43,8 @@ def block(ansi: bool, size: int = BLOCK_BYTES) -> bytes:
             line = (f"\x1b[90m{stamp}\x1b[0m \x1b[1;{dice.randint(31, 36)}m{level}\x1b[0m "
                     f"\x1b[38;5;{dice.randint(16, 231)}m{module}\x1b[39m {words}")
             if kind < 0.2:
-                line += f" \x1b[48;2;{dice.randint(0, 255)};{dice.randint(0, 255)};{dice.randint(0, 255)}m \u2713 \u65e5\u672c \x1b[0m"
+                colour = ";".join(str(dice.randint(0, 255)) for _ in range(3))
+                line += f" \x1b[48;2;{colour}m \u2713 \u65e5\u672c \x1b[0m"
             if kind < 0.1:
                 line = f"\r\x1b[K{line}\x1b[3D\x1b[4m...\x1b[24m"
         lines.append(line)
@@ -75,11 +78,12 @@ def prompt() -> list[str]:
 
 
 def flood(data: str, go: str, done: str, watched: bool) -> list[str]:
-    """Answers each line typed with READY until `go` is typed (so every viewer is known to be there); then waits for the fifo `go`,
-    prints the file, says so in the fifo `done`, and shows END."""
+    """Answers each line typed with READY until `go` is typed (so every viewer is known to be there); then waits for
+    the fifo `go`, prints the file, says so in the fifo `done`, and shows END, again and again: a tool may drop it."""
     handshake = f"while read -r x && [ \"$x\" != go ]; do {_say(READY, NEWLINE)}; done; " if watched else ""
-    return ["sh", "-c", f"{handshake}read -r x <{shlex.quote(go)}; cat {shlex.quote(data)}; echo done >{shlex.quote(done)}; "
-                        f"{_say(END.encode(), NEWLINE)}; exec sleep 600"]
+    data, go, done = (shlex.quote(path) for path in (data, go, done))
+    return ["sh", "-c", f"{handshake}read -r x <{go}; cat {data}; echo done >{done}; "
+                        f"while {_say(END.encode(), NEWLINE)}; do sleep 0.2; done"]
 
 
 def screen(lines: int, mode: str, ready: str) -> list[str]:
@@ -99,7 +103,7 @@ def _say(mark: bytes, end: str = "") -> str:
 # ---------------------------------------------------------------- running
 
 def run_screen(lines: int, mode: str, ready: str) -> None:
-    """Lines of scrollback, then a full-screen program. live: repaints when the size changes and now and then; static: never."""
+    """Lines, then a full screen. live: repaints when the size changes, and now and then; static: never."""
     for i in range(lines):
         sys.stdout.write(f"{i:6} the quick brown fox jumps over the lazy dog and goes on for a while\n")
 

@@ -1,4 +1,4 @@
-"""Tables and JSON of a run. Medians over rounds; a ratio to the bare terminal is the median of the ratios of single rounds."""
+"""Tables and JSON of a run: medians over rounds; a ratio is the median of the ratios of single rounds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.targets import NEVER, TARGETS, Reached, Rounds, Verdict, judge, values_of
 
-RATIOS = frozenset(("p50_us", "p90_us", "MBps", "ms"))     # metrics for which a ratio to the bare terminal says something
+RATIOS = frozenset(("p10_us", "p50_us", "p90_us", "MBps", "ms"))     # where a ratio to the bare terminal says something
 YARDSTICK = "raw"
 
 
@@ -32,8 +32,8 @@ def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
     """One measure: a row per tool."""
     metrics: list[str] = []
     for one in rounds:
-        for values in one.values():
-            metrics += [m for m in values if m not in metrics]
+        for of_tool in one.values():
+            metrics += [m for m in of_tool if m not in metrics]
     head = [h for m in metrics for h in ((m, "x raw", "from - to") if m in RATIOS else (m,))]
     lines = [f"### {title} ({len(rounds)} rounds)", "", f"| tool | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
     for tool in tools:
@@ -62,19 +62,21 @@ def verdict_table(found: Sequence[Verdict], tool: str) -> str:
         sign = ">=" if t.at_least else "<="
         words = str(v.reached) + (f" ({', '.join(v.broken)} broken)" if v.broken else "")
         spread = f"{number(v.low)} - {number(v.high)}" if v.rounds > 1 else "-"
-        lines.append(f"| {t.words} | {number(v.value)}{unit if v.value is not None else ''} | {spread} | {sign} {number(t.must)}{unit} "
+        measured = number(v.value) + (unit if v.value is not None else "")
+        lines.append(f"| {t.words} | {measured} | {spread} | {sign} {number(t.must)}{unit} "
                      f"| {sign} {number(t.aim)}{unit} | {words} |")
-    counts = {r: sum(v.reached is r for v in found) for r in Reached}
-    lines += ["", f"{counts[Reached.AIM]} at the aim, {counts[Reached.MUST]} at what must be, {counts[Reached.NO]} not reached."]
+    aim, must, no = (sum(v.reached is r for v in found) for r in (Reached.AIM, Reached.MUST, Reached.NO))
+    lines += ["", f"{aim} at the aim, {must} at what must be, {no} not reached."]
     return "\n".join(lines)
 
 
-def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds], judged: Sequence[str],
-             options: Mapping[str, Any]) -> str:
+def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds],
+             judged: Sequence[str], options: Mapping[str, Any]) -> str:
     parts = ["# Terminal-session tools side by side", "",
-             f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at the start. "
-             f"Bulk of {options['mb']:g} MB. Medians over rounds; `x raw` is the median of the ratios to a bare terminal of the same "
-             "round, then the lowest and the highest of them: differences within that range are none.", ""]
+             f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at "
+             f"the start. Bulk of {options['mb']:g} MB. Medians over rounds; `x raw` is the median of the ratios to a "
+             "bare terminal of the same round, then the lowest and the highest of them: differences within that "
+             "range are none.", ""]
     for tool in judged:
         parts += [verdict_table(verdicts(results, tool), tool), ""]
     for name, rounds in results.items():
@@ -82,10 +84,16 @@ def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[s
     return "\n".join(parts)
 
 
-def as_json(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds], judged: Sequence[str],
-            options: Mapping[str, Any]) -> str:
+def as_json(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds],
+            judged: Sequence[str], options: Mapping[str, Any]) -> str:
     """Each round's numbers (null: not within the limit), and the verdicts."""
-    found = {tool: [{"measure": v.target.measure, "metric": v.target.metric, "against": v.target.against, "must": v.target.must,
-                     "aim": v.target.aim, "value": None if v.value == NEVER else v.value, "rounds": v.rounds,
-                     "broken": list(v.broken), "reached": str(v.reached)} for v in verdicts(results, tool)] for tool in judged}
-    return json.dumps({"machine": before, "options": options, "tools": list(tools), "verdicts": found, "rounds": results}, indent=1)
+    found = {tool: [_plain(v) for v in verdicts(results, tool)] for tool in judged}
+    return json.dumps({"machine": before, "options": options, "tools": list(tools), "verdicts": found,
+                       "rounds": results}, indent=1)
+
+
+def _plain(v: Verdict) -> dict[str, Any]:
+    t = v.target
+    return {"measure": t.measure, "metric": t.metric, "against": t.against, "must": t.must, "aim": t.aim,
+            "value": None if v.value == NEVER else v.value, "rounds": v.rounds, "broken": list(v.broken),
+            "reached": str(v.reached)}

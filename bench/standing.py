@@ -1,8 +1,10 @@
-"""What is measured of tools that nobody looks at: memory, idle CPU, wake-ups; and whether a session survives its clients.
+"""What is measured of tools that nobody looks at: memory, idle CPU, wake-ups; and survival.
 
-    memory      PSS of the tool's own processes with 1, a quarter of, and all idle detached sessions; per session from the slope, so that
-                a server's fixed cost is not spread over them; then CPU and wake-ups of all of them while nobody is attached
-    survival    kill -9 of client after client while the session counts every 2 ms: alive, and how long it was ever held up
+    memory      PSS of the tool's own processes with 1, a quarter of, and all idle detached sessions; per
+                session from the slope, so that a server's fixed cost is not spread over them; then CPU and
+                wake-ups of all of them while nobody is attached
+    survival    kill -9 of client after client while the session counts every 2 ms: is it alive, and how
+                long was it ever held up
 
 The counter numbers its own log, so no gap in it proves anything; being alive and the pauses do.
 """
@@ -10,6 +12,7 @@ The counter numbers its own log, so no gap in it proves anything; being alive an
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 
@@ -61,8 +64,9 @@ def memory(peer: Peer, bench: Bench) -> Values:
         time.sleep(bench.sizes.idle_s)
         seconds = time.perf_counter() - begin
         values["idle_cpu_ms_per_s"] = (processes.cpu_ns(own) - cpu) / 1e6 / seconds
-        values["wakeups_per_s"] = (processes.wakeups(own) - woken) / seconds
-        values["wakeups_per_s_per_session"] = values["wakeups_per_s"] / started
+        per_s = (processes.wakeups(own) - woken) / seconds
+        values["wakeups_per_s"] = per_s
+        values["wakeups_per_s_per_session"] = per_s / started
         return values
     finally:
         fresh.close()
@@ -88,6 +92,6 @@ def survival(peer: Peer, bench: Bench) -> Values:
         alive = os.path.getsize(log) > before
     with open(log) as f:
         at = [float(line.split()[1]) for line in f.read().splitlines()[:-1]]
-    pauses = sorted(b - a for a, b in zip(at, at[1:], strict=False)) or [0.0]
-    return {"kills": float(kills), "alive": float(alive), "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3,
-            "longest_ms": pauses[-1] * 1e3}
+    pauses = sorted(b - a for a, b in itertools.pairwise(at)) or [0.0]
+    return {"kills": float(kills), "alive": float(alive),
+            "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3, "longest_ms": pauses[-1] * 1e3}

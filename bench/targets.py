@@ -1,8 +1,8 @@
 """The figures Holdfast is to reach, in one table, and how a verdict is formed from what was measured.
 
-A figure is a ratio to another tool of the same round, or an absolute value where the promise is one ("at once" is a matter
-of milliseconds, not of what others do). Some only count if a condition holds too: a rate at which bytes are dropped is no rate.
-Nothing here is a result; results come in as the rounds of a run.
+A figure is a ratio to another tool of the same round, or an absolute value where the promise is one ("at once"
+is a matter of milliseconds, not of what others do). Some count only if a condition holds too: a rate at which
+bytes are dropped is no rate. Nothing here is a result; results come in as the rounds of a run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from enum import StrEnum
 Rounds = Sequence[Mapping[str, Mapping[str, float | None]]]      # per round: tool -> metric -> value
 NEVER = float("inf")
 HELD_UP_SLOWDOWN = 3.0       # a viewer beside a stalled one that needs this much longer is held up, if not for ever
-ZERO_WAKEUPS = 0.005         # per session and second: "0" with room for a machine's own noise (one per session in 200 s)
+ZERO_WAKEUPS = 0.005         # per session and second: "0", with room for one in 200 s
 
 
 class Reached(StrEnum):
@@ -34,7 +34,7 @@ class Target:
     aim: float
     at_least: bool                 # or at most
     words: str
-    must_hold: tuple[tuple[str, float, bool], ...] = ()     # (metric, bound, at_least): conditions that hold in every round
+    must_hold: tuple[tuple[str, float, bool], ...] = ()     # (metric, bound, at_least), in every round
 
 
 _ALL_BYTES = (("exact", 1.0, True),)
@@ -49,10 +49,11 @@ TARGETS = (
     Target("bulk_plain_8", "MBps", "tmux", 1.0, 2.0, True, "bulk, 8 viewers, every byte to each", _ALL_BYTES),
     Target("reattach_live", "ms", None, 100.0, 40.0, False, "reattach to a correct screen, ms", _RIGHT_SCREEN),
     Target("reattach_static", "ms", None, 100.0, 40.0, False, "the same, program never repaints, ms", _RIGHT_SCREEN),
-    Target("stall", "slowdown", None, HELD_UP_SLOWDOWN, HELD_UP_SLOWDOWN, False, "a stalled viewer beside a reading one: slowdown",
-           (("held_up", 0.0, False), *_ALL_BYTES)),
+    Target("stall", "slowdown", None, HELD_UP_SLOWDOWN, HELD_UP_SLOWDOWN, False,
+           "slowdown by a stalled viewer beside", (("held_up", 0.0, False), *_ALL_BYTES)),
     Target("memory", "kb_per_session", None, 700.0, 300.0, False, "own memory per idle session, KB (PSS)"),
-    Target("memory", "wakeups_per_s_per_session", None, ZERO_WAKEUPS, ZERO_WAKEUPS, False, "idle: wake-ups per second and session"),
+    Target("memory", "wakeups_per_s_per_session", None, ZERO_WAKEUPS, ZERO_WAKEUPS, False,
+           "idle: wake-ups per second and session"),
 )
 
 

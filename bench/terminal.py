@@ -1,8 +1,8 @@
 """A program in a terminal of its own, as a terminal emulator would run it, and ways to read it.
 
-The reader is the harness itself, in Python, about 4 KiB a read: it is part of every figure, of the bare terminal's too, and that is
-why ratios are used. Reads block; a deadline is an alarm that raises, because a poll before each read would cost the bare terminal
-more than the tools behind it.
+The reader is the harness itself, in Python, about 4 KiB a read: it is part of every figure, of the bare
+terminal's too, and that is why ratios are used. Reads block; a deadline is an alarm that raises, because a poll
+before each read would cost the bare terminal more than the tools behind it.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Signal:
             os.unlink(path)
         os.mkfifo(path, 0o600)
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._keep = os.open(path, os.O_WRONLY | os.O_CLOEXEC)      # or a reader sees its end before the first writer came
+        self._keep = os.open(path, os.O_WRONLY | os.O_CLOEXEC)     # or its end would be seen before a writer came
 
     def wait(self, seconds: float) -> float:
         """Until the program wrote to it. Gives the time of that moment."""

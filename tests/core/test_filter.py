@@ -38,7 +38,8 @@ def csi_stands_for(body: bytes, final: bytes) -> bytes | None:
         return b""
     if name == " t":
         operation = int(re.split(rb"[:;]", parameters)[0] or 0)
-        return b"" if operation in (4, 8, 9, 10, 11, 13, 14, 15, 16, 18, 19, 20, 21) or operation > 23 else None
+        reports, resizes = (11, 13, 14, 15, 16, 18, 19, 20, 21), (4, 8, 9, 10)
+        return b"" if operation in reports + resizes or operation > 23 else None
     if name in ("? h", "? r"):
         modes = parameters.split(b";")
         silent = [mode for mode in modes if not re.fullmatch(rb"0*20(33|48)", mode)]
@@ -96,7 +97,8 @@ def apc_passes(head: bytes, whole: bool) -> bool | None:
         if b";" not in head and not whole:
             return None
         header = head.split(b";")[0]
-        return header[:1] == b"G" and all(0x20 <= b < 0x7F for b in header) and b"a=q" not in header[1:].split(b",")
+        well_formed = header[:1] == b"G" and all(0x20 <= b < 0x7F for b in header)
+        return well_formed and b"a=q" not in header[1:].split(b",")
     if plain.startswith(b"25a1"):
         return False
     return None if not whole and b"25a1".startswith(plain) else True
@@ -157,7 +159,8 @@ class Reference:
     def nul_after_half(self) -> None:
         for length in (1, 2, 3):
             lead = self.out[-length] if len(self.out) >= length else 0
-            wanted = 2 if 0xC2 <= lead <= 0xDF else 3 if 0xE0 <= lead <= 0xEF else 4 if 0xF0 <= lead <= 0xF4 else 0
+            leads = ((0xC2, 0xDF), (0xE0, 0xEF), (0xF0, 0xF4))
+            wanted = sum(2 + i for i, (low, high) in enumerate(leads) if low <= lead <= high)
             if wanted > length and all(0x80 <= b <= 0xBF for b in self.out[len(self.out) - length + 1 :]):
                 self.out.append(0)
                 return
@@ -312,7 +315,8 @@ class Reference:
             self.link_open = bool(passes and uri)
         if not passes:
             if self.opener == ord("P"):
-                executed = bytes(b for b in self.sequence[: self.sequence.index(ord("P"))] if b < 0x20 and b != 0x1B)
+                before_opener = self.sequence[: self.sequence.index(ord("P"))]
+                executed = bytes(b for b in before_opener if b < 0x20 and b != 0x1B)
             self.remove(executed)
             return False
         body = bytes(self.body)
@@ -628,7 +632,8 @@ class Answering:
 
     def _set(self, option: str, value: Any) -> None:
         self._alive.append(value)
-        assert lib.ghostty_terminal_set(self.terminal._t[0], getattr(lib, f"GHOSTTY_TERMINAL_OPT_{option}"), value) == 0
+        number = getattr(lib, f"GHOSTTY_TERMINAL_OPT_{option}")
+        assert lib.ghostty_terminal_set(self.terminal._t[0], number, value) == 0
 
     @staticmethod
     def _size(_terminal: Any, _data: Any, out: Any) -> bool:
@@ -822,7 +827,8 @@ def test_bound_on_what_is_held_back(size: int) -> None:
             assert viewer.pending < MAX_HELD_BYTES
         assert out + viewer.flush() == Reference.run(stream)
         assert out.endswith(b"end")
-    assert through(b"\x1b[" + b"1" * MAX_HELD_BYTES + b"n") == b"\x1b[" + b"1" * (MAX_HELD_BYTES - 2) + ST + b"11n"
+    as_far_as_it_goes = b"\x1b[" + b"1" * (MAX_HELD_BYTES - 2)
+    assert through(as_far_as_it_goes + b"11n") == as_far_as_it_goes + ST + b"11n"
     assert through(b"\x1b]4;1;" + b"x" * MAX_HELD_BYTES + b"\x07ok") == b"ok"
 
 
@@ -927,8 +933,9 @@ def test_every_sequence_that_the_terminal_answers_is_removed() -> None:
     ]
     shapes += [b"\x1b[?%d%s" % (mode, setting) for mode in range(3000) for setting in (b"h", b"r")]
     shapes += [ESC + i + bytes((final,)) + ST for i in intermediates for final in range(0x30, 0x7F)]
-    shapes += [b"\x1bP" + i + bytes((final,)) + b"m" + ST for i in intermediates for final in range(0x40, 0x7F)]
-    shapes += [b"\x1b]%d;%s\x07" % (n, q) for n in range(6000) for q in (b"?", b"1;?", b"foreground=?", b"t=q")]
+    shapes += [b"\x1bP%b%cm\x1b\\" % (i, final) for i in intermediates for final in range(0x40, 0x7F)]
+    asking = (b"?", b"1;?", b"foreground=?", b"t=q")
+    shapes += [b"\x1b]%d;%s\x07" % (number, question) for number in range(6000) for question in asking]
     terminal, answered = Answering(), 0
     for shape in shapes:
         terminal.replies.clear()

@@ -14,6 +14,7 @@ from holdfast.core.letterbox import FOLLOW_DIVISOR, MAX_TITLE, MIN_VIEW, Cell, F
 
 RED, BLUE_ON_WHITE = b"\x1b[31m", b"\x1b[1;34;47m"
 ALPHABET = (*"abcXYZ019 .#", "é", "ß", "日", "本", "ｗ", "😀", "e\u0301", " ", " ")
+Point = tuple[int, int]
 WIDE = frozenset("日本ｗ😀")
 
 
@@ -28,9 +29,7 @@ def line(text: str, sgr: bytes = b"") -> Line:
     return tuple(cells)
 
 
-def frame(
-    *lines: str, cursor: tuple[int, int] = (0, 0), visible: bool = True, cols: int = 10, rows: int = 4
-) -> Frame:
+def frame(*lines: str, cursor: Point = (0, 0), visible: bool = True, cols: int = 10, rows: int = 4) -> Frame:
     return Frame(cols, rows, *cursor, visible, tuple(line(text) for text in lines), "")
 
 
@@ -85,7 +84,7 @@ class Viewer:
         return [row.rstrip() for row in rows] + [""] * (self.terminal.size[1] - len(rows))
 
     @property
-    def cursor(self) -> tuple[int, int] | None:
+    def cursor(self) -> Point | None:
         return self.terminal.cursor if self.terminal.mode(25) else None
 
     def check(self, shown: Frame) -> None:
@@ -266,7 +265,7 @@ def test_one_synchronized_update_without_clearing_or_scrolling() -> None:
 
 
 @pytest.mark.parametrize("size", [(0, 0), (1, 1), (0, 24), (80, 1), (1, 24), (-3, 5)])
-def test_degenerate_terminals_get_nothing_and_recover(size: tuple[int, int]) -> None:
+def test_degenerate_terminals_get_nothing_and_recover(size: Point) -> None:
     box = Letterbox(*size)
     assert box.render(frame("hello")) == b""
     box.pan(3, 3)
@@ -348,6 +347,15 @@ def test_column_is_stated_again_after_characters_of_several_code_points() -> Non
     assert "👧\x1b[3Gabc".encode() in data
 
 
+def test_character_that_the_terminal_takes_for_wider_does_not_scroll_it() -> None:
+    """The bottom row ends with a character that the frame says is narrow and the terminal says is wide."""
+    last = (*line("abcd"), Cell("日", 1, b""))
+    viewer = Viewer(5, 2)
+    viewer.show(Frame(5, 2, 0, 0, True, (line("first"), last), ""))
+    assert viewer.rows()[0] == "first"
+    assert viewer.rows()[1].startswith("abcd")
+
+
 @pytest.mark.parametrize(
     ("last", "seen"),
     [
@@ -368,7 +376,7 @@ def test_last_column_keeps_its_accent_to_itself(last: Cell, seen: str) -> None:
 
 @settings(max_examples=250, deadline=None)
 @given(views, st.lists(frames(), min_size=1, max_size=4))
-def test_any_frames_on_any_terminal(view: tuple[int, int], sequence: list[Frame]) -> None:
+def test_any_frames_on_any_terminal(view: Point, sequence: list[Frame]) -> None:
     viewer = Viewer(*view, holder="bob")
     for shown in sequence:
         viewer.show(shown)
@@ -383,7 +391,7 @@ def test_any_frames_on_any_terminal(view: tuple[int, int], sequence: list[Frame]
     st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9))),
 )
 def test_differences_lead_to_the_same_screen_as_drawing_afresh(
-    view: tuple[int, int], sequence: list[Frame], pans: list[tuple[int, int]]
+    view: Point, sequence: list[Frame], pans: list[Point]
 ) -> None:
     viewer = Viewer(*view)
     for number, shown in enumerate(sequence):
@@ -406,9 +414,7 @@ def test_differences_lead_to_the_same_screen_as_drawing_afresh(
 
 @settings(max_examples=300, deadline=None)
 @given(views, st.lists(st.tuples(st.integers(0, 59), st.integers(0, 29)), min_size=1, max_size=30))
-def test_window_keeps_the_cursor_and_does_not_jitter(
-    view: tuple[int, int], moves: list[tuple[int, int]]
-) -> None:
+def test_window_keeps_the_cursor_and_does_not_jitter(view: Point, moves: list[Point]) -> None:
     box = Letterbox(*view)
     edges = max(0, 60 - view[0]), max(0, 30 - view[1])
     before = (0, 0)

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from holdfast.core.onlcr import OnlcrInverse
 
-written = st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"\x00", b"\xff"]) | st.binary(max_size=8)).map(b"".join)
+pieces = st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"\x00", b"\xff"]) | st.binary(max_size=8)
+written = st.lists(pieces).map(b"".join)
 
 
 def terminal(data: bytes) -> bytes:

@@ -199,7 +199,7 @@ class Installation:
                 if result.rc:
                     problems.append(f"{args}: {result.err}")
         self.cli("down")
-        nursery = self.peer("nursery.sock")
+        nursery = self.peer("nursery.sock") if (self.home / "run").is_dir() else None
         if nursery is not None:
             os.kill(nursery, signal.SIGTERM)
         return problems

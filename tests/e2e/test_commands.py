@@ -109,7 +109,7 @@ def test_two_new_a_at_once_make_one_session(hf: Installation) -> None:
 
 
 def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, tmp_path: Path) -> None:
-    script = 'pwd; echo "$COLOUR"; stty size; for a; do echo "<$a>"; done; read'
+    script = 'pwd; echo "$COLOUR"; stty size; for a; do echo "<$a>"; done; read x'
     made = hf.new("full", "--cwd", str(tmp_path), "--env", "COLOUR=blue=green", "--size", "100x30", "--",
                   "sh", "-c", script, "sh", "two words", "--json", "", "é")
     assert made["size"] == {"cols": 100, "rows": 30} and made["cwd"] == str(tmp_path) and made["argv"][0] == "sh"
@@ -126,7 +126,7 @@ def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(hf:
 
 def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
     dirty = {"TMUX": "x", "STY": "y", "COLUMNS": "7", "HOLDFAST_SESSION": "zz", "MINE": "kept", "TERM": "screen", "NOTIFY_SOCKET": "/x"}
-    made = hf.new("env", "--", "sh", "-c", "env; read", env=dirty)
+    made = hf.new("env", "--", "sh", "-c", "read x", env=dirty)
     inside = Path(f"/proc/{made['pid']}/environ").read_bytes().decode().split("\0")
     env = dict(item.split("=", 1) for item in inside if item)
     assert env["MINE"] == "kept" and env["TERM"] == "xterm-256color" and env["HOLDFAST_SESSION"] == made["id"]
@@ -381,7 +381,7 @@ def test_a2_the_turn_lapses_after_the_configured_time(fresh: Installation) -> No
     fresh.configure("[turn]\nidle_s = 0.3\n")
     fresh.new("lapses", "--", "cat")
     fresh.ok("--as", "ann", "send", "lapses", "a")
-    eventually(lambda: fresh.cli("--as", "bob", "send", "lapses", "b").rc == 0, "the turn to lapse", 10)
+    eventually(lambda: fresh.cli("--as", "bob", "send", "lapses", "b").rc == 0, "the turn to lapse", 5)
 
 
 # ---------------------------------------------------------------- events, resolve

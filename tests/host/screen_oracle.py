@@ -140,8 +140,15 @@ def state(screen: Screen, history: int = 0) -> State:
         found["rows below"] = grid(primary, primary.history_rows, rows)
         found["saved below"], found["keys below"] = _place(primary), paint._kitty_stack(primary)
     kept = min(history, primary.history_rows)
-    found["history"] = grid(primary, primary.history_rows - kept, kept)
+    found["history"] = [_as_painted(row) for row in grid(primary, primary.history_rows - kept, kept)]
     return found
+
+
+def _as_painted(row: list[Cell]) -> list[Cell]:
+    """A row of history without text keeps its backgrounds only if they reach an edge (`Emulator.rows_vt`)."""
+    blank = (" ", ())
+    lost = all(text == " " for text, _ in row) and row[0] == row[-1] == blank
+    return [blank] * len(row) if lost else row
 
 
 def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -147,11 +147,13 @@ class ShellSession:
         run = f"r{self.runs}"
         assert self.launch.kind is not None
         self.send(write_run(self.directory, self.launch.kind, run, text))
-        self.wait(lambda: any(isinstance(e, RunStarted) and e.run == run for e in self.effects), f"start of {text[:80]!r}")
+        self.wait(lambda: any(isinstance(e, RunStarted) and e.run == run for e in self.effects),
+                  f"start of {text[:80]!r}")
         return run
 
     def finish(self, run: str) -> Result:
-        self.wait(lambda: any(isinstance(e, RunDone) and e.run == run for e in self.effects), f"end of run {run}")
+        self.wait(lambda: any(isinstance(e, RunDone) and e.run == run for e in self.effects),
+                  f"end of run {run}")
         done = next(e for e in self.effects if isinstance(e, RunDone) and e.run == run)
         raw = bytes(self.stream[done.output_start:done.output_end])
         inverse = OnlcrInverse()

@@ -13,7 +13,7 @@ import select
 import signal
 import time
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.client.link import HostGone, Link
 from holdfast.client.overlay import Overlay
@@ -21,15 +21,21 @@ from holdfast.client.terminal import SAVE_TITLE, UserTerminal
 from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
 from holdfast.model.limits import (
     ACK_EVERY_INPUTS,
-    INPUT_CHUNK_BYTES,
     RECONNECT_FIRST_S,
     RECONNECT_MAX_S,
+    SEEN_EVERY_BYTES,
     UNACKED_INPUT_BYTES,
 )
 from holdfast.wire import frames
 
+if TYPE_CHECKING:
+    from holdfast.client.direct import Direct
+
 STATUS_AFTER_S = 1.0        # a host away for longer than this is said so on the last line
 NOTICE_S = 2.0              # how long a notice covers the last line
+KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
+READ_BYTES = 256 * 1024     # of frames at a time
+LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
 ATTACH = 1                  # request numbers
 DETACH, LIST, REFRESH, TAKE = 2, 3, 4, 5
 
@@ -59,8 +65,8 @@ class Attachment:
         self.previous = ""
         self.sessions: list[dict[str, Any]] = []
         self._command = False                   # the prefix key was pressed
-        self._frames = frames.Splitter(frames.FROM_HOST)
-        self._inbox: deque[tuple[int, bytes]] = deque()
+        self._frames = frames.Reader(frames.FROM_HOST)
+        self._inbox: deque[tuple[int, bytes]] = deque()     # frames that came with an answer
         self._poll = select.poll()
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._away_since: float | None = None
@@ -69,13 +75,18 @@ class Attachment:
         self._notice_until: float | None = None
         self._listing: str | None = None
         self._registered = (-1, False)          # what the poll watches: the host's descriptor, a stuck terminal
+        self.direct: Direct | None = None       # the session's ring, if we may read it ourselves
+        self._descriptors: list[int] = []       # it, before it is opened: a screen comes first
+        self._rung = False                      # there may be output in the ring
+        self._told = 0                          # how far the host knows us to be
+        self._ended: Finished | None = None
 
     # ------------------------------------------------------------ life
 
     def run(self) -> tuple[str, int]:
         """Until the user detaches or the session ends. Gives the message for the user and the exit code."""
         self._open()
-        old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGTERM, signal.SIGHUP, signal.SIGCONT, signal.SIGINT)}
+        old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
             self.term.enter()
@@ -88,13 +99,18 @@ class Attachment:
             return end.message, end.code
         finally:
             self.term.leave()
+            self._close_direct()
             signal.set_wakeup_fd(-1)
             for number, handler in old.items():
                 signal.signal(number, handler)
             self.link.close()
 
     def _turn(self) -> None:
-        """One round of the loop."""
+        """One round of the loop. Frames come first: an attach may have brought some, and no event would tell of them."""
+        while self.term.pending is None and (one := self._next()) is not None:
+            self._frame(*one)
+        if self._rung and self.term.pending is None:
+            self._output()
         self._interest()
         for fd, events in self._poll.poll(self._timeout()):
             if fd == 0:
@@ -103,16 +119,28 @@ class Attachment:
                 self._signals()
             elif fd == self.term.out and events & select.POLLOUT:
                 self.term.flush()
+            elif self.direct is not None and fd == self.direct.bell:
+                self.direct.quiet()
+                self._rung = True
+                if self.term.pending is None:
+                    self._output()
             elif self.link.sock is not None and fd == self.link.sock.fileno():
                 self._receive()
-        while self._inbox and self.term.pending is None:
-            self._frame(*self._inbox.popleft())
         now = time.monotonic()
         if self.link.sock is None and now >= self._retry_at:
             self._reconnect()
         if self._notice_until is not None and now >= self._notice_until:
             self._notice_until = None
             self._refresh()
+
+    def _next(self) -> tuple[int, bytes | memoryview] | None:
+        if self._inbox:
+            return self._inbox.popleft()
+        try:
+            return self._frames.next()
+        except PeerFault as e:
+            self._lost(e)
+            return None
 
     def _timeout(self) -> float | None:
         due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until) if t is not None]
@@ -144,7 +172,7 @@ class Attachment:
         """Connects and asks for the session; errors here are the command's errors."""
         if self.link.sock is None:
             self.link.connect()
-        self._frames = frames.Splitter(frames.FROM_HOST)
+        self._frames = frames.Reader(frames.FROM_HOST)
         self._inbox.clear()
         self._attach()
 
@@ -152,7 +180,7 @@ class Attachment:
         cols, rows = self.term.size()
         self.link.send(frames.request(ATTACH, {
             "op": "attach", "session": self.session, "cols": cols, "rows": rows, "observe": self.observe, "take": self.take,
-            "scrollback": self.scrollback, "resume": self.offset, "agent": self.agent}))
+            "scrollback": self.scrollback, "resume": self._resume(), "agent": self.agent, "direct": True}))
         while True:
             kind, payload = self.link.receive(10.0)
             if kind == frames.REPLY:
@@ -161,6 +189,10 @@ class Attachment:
                     if not ok:
                         raise from_wire(body)
                     break
+        self._close_direct()
+        self._descriptors, self.link.descriptors = self.link.descriptors, []
+        if self.offset is not None and body["resume"] is not None and self._descriptors:
+            self._open_direct(self.offset)          # nothing was missed: no screen comes
         self.session, self.name = body["id"], body["name"]
         self.take = False
         self._acked(int(body["acked"]))
@@ -169,10 +201,74 @@ class Attachment:
         for sequence, data in self.unacked:
             self.link.send(frames.input_(sequence, data, frames.INPUT_ACK))
         self._inbox.extend(self.link.take_ready())
-        self._frames = self.link.splitter
+        rest = self.link.splitter.take()
+        self._frames = frames.Reader(frames.FROM_HOST, size=max(READ_BYTES, 2 * len(rest)))
+        self._frames.space()[:len(rest)] = rest
+        self._frames.received(len(rest))
+
+    def _resume(self) -> int | None:
+        """Where we are, if what we show is the session's own screen and complete."""
+        if self.direct is not None and self.direct.offset >= 0:
+            self.offset = self.direct.delivered
+        return self.offset
+
+    def _open_direct(self, offset: int) -> None:
+        """The ring, opened when a screen is on the terminal already: its code takes longer to load than the screen to show."""
+        if len(self._descriptors) == 2:
+            from holdfast.client.direct import Direct
+
+            ring, bell = self._descriptors
+            self._descriptors = []
+            try:
+                self.direct = Direct(ring, bell)
+            except Exception:                       # not ours to read after all: ask the host to send the bytes
+                self.direct = None
+                return
+            self._poll.register(bell, select.POLLIN)
+        if self.direct is not None:
+            self.direct.begin(offset)
+            self._told = offset
+            self._rung = True
+
+    def _close_direct(self) -> None:
+        for fd in self._descriptors:
+            os.close(fd)
+        self._descriptors = []
+        if self.direct is not None:
+            with contextlib.suppress(KeyError):
+                self._poll.unregister(self.direct.bell)
+            self.direct.close()
+            self.direct = None
+
+    def _output(self) -> None:
+        """Output straight from the ring, as far as the terminal takes it."""
+        direct = self.direct
+        if direct is None:
+            self._rung = False
+            return
+        while self.term.pending is None:
+            data = direct.take()
+            if data is None:
+                direct.stop()
+                self._rung = False
+                return self._refresh()
+            if not len(data):
+                self._rung = False
+                if self._ended is not None:
+                    raise self._ended
+                return
+            if not self.overlay.covering:
+                self.term.write(data)
+            if direct.offset - self._told >= SEEN_EVERY_BYTES and self.link.sock is not None:
+                self._told = direct.offset
+                try:
+                    self.link.send(frames.seen(direct.offset))
+                except HoldfastError as e:
+                    return self._lost(e)
 
     def _lost(self, error: HoldfastError) -> None:
         self.link.close()
+        self._listing = None                      # its answer will not come
         if isinstance(error, HostGone) and error.reason == "down":
             raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
         if isinstance(error, PeerFault):
@@ -203,7 +299,7 @@ class Attachment:
 
     def _keys(self) -> None:
         try:
-            data = os.read(0, INPUT_CHUNK_BYTES)
+            data = os.read(0, KEYS_BYTES)
         except BlockingIOError:
             return
         except OSError:
@@ -302,7 +398,7 @@ class Attachment:
         self.overlay.choose(sessions, self.session)
 
     def _choose(self, data: bytes) -> None:
-        if not self.sessions or not self.overlay.covering:
+        if not self.overlay.covering:             # the list is on its way
             return None
         index = "123456789abcdefghijklmnopqrstuvwxyz".find(chr(data[0])) if len(data) == 1 else -1
         self._listing = None
@@ -327,8 +423,12 @@ class Attachment:
             self._notice(e.message)
 
     def _attach_in_place(self) -> None:
-        self.link.give_back(self._inbox)
+        while (one := self._frames.next()) is not None:
+            self._inbox.append((one[0], bytes(one[1])))
+        self.link.give_back(self._inbox, self._frames.rest())
         self._inbox.clear()
+        self.unacked.clear()                      # sent in order before this; what was typed there is not for the next session
+        self.unacked_bytes = 0
         self._attach()
 
     # ------------------------------------------------------------ frames
@@ -337,35 +437,39 @@ class Attachment:
         sock = self.link.sock
         assert sock is not None
         try:
-            data = sock.recv(1 << 18)
+            count = sock.recv_into(self._frames.space())
         except OSError:
-            data = b""
-        if not data:
+            count = 0
+        if not count:
             return self._lost(HostGone("the connection to the host ended"))
-        try:
-            self._inbox.extend(self._frames.feed(data))
-        except PeerFault as e:
-            self._lost(e)
+        self._frames.received(count)
 
-    def _frame(self, kind: int, payload: bytes) -> None:
+    def _frame(self, kind: int, payload: bytes | memoryview) -> None:
         if kind == frames.OUTPUT:
-            _, end, acked, data = frames.read_output(memoryview(payload))
+            _, end, acked, data = frames.read_output(payload)
             self.offset = end
             if acked:
                 self._acked(acked)
             if len(data) and not self.overlay.covering:
                 self.term.write(data)
         elif kind == frames.SCREEN:
-            offset, acked, reason, _, _, data = frames.read_screen(memoryview(payload))
+            offset, acked, reason, _, _, data = frames.read_screen(payload)
             self.offset = offset if reason != frames.SCREEN_FOREIGN else None
             self._acked(acked)
             self.overlay.closed()
             self._notice_until = None
             self.term.write(data)
+            if reason == frames.SCREEN_FOREIGN:
+                if self.direct is not None:
+                    self.direct.stop()
+            else:
+                self._open_direct(offset)
         elif kind == frames.EVENT:
             self._event(frames.read_json(payload))
         elif kind == frames.REPLY:
             number, ok, body = frames.read_reply(payload)
+            if number == LIST and not ok:
+                self._listing = None
             if number == LIST and ok:
                 self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
             elif not ok:
@@ -379,7 +483,11 @@ class Attachment:
         if name == "ended":
             code = body.get("exit_code")
             how = f"exit code {code}" if code is not None else str(body.get("reason"))
-            raise Finished(f"[holdfast] {self.name} ended ({how})")
+            self._ended = Finished(f"[holdfast] {self.name} ended ({how})")
+            self._rung = self.direct is not None and self.direct.offset >= 0
+            if not self._rung:
+                raise self._ended
+            return
         if name == "refused":
             number = body.get("number")
             self.unacked = deque((n, d) for n, d in self.unacked if n != number)
@@ -394,7 +502,9 @@ class Attachment:
             for number in os.read(self._wake_r, 4096):
                 if number == signal.SIGWINCH:
                     self._resized()
-                elif number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+                elif number == signal.SIGTSTP:
+                    self._suspend()
+                elif number in LEAVE_ON:
                     raise Finished(f"[holdfast] {signal.Signals(number).name}: detached from {self.name}; it keeps running", 128 + number)
                 elif number == signal.SIGCONT and self.term.raw:
                     self.term.enter()

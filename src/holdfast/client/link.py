@@ -41,6 +41,7 @@ class Link:
         self._number = 0
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready: list[tuple[int, bytes]] = []
+        self.descriptors: list[int] = []        # that came with frames; whoever asked for them takes them
 
     def next_sequence(self, count: int = 1) -> int:
         first = self.sequence + 1
@@ -108,7 +109,8 @@ class Link:
                 raise HostGone("not connected")
             self.sock.settimeout(timeout)
             try:
-                data = self.sock.recv(1 << 18)
+                data, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 2)
+                self.descriptors += fds
             except TimeoutError as e:
                 raise TimedOut("the host does not answer", "it may be stopped; sessions are not affected") from e
             except OSError:
@@ -132,8 +134,10 @@ class Link:
         ready, self._ready = self._ready, []
         return ready
 
-    def give_back(self, ready: Iterable[tuple[int, bytes]]) -> None:
+    def give_back(self, ready: Iterable[tuple[int, bytes]], rest: bytes) -> None:
+        """What such a caller has read but not used, before it asks again through this link."""
         self._ready = [*ready, *self._ready]
+        self._ready.extend(self.splitter.feed(rest))
 
     # ------------------------------------------------------------ requests
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import struct
 import termios
+import time
 import tty
 from fcntl import ioctl
 
@@ -19,6 +21,7 @@ from holdfast.model.errors import Usage
 # Leaves every mode a program may have set: alternate screen, mouse, paste, focus, keys, region, colours, cursor.
 RESET = (b"\x1b[?1049l\x1b[?47l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>"
          b"\x1b[?6l\x1b[?7h\x1b[4l\x1b[?2026l\x1b[=0u\x1b[r\x1b[0m\x1b(B\x1b[?25h\x1b[0 q\x0f")
+LEAVE_WAIT_S = 1.0         # for a terminal to take the sequences that reset it
 SAVE_TITLE, RESTORE_TITLE = b"\x1b[22;0t", b"\x1b[23;0t"
 
 
@@ -51,18 +54,25 @@ class UserTerminal:
             return
         self.raw = False
         self.pending = None
-        with contextlib.suppress(OSError):
-            os.set_blocking(self.out, True)
         _, rows = self.size()
-        self._write_all(RESET + b"\x1b[%d;1H\r\n" % max(rows, 1) + RESTORE_TITLE)
-        termios.tcsetattr(0, termios.TCSADRAIN, self._saved)
+        taken = self._write_all(RESET + b"\x1b[%d;1H\r\n" % max(rows, 1) + RESTORE_TITLE)
+        with contextlib.suppress(OSError, termios.error):       # a terminal that is gone needs no restoring
+            termios.tcsetattr(0, termios.TCSADRAIN if taken else termios.TCSANOW, self._saved)
 
-    def _write_all(self, data: bytes) -> None:
-        try:
-            while data:
+    def _write_all(self, data: bytes) -> bool:
+        """False if the terminal did not take all of it: one that stands still must not keep us from leaving."""
+        deadline = time.monotonic() + LEAVE_WAIT_S
+        poll = select.poll()
+        poll.register(self.out, select.POLLOUT)
+        while data:
+            try:
                 data = data[os.write(self.out, data):]
-        except OSError:
-            pass
+            except BlockingIOError:
+                if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                    return False
+            except OSError:
+                return False
+        return True
 
     def write(self, data: bytes | memoryview) -> None:
         """Only when nothing is pending."""
@@ -70,7 +80,7 @@ class UserTerminal:
             n = os.write(self.out, data)
         except BlockingIOError:
             n = 0
-        self.pending = memoryview(data)[n:] if n < len(data) else None
+        self.pending = memoryview(bytes(data)[n:]) if n < len(data) else None
 
     def flush(self) -> None:
         if self.pending is not None:

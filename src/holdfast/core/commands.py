@@ -93,12 +93,8 @@ class MarkScanner:
             body = at + len(self._prefix)
             stop = data.find(b"\x07", body, at + MARK_BYTES_MAX)
             if stop < 0 and len(data) - at < MARK_BYTES_MAX:
-                again = data.find(b"\x1b", body)  # no escape occurs inside a mark: another may begin there
-                if again < 0:
-                    self._held = data[at:]
-                    return marks
-                at = data.find(self._prefix, again)
-                continue
+                self._held = data[at:]
+                return marks
             if stop >= 0:
                 mark = self._accept(offset + at, offset + stop + 1, data[body:stop])
                 if mark is not None:

@@ -383,7 +383,8 @@ class ViewerFilter:
             header = head.partition(b";")[0]
             quiet = _quiet_graphics(header)
             if quiet != header:
-                self._remove(start, body + len(header), executed + bytes((_ESC, self._buffer[opener])) + quiet)
+                opening = bytes((_ESC, self._buffer[opener]))
+                self._remove(start, body + len(header), executed + opening + quiet)
             body += len(header)
         return self._enter(kind, verdict, start, body, executed)
 
@@ -484,10 +485,10 @@ def _judge_osc(text: bytes, whole: bool, options: FilterOptions) -> _Verdict:
         _, separator, uri = rest.partition(b";")
         if not uri:
             return _WAIT if not whole else _PASS if separator else _DROP
-        return _judge_prefix(uri, whole, LINK_SCHEMES, _PASS, _DROP)
+        return {True: _PASS, False: _DROP, None: _WAIT}[_begins(uri, whole, LINK_SCHEMES)]
     if number == 1337:
         asks = _OSC_1337_ASKS if options.allow_clipboard_write else _OSC_1337_ASKS + _OSC_1337_CLIPBOARD
-        return _judge_prefix(rest, whole, asks, _DROP, _PASS)
+        return {True: _DROP, False: _PASS, None: _WAIT}[_begins(rest, whole, asks)]
     if number in _OSC_MAY_ASK:
         if not whole:
             return _WAIT
@@ -496,11 +497,12 @@ def _judge_osc(text: bytes, whole: bool, options: FilterOptions) -> _Verdict:
     return _PASS
 
 
-def _judge_prefix(text: bytes, whole: bool, prefixes: tuple[bytes, ...], yes: _Verdict, no: _Verdict) -> _Verdict:
+def _begins(text: bytes, whole: bool, prefixes: tuple[bytes, ...]) -> bool | None:
+    """Whether `text` begins with one of the prefixes in any case; None while it is too short to tell."""
     text = text.lower()
     if text.startswith(prefixes):
-        return yes
-    return _WAIT if not whole and any(prefix.startswith(text) for prefix in prefixes) else no
+        return True
+    return None if not whole and any(prefix.startswith(text) for prefix in prefixes) else False
 
 
 def _leading_digits(text: bytes) -> bytes:
@@ -514,7 +516,7 @@ def _judge_apc(head: bytes, whole: bool) -> _Verdict:
     """
     plain = head.translate(None, _C0_AND_DEL)
     if not plain.startswith(b"G"):
-        return _judge_prefix(plain, whole, (_GLYPH_PROTOCOL,), _DROP, _PASS)
+        return {True: _DROP, False: _PASS, None: _WAIT}[_begins(plain, whole, (_GLYPH_PROTOCOL,))]
     header, separator, _ = head.partition(b";")
     if not separator and not whole:
         return _WAIT

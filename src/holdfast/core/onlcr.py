@@ -29,6 +29,11 @@ class OnlcrInverse:
             data = data[:-1]
         return data.replace(b"\r\n", b"\n")
 
+    @property
+    def pending(self) -> int:
+        """Bytes held back."""
+        return int(self._held)
+
     def close(self) -> bytes:
         """What was held back; the stream is over."""
         held, self._held = self._held, False

@@ -38,7 +38,7 @@ class Denied:
 Effect = Taken | Freed | Denied
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class TurnState:
     """Plain saved state."""
 
@@ -64,6 +64,10 @@ class Turn:
 
     def write(self, operator: str, now: float) -> list[Effect]:
         """An operator wants to write now. Ends with `Denied` if it may not."""
+        s = self.state
+        if s.holder == operator and (s.long_acts or now < s.last_write + self.idle_s):
+            s.last_write = now                 # by far the commonest: the holder goes on typing
+            return []
         effects = self.expire(now)
         s = self.state
         if s.holder is not None and s.holder != operator:

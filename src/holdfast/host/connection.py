@@ -13,11 +13,13 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.model.errors import HoldfastError, PeerFault
-from holdfast.model.limits import HELLO_WAIT_S, REPLY_QUEUE_BYTES, REQUEST_BYTES
+from holdfast.host.selector import add_hot, remove_hot
+from holdfast.model.errors import HoldfastError, Impossible, PeerFault
+from holdfast.model.limits import FRAME_BYTES, HELLO_WAIT_S, REPLY_QUEUE_BYTES, REQUEST_BYTES
 from holdfast.wire import frames
 
 READ_BYTES = 256 * 1024
+_INBOX = memoryview(bytearray(READ_BYTES))     # one for all: callbacks run one at a time, and allocating this per key costs more than the key
 
 
 class Connection:
@@ -39,7 +41,7 @@ class Connection:
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
         sock.setblocking(False)
-        self._loop.add_reader(sock, self._readable)
+        add_hot(self._loop, sock.fileno(), self._readable)
         self._hello_timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)
 
     def introduced(self) -> None:
@@ -52,7 +54,7 @@ class Connection:
 
     def _readable(self) -> None:
         try:
-            data = self._sock.recv(READ_BYTES)
+            data = bytes(_INBOX[:self._sock.recv_into(_INBOX)])
         except BlockingIOError:
             return
         except OSError:
@@ -61,6 +63,9 @@ class Connection:
             self.close()
             return
         try:
+            if not self._splitter.pending and (one := frames.single(data)) is not None:
+                self._on_frame(self, one, data[frames.HEADER.size:])     # a key: nothing to put together
+                return
             for kind, payload in self._splitter.feed(data):
                 self._on_frame(self, kind, payload)
                 if self.closed:
@@ -85,6 +90,16 @@ class Connection:
             sent = self._sock.send(frame)
         except BlockingIOError:
             sent = 0
+        except OSError:
+            self._loop.call_soon(self.close)
+            return
+        if sent < len(frame):
+            self._queue(frame[sent:])
+
+    def send_with(self, frame: bytes, fds: list[int]) -> None:
+        """A frame with descriptors; only when nothing is queued before it."""
+        try:
+            sent = socket.send_fds(self._sock, [frame], fds)
         except OSError:
             self._loop.call_soon(self.close)
             return
@@ -140,7 +155,10 @@ class Connection:
         self.send(frames.pack_json(frames.EVENT, {"event": name, **body}))
 
     def answer(self, number: int, body: dict[str, Any]) -> None:
-        self.send(frames.reply(number, body))
+        frame = frames.reply(number, body)
+        if len(frame) > FRAME_BYTES:
+            return self.fail(number, Impossible(f"the answer has {len(frame)} bytes; at most {FRAME_BYTES} fit", "ask for less"))
+        self.send(frame)
 
     def fail(self, number: int, error: HoldfastError) -> None:
         self.send(frames.reply(number, error.to_wire(), ok=False))
@@ -155,7 +173,7 @@ class Connection:
             return
         self.closed = True
         self._hello_timer.cancel()
-        self._loop.remove_reader(self._sock)
+        remove_hot(self._loop, self._sock.fileno())
         self._loop.remove_writer(self._sock)
         if self._out:
             try:                                # a short farewell to a client that reads

@@ -7,7 +7,9 @@ Traps of the library that end here:
 - The line limit alone is ignored (about 1,000 rows are kept, whatever was asked), so a byte limit is set beside it.
   History is pruned by pages of some hundred rows: "lines" is approximate.
 - Its formatter writes empty cells between two texts in the style of the first: a gap after a cell with a background
-  comes out coloured. `_true_gaps` takes that back, and only looks where it could show.
+  comes out coloured. `_true_gaps` takes that back, and only looks where it could show. And it takes rows without text
+  for blank, though a background may have been erased into them: `_without_text`. In history, where a look at every
+  cell of every blank row would cost too much, such a row is found only if its background reaches an edge.
 - It formats the active screen only, and offers no way to look at the other one, at the saved cursor or at kitty's stack.
   For those there is `copy`: whoever wants to know sends the copy what a program would send, and looks.
 - Kitty graphics are switched off: images are not in a snapshot, so they would be gone after a restart.
@@ -21,6 +23,7 @@ import re
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from holdfast.host.native import EmulatorUnusable, Link, Native, native
@@ -36,7 +39,8 @@ Colour = tuple[int, int, int]
 
 SGR = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\]8;[^\x1b]*\x1b\\")
 _SHOWS = re.compile(rb"\x1b\[(?:4|7m|9m|53m)")  # attributes that show on a blank cell
-_GAP = re.compile(rb"((?:\x1b\[[0-9;:]*m)+)[^\x1b]*?( +)\x1b\[0m")
+_RUN = re.compile(rb"((?:\x1b\[[0-9;:]*m)*)([^\x1b]*)")
+_SPACES = re.compile(rb"( +)")
 
 
 def version() -> str:
@@ -203,10 +207,18 @@ class Emulator:
 
     def rows_vt(self, first: int, count: int) -> list[bytes]:
         """Rows as text with SGR, each complete in itself, without trailing default blanks."""
-        rows = self._rows("VT", b"\r\n", first, count, False)
-        return [
-            self._true_gaps(row, 0, first + i) if _SHOWS.search(row) else row for i, row in enumerate(rows)
-        ]
+        rows, cols, screen = (
+            self._rows("VT", b"\r\n", first, count, False),
+            self._link.cols,
+            self.history_rows,
+        )
+        for y, row in enumerate(rows, first):
+            if not row:
+                if y >= screen or any(self._raw_cells(y, x, x + 1) != [0] for x in (0, cols - 1)):
+                    rows[y - first] = self._without_text(y, 0, cols)
+            elif _SHOWS.search(row):
+                rows[y - first] = self._true_gaps(row, 0, y)
+        return rows
 
     def rows_text(self, first: int, count: int) -> list[str]:
         """Rows as plain text, trailing spaces trimmed."""
@@ -218,6 +230,8 @@ class Emulator:
         if end <= x:
             return b""
         cells = self._format("VT", (x, y), (end - 1, y))
+        if not cells:
+            return self._without_text(y, x, end)
         return self._true_gaps(cells, x, y) if _SHOWS.search(cells) else cells
 
     def width(self, cells: bytes) -> int:
@@ -276,10 +290,11 @@ class Emulator:
 
     def _wide(self, ref: Any) -> int:
         self._check(self._lib.ghostty_grid_ref_cell(ref, self._raw), "cell")
-        self._check(
-            self._lib.ghostty_cell_get(self._raw[0], self._native.cell["WIDE"], self._number), "width"
-        )
-        return int(self._number[0])
+        return int(self._cell(self._raw[0], "WIDE", self._number))
+
+    def _cell(self, cell: int, key: str, out: Any) -> Any:
+        self._check(self._lib.ghostty_cell_get(cell, self._native.cell[key], out), key)
+        return out[0]
 
     def _ref(self, x: int, y: int) -> Any:
         ref = self._ffi.new("GhosttyGridRef*")
@@ -289,17 +304,54 @@ class Emulator:
         self._check(self._lib.ghostty_terminal_grid_ref(self._t, self._point[0], ref), f"cell {x},{y}")
         return ref
 
-    def _true_gaps(self, cells: bytes, x: int, y: int) -> bytes:
-        out, done = [], 0
-        for match in _GAP.finditer(cells):
-            if not _SHOWS.search(match[1]) or match.end() == len(cells):
-                continue
-            end = x + self.width(cells[: match.end(2)])
-            styled = self._format("VT", (end - len(match[2]), y), (end - 1, y)).count(b" ")
-            if styled < len(match[2]):
-                out += [cells[done : match.start(2) + styled], b"\x1b[0m", match[2][styled:]]
-                done = match.end(2)
-        return b"".join((*out, cells[done:]))
+    def _raw_cells(self, y: int, x: int, end: int) -> list[int]:
+        """Cells as the library has them; 0 is an empty one."""
+        ref, raw, get, cells = self._ref(x, y), self._raw, self._lib.ghostty_grid_ref_cell, []
+        for ref.x in range(x, end):
+            self._check(get(ref, raw), "cell")
+            cells.append(int(raw[0]))
+        return cells
+
+    def _background(self, cell: int) -> bytes:
+        """The style of a cell that has a background and no text, or nothing."""
+        kind = self._native.tag
+        tag = self._cell(cell, "CONTENT_TAG", self._number)
+        if tag == kind["BG_COLOR_PALETTE"]:
+            return b"\x1b[0m\x1b[48;5;%dm" % self._cell(cell, "COLOR_PALETTE", self._ffi.new("uint8_t*"))
+        if tag == kind["BG_COLOR_RGB"]:
+            colour = self._cell(cell, "COLOR_RGB", self._ffi.new("GhosttyColorRgb*"))
+            return b"\x1b[0m\x1b[48;2;%d;%d;%dm" % (colour.r, colour.g, colour.b)
+        return b""
+
+    def _without_text(self, y: int, x: int, end: int) -> bytes:
+        """Cells of which none has text: what backgrounds there are. The formatter leaves those out."""
+        cells = self._raw_cells(y, x, end)
+        styles = {cell: self._background(cell) for cell in {*cells} - {0}} | {0: b""}
+        runs = [(style, len(list(run))) for style, run in groupby(styles[cell] for cell in cells)]
+        while runs and not runs[-1][0]:
+            runs.pop()
+        return b"".join((style or b"\x1b[0m") + b" " * length for style, length in runs) + (
+            b"\x1b[0m" if runs else b""
+        )
+
+    def _true_gaps(self, row: bytes, x: int, y: int) -> bytes:
+        """The formatter writes empty cells in the style of the text before them. Write them in no style."""
+        out = []
+        for style, text in _RUN.findall(row):
+            out += [style, text]
+            if b" " in text and _SHOWS.search(style):
+                out.pop()
+                for piece in _SPACES.split(text):
+                    if piece.startswith(b" "):
+                        empty = ((cell == 0, b" ") for cell in self._raw_cells(y, x, x + len(piece)))
+                        for gap, blanks in groupby(empty, lambda cell: cell[0]):
+                            out.append((b"\x1b[0m%b" + style if gap else b"%b") % b"".join(b for _, b in blanks))
+                    else:
+                        out.append(piece)
+                    x += self.width(piece)
+            else:
+                x += self.width(text)
+        return b"".join(out)
 
     def _rows(self, emit: str, newline: bytes, first: int, count: int, trim: bool) -> list[bytes]:
         if count <= 0:

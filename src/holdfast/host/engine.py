@@ -2,16 +2,23 @@
 
 Sequences only. The truth about a running session is its keeper; the store remembers names, ends and events. After any
 death of the host the keepers' sockets in the run directory are enough to have every session again.
+
+A keeper that exists and does not answer (stopped, swapped out) holds up nobody: its session is "unknown", and asked again
+until it answers or is gone.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import os
 import secrets
 import shutil
+import socket
 import stat
 import time
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,12 +33,16 @@ from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable, Usage
-from holdfast.model.limits import ENDED_KEPT_COUNT, SESSIONS_MAX
+from holdfast.model.limits import COLS_DEFAULT, ENDED_KEPT_COUNT, LABEL_BYTES, ROWS_DEFAULT, SESSIONS_MAX, SPAWN_WAIT_S
 from holdfast.model.probe import probe
+from holdfast.transport import unix
 from holdfast.home import Home
 from holdfast.wire import keeper as wire
 
 KEEPER_SUFFIX = ".keeper"
+ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
+ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
+PATH_CHARS = 256
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
 DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",
@@ -49,43 +60,65 @@ class Engine:
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
-        self.unreachable: dict[str, str] = {}       # keepers that do not answer: neither alive nor dead, "unknown"
+        self.unreachable: dict[str, str] = {}       # keepers that do not answer, and why: neither alive nor dead, "unknown"
+        self.unreached: dict[str, Record] = {}      # what the store knows of those
         self.nursery = Nursery(home.run)
         self.pool = ThreadPoolExecutor(1, "view")
         self.counters: dict[str, int] = {}
-        self._names_reserved: set[str] = set()
+        self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
+        self._tasks: set[asyncio.Task[None]] = set()
         self._on_event: list[Any] = []
+        self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
 
     # ------------------------------------------------------------ finding sessions again
 
     async def adopt_all(self) -> None:
         """Every keeper of this home, again; what has no keeper any more is said to be lost."""
         known = {r.id: r for r in self.store.records()}
-        for name in sorted(os.listdir(self.home.run)):
-            if name.endswith(KEEPER_SUFFIX):
-                await self._adopt(name, known)
+        found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
+        await asyncio.gather(*(self._adopt(i, known) for i in found))
         for record in known.values():
-            if record.id in self.sessions or record.id in self.unreachable:
-                continue
-            if lifecycle.running(record.state):
-                reason = "lost: the machine was restarted" if record.boot != self.boot else "lost: its keeper died"
-                record.ended, record.reason, record.state = time.time(), reason, "ended"
-                self._note(record.id, "session.lost", {"reason": reason})
-                self.store.post(store.save(record))
-            self.ended[record.id] = record
+            if record.id not in self.sessions and record.id not in self.unreachable:
+                self._is_gone(record)
+        self._sweep()
         self.forget_old()
 
-    async def _adopt(self, name: str, known: dict[str, Record]) -> None:
-        path = f"{self.home.run}/{name}"
-        session_id = name.removesuffix(KEEPER_SUFFIX)
+    def _is_gone(self, record: Record) -> None:
+        """It has no keeper: it ended before, or it is lost."""
+        if lifecycle.running(record.state):
+            reason = "lost: the machine was restarted" if record.boot != self.boot else "lost: its keeper died"
+            record.ended, record.reason, record.state = time.time(), reason, "ended"
+            self._note(record.id, "session.lost", {"reason": reason})
+            self.store.post(store.save(record))
+        self.ended[record.id] = record
+
+    def _sweep(self) -> None:
+        """Private files of sessions that are no more."""
         try:
-            link = await self._claim(path)
+            for name in os.listdir(f"{self.home.run}/s"):
+                if name not in self.sessions and name not in self.unreachable:
+                    shutil.rmtree(f"{self.home.run}/s/{name}", ignore_errors=True)
+        except OSError:
+            pass
+
+    async def _adopt(self, session_id: str, known: dict[str, Record]) -> None:
+        path = f"{self.home.run}/{session_id}{KEEPER_SUFFIX}"
+        try:
+            link = await self._claim(path, ADOPT_WAIT_S)
         except (FileNotFoundError, ConnectionRefusedError):
-            os.unlink(path)                          # a keeper that is no more
+            self.unreachable.pop(session_id, None)   # a keeper that is no more
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             return
-        except HoldfastError as e:
-            self.unreachable[session_id] = e.message
+        except (HoldfastError, OSError) as e:
+            if session_id not in self.unreachable:
+                self._spawn(self._ask_again(session_id, known))
+            self.unreachable[session_id] = e.message if isinstance(e, HoldfastError) else str(e)
+            if session_id in known:
+                self.unreached[session_id] = known[session_id]
             return
+        self.unreachable.pop(session_id, None)
+        self.unreached.pop(session_id, None)
         try:
             label = json.loads(link.welcome.label)
         except ValueError:
@@ -99,12 +132,22 @@ class Engine:
         self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
                                                    "output": [link.ring.start, link.ring.head]})
 
-    async def _claim(self, path: str) -> KeeperLink:
+    async def _ask_again(self, session_id: str, known: dict[str, Record]) -> None:
+        pause = ADOPT_AGAIN_S
+        while session_id in self.unreachable or pause == ADOPT_AGAIN_S:
+            await asyncio.sleep(pause)
+            pause = min(pause * 2, ADOPT_AGAIN_MAX_S)
+            await self._adopt(session_id, known)
+        record = self.unreached.pop(session_id, None)
+        if record is not None and session_id not in self.sessions:
+            self._is_gone(record)
+
+    async def _claim(self, path: str, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
         for _ in range(3):
             try:
-                return await KeeperLink.open(path, self.term)
+                return await KeeperLink.open(path, self.term, wait_s)
             except StaleTerm as e:                   # the store lost its memory of terms: go above
-                self.term = e.term + 1
+                self.term = max(self.term, e.term + 1)
                 self.store.post(store.raise_term(self.term))
         raise Unavailable("another host claims the same keeper")
 
@@ -115,9 +158,32 @@ class Engine:
         directory = self._directory(record.id)
         session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
         session.turn.idle_s = self.settings.turn_idle_s
+        session.turn.idle_s = self.settings.turn_idle_s
         self.sessions[record.id] = session
         session.ended.add_done_callback(lambda _: session.spawn(self._bury(session)))
+        session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
+
+    async def _reclaim(self, session: Session) -> None:
+        """The link to a keeper broke. If it is alive, it is claimed again, as after a restart of the host: clients come back by
+        themselves and go on where they were. Otherwise the session is lost."""
+        record = session.record
+        try:
+            unix.connect(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET).close()
+        except OSError:
+            return session.lost()
+        self.sessions.pop(record.id, None)
+        self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
+        self.on_broken()
+        await session.dispose()
+        probe("host.reclaiming")
+        known = {record.id: record}
+        await self._adopt(record.id, known)
+        if record.id in self.unreachable:
+            self._spawn(self._ask_again(record.id, known))
+        elif record.id not in self.sessions:
+            self._is_gone(record)
+        self._note(record.id, "session.reclaimed", {"term": self.term})
 
     def _directory(self, session_id: str) -> str:
         """Private files of one session: shell integration, side channel, agent link."""
@@ -135,22 +201,33 @@ class Engine:
         self._reserve(name)
         try:
             return await self._create(session_id, name, request, operator)
+        except BaseException:
+            shutil.rmtree(f"{self.home.run}/s/{session_id}", ignore_errors=True)
+            raise
         finally:
-            self._names_reserved.discard(name)
+            self._unreserve(name)
+
+    async def named(self, name: str) -> Session | None:
+        """The session of that name, also if somebody is just making it."""
+        while name in self._creating:
+            await asyncio.wait({self._creating[name]})
+        return next((s for s in self.sessions.values() if s.name == name), None)
 
     async def _create(self, session_id: str, name: str, request: dict[str, Any], operator: str) -> Session:
-        directory = self._directory(session_id)
-        env = self._environment(request["env"], session_id, directory)
-        if request.get("agent"):
-            refresh_agent(directory, request["agent"])
-        argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
         nonce = secrets.token_hex(16)
         try:
+            directory = self._directory(session_id)
+            env = self._environment(request["env"], session_id, directory)
+            if request.get("agent"):
+                refresh_agent(directory, request["agent"])
+            argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
             launched = launch.prepare(argv, Path(directory), nonce, env, login=self.settings.login_shell)
         except OSError as e:
-            raise Unavailable(f"cannot write {directory}: {e.strerror}", "free disk space or make the directory writable") from e
-        cols, rows = request["size"] or (80, 24)
+            raise Unavailable(f"cannot write {self.home.run}: {e.strerror}", "free disk space or make the directory writable") from e
+        cols, rows = request["size"] or (COLS_DEFAULT, ROWS_DEFAULT)
         label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator}
+        if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
+            label["argv"] = [argv[0][:PATH_CHARS], "..."]
         record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], self.boot, cols, rows)
         await self.store.write(store.save(record))
         probe("host.create.recorded")
@@ -164,7 +241,6 @@ class Engine:
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
         except BaseException:
             self.store.post(store.forget(session_id))
-            shutil.rmtree(directory, ignore_errors=True)
             raise
         session = self._take(record, link, label)
         session.change("started", operator=operator, root_pid=record.root_pid)
@@ -184,16 +260,24 @@ class Engine:
     def _free_name(self, argv: list[str]) -> str:
         base = os.path.basename(argv[0]) if argv else "shell"
         base = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in base).lstrip("-")[:40] or "session"
-        taken = {s.name for s in self.sessions.values()} | self._names_reserved
+        taken = {s.name for s in self.sessions.values()} | {r.name for r in self.unreached.values()} | self._creating.keys()
         return next(n for i in range(1, SESSIONS_MAX + 2) if (n := f"{base}-{i}") not in taken)
 
     def _reserve(self, name: str) -> None:
         ids.check_name(name)
-        other = next((s for s in self.sessions.values() if s.name == name), None)
-        if other is not None or name in self._names_reserved:
-            raise Refused(f"a session named {name} runs already" + (f" ({other.id})" if other else ""),
+        other = next((i for i, n in self._names().items() if n == name), None)
+        if other is not None or name in self._creating:
+            raise Refused(f"a session named {name} runs already" + (f" ({other})" if other else ""),
                           f"attach to it (`holdfast attach {name}`), use `new -A`, or choose another name", taken=True)
-        self._names_reserved.add(name)
+        self._creating[name] = asyncio.get_running_loop().create_future()
+
+    def _unreserve(self, name: str) -> None:
+        self._creating.pop(name).set_result(None)
+
+    def _names(self) -> dict[str, str]:
+        """Of everything that may be running, by id."""
+        return {s.id: s.name for s in self.sessions.values()} | {i: self.unreached[i].name if i in self.unreached else i
+                                                                 for i in self.unreachable}
 
     def rename(self, session: Session, name: str) -> None:
         if name == session.name:
@@ -202,7 +286,7 @@ class Engine:
         try:
             session.rename(name)
         finally:
-            self._names_reserved.discard(name)
+            self._unreserve(name)
         self.store.post(store.save(session.record))
         session.event("session.renamed", name=name)
 
@@ -210,13 +294,14 @@ class Engine:
 
     def find(self, text: str) -> Session:
         """A running session by id, name or unique prefix of its id."""
-        found = self._match(text, {s.id: s.name for s in self.sessions.values()})
+        found = self._match(text, self._names())
+        if found in self.unreachable:
+            raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[found]}",
+                              "it may be stopped; it is asked again until it answers")
         if found is not None:
             return self.sessions[found]
         if any(text in (r.id, r.name) for r in self.ended.values()):
             raise NotFound(f"session {text} has ended", "`holdfast ls --all` shows how; `holdfast view` shows its last screen")
-        if text in self.unreachable:
-            raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[text]}")
         raise NotFound(f"no session {text[:80]!a}")
 
     def find_any(self, text: str) -> Session | Record:
@@ -248,19 +333,22 @@ class Engine:
     # ------------------------------------------------------------ after the end
 
     async def _bury(self, session: Session) -> None:
-        """Keep what is known of it, then let its keeper go. If it cannot be written, the keeper keeps it."""
+        """Keep what is known of it, then let its keeper go. While it cannot be written, the keeper keeps it."""
         record = session.record
+        durable = True
         try:
             await self.store.write(store.save(record))
         except Unavailable as e:
+            durable = False
             self._note(session.id, "store.failed", {"detail": e.message})
-        else:
-            session.link.send(wire.release())
         for viewer in list(session.viewers):
             viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
             session.remove_viewer(viewer, "ended")
         self.sessions.pop(session.id, None)
         self.ended[session.id] = record
+        if not durable:
+            await self.store.write(store.save(record), patient=True)
+        session.link.send(wire.release())
         await session.dispose()
         shutil.rmtree(session.directory, ignore_errors=True)
         self.forget_old()
@@ -297,8 +385,15 @@ class Engine:
         if listener in self._on_event:
             self._on_event.remove(listener)
 
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def close(self) -> None:
         """Leaves every session running: the links are dropped, the keepers do not mind."""
+        for task in self._tasks:
+            task.cancel()
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from holdfast.host.selector import add_hot, remove_hot
 from holdfast.model.errors import PeerFault, Unavailable
 from holdfast.model.limits import KEEPER_PACKET_BYTES, SPAWN_WAIT_S
 from holdfast.transport import unix
@@ -30,7 +31,7 @@ class KeeperLink:
     def __init__(self, sock: socket.socket, welcome: wire.Welcome, fds: list[int]) -> None:
         self.welcome = welcome
         self.ring = RingReader(fds[0])
-        os.close(fds[0])
+        self.ring_fd = fds[0]
         self.snapshot_fd, self.bell = fds[1], fds[2]
         self.on_bell: Callable[[], None] = lambda: None
         self.on_packet: Callable[[int, bytes], None] = lambda kind, packet: None
@@ -45,10 +46,9 @@ class KeeperLink:
     async def open(cls, path: str, term: int, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
         """Connects and claims the keeper for this term. FileNotFoundError/ConnectionRefusedError: there is no keeper."""
         loop = asyncio.get_running_loop()
-        sock = unix.connect(path, socket.SOCK_SEQPACKET)
+        sock = unix.connect(path, socket.SOCK_SEQPACKET, blocking=False)
         fds: list[int] = []
         try:
-            sock.setblocking(False)
             sock.send(wire.hello(term))
             async with asyncio.timeout(wait_s):
                 await _readable(loop, sock)
@@ -72,7 +72,7 @@ class KeeperLink:
             sock.close()
             raise
         loop.add_reader(sock, link._readable)
-        loop.add_reader(link.bell, link._bell)
+        add_hot(loop, link.bell, link._bell)
         return link
 
     def _bell(self) -> None:
@@ -97,6 +97,16 @@ class KeeperLink:
                 self.on_closed()
                 return
             self.on_packet(packet[0], packet)
+
+    def send_descriptor(self, packet: bytes, fd: int) -> bool:
+        """A packet that carries a descriptor: now or not at all."""
+        if self.closed or self._queue:
+            return False
+        try:
+            socket.send_fds(self._sock, [packet], [fd])
+        except OSError:
+            return False
+        return True
 
     def send(self, packet: bytes) -> None:
         """Queues only if the keeper does not read right now; the lane above bounds what may be outstanding."""
@@ -130,7 +140,7 @@ class KeeperLink:
         self.closed = True
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
-        self._loop.remove_reader(self.bell)
+        remove_hot(self._loop, self.bell)
         self._sock.close()
         os.close(self.bell)
 
@@ -140,7 +150,8 @@ class KeeperLink:
         self.ring.close()
         if self.snapshot_fd >= 0:
             os.close(self.snapshot_fd)
-            self.snapshot_fd = -1
+            os.close(self.ring_fd)
+            self.snapshot_fd = self.ring_fd = -1
 
 
 async def _readable(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:

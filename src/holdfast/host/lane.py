@@ -4,7 +4,12 @@ Everything that changes a session (keys, lines, a run's trigger, size, signals, 
 gets the next sequence number, goes to the keeper, and is settled when the keeper has taken it. Repeats of a client's act are
 recognised by (client, its own number), also after a crash of the host, because the keeper remembers them.
 
-What a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again may wait, more is refused.
+What a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again may wait, more is refused. Only typed
+input waits: a signal or a size must reach a program that reads nothing.
+
+A keeper that refuses an act (its queue is full of what an earlier host sent) refuses everything behind it, one answer each. So
+nothing is sent again before all those answers are in, or an old refusal would be taken for one of the same number sent
+anew. A question to the keeper (BARRIER) is the line between: its answer comes after them, and says how much room there is.
 """
 
 from __future__ import annotations
@@ -20,6 +25,9 @@ from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 
 INPUT_WINDOW_BYTES = INPUT_QUEUE_BYTES // 2
+ACTS_IN_FLIGHT = 128           # answers of a keeper that refuses them all must fit into its socket
+BARRIER = 0xFFFFFFFF           # tag of the question
+FULL_PAUSE_S = 0.05            # until a full keeper is asked again
 ORIGIN_REPLIES = 1             # the host's own answers to terminal queries; their number is the query's offset
 ORIGIN_HOST = 0                # acts of the host itself that are never retried
 
@@ -56,6 +64,10 @@ class Lane:
         self._waiting: deque[_Pending] = deque()
         self._flight_bytes = 0
         self._waiting_bytes = 0
+        self._window = INPUT_WINDOW_BYTES
+        self._asking = False               # the keeper was asked where it stands; nothing is sent meanwhile
+        if link.ring.accepted != link.ring.written:
+            self._ask()                    # it still holds what an earlier host sent
 
     def acked(self, origin: int) -> int:
         """The highest number of this client that the keeper has taken."""
@@ -80,7 +92,13 @@ class Lane:
                 self._settle_repeat(origin, number, done)
             return done
         act = _Pending(kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0))
-        if self._waiting or self._flight_bytes + len(body) > INPUT_WINDOW_BYTES:
+        if kind != wire.INPUT:
+            if self._asking:
+                self._waiting.appendleft(act)
+                self._waiting_bytes += len(body)
+            else:
+                self._send(act)
+        elif self._waiting or not self._may_send(act):
             if self._waiting_bytes + len(body) > INPUT_WINDOW_BYTES:
                 raise Refused("the program does not read its input: too much is waiting already",
                               "wait until it reads, or interrupt it (`holdfast send SESSION --key C-c`)")
@@ -111,7 +129,13 @@ class Lane:
                 return
         done.set_result(self.link.ring.accepted)
 
+    def _may_send(self, act: _Pending) -> bool:
+        return not self._asking and (act.kind != wire.INPUT or (self._flight_bytes + len(act.body) <= self._window
+                                                                and len(self._flight) < ACTS_IN_FLIGHT))
+
     def _send(self, act: _Pending) -> None:
+        if len(self._flight) >= ACTS_IN_FLIGHT // 2:
+            act.flags |= wire.ACT_ACK      # or nobody says when there is room again
         self.sequence += 1
         act.sequence = self.sequence
         self._flight.append(act)
@@ -133,7 +157,12 @@ class Lane:
             if act.sequence > accepted:
                 break
             self._taken(act)
-        while self._waiting and self._flight_bytes + len(self._waiting[0].body) <= INPUT_WINDOW_BYTES:
+        if not self._flight and not self._asking:
+            self._window = INPUT_WINDOW_BYTES            # what earlier hosts sent was written before ours
+        self._go_on()
+
+    def _go_on(self) -> None:
+        while self._waiting and self._may_send(self._waiting[0]):
             act = self._waiting.popleft()
             self._waiting_bytes -= len(act.body)
             self._send(act)
@@ -145,20 +174,43 @@ class Lane:
             act.done.set_result(act.sequence)
 
     def rejected(self, packet: bytes) -> None:
-        """The keeper refused an act: it and everything behind it is void; numbering goes on where the keeper stands."""
+        """The keeper refused an act and all behind it. For want of room they wait; for any other reason they have failed."""
         sequence, reason, _ = wire.read_rejected(packet)
-        error = Refused(f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}")
-        kept = [a for a in self._flight if a.sequence < sequence]
-        for act in self._flight:
-            if act.sequence >= sequence:
+        if self._asking:
+            return                                       # of acts that are void already
+        void = [a for a in self._flight if a.sequence >= sequence]
+        self._flight = deque(a for a in self._flight if a.sequence < sequence)
+        self._flight_bytes = sum(len(a.body) for a in self._flight)
+        if reason in (wire.REJECT_FULL, wire.REJECT_SEQUENCE):
+            for act in reversed(void):
+                act.flags |= wire.ACT_ACK
+                self._waiting.appendleft(act)
+                self._waiting_bytes += len(act.body)
+        else:
+            error = Refused(f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}")
+            for act in void:
                 self._fail(act, error)
-        self._flight = deque(kept)
-        self._flight_bytes = sum(len(a.body) for a in kept)
-        self.sequence = kept[-1].sequence if kept else self.link.ring.accepted
+        self._ask()
+
+    def _ask(self) -> None:
+        self._asking = True
+        self.link.send(wire.query(BARRIER))
+
+    def answered(self, state: wire.State) -> None:
+        """All refusals before the question are in: numbering goes on where the keeper stands, as far as it has room."""
+        self.sequence = self.link.ring.accepted
+        room = INPUT_QUEUE_BYTES - state.queued_input
+        first = self._waiting[0] if self._waiting else None
+        if first is not None and first.kind == wire.INPUT and len(first.body) > room:
+            asyncio.get_running_loop().call_later(FULL_PAUSE_S, self._ask)
+            return
+        self._asking = False
+        self._window = min(INPUT_WINDOW_BYTES, room)
+        self.settle()
 
     def _fail(self, act: _Pending, error: HoldfastError) -> None:
-        if act.origin and self._sent.get(act.origin) == act.origin_sequence:
-            self._sent[act.origin] = act.origin_sequence - 1
+        if act.origin:
+            self._sent[act.origin] = min(self._sent.get(act.origin, 0), act.origin_sequence - 1)
         if act.done is not None and not act.done.done():
             act.done.set_exception(error)
 

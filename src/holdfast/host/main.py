@@ -22,6 +22,7 @@ from holdfast import home as homes
 from holdfast.home import Home, config
 from holdfast.host.engine import Engine
 from holdfast.host.ops import Ops
+from holdfast.host.selector import HotLoop
 from holdfast.host.server import Server
 from holdfast.host.store import Store
 from holdfast.model.errors import HoldfastError
@@ -47,7 +48,8 @@ def main() -> int:
             print("another host serves this home", file=sys.stderr)
             return 3
         _logging(home)
-        return asyncio.run(_serve(home))
+        with asyncio.Runner(loop_factory=HotLoop) as runner:
+            return runner.run(_serve(home))
     except HoldfastError as e:
         print(f"holdfast host: {e.message}\n  {e.recover}", file=sys.stderr, flush=True)
         return e.exit_code

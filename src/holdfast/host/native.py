@@ -132,6 +132,7 @@ class Native:
         self.data = self._constants("GhosttyTerminalData")
         self.row = self._constants("GhosttyRowData")
         self.cell = self._constants("GhosttyCellData")
+        self.tag = self._constants("GhosttyCellContentTag")
         self.wide = self._constants("GhosttyCellWide")
         self.emit = self._constants("GhosttyFormatterFormat")
         self.point = self._constants("GhosttyPointTag")

@@ -23,11 +23,15 @@ from holdfast.host.store import Record
 from holdfast.host.stream import Stream
 from holdfast.host.viewer import Viewer
 from holdfast.model import ids
-from holdfast.model.errors import Impossible, Lost, Nested, NotFound, Refused, Usage
-from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_PACE_WINDOW_S, RUN_TEXT_BYTES
+from holdfast.model.errors import Impossible, Lost, Nested, NotFound, Refused, Unavailable, Usage
+from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_PACE_WINDOW_S, RUN_TEXT_BYTES, SCROLLBACK_LINES
 from holdfast.wire import frames
 
 MACHINE = os.uname().nodename
+EVENTS_AT_ONCE = 200
+ARGV_SHOWN_CHARS = 512           # of a session's arguments in a listing
+HISTORY_BYTES = 3 << 20          # of scrollback in one answer: with the screen beside it, it must fit into FRAME_BYTES
+SECONDS_MAX = 1e9
 
 
 class Field(NamedTuple):
@@ -77,43 +81,55 @@ class Ops:
         session = self.engine.find_any(q["session"]) if q["session"] else None
         only = session.id if session is not None else None
         if q["follow"]:
-            queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(1000)
+            await self._follow_events(conn, number, only, q["after"])
+        return {"events": await self.engine.store.write(store.events_of(only, q["after"], min(q["limit"], store.EVENTS_KEPT)))}
 
-            def listener(event: dict[str, Any]) -> None:
-                if (only is None or event["session"] == only) and not queue.full():
-                    queue.put_nowait(event)
+    async def _follow_events(self, conn: Connection, number: int, only: str | None, after: int) -> None:
+        """From the store, in its order and with its numbers: whoever follows sees each event once, also across a restart. That
+        something happened only wakes this up."""
+        woken = asyncio.Event()
 
-            self.engine.listen(listener)
-            try:
-                while True:
-                    event = await queue.get()
+        def listener(event: dict[str, Any]) -> None:
+            woken.set()
+
+        self.engine.listen(listener)
+        try:
+            while True:
+                try:
+                    events = await self.engine.store.write(store.events_after(only, after, EVENTS_AT_ONCE))
+                except Unavailable:
+                    events = []                     # a full disk: what happens now is told when it could be written
+                for event in events:
                     conn.event("happened", request=number, body=event)
-            finally:
-                self.engine.unlisten(listener)
-        return {"events": await self.engine.store.write(store.events_of(only, q["after"], q["limit"]))}
+                    after = event["number"]
+                if len(events) < EVENTS_AT_ONCE:
+                    await woken.wait()
+                    woken.clear()
+        finally:
+            self.engine.unlisten(listener)
 
     # ------------------------------------------------------------ sessions
 
     async def new(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         if not os.path.isabs(q["cwd"]):
             raise Usage(f"--cwd {q['cwd']!a} is not absolute")
-        if q["size"] is not None and (len(q["size"]) != 2 or not all(isinstance(n, int) and 2 <= n <= 1000 for n in q["size"])):
+        if q["size"] is not None and (len(q["size"]) != 2 or not all(type(n) is int and 2 <= n <= 1000 for n in q["size"])):
             raise Usage("a size is COLSxROWS, each from 2 to 1000")
-        if not all(isinstance(a, str) and "\0" not in a for a in q["argv"]):
+        if not all(isinstance(a, str) and a.find("\0") < 0 and _is_bytes(a) for a in (*q["argv"], q["cwd"])):
             raise Usage("arguments must be text without NUL")
-        if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v for k, v in q["env"].items()):
+        if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v and _is_bytes(k + v) for k, v in q["env"].items()):
             raise Usage("the environment must be NAME=VALUE without NUL")
-        if q["existing"] and q["name"]:
-            for session in self.engine.sessions.values():
-                if session.name == q["name"]:
-                    return {**self.describe(session), "created": session.record.created, "existed": True}
+        if q["umask"] > 0o777:
+            raise Usage("a umask is at most 0777")
+        if q["existing"] and q["name"] and (existing := await self.engine.named(q["name"])) is not None:
+            return {**self.describe(existing), "existed": True}
         session = await self.engine.create(q, conn.operator)
         return {**self.describe(session), "existed": False}
 
     async def ls(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
         out = [self.describe(s) for s in sorted(e.sessions.values(), key=lambda s: s.record.created)]
-        out += [unreachable(i, why) for i, why in e.unreachable.items()]
+        out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why) for i, why in e.unreachable.items()]
         if q["all"]:
             e.forget_old()
             out += [describe_ended(r) for r in sorted(e.ended.values(), key=lambda r: r.ended or 0)]
@@ -132,7 +148,7 @@ class Ops:
             "epoch": s.record.epoch, "created": s.record.created, "idle_s": round(now - s.last_activity, 3),
             "size": {"cols": s.size[0], "rows": s.size[1]}, "operators": operators(s),
             "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,
-            "output": {"start": s.ring.start, "end": s.ring.head}, "argv": s.record.argv, "cwd": s.record.cwd,
+            "output": {"start": s.ring.start, "end": s.ring.head}, "argv": _short(s.record.argv), "cwd": s.record.cwd,
             "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
             "shell": s.shell_kind, "exit_code": None, "ref": f"hf:{s.id}@{s.record.epoch}"}
 
@@ -181,12 +197,14 @@ class Ops:
 
     async def send(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         session = self.engine.find(q["session"])
-        data = q["text"].encode("utf-8", "surrogateescape")
+        data = _bytes(q["text"])
+        if not all(isinstance(key, str) for key in q["keys"]):
+            raise Usage("keys are names")
         if q["paste"] or q["keys"]:
             modes = (await session.view.look(lambda s: s.modes()))[1]
             if q["paste"]:
                 data = paste(data, modes.get("bracketed_paste", False))
-            data += b"".join(encode(str(key), modes.get("application_cursor", False)) for key in q["keys"])
+            data += b"".join(encode(key, modes.get("application_cursor", False)) for key in q["keys"])
         if not data:
             raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
         await refuse_long_line(session, data)
@@ -196,7 +214,7 @@ class Ops:
         return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
 
     async def run(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        if len(q["text"].encode("utf-8", "surrogateescape")) > RUN_TEXT_BYTES:
+        if len(_bytes(q["text"])) > RUN_TEXT_BYTES:
             raise Usage(f"a command may have {RUN_TEXT_BYTES} bytes", "put it into a file and run that")
         if not q["text"].strip() or "\0" in q["text"]:
             raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
@@ -217,7 +235,7 @@ class Ops:
         if isinstance(found, Record):
             return {"id": found.id, "name": found.name, "state": found.state, "size": {"cols": found.cols, "rows": found.rows},
                     "lines": found.screen, "ansi": found.ansi, "cursor": None, "alternate": False, "title": "", "modes": {},
-                    "offset": found.output_end, "exit_code": found.exit_code, "reason": found.reason}
+                    "offset": found.output_end, "exit_code": found.exit_code, "reason": found.reason, "waiting": None}
         session = found
 
         def look(s: Any) -> dict[str, Any]:
@@ -227,7 +245,7 @@ class Ops:
             if q["ansi"]:
                 body["ansi"] = s.ansi().decode("utf-8", "replace")
             if q["history"]:
-                body["history"] = s.history_text(q["history"])
+                body["history"] = _newest(s.history_text(min(q["history"], SCROLLBACK_LINES)))
             return body
 
         offset, body = await session.view.look(look)
@@ -244,7 +262,7 @@ class Ops:
             raise Usage(f"offset {start} is beyond the end {ring.head}", "offsets are absolute; see `holdfast ls --json`")
         if start < ring.start and q["strict"]:
             raise Lost(f"output {start} to {ring.start} has rolled off", range=[ring.start, ring.head])
-        stream = Stream(session, conn, number, start, None if q["follow"] else ring.head, RUN_PACE_WINDOW_S)
+        stream = Stream(session, conn, number, start, None if q["follow"] else ring.head, RUN_PACE_WINDOW_S, raw=not q["for_terminal"])
         try:
             stream.pump()
             if q["follow"]:
@@ -271,7 +289,13 @@ class Ops:
         self.viewers[conn] = viewer
         conn.on_drain = viewer.pump
         session.add_viewer(viewer)
-        conn.answer(number, {**self.describe(session), "acked": viewer.acked, "resume": q["resume"]})
+        answer = {**self.describe(session), "acked": viewer.acked, "resume": q["resume"]}
+        bell = session.let_read(viewer) if q["direct"] and not conn.blocked else -1
+        if bell >= 0:
+            conn.send_with(frames.reply(number, {**answer, "direct": True}), [session.link.ring_fd, bell])
+            os.close(bell)
+        else:
+            conn.answer(number, {**answer, "direct": False})
         await viewer.begin(q["resume"])
         return {}
 
@@ -335,6 +359,35 @@ async def refuse_long_line(session: Session, data: bytes) -> None:
                              "split the line, or use `holdfast run`, which passes its text beside the terminal")
 
 
+def _bytes(text: str) -> bytes:
+    """As the client had it: bytes that are no UTF-8 travel as lone surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as e:
+        raise Usage("the text has characters that no bytes stand for", "send UTF-8") from e
+
+
+def _is_bytes(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udc7f" or "\udd00" <= c <= "\udfff" for c in text)
+
+
+def _short(argv: list[str]) -> list[str]:
+    """A listing of thousands of sessions must fit into a frame, whatever their arguments are."""
+    if sum(map(len, argv)) <= ARGV_SHOWN_CHARS:
+        return argv
+    return [*(a[:ARGV_SHOWN_CHARS // 8] for a in argv[:8]), "..."]
+
+
+def _newest(lines: list[str]) -> list[str]:
+    """The last lines that fit into an answer."""
+    left = HISTORY_BYTES
+    for n, line in enumerate(reversed(lines)):
+        left -= 2 * len(line.encode("utf-8", "replace")) if '"' in line or "\\" in line else len(line.encode("utf-8", "replace")) + 4
+        if left < 0:
+            return lines[len(lines) - n:]
+    return lines
+
+
 def operators(s: Session) -> list[dict[str, Any]]:
     return [{"operator": v.conn.operator, "modality": v.conn.modality, "observe": v.observe, "pid": v.conn.pid,
              "size": {"cols": v.size[0], "rows": v.size[1]}, "lagging": v.lagging} for v in s.viewers]
@@ -344,14 +397,14 @@ def describe_ended(r: Record) -> dict[str, Any]:
     return {"id": r.id, "name": r.name, "machine": MACHINE, "state": r.state,
             "liveness": {"process": "ended", "host": "here", "relay": "none"}, "epoch": r.epoch, "created": r.created,
             "idle_s": max(0.0, time.time() - (r.ended or r.created)), "size": {"cols": r.cols, "rows": r.rows}, "operators": [],
-            "turn": None, "output": {"start": r.output_start, "end": r.output_end}, "argv": r.argv, "cwd": r.cwd,
+            "turn": None, "output": {"start": r.output_start, "end": r.output_end}, "argv": _short(r.argv), "cwd": r.cwd,
             "pid": r.root_pid, "started": r.root_start, "boot": r.boot, "keeper": None, "shell": None, "exit_code": r.exit_code,
             "reason": r.reason, "ended": r.ended, "survivors": r.survivors, "ref": f"hf:{r.id}@{r.epoch}"}
 
 
-def unreachable(session_id: str, why: str) -> dict[str, Any]:
+def unreachable(session_id: str, name: str, why: str) -> dict[str, Any]:
     """A keeper that exists and does not answer: nothing about it is known now, and that is what is said."""
-    return {"id": session_id, "name": "", "machine": MACHINE, "state": "unknown",
+    return {"id": session_id, "name": name, "machine": MACHINE, "state": "unknown",
             "liveness": {"process": "unknown", "host": "here", "relay": "none"}, "epoch": None, "created": None, "idle_s": None,
             "size": None, "operators": [], "turn": None, "output": None, "reason": why, "exit_code": None}
 
@@ -370,7 +423,7 @@ def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
             value = float(value)
         if not (value is None and field.default is None) and (type(value) not in kinds):
             raise Usage(f"the field {name!a} of {body['op']} has the wrong type")
-        if type(value) is int and not 0 <= value < 1 << 63:
+        if (type(value) is int and not 0 <= value < 1 << 63) or (type(value) is float and not 0 <= value < SECONDS_MAX):
             raise Usage(f"the field {name!a} of {body['op']} is out of range")
         out[name] = value
     return out
@@ -393,13 +446,15 @@ OPS: dict[str, Op] = {
     "who": Op(Ops.who, {"session": _S}),
     "resolve": Op(Ops.resolve, {"ref": _S}),
     "send": Op(Ops.send, {"session": _S, "text": _S, "keys": Field(list, []), "seq": Field(int), "paste": Field(bool, False)}),
-    "run": Op(Ops.run, {"session": _S, "text": _S, "seq": Field(int), "timeout": Field(float, 0.0), "resume": Field(int, None)}),
+    "run": Op(Ops.run, {"session": _S, "text": _S, "seq": Field(int), "timeout": Field(float, 0.0), "resume": Field(int, None),
+                        "for_terminal": Field(bool, False)}),
     "wait": Op(Ops.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}),
     "view": Op(Ops.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}),
-    "read": Op(Ops.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False)}),
+    "read": Op(Ops.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
+                          "for_terminal": Field(bool, False)}),
     "attach": Op(Ops.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),
                               "take": Field(bool, False), "scrollback": Field(int, None), "resume": Field(int, None),
-                              "agent": Field(str, None)}),
+                              "agent": Field(str, None), "direct": Field(bool, False)}),
     "detach": Op(Ops.detach, {}),
     "refresh": Op(Ops.refresh, {}),
     "turn": Op(Ops.turn, {"session": _S, "act": _S}),

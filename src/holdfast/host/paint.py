@@ -45,6 +45,7 @@ _CAN_ST = b"\x18\x1b\\"  # end whatever sequence the terminal is in
 _CHARSETS = b"\x1b(B\x1b)B\x1b*B\x1b+B\x0f\x1b}"
 _PEN = b'\x1b[0m\x1b]8;;\x1b\\\x1b[0"q' + _CHARSETS
 _NO_KEYS = b"\x1b[<99u"
+_BLANK = b"\x1b[0m "
 
 
 def _switch(modes: tuple[int, ...], on: bool) -> bytes:
@@ -266,7 +267,7 @@ def _save(emulator: Emulator, place: _Place) -> bytes:
     at += b"\x1b[%d;%dH" % (place.y + 1, place.x + 1)
     if place.pending_wrap:
         start, text = _cell(emulator, place.x, place.y)
-        at += b"\x1b[%d;%dH" % (place.y + 1, start + 1) + text
+        at += b"\x1b[%d;%dH" % (place.y + 1, start + 1) + (text or _BLANK)
     return at + place.pen + place.protection + place.charsets + b"\x1b7"
 
 
@@ -274,7 +275,7 @@ def _cell(emulator: Emulator, x: int, y: int) -> tuple[int, bytes]:
     """Where the character in a cell begins, and how it is written."""
     y += emulator.history_rows
     start = x - 1 if x and emulator.is_wide_tail(x, y) else x
-    return start, emulator.cells_vt(y, start, x + 1) or b"\x1b[0m "
+    return start, emulator.cells_vt(y, start, x + 1)
 
 
 _CELL = re.compile(rb"((?:\x1b\[[0-9;:]*m)*)(.*?)(?:\x1b\[0m)*", re.DOTALL)
@@ -298,10 +299,10 @@ def _cursor(emulator: Emulator, place: _Place, last: tuple[bytes, bytes] | None,
     before = place.x if place.pending_wrap else place.x - 1
     start, text = _cell(emulator, before, place.y) if before >= 0 else (0, b"")
     match = _CELL.fullmatch(text)
-    if last and match and match[2] == last[0] and (start > 0 or before >= 0):
+    if last and match and match[2] == last[0] and start + emulator.width(text) == before + 1:
         pen = match[1] or b"\x1b[0m"
         written = place.charsets + move(start) + pen + last[1]
         return written + (place.pen if place.pen != pen else b"") + tail
     if place.pending_wrap:
-        return move(start) + text + place.pen + tail + place.charsets
+        return move(start) + (text or _BLANK) + place.pen + tail + place.charsets
     return move(place.x) + place.pen + tail + place.charsets

@@ -8,19 +8,25 @@ the host finds the same run, still going or just done, and never runs it twice.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import termios
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.commands import Effect, RunDone, RunStarted
+from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.connection import Connection
 from holdfast.host.session import Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
-from holdfast.model.errors import Busy, Impossible, Lost, Refused, TimedOut, Unavailable
+from holdfast.model.errors import Busy, Impossible, Lost, NotFound, TimedOut, TurnHeld, Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
 from holdfast.model.probe import probe
+
+STARTING_WAIT_S = 10.0         # for the first prompt of a new session: its rc files may take a while
+BETWEEN_WAIT_S = 3.0           # for the prompt after a command, while the shell itself has the terminal
+TYPED_WAIT_S = 1.0             # for a line that was just entered to be taken
+LOOK_AGAIN_S = 0.03
 
 
 async def run(session: Session, conn: Connection, number: int, request: dict[str, Any]) -> dict[str, Any]:
@@ -29,19 +35,29 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     runid = f"{conn.client:x}-{act}"
     started, done = _Watch(session, runid).futures
     known = session.runs.get(runid)
+    holds = False
     try:
         if known is None:
             if session.lane.known(conn.client, act):
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
+            await _ready(session)
+            session.begin_long(conn.operator)
+            holds = True
             await _start(session, conn, act, runid, request["text"])
             await _began(session, started)
+        elif known.end is None:
+            with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
+                session.begin_long(conn.operator)
+                holds = True
         begin = session.runs.get(runid)
         if begin is None:
-            raise Unavailable("the run ended before it could be followed", "look at the screen: `holdfast view`")
+            raise Lost("the session ended before the run could be followed", "look at the screen: `holdfast view`")
         resume = int(request.get("resume") or 0)
         return await _follow(session, conn, number, max(begin.start, resume), begin.end, begin.exit_code, done,
-                             float(request["timeout"] or 0), act)
+                             float(request["timeout"] or 0), request["for_terminal"])
     finally:
+        if holds:
+            session.end_long()
         for future in (started, done):
             future.cancel()
 
@@ -63,43 +79,68 @@ class _Watch:
         done.add_done_callback(lambda _: session.unwatch(watch))
 
 
-async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
+async def _ready(session: Session) -> None:
+    """Returns when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
+    waited for; a program in the foreground is not: it is named."""
     if session.shell_kind is None:
         raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
                          "use `holdfast send`, or make a session with bash, zsh or sh as its program")
-    state = await session.terminal()
+    begun = session.loop.time()
+    while True:
+        state = await session.terminal()
+        shell = session.shell
+        own = state.foreground == session.record.root_pid
+        if own and shell.ready:
+            return
+        if shell.phase is Phase.UNKNOWN:
+            patience = STARTING_WAIT_S
+        elif own:
+            patience = TYPED_WAIT_S if shell.at_prompt else BETWEEN_WAIT_S
+        else:
+            patience = 0.0
+        if session.loop.time() - begun >= patience:
+            raise await _busy(session, own)
+        await asyncio.wait({session.ended}, timeout=LOOK_AGAIN_S)
+        if session.ended.done():
+            raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
+
+
+async def _busy(session: Session, own: bool) -> Busy:
+    shell = session.shell
     _, why, foreground = await session.attention()
-    if state.foreground != session.record.root_pid or not session.shell.at_prompt:
+    if not own or not shell.at_prompt:
         what = foreground or why
-        raise Busy(f"the shell is not at its prompt: {what} is in the foreground", foreground=what)
-    if session.shell.line_dirty:
-        raise Busy("somebody has typed on the command line without entering it",
-                   "enter or clear that line first (`holdfast send SESSION --key C-c`)")
-    if not session.shell.ready:
-        raise Busy("the shell has not taken what was typed before" if session.shell.open_run is None else "another run is under way")
-    session.begin_long(conn.operator)
+        return Busy(f"the shell is not at its prompt: {what} is in the foreground", foreground=what)
+    if shell.line_dirty:
+        return Busy("somebody has typed on the command line without entering it",
+                    "enter or clear that line first (`holdfast send SESSION --key C-c`)")
+    return Busy("the shell has not taken what was typed before" if shell.open_run is None else "another run is under way")
+
+
+async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
+    if session.shell_kind is None or not session.shell.ready:          # somebody was quicker
+        raise await _busy(session, own=True)
     try:
         trigger = write_run(Path(session.directory), session.shell_kind, runid, text)
-        probe("host.run.written")
-        await session.type(conn.operator, conn.client, act, trigger)
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
-    except Refused:
-        session.end_long()
-        raise
+    probe("host.run.written")
+    await session.type(conn.operator, conn.client, act, trigger)
     probe("host.run.typed")
 
 
 async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
-    await session.or_end(started, RUN_TRIGGER_WAIT_S)
-    if not started.done() and not session.ended.done():
-        session.end_long()
-        raise Unavailable("the shell did not take the command", "look at the screen (`holdfast view`); its hooks may be gone")
+    ended = session.ended
+    await asyncio.wait({started, ended}, timeout=RUN_TRIGGER_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
+    if not started.done() and not ended.done():
+        raise Lost("the shell has not said that it began the command; it may still do so",
+                   "look at the screen (`holdfast view`) before trying again; the shell's hooks may be gone")
 
 
 async def _follow(session: Session, conn: Connection, number: int, start: int, end: int | None, code: int | None,
-                  done: asyncio.Future[RunDone], timeout: float, act: int) -> dict[str, Any]:
-    stream = Stream(session, conn, number, start, end, RUN_PACE_WINDOW_S, OnlcrInverse() if await _onlcr(session) else None)
+                  done: asyncio.Future[RunDone], timeout: float, for_terminal: bool) -> dict[str, Any]:
+    stream = Stream(session, conn, number, start, end, RUN_PACE_WINDOW_S, OnlcrInverse() if await _onlcr(session) else None,
+                    raw=not for_terminal)
     try:
         stream.pump()
         if end is None:
@@ -119,7 +160,6 @@ async def _follow(session: Session, conn: Connection, number: int, start: int, e
                 "ended": session.ended.done()}
     finally:
         stream.close()
-        session.end_long()
         if done.done() and not done.cancelled():
             clear_run(Path(session.directory))
 

@@ -75,6 +75,8 @@ _NAMES = {
 }
 _MOUSE = (9, 1000, 1002, 1003)
 
+_ASCII = re.compile(rb"(?:\x1b[()*+]B|\x0f)*")
+
 
 class SnapshotUnreadable(Exception):
     """A blob that is not one of ours, is damaged, or comes from a format this release cannot read."""
@@ -182,12 +184,13 @@ class Screen:
 
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
-    def save(self) -> bytes:
-        """The whole state, as of (bytes fed - pending)."""
+    def save(self, complete: bool = True) -> bytes:
+        """The whole state, as of (bytes fed - pending). Not `complete`: quicker, larger, and only for this emulator's release."""
         with self._without_overlong() as inside:
             native = self._emulator.encode()
-            portable = self._paint(PORTABLE_LINES, over=False) + inside
-        parts = version().encode(), inside, zlib.compress(native, 1), zlib.compress(portable, 1)
+            portable = self._paint(PORTABLE_LINES, over=False) + inside if complete else b""
+        level = 1 if complete else 0
+        parts = version().encode(), inside, zlib.compress(native, level), zlib.compress(portable, level)
         lengths = [len(part) for part in parts]
         body = b"".join((_BODY.pack(self._cols, self._rows, self._lines, *lengths), *parts))
         return _HEAD.pack(_MAGIC, FORMAT, blake2b(body, digest_size=16).digest()) + body
@@ -256,6 +259,22 @@ class Screen:
             self._emulator.write(inside)
 
     # -- looking ------------------------------------------------------------------------------------------------------
+
+    @property
+    def flows_plainly(self) -> bool:
+        """Whether text just fills lines and scrolls: primary screen, parser at ground, no margins, no odd modes or charsets."""
+        emulator = self._emulator
+        return (
+            not self.pending
+            and emulator.ground
+            and not emulator.alternate
+            and emulator.mode(7)
+            and not any(emulator.mode(mode) for mode in (6, 69, 2026))
+            and not emulator.mode(4, ansi=True)
+            and not emulator.mode(20, ansi=True)
+            and not emulator.extra("scrolling_region")
+            and _ASCII.fullmatch(emulator.extra("charsets")) is not None
+        )
 
     @property
     def cursor(self) -> tuple[int, int, bool]:

@@ -27,6 +27,7 @@ class Server:
         self._listener = listener
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
+        engine.on_broken = self._drop_all
 
     def _accept(self) -> None:
         try:
@@ -39,6 +40,10 @@ class Server:
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.connections.add(Connection(sock, pid, self._frame, self._closed))
+
+    def _drop_all(self) -> None:
+        for conn in list(self.connections):
+            conn.close()
 
     def _closed(self, conn: Connection) -> None:
         self.connections.discard(conn)
@@ -58,6 +63,10 @@ class Server:
             if number in conn.tasks:
                 raise PeerFault(f"request number {number} is in use")
             conn.tasks[number] = self._loop.create_task(self._request(conn, number, body))
+        elif kind == frames.SEEN:
+            viewer = self.ops.viewers.get(conn)
+            if viewer is not None:
+                viewer.seen(frames.read_seen(payload))
         elif kind == frames.RESIZE:
             self._resize(conn, payload)
         elif kind == frames.CANCEL:

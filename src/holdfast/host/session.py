@@ -24,16 +24,17 @@ from holdfast.core import session as lifecycle
 from holdfast.core.attention import classify
 from holdfast.core.commands import Effect as ShellEffect
 from holdfast.core.commands import MarkScanner, RunDone, RunStarted, Shell
-from holdfast.core.queries import QUERY_HINT
+from holdfast.core.filter import ViewerFilter
 from holdfast.core.turn import Denied, Turn
 from holdfast.host import observe, process
 from holdfast.host.keeperlink import KeeperLink
-from holdfast.host.lane import ORIGIN_HOST, ORIGIN_REPLIES, Lane
+from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.store import Record
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
 from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable
 from holdfast.model.limits import (
+    BELLS_MAX,
     COLS_MAX,
     COLS_MIN,
     END_HUP_WAIT_S,
@@ -47,6 +48,7 @@ from holdfast.model.limits import (
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as ring_layout
+from holdfast.wire.frames import SCREEN_LAG
 
 RUNS_KEPT = 64
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
@@ -81,6 +83,7 @@ class Session:
         self.shell_kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
         self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
         self.shell = Shell(marks_start=self.shell_kind != "posix")
+        self.filter = ViewerFilter()                       # of all viewers that are up to date
         self.scanned = self.view.fed
         self.scanner = MarkScanner(label["nonce"]) if self.shell_kind else None
         self._restore(self.view.notes)
@@ -100,6 +103,7 @@ class Session:
         link.on_bell = self._bell
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
+        self.on_link_lost: Callable[[], None] = self.lost
         self.view.on_reply = self._answer_query
         self.view.on_progress = self._view_moved
         self.view.on_gap = self._gap
@@ -178,11 +182,11 @@ class Session:
             return
         self.lane.settle()
         head = self.ring.head
-        for viewer in self.viewers:
-            viewer.pump()
         if head > self.scanned:
             self.last_activity = time.monotonic()
-            self._scan(head)
+            self._new_output(head)
+        for viewer in self.viewers:
+            viewer.pump()
         if head > self.view.fed:
             self.view.poke()
         for stream in tuple(self.streams):
@@ -192,15 +196,22 @@ class Session:
         if self.ring.flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
             self._eof.set_result(None)
 
-    def _scan(self, head: int) -> None:
-        """Shell marks and possible terminal queries in what is new."""
+    def _new_output(self, head: int) -> None:
+        """Output nobody has looked at: filtered once for all viewers that are up to date, then searched for marks. Where the
+        filter took something out there may have been a question to the terminal: the emulator sees it at once."""
         while self.scanned < head:
             if self.scanned < self.ring.start:
-                self.scanned = self.ring.start
+                self.scanned, self.filter = self.ring.start, ViewerFilter()
             piece = self.ring.span(self.scanned, OUTPUT_CHUNK_BYTES)
             if not len(piece):
                 return
-            if QUERY_HINT.search(piece):
+            held = self.filter.pending
+            for viewer in self.viewers:
+                viewer.before_new(self.scanned, self.filter)
+            data = self.filter.feed(piece)
+            for viewer in self.viewers:
+                viewer.give(self.scanned, len(piece), data, held, self.filter.pending)
+            if len(data) + self.filter.pending != len(piece) + held:
                 self.view.poke(urgent=True)
             if self.scanner is not None:
                 marks = self.scanner.feed(self.scanned, piece)
@@ -210,7 +221,10 @@ class Session:
                     self._note_runs(effects)
                     for watcher in tuple(self.watchers):
                         watcher(effects)
-            self.scanned += len(piece)
+            start, self.scanned = self.scanned, self.scanned + len(piece)
+            if not self.ring.intact(start):                 # overwritten while it was sent: screens are needed
+                for viewer in self.viewers:
+                    self.spawn(viewer.refresh(SCREEN_LAG))
 
     def _note_runs(self, effects: list[ShellEffect]) -> None:
         for e in effects:
@@ -225,6 +239,8 @@ class Session:
         try:
             if kind == wire.STATE:
                 state = wire.read_state(packet)
+                if state.tag == BARRIER:
+                    self.lane.answered(state)
                 waiting = self._states.pop(state.tag, None)
                 if waiting is not None and not waiting.done():
                     waiting.set_result(state)
@@ -400,9 +416,21 @@ class Session:
             if other is not viewer:
                 other.conn.event("joined", session=self.id, operator=viewer.conn.operator, modality=viewer.conn.modality)
 
+    def let_read(self, viewer: Viewer) -> int:
+        """Lets a viewer on this machine read the ring itself; gives its bell, or -1 if that cannot be had now."""
+        bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._tag = (self._tag + 1) & 0x7FFFFFFF or 1
+        if len(self.viewers) >= BELLS_MAX or not self.link.send_descriptor(wire.listen(self._tag), bell):
+            os.close(bell)
+            return -1
+        viewer.tag = self._tag
+        return bell
+
     def remove_viewer(self, viewer: Viewer, how: str) -> None:
         if viewer not in self.viewers:
             return
+        if viewer.tag:
+            self.link.send(wire.silence(viewer.tag))
         viewer.close()
         self.viewers.remove(viewer)
         operator = viewer.conn.operator
@@ -418,7 +446,7 @@ class Session:
 
     async def terminal(self) -> wire.State:
         """The terminal as the kernel has it now."""
-        self._tag = (self._tag + 1) & 0xFFFFFFFF
+        self._tag = (self._tag + 1) % BARRIER
         future: asyncio.Future[wire.State] = self.loop.create_future()
         self._states[self._tag] = future
         self.link.send(wire.query(self._tag))
@@ -510,6 +538,11 @@ class Session:
             self.ended.set_result(None)
 
     def _keeper_gone(self) -> None:
+        """The link broke: the keeper died, or it gave us up because we did not read its answers in time."""
+        if not self.ended.done() and self._ending is None:
+            self.on_link_lost()
+
+    def lost(self) -> None:
         """The keeper died under us: the terminal and the programs on it are gone. Said, not hidden."""
         if not self.ended.done() and self._ending is None:
             self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))

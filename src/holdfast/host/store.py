@@ -5,7 +5,8 @@ checkpoint at once corrupt the file; fixed in 3.51.3). One connection, used by o
 which are committed in groups. What must be durable before it is acknowledged is awaited (`write`); the rest is posted.
 
 A file that is not a database is put aside, never overwritten, and the state is rebuilt from the keepers, which know their
-sessions themselves. A full or read-only disk makes `write` fail with a typed error; running sessions do not notice.
+sessions themselves. A full or read-only disk makes `write` fail with a typed error; running sessions do not notice. What was
+posted is owed: it is kept (bounded) and tried again until the disk takes it.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ import os
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import apsw
 
@@ -35,6 +37,9 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE INDEX IF NOT EXISTS events_of ON events (session, number);
 """
 EVENTS_KEPT = 10_000          # the newest ones; the record proper is not this table
+GROUP_JOBS = 256              # committed together
+OWED_JOBS = 2_000             # kept while the disk takes nothing; beyond it the oldest are dropped
+RETRY_S = 1.0                 # how often what is owed is tried again
 
 
 @dataclass
@@ -63,14 +68,20 @@ class Record:
     survivors: int = 0
 
 
+class _Job(NamedTuple):
+    work: Callable[[apsw.Connection], Any]
+    future: asyncio.Future[Any] | None = None
+    owed: bool = True             # tried again until it is durable; otherwise a failure is told
+
+
 class Store:
     def __init__(self, path: str) -> None:
         self.path = path
         self.failures = 0
         self.last_failure = ""
         self.put_aside: str | None = None
-        self._jobs: queue.SimpleQueue[tuple[Callable[[apsw.Connection], Any], asyncio.Future[Any] | None] | None]
-        self._jobs = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._owed: deque[_Job] = deque(maxlen=OWED_JOBS)
         self._db = self._open()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name="store", daemon=True)
@@ -83,14 +94,15 @@ class Store:
 
     def _open(self) -> apsw.Connection:
         try:
-            return self._try_open()
-        except (apsw.NotADBError, apsw.CorruptError):
-            self.put_aside = f"{self.path}.unreadable-{int(time.time())}"
-            for suffix in ("", "-wal", "-shm"):
-                if os.path.exists(self.path + suffix):
-                    os.rename(self.path + suffix, self.put_aside + suffix)
-            return self._try_open()
-        except apsw.Error as e:
+            try:
+                return self._try_open()
+            except (apsw.NotADBError, apsw.CorruptError):
+                self.put_aside = f"{self.path}.unreadable-{time.time_ns()}"
+                for suffix in ("", "-wal", "-shm"):
+                    if os.path.exists(self.path + suffix):
+                        os.rename(self.path + suffix, self.put_aside + suffix)
+                return self._try_open()
+        except (apsw.Error, OSError) as e:
             raise Unavailable(f"cannot open {self.path}: {e}", "free disk space or make the directory writable") from e
 
     def _try_open(self) -> apsw.Connection:
@@ -107,34 +119,55 @@ class Store:
             raise Unavailable(f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast")
         db.execute(_CREATE)
         db.execute(f"PRAGMA user_version={SCHEMA}")
-        db.execute("PRAGMA quick_check(1)").fetchall()
+        if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
+            db.close()
+            raise apsw.CorruptError(str(found[:1]))
         return db
 
     # ------------------------------------------------------------ the writer
 
     def _work(self) -> None:
         while True:
-            jobs = [self._jobs.get()]
-            while not self._jobs.empty() and len(jobs) < 256:
-                jobs.append(self._jobs.get())
-            done: list[tuple[asyncio.Future[Any], Any]] = []
-            try:
-                with self._db:
-                    for job in jobs:
-                        if job is not None:
-                            result = job[0](self._db)
-                            if job[1] is not None:
-                                done.append((job[1], result))
-            except (apsw.Error, OSError) as e:
-                self.failures += 1
-                self.last_failure = str(e)
-                error = Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable")
-                done = [(job[1], error) for job in jobs if job is not None and job[1] is not None]
-            for future, result in done:
-                self._tell(future, result)
-            if None in jobs:
+            taken = self._take()
+            jobs = [*self._owed, *(job for job in taken if job is not None)]
+            self._owed.clear()
+            if not self._commit(jobs):
+                for job in jobs:                   # one by one: what can be done is done, and each failure is its own
+                    self._commit([job])
+            if None in taken:
                 self._db.close()
                 return
+
+    def _take(self) -> list[_Job | None]:
+        """The next jobs; none if it is time to try again what is owed."""
+        try:
+            jobs = [self._jobs.get(timeout=RETRY_S if self._owed else None)]
+        except queue.Empty:
+            return []
+        while jobs[-1] is not None and not self._jobs.empty() and len(jobs) < GROUP_JOBS:
+            jobs.append(self._jobs.get())
+        return jobs
+
+    def _commit(self, jobs: list[_Job]) -> bool:
+        """All of them in one transaction. False: nothing was done, and they are to be tried one by one."""
+        try:
+            with self._db:
+                results = [job.work(self._db) for job in jobs]
+        except Exception as e:                     # whatever it was: the writer goes on, or nobody is ever answered again
+            if len(jobs) != 1:
+                return False
+            self.failures += 1
+            self.last_failure = str(e)
+            [job] = jobs
+            if job.owed and isinstance(e, apsw.Error | OSError):
+                self._owed.append(job)
+            elif job.future is not None:
+                self._tell(job.future, Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable"))
+            return True
+        for job, result in zip(jobs, results, strict=True):
+            if job.future is not None:
+                self._tell(job.future, result)
+        return True
 
     def _tell(self, future: asyncio.Future[Any], result: Any) -> None:
         def settle() -> None:
@@ -150,13 +183,13 @@ class Store:
         except RuntimeError:      # the loop is gone: nobody waits any more
             pass
 
-    def post(self, job: Callable[[apsw.Connection], Any]) -> None:
-        self._jobs.put((job, None))
+    def post(self, work: Callable[[apsw.Connection], Any]) -> None:
+        self._jobs.put(_Job(work))
 
-    async def write(self, job: Callable[[apsw.Connection], Any]) -> Any:
-        """Returns when `job` is durable; raises Unavailable if it cannot be made so."""
+    async def write(self, work: Callable[[apsw.Connection], Any], patient: bool = False) -> Any:
+        """Returns when `work` is durable; raises Unavailable if it cannot be made so now, or waits until it can if `patient`."""
         future = asyncio.get_running_loop().create_future()
-        self._jobs.put((job, future))
+        self._jobs.put(_Job(work, future, patient))
         return await future
 
     def close(self) -> None:
@@ -168,12 +201,24 @@ class Store:
 
     def next_term(self) -> int:
         """A number above every earlier host's of this home."""
-        return _number(self._db.execute(
-            "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"))
+        try:
+            return _number(self._db.execute(
+                "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"))
+        except apsw.Error as e:
+            raise Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable") from e
 
     def records(self) -> list[Record]:
-        rows = self._db.execute("SELECT body FROM sessions").fetchall()
-        return [Record(**json.loads(str(body))) for (body,) in rows]
+        """What can be read of it; a row that cannot is left out, for its keeper knows better."""
+        found = []
+        for body, in self._db.execute("SELECT body FROM sessions").fetchall():
+            try:
+                record = Record(**json.loads(str(body)))
+            except (ValueError, TypeError):
+                self.failures += 1
+                self.last_failure = "a row of the sessions is unreadable"
+                continue
+            found.append(record)
+        return found
 
 
 def _number(cursor: apsw.Cursor) -> int:
@@ -216,11 +261,22 @@ def event(at: float, session: str, name: str, body: dict[str, Any]) -> Callable[
     return job
 
 
+def events_after(session: str | None, after: int, limit: int) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
+    """The oldest ones after that number."""
+    return _events(session, after, limit, "ASC")
+
+
 def events_of(session: str | None, after: int, limit: int) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
+    """The newest ones, oldest first."""
+    newest = _events(session, after, limit, "DESC")
+    return lambda db: newest(db)[::-1]
+
+
+def _events(session: str | None, after: int, limit: int, order: str) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     def job(db: apsw.Connection) -> list[dict[str, Any]]:
         where, args = ("session = ? AND ", [session]) if session else ("", [])
         rows = db.execute(f"SELECT number, at, session, event, body FROM events WHERE {where} number > ? "
-                          "ORDER BY number DESC LIMIT ?", (*args, after, limit)).fetchall()
-        return [{"number": n, "time": at, "session": s, "event": e, **json.loads(b)} for n, at, s, e, b in reversed(rows)]
+                          f"ORDER BY number {order} LIMIT ?", (*args, after, limit)).fetchall()
+        return [{"number": n, "time": at, "session": s, "event": e, **json.loads(b)} for n, at, s, e, b in rows]
 
     return job

@@ -53,7 +53,7 @@ class Stream:
             if self._undo is not None:
                 data = self._undo.feed(data)
             end = start + len(piece)
-            conn.send_pair(frames.data_header(self.number, start, end, len(data)), data)
+            conn.send_pair(frames.data_header(self.number, start, end - self._held(), len(data)), data)
             if not ring.intact(start):
                 self._gap(ring.start)
                 continue
@@ -65,6 +65,10 @@ class Stream:
             self.session.pace(self, self.offset)
             if self.offset < limit and self._timer is None:
                 self._timer = self.session.loop.call_later(self._patience_s, self._impatient)
+
+    def _held(self) -> int:
+        """Bytes at the end of what was read that are not handed on yet: who goes on elsewhere goes on before them."""
+        return (self._filter.pending if self._filter is not None else 0) + (self._undo.pending if self._undo is not None else 0)
 
     def _gap(self, to: int) -> None:
         to = min(to, self.end) if self.end is not None else to

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from typing import Any, TypeVar
 
+from holdfast.core.skim import skim
 from holdfast.host.screen import Screen, SnapshotUnreadable
 from holdfast.model.limits import (
     SCROLLBACK_LINES,
@@ -27,31 +28,36 @@ from holdfast.model.probe import probe
 from holdfast.wire import snapshot
 from holdfast.wire.ring import RingReader
 
+FLOOD_DELAY_S = 0.1            # under flood the screen follows less closely: more of the backlog may be passed over
 INLINE_BYTES = 32 * 1024       # fed on the loop; more goes to the pool
+SKIM_BYTES = 1536 * 1024       # a backlog worth looking at for what may be passed over
+SKIM_SPAN_BYTES = 8 << 20
 _HEAD = struct.Struct("<I")
 T = TypeVar("T")
 
 
-def restore(snapshot_fd: int, ring: RingReader) -> tuple[Screen, int, dict[str, Any]]:
-    """(screen, offset it stands at, the host's own notes) as the last host left them, or a blank screen at the ring's start."""
-    stored = snapshot.load(snapshot_fd)
-    if stored is not None:
-        offset, data = stored
+def stored(snapshot_fd: int, ring: RingReader) -> tuple[bytes, int, dict[str, Any]]:
+    """(saved screen, offset it stands at, the host's own notes) as the last host left them; nothing at the ring's start if there is none."""
+    found = snapshot.load(snapshot_fd)
+    if found is not None:
+        offset, data = found
         try:
             length = _HEAD.unpack_from(data)[0]
-            notes = json.loads(data[_HEAD.size:_HEAD.size + length])
-            return Screen.restore(data[_HEAD.size + length:]), offset, notes
-        except (SnapshotUnreadable, ValueError, struct.error):
+            return data[_HEAD.size + length:], offset, json.loads(data[_HEAD.size:_HEAD.size + length])
+        except (ValueError, struct.error):
             pass
-    resized, cols, rows = ring.resized
-    return Screen(cols, rows, SCROLLBACK_LINES), ring.start, {}
+    return b"", ring.start, {}
 
 
 class View:
     def __init__(self, ring: RingReader, snapshot_fd: int, pool: Executor) -> None:
         self.ring = ring
-        self.screen, self.fed, self.notes = restore(snapshot_fd, ring)
+        self._saved, self.fed, self.notes = stored(snapshot_fd, ring)
+        self._screen: Screen | None = None
         self.snapshot_at = self.fed
+        self.skimmed = 0
+        self._looking = 0               # who waits for an answer
+        self._flood = False
         self.on_reply: Callable[[int, bytes], None] = lambda offset, data: None
         self.on_progress: Callable[[], None] = lambda: None
         self.on_gap: Callable[[int, int], None] = lambda start, end: None
@@ -66,25 +72,43 @@ class View:
         self._tasks: set[asyncio.Task[None]] = set()
         self.closed = False
 
+    @property
+    def screen(self) -> Screen:
+        """Restored when it is first needed (30 to 250 ms each): a new host answers before it has looked at any."""
+        if self._screen is None:
+            self._screen, self._saved = self._restore(), b""
+        return self._screen
+
+    def _restore(self) -> Screen:
+        if self._saved:
+            try:
+                return Screen.restore(self._saved)
+            except SnapshotUnreadable:
+                self.fed = self.snapshot_at = self.ring.start
+        _, cols, rows = self.ring.resized
+        return Screen(cols, rows, SCROLLBACK_LINES)
+
     # ------------------------------------------------------------ scheduling
 
     def poke(self, urgent: bool = False) -> None:
         """There is output the screen has not seen."""
         if self.closed:
             return
-        if urgent:
+        if urgent or self.ring.head - self.fed > self.ring.size * 3 // 8:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
             self._go()
         elif self._timer is None:
-            self._timer = self._loop.call_later(VIEW_DELAY_S, self._go)
+            self._timer = self._loop.call_later(FLOOD_DELAY_S if self._flood else VIEW_DELAY_S, self._go)
 
     def _go(self) -> None:
         self._timer = None
         if self.closed:
             return
-        if not self._lock.locked() and self.ring.head - self.fed <= INLINE_BYTES:
+        backlog = self.ring.head - self.fed
+        self._flood = backlog > VIEW_SLICE_BYTES
+        if self._screen is not None and not self._lock.locked() and backlog <= INLINE_BYTES:
             self._feed_inline()
             return
         self._spawn(self._catch_up())
@@ -122,6 +146,19 @@ class View:
             piece = ring.span(self.fed, limit)
             return (self.fed, piece) if len(piece) else None
 
+    def _skim(self) -> None:
+        """Passes over what of a large backlog would scroll out anyhow."""
+        while self.ring.head - self.fed >= SKIM_BYTES and self.screen.flows_plainly:
+            start = self.fed
+            data = bytes(self.ring.span(start, SKIM_SPAN_BYTES))
+            count, pen = skim(data, SCROLLBACK_LINES + self.screen.size[1])
+            at, cols, rows = self.ring.resized
+            if not count or not self.ring.intact(start) or ((cols, rows) != self.screen.size and at < start + count):
+                return
+            self.screen.feed(pen)
+            self.fed = start + count
+            self.skimmed += count
+
     def _fed(self, start: int, count: int, replies: list[tuple[int, bytes]]) -> None:
         self.fed = start + count
         if not self.ring.intact(start):
@@ -135,8 +172,15 @@ class View:
             self._fed(start, len(data), self.screen.feed_replies(data))
         self._after()
 
-    async def _feed_to_head(self) -> None:
-        while not self.closed and (piece := self._next_piece()) is not None:
+    async def _feed_to_head(self, until: int | None = None) -> None:
+        """Up to `until`, or to the head as long as nobody waits to look: under flood the head is never reached."""
+        if self._screen is None:
+            await self._loop.run_in_executor(self._pool, lambda: self.screen)
+        while not self.closed and (until is not None or not self._looking):
+            if self.ring.head - self.fed >= SKIM_BYTES:
+                await self._loop.run_in_executor(self._pool, self._skim)
+            if (piece := self._next_piece()) is None or (until is not None and self.fed >= until):
+                break
             start, data = piece
             if len(data) <= INLINE_BYTES:
                 replies = self.screen.feed_replies(data)
@@ -173,7 +217,8 @@ class View:
             return
         offset = self.fed - self.screen.pending
         notes = json.dumps(self.saved_notes()).encode()
-        blob = await self._loop.run_in_executor(self._pool, self.screen.save)
+        busy = self.ring.head - self.fed > VIEW_SLICE_BYTES      # a flood: the portable part can wait for quiet
+        blob = await self._loop.run_in_executor(self._pool, self.screen.save, not busy)
         probe("host.snapshot.saved")
         if self.closed:
             return
@@ -188,13 +233,20 @@ class View:
     async def look(self, question: Callable[[Screen], T]) -> tuple[int, T]:
         """(offset, answer) of a question to the screen when it has seen everything up to now. The offset is a safe place to
         continue with raw bytes."""
-        async with self._lock:
-            await self._feed_to_head()
-            return self.fed - self.screen.pending, question(self.screen)
+        now = self.ring.head
+        self._looking += 1
+        try:
+            async with self._lock:
+                await self._feed_to_head(now)
+                return self.fed - self.screen.pending, question(self.screen)
+        finally:
+            self._looking -= 1
+            if self.ring.head > self.fed:
+                self.poke()
 
     def glance(self, question: Callable[[Screen], T]) -> tuple[int, T] | None:
         """The same without waiting, if the screen is (nearly) up to date and free."""
-        if self._lock.locked() or self.ring.head - self.fed > INLINE_BYTES:
+        if self._screen is None or self._lock.locked() or self.ring.head - self.fed > INLINE_BYTES:
             return None
         self._feed_inline()
         return self.fed - self.screen.pending, question(self.screen)

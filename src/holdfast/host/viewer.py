@@ -9,6 +9,7 @@ A viewer of another size than the session's is drawn for (letterboxed or panned)
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING
 
 from holdfast.core.filter import ViewerFilter
@@ -20,6 +21,7 @@ from holdfast.model.limits import (
     RENDER_INTERVAL_S,
     ROWS_MIN,
     SCROLLBACK_PAINTED,
+    SEEN_EVERY_BYTES,
 )
 from holdfast.model.probe import probe
 from holdfast.wire import frames
@@ -47,12 +49,13 @@ class Viewer:
         self.skips = 0
         self._live = False                      # a screen has been sent; output may follow
         self._painting = False
-        self._filter = ViewerFilter()
+        self._filter: ViewerFilter | None = None    # None: up to date, the session's filter is ours
         self._letterbox: Letterbox | None = None
         self._render_timer: asyncio.TimerHandle | None = None
         self._rendered_at = -1
         self._told_ack = 0
         self.closed = False
+        self.tag = 0                            # not 0: it reads the ring itself, woken by the keeper's bell of this number
 
     @property
     def foreign(self) -> bool:
@@ -72,7 +75,8 @@ class Viewer:
         """Sends the first screen, or goes on at `resume` if nothing was missed. True if it could resume."""
         ring = self.session.ring
         if resume is not None and not self.foreign and ring.start <= resume <= ring.head:
-            self.offset, self._live = resume, True
+            self._live = True
+            self._behind(resume, ViewerFilter())
             self.pump()
             return True
         await self.refresh(frames.SCREEN_ATTACH if resume is None else frames.SCREEN_RESUME)
@@ -100,12 +104,11 @@ class Viewer:
             if self.closed:
                 return
             self.scrollback = 0 if reason != frames.SCREEN_ATTACH else self.scrollback
-            self._filter = ViewerFilter()
-            self.offset = offset
+            self._behind(offset, ViewerFilter())
             self.conn.send(frames.screen(offset, self.acked, shown, *self.session.size, paint))
             probe("host.screen.sent")
             self._live = True
-            self.lagging = False
+            self.lagging = self.lagging and self.tag != 0
         finally:
             self._painting = False
         self.pump()
@@ -127,6 +130,25 @@ class Viewer:
 
     # ------------------------------------------------------------ output
 
+    def _behind(self, offset: int, own: ViewerFilter) -> None:
+        """From here on by itself, until it has caught up with what the session has looked at."""
+        self.offset, self._filter = offset, own
+
+    def give(self, start: int, length: int, data: bytes | memoryview, held: int, pending: int) -> None:
+        """New output, already filtered, to a viewer that has everything before it. The filter held back `held` bytes before,
+        and holds `pending` now: ranges are told without them, so that each begins where the last one ended."""
+        if self._filter is not None or not self._live or self.closed or self._letterbox is not None or self.tag:
+            return
+        self.offset = start + length
+        self._told_ack = self.acked
+        self.conn.send_pair(frames.output_header(start - held, self.offset - pending, self._told_ack, len(data)), data)
+        probe("host.output.sent")
+
+    def before_new(self, offset: int, shared: ViewerFilter) -> None:
+        """Called before the session filters new output at `offset`: who cannot take it now goes on alone from here."""
+        if self._filter is None and self._live and not self.tag and (self.conn.blocked or self.offset != offset):
+            self._behind(self.offset, copy(shared))
+
     def pump(self) -> None:
         """Sends what there is, as far as the client takes it."""
         conn, ring = self.conn, self.session.ring
@@ -135,26 +157,37 @@ class Viewer:
         if self._letterbox is not None:
             self.schedule_render()
             return
-        head = ring.head
-        while self.offset < head and not conn.blocked:
+        if self.tag:
+            self.tell_ack(force=False)
+            return
+        head = self.session.scanned
+        while self._filter is not None and self.offset < head and not conn.blocked:
             if self.offset < ring.start or (self.lagging and head - self.offset > LAG_SKIP_BYTES):
                 self.skips += 1
                 self.session.spawn(self.refresh(frames.SCREEN_LAG))
                 return
             start = self.offset
-            piece = ring.span(start, OUTPUT_CHUNK_BYTES)
+            piece = ring.span(start, min(OUTPUT_CHUNK_BYTES, head - start))
+            begin = start - self._filter.pending
             data = self._filter.feed(piece)
             end = start + len(piece)
             acked = self._told_ack = self.acked
             delivered = end - self._filter.pending
-            conn.send_pair(frames.output_header(start, delivered, acked, len(data)), data)
+            conn.send_pair(frames.output_header(begin, delivered, acked, len(data)), data)
             probe("host.output.sent")
             if not ring.intact(start):
                 continue                        # overwritten while it was sent: the next round sees it and refreshes
             self.offset = end
         if self.offset >= head:
-            self.lagging = False
+            self.lagging, self._filter = False, None
         self.tell_ack(force=False)
+
+    def seen(self, offset: int) -> None:
+        """A viewer that reads the ring itself tells how far it is."""
+        if self.tag and self._letterbox is None and self.offset < offset <= self.session.ring.head:
+            self.offset = offset
+            if self.session.ring.head - offset <= 2 * SEEN_EVERY_BYTES:
+                self.lagging = False
 
     def tell_ack(self, force: bool) -> None:
         """An answer for keys the program does not echo, when the client asked for one."""
@@ -162,12 +195,16 @@ class Viewer:
         if acked > self._told_ack and (force or self.conn.wants_ack) and not self.conn.blocked and self._live:
             self._told_ack = acked
             self.conn.wants_ack = False
-            at = self.offset - self._filter.pending
+            at = self.offset - (self._filter or self.session.filter).pending
             self.conn.send(frames.output_header(at, at, acked, 0))
 
     def check_pace(self) -> None:
         """Called once per window while the ring is under pressure."""
-        if self.offset - self.pace_mark < PACE_BYTES and self.offset < self.session.ring.head:
+        behind = self.session.ring.head - self.offset
+        if self.offset - self.pace_mark < PACE_BYTES and behind > (2 * SEEN_EVERY_BYTES if self.tag else 0):
+            if self.tag and not self.lagging and self._letterbox is None:
+                self.skips += 1
+                self.session.spawn(self.refresh(frames.SCREEN_LAG))     # waits in its socket until it reads again
             self.lagging = True
         self.pace_mark = self.offset
 

@@ -30,6 +30,7 @@ from collections import OrderedDict, deque
 from holdfast.keeper import terminal
 from holdfast.keeper.ring import Ring
 from holdfast.model.limits import (
+    BELLS_MAX,
     COLS_MAX,
     COLS_MIN,
     INPUT_QUEUE_BYTES,
@@ -61,6 +62,7 @@ class Keeper:
         self.ring = Ring(request.ring_bytes, request.away_ms / 1000, request.base, request.ring_tail)
         self.snapshot = os.memfd_create("holdfast-screen", os.MFD_CLOEXEC)
         self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.bells: dict[int, int] = {}                  # of viewers that read the ring themselves
         self.accepted = self.written = request.accepted
         self.ring.set_word(layout.ACCEPTED_WORD, self.accepted)
         self.ring.set_word(layout.WRITTEN_WORD, self.written)
@@ -135,10 +137,30 @@ class Keeper:
         return max(0.0, self.ring.progress_at + self.ring.away_s - time.monotonic())
 
     def _ring_bell(self) -> None:
+        self._ring(self.bell)
+
+    def _ring(self, bell: int) -> None:
         try:
-            os.write(self.bell, _ONE)
-        except BlockingIOError:
-            pass
+            os.write(bell, _ONE)
+        except OSError:
+            pass                    # full: whoever listens is awake already
+
+    def _listen(self, packet: bytes, fds: list[int]) -> None:
+        tag = wire.read_query(packet)
+        if tag in self.bells:
+            os.close(self.bells.pop(tag))
+        if packet[0] == wire.LISTEN:
+            if not fds or len(self.bells) >= BELLS_MAX:
+                raise wire.Malformed("no descriptor, or too many bells")
+            bell = os.dup(fds[0])
+            os.set_blocking(bell, False)
+            self.bells[tag] = bell
+            self._ring(bell)
+
+    def _forget_bells(self) -> None:
+        for bell in self.bells.values():
+            os.close(bell)
+        self.bells.clear()
 
     # ---------------------------------------------------------------- output
 
@@ -167,6 +189,8 @@ class Keeper:
             self._terminal_closed()
         if got:
             self._ring_bell()
+            for bell in self.bells.values():
+                self._ring(bell)
 
     def _pause(self) -> None:
         self.reading = False
@@ -439,6 +463,8 @@ class Keeper:
             self.label = packet[1:]
         elif kind == wire.FENCE:
             self._fence(packet, fds)
+        elif kind in (wire.LISTEN, wire.SILENCE):
+            self._listen(packet, fds)
         else:
             raise wire.Malformed(f"unknown packet {kind}")
 
@@ -454,6 +480,7 @@ class Keeper:
             self._drop(self.host)
         self.unclaimed.discard(sock)
         self.host, self.term = sock, term
+        self._forget_bells()
         welcome = wire.welcome(wire.Welcome(
             wire.VERSION, self.epoch, term, self.ring.consumed, self.created_ns, self.root_pid, self.root_start, self.status,
             *self.size, self.session, self.label, tuple(self.origins.values()), tuple(self.reaped)))

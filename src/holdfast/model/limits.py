@@ -28,6 +28,7 @@ SPAWN_WAIT_S = 10.0              # from asking the nursery to a keeper that answ
 KEEPER_PACKET_BYTES = 128 * KiB  # one packet between host and keeper
 SNAPSHOT_BYTES = 64 * MiB        # the latest screen with its scrollback, in the keeper's second memfd
 KEEPER_BACKLOG = 8
+BELLS_MAX = 64                   # viewers on this machine that read one ring themselves; more are served by the host
 
 # --- host: frames and connections -----------------------------------------------------------------------------
 FRAME_BYTES = 4 * MiB            # one frame to a client (a painted screen with scrollback is the largest)
@@ -70,4 +71,5 @@ CONNECT_WAIT_S = 5.0             # until a host that was just started answers
 RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 1.0
 UNACKED_INPUT_BYTES = 1 * MiB    # keys typed while the host is away
 ACK_EVERY_INPUTS = 16
+SEEN_EVERY_BYTES = 256 * KiB     # how often a viewer that reads the ring itself says how far it is
 REPLY_WAIT_S = 30.0              # an ordinary request

@@ -30,18 +30,21 @@ FIRST = b"\x1b[0m<<<\r\n"        # before the first block
 LAST = b"\x1b[0m>>>\r\n"         # after the last one
 
 _UNITS = (b"plain text and numbers 0123456789 ", b"\x1b[31mred\x1b[0m ", b"\x1b[1;38;2;255;128;0mtrue colour\x1b[0m ",
-          "Grüße, 漢字かな, кириллица ".encode(), b"\x1b[8;24;80t", "e\u0301 \U0001f600 ".encode(), b"\x1b]0;a title\x07",
-          b"\x1b[48;5;21mblue\x1b[m\r\n", b"\x1b[K", b"tab\tstop ", b"\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\ ")
+          "Grüße, 漢字かな, кириллица ".encode(), b"words words words words words ", "e\u0301 \U0001f600 ".encode(),
+          b"\x1b[48;5;21mblue\x1b[m\r\n", b"\x1b[K", b"tab\tstop ", b"0123456789abcdef" * 4)
+_RARE = (b"\x1b[8;24;80t", b"\x1b]0;a title\x07", b"\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\ ")   # a filter's work
 _STEPS = 61                      # a prime: block lengths repeat late
 
 
 def block(number: int) -> bytes:
-    """Block `number`: its number, then 1 to 60 units that follow from it."""
+    """Block `number`: its number, then 1 to 60 units that follow from it, and every fourth time a rare one."""
     rng = number * 2654435761 % 4294967296
     parts = [b"\x1b[0m[%d]" % number]
     for _ in range(1 + number % (_STEPS - 1)):
         rng = (rng * 1103515245 + 12345) % 2147483648
         parts.append(_UNITS[(rng >> 16) % len(_UNITS)])
+    if number % 4 == 0:
+        parts.append(_RARE[number // 4 % len(_RARE)])
     parts.append(b"\r\n")
     return b"".join(parts)
 

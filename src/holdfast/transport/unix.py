@@ -28,8 +28,10 @@ def short_path(path: str) -> Iterator[str]:
         os.close(directory)
 
 
-def connect(path: str, kind: int = socket.SOCK_STREAM) -> socket.socket:
+def connect(path: str, kind: int = socket.SOCK_STREAM, blocking: bool = True) -> socket.socket:
+    """Not blocking: BlockingIOError if so many wait already that the kernel would let us wait too."""
     sock = socket.socket(socket.AF_UNIX, kind)
+    sock.setblocking(blocking)
     try:
         with short_path(path) as name:
             sock.connect(name)

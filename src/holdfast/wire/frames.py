@@ -13,6 +13,7 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
     0x03 | INPUT   | sequence u64, flags u8, bytes                                  | client -> host
     0x04 | RESIZE  | sequence u64, cols u16, rows u16                               | client -> host
     0x05 | CANCEL  | id u32                                                         | client -> host
+    0x06 | SEEN    | offset u64 (a viewer that reads the ring itself is here)       | client -> host
     0x81 | WELCOME | JSON {version, host, home, pid, release}                       | host -> client
     0x82 | REPLY   | id u32, ok u8, JSON (result or error)                          | host -> client
     0x83 | OUTPUT  | start u64, end u64, acked u64, bytes                           | host -> client
@@ -26,6 +27,10 @@ OUTPUT covers the raw range [start, end) although its bytes may be fewer: querie
 replaces whatever the viewer shows; output continues at its offset. `acked` is the highest input sequence of this client
 that the session has taken: keys need no answers of their own. A client numbers its inputs from 1, per client id; a repeated
 number is the same input, and is applied once.
+
+A viewer on the same machine may ask to read the session's ring itself (`direct`): the answer to `attach` then brings the ring's and a
+bell's descriptor (SCM_RIGHTS). SCREEN frames still say where to go on; output comes from shared memory, no matter what the
+host is doing at the moment, and SEEN tells the host how far the viewer is.
 """
 
 from __future__ import annotations
@@ -41,9 +46,9 @@ from holdfast.model.limits import FRAME_BYTES
 VERSION: Final = 1
 LOWEST: Final = 1
 
-HELLO, REQUEST, INPUT, RESIZE, CANCEL = range(1, 6)
+HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN = range(1, 7)
 WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE = range(0x81, 0x89)
-FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL))
+FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN))
 FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE))
 
 SCREEN_ATTACH, SCREEN_LAG, SCREEN_RESIZE, SCREEN_RESUME, SCREEN_FOREIGN = range(5)
@@ -55,6 +60,7 @@ HEADER = struct.Struct("<IB")
 _REQUEST = struct.Struct("<I")
 _INPUT = struct.Struct("<QB")
 _RESIZE = struct.Struct("<QHH")
+_SEEN = struct.Struct("<Q")
 _REPLY = struct.Struct("<IB")
 _OUTPUT = struct.Struct("<QQQ")
 _SCREEN = struct.Struct("<QQBHH")
@@ -77,6 +83,15 @@ def request(number: int, body: dict[str, Any]) -> bytes:
 
 def cancel(number: int) -> bytes:
     return frame(CANCEL, _REQUEST.pack(number))
+
+
+def seen(offset: int) -> bytes:
+    return frame(SEEN, _SEEN.pack(offset))
+
+
+def read_seen(payload: bytes) -> int:
+    offset: int = _fields(_SEEN, payload, True)[0]
+    return offset
 
 
 def input_(sequence: int, data: bytes, flags: int = 0) -> bytes:
@@ -149,12 +164,12 @@ def read_reply(payload: bytes | memoryview) -> tuple[int, bool, dict[str, Any]]:
     return number, bool(ok), read_json(payload[_REPLY.size:])
 
 
-def read_output(payload: memoryview) -> tuple[int, int, int, memoryview]:
+def read_output(payload: bytes | memoryview) -> tuple[int, int, int, bytes | memoryview]:
     start, end, acked = _fields(_OUTPUT, payload, False)
     return start, end, acked, payload[_OUTPUT.size:]
 
 
-def read_screen(payload: memoryview) -> tuple[int, int, int, int, int, memoryview]:
+def read_screen(payload: bytes | memoryview) -> tuple[int, int, int, int, int, bytes | memoryview]:
     offset, acked, reason, cols, rows = _fields(_SCREEN, payload, False)
     return offset, acked, reason, cols, rows, payload[_SCREEN.size:]
 
@@ -162,6 +177,60 @@ def read_screen(payload: memoryview) -> tuple[int, int, int, int, int, memoryvie
 def read_data(payload: memoryview) -> tuple[int, int, int, memoryview]:
     number, start, end = _fields(_DATA, payload, False)
     return number, start, end, payload[_DATA.size:]
+
+
+def single(data: bytes) -> int | None:
+    """The kind of the frame if `data` is exactly one key of a client, the commonest thing that arrives."""
+    if len(data) < HEADER.size or data[4] != INPUT or len(data) - HEADER.size != int.from_bytes(data[:4], "little"):
+        return None
+    return INPUT
+
+
+class Reader:
+    """Frames out of one reusable buffer, uncopied: what `next` gives is valid until `space` is asked for again."""
+
+    def __init__(self, allowed: frozenset[int], limit: int = FRAME_BYTES, size: int = 1 << 18) -> None:
+        self._allowed, self._limit = allowed, limit
+        self._buffer = memoryview(bytearray(size))
+        self._start = self._end = 0
+
+    def space(self) -> memoryview:
+        """Where to receive into; what was handed out before is gone then."""
+        kept = self._end - self._start
+        need = HEADER.size
+        if kept >= HEADER.size:
+            need += HEADER.unpack_from(self._buffer, self._start)[0]
+        if need > len(self._buffer):
+            larger = memoryview(bytearray(need + (1 << 16)))
+            larger[:kept] = self._buffer[self._start:self._end]
+            self._buffer = larger
+        elif kept and self._start:
+            self._buffer[:kept] = bytes(self._buffer[self._start:self._end])
+        self._start, self._end = 0, kept
+        return self._buffer[kept:]
+
+    def received(self, count: int) -> None:
+        self._end += count
+
+    def rest(self) -> bytes:
+        """The beginning of a frame that is not complete; it is taken out."""
+        rest = bytes(self._buffer[self._start:self._end])
+        self._start = self._end = 0
+        return rest
+
+    def next(self) -> tuple[int, memoryview] | None:
+        if self._end - self._start < HEADER.size:
+            return None
+        length, kind = HEADER.unpack_from(self._buffer, self._start)
+        if kind not in self._allowed:
+            raise PeerFault(f"unknown frame kind {kind:#x}")
+        if length > self._limit:
+            raise PeerFault(f"a frame of {length} bytes; at most {self._limit}")
+        begin = self._start + HEADER.size
+        if begin + length > self._end:
+            return None
+        self._start = begin + length
+        return kind, self._buffer[begin:begin + length]
 
 
 class Splitter:
@@ -175,6 +244,12 @@ class Splitter:
     @property
     def pending(self) -> int:
         return len(self._buffer)
+
+    def take(self) -> bytes:
+        """The beginning of a frame that is not complete; it is taken out."""
+        rest = bytes(self._buffer)
+        self._buffer.clear()
+        return rest
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
         """Complete frames; payloads are copies and stay valid."""

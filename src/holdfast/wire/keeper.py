@@ -17,6 +17,8 @@ negotiated: the host offers the range it speaks, the keeper answers with what it
     0x09 | RELEASE   | (nothing: the exit code was collected)             | host   -> keeper
     0x0a | FENCE     | epoch u64, deadline u64 (+ freeze descriptor)      | host   -> keeper
     0x0b | LABEL     | bytes                                              | host   -> keeper
+    0x0c | LISTEN    | tag u32 (+ eventfd, rung at output)                | host   -> keeper
+    0x0d | SILENCE   | tag u32                                            | host   -> keeper
     0x81 | WELCOME   | see Welcome (+ ring, snapshot, eventfd)            | keeper -> host
     0x82 | REFUSED   | reason u8, value u64                               | keeper -> host
     0x83 | REJECTED  | sequence u64, reason u8, value u64                 | keeper -> host
@@ -44,7 +46,7 @@ from holdfast.model.limits import KEEPER_PACKET_BYTES, LABEL_BYTES, ORIGINS_KEPT
 
 VERSION: Final = 1
 
-HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL = range(1, 12)
+HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE = range(1, 14)
 WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED = range(0x81, 0x87)
 
 REFUSED_VERSION, REFUSED_TERM, REFUSED_PACKET = 1, 2, 3
@@ -176,6 +178,15 @@ def label(data: bytes) -> bytes:
     if len(data) > LABEL_BYTES:
         raise Malformed("label too long")
     return bytes([LABEL]) + data
+
+
+def listen(tag: int) -> bytes:
+    """One more bell to ring at output: a viewer on this machine that reads the ring itself. Bells are gone with the host's term."""
+    return _QUERY.pack(LISTEN, tag)
+
+
+def silence(tag: int) -> bytes:
+    return _QUERY.pack(SILENCE, tag)
 
 
 def refused(reason: int, value: int) -> bytes:

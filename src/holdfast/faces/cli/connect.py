@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 def operator_name(args: Namespace) -> str:
     """Who acts: --as, HOLDFAST_AS, or the login name."""
-    given = args.operator or os.environ.get("HOLDFAST_AS")
-    if given:
+    given = args.operator if args.operator is not None else os.environ.get("HOLDFAST_AS") or None
+    if given is not None:
         return check_name(given)
     name = os.environ.get("USER") or os.environ.get("LOGNAME") or ""
     if not name:

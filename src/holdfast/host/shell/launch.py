@@ -4,10 +4,10 @@ How each shell is made to read ours first, and the user's own files after that, 
 
     bash     --rcfile DIR/bash.rc, which reads ~/.bashrc; a login shell ignores --rcfile, so a login bash is
              started as a plain one and our file reads the profile files. (What differs then: `shopt
-             login_shell` is off, `logout` is `exit`, ~/.bash_logout is not read; and where bash was built with
-             a system-wide bashrc it is read first, which profiles usually do as well.)
+             login_shell` is off, `logout` is `exit`, ~/.bash_logout is not read; and where bash was built
+             with a system-wide bashrc it is read first, which profiles usually do as well.)
     bash as sh, or under POSIXLY_CORRECT     ENV=DIR/bash.rc
-    zsh      ZDOTDIR=DIR/zsh for .zshenv alone, which sets it back: zsh reads all the rest itself, login or not
+    zsh      ZDOTDIR=DIR/zsh for .zshenv alone, which sets it back: zsh reads all the rest by itself
     dash, busybox sh     ENV=DIR/posix.sh; login profiles are read by our file, because a profile may set ENV
 
 The nonce that authenticates marks is in those files (mode 0600, in a directory only the owner may enter)

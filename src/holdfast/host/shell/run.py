@@ -17,6 +17,12 @@ has to remember that one is open.
 and one file cannot be torn from the other. Except zsh and more than one line: its `eval` parses
 everything before it runs anything, so an alias or option set in one line would not hold in the next;
 there the text is a file.
+
+`.` rather than a typed `eval`: `return` then ends the text, where dash would end the shell and bash
+complain. What `.` and `eval` make different from a typed line: bash announces no job number, and a DEBUG
+trap neither fires inside nor can be removed there; zsh numbers jobs from 4, because the nesting takes
+slots; $_ is not kept beyond the run; under `set -e` a text that ends in a tolerated failure (`! true`)
+ends the shell, because `eval` hands the status on.
 """
 
 from __future__ import annotations
@@ -38,6 +44,7 @@ BASH_LAST = "last"       # bash writes the last history entry here to look at it
 
 SHOWN_LINES = 4          # of the text, to all viewers: enough to recognise it, never a screenful
 SHOWN_CHARS = 160        # of each line
+REMEMBERED_CHARS = 4096  # a longer line could not have been typed either
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
@@ -50,12 +57,13 @@ def write_run(directory: Path, kind: ShellKind, run_id: str, text: str) -> bytes
     if not RUN_ID.fullmatch(run_id):
         raise Usage("a run id is up to 64 letters, digits, '.', '_' and '-'")
     text = text.rstrip("\n")
-    remembered = text if "\n" not in text else ""
+    single = "\n" not in text
+    remembered = text if single and len(text) <= REMEMBERED_CHARS else ""
     if kind == "bash":
         script = _bash(run_id, text, remembered)
     elif kind == "posix":
         script = _posix(run_id, text)
-    elif remembered == text:
+    elif single:
         script = _zsh(run_id, text, remembered, f'\\eval "${{_hfs[prefix]}}"{quoted(text)}')
     else:
         quoted(text)  # the same refusal of NUL

@@ -1,0 +1,67 @@
+"""Reading a session's output straight from the keeper's ring: for a viewer on the same machine.
+
+The host decides who may (it hands out the descriptors) and what the screen is; the bytes then take one hop instead of two, and
+keep coming while the host is being replaced. Bytes that would make the user's terminal answer are stripped here, as the host
+does for everybody else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+from holdfast.core.filter import ViewerFilter
+from holdfast.model.limits import OUTPUT_CHUNK_BYTES
+from holdfast.wire.ring import RingReader, RingUnreadable
+
+
+class Direct:
+    def __init__(self, ring_fd: int, bell: int) -> None:
+        """RingUnreadable if the descriptors are not what they should be; they are closed then."""
+        try:
+            self.ring = RingReader(ring_fd)
+        except (OSError, RingUnreadable):
+            os.close(bell)
+            raise
+        finally:
+            os.close(ring_fd)
+        self.bell = bell
+        self.offset = -1                    # -1: waiting for a screen that says where to begin
+        self._filter = ViewerFilter()
+
+    def begin(self, offset: int) -> None:
+        self.offset = offset
+        self._filter = ViewerFilter()
+
+    def stop(self) -> None:
+        self.offset = -1
+
+    @property
+    def delivered(self) -> int:
+        """Where a screen or another reader would have to go on."""
+        return self.offset - self._filter.pending
+
+    def quiet(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self.bell, 8)
+
+    def take(self) -> bytes | memoryview | None:
+        """The next output for the terminal; empty if there is none; None if some of it has rolled off."""
+        while (start := self.offset) >= 0:
+            if start < self.ring.start:
+                return None
+            piece = self.ring.span(start, OUTPUT_CHUNK_BYTES)
+            if not len(piece):
+                break
+            data = self._filter.feed(piece)
+            copy = bytes(data) if data is piece else data
+            if not self.ring.intact(start):
+                return None
+            self.offset = start + len(piece)
+            if len(copy):
+                return copy
+        return b""
+
+    def close(self) -> None:
+        os.close(self.bell)
+        self.ring.close()

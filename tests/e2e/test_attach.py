@@ -1,0 +1,492 @@
+"""`attach` on a real terminal: every byte both ways, and the user's terminal as it was on every way out."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Installation, Terminal, alive, eventually, installation, state_of
+
+INSIDE = str(Path(__file__).with_name("inside.py"))
+PREFIX = b"\x1c"
+EVERY_BYTE = bytes(range(256))
+MODES_LEFT_ON = {b"25", b"7"}        # the cursor shows and lines wrap: what a terminal is like
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 0.5\n") as made:
+        yield made
+
+
+def modes_on(output: bytes | bytearray) -> set[bytes]:
+    """Private modes that this output leaves set."""
+    on = {b"25", b"7"}
+    for numbers, act in re.findall(rb"\x1b\[\?([0-9;]+)([hl])", bytes(output)):
+        for number in numbers.split(b";"):
+            on.add(number) if act == b"h" else on.discard(number)
+    return on
+
+
+def attached(hf: Installation, name: str, *args: str, size: tuple[int, int] = (80, 24), see: str = "$", env: dict[str, str] | None = None) -> Terminal:
+    terminal = hf.attach(name, *args, size=size, env=env)
+    terminal.see(see)
+    return terminal
+
+
+# ---------------------------------------------------------------- bytes
+
+def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    data = EVERY_BYTE + EVERY_BYTE[::-1] + b"\xe4\xf6\xfc\x1b[A\x1bOP" + bytes(b for b in range(256) for _ in range(3))
+    hf.new("in", "--", sys.executable, INSIDE, "record", str(taken), str(len(data)))
+    terminal = attached(hf, "in", see="READY")
+    terminal.send(data.replace(PREFIX, PREFIX + PREFIX))
+    terminal.see("DONE")
+    assert taken.read_bytes() == data
+    terminal.leave()
+    hf.ok("end", "in")
+
+
+def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path) -> None:
+    """All but ENQ, which would make the viewer's terminal type an answer."""
+    data = b"".join(b"<" + bytes([b]) + b">" for b in range(256)) + "äöü€😀".encode() + b"\xff\xfe\r\n\n\r"
+    source = tmp_path / "source"
+    source.write_bytes(data)
+    hf.new("out", "--", sys.executable, INSIDE, "emit", str(source))
+    terminal = attached(hf, "out", see="READY")
+    terminal.send(b"x")
+    terminal.expect(b"BEGIN.*END")
+    shown = bytes(terminal.output).rpartition(b"BEGIN")[2].partition(b"END")[0]
+    assert shown == data.replace(b"\x05", b"")
+    terminal.leave()
+    hf.ok("end", "out")
+
+
+def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
+    import termios
+
+    hf.ready("raw")
+    terminal = attached(hf, "raw")
+    iflag, oflag, _, lflag = terminal.attributes()[:4]
+    assert not lflag & (termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
+    assert not iflag & (termios.ICRNL | termios.IXON | termios.ISTRIP) and not oflag & termios.OPOST
+    terminal.leave()
+    hf.ok("end", "raw")
+
+
+# ---------------------------------------------------------------- every way out
+
+@pytest.mark.parametrize("way", ["detach", "end", "TERM", "HUP", "INT", "QUIT", "down"])
+def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way: str) -> None:
+    hf.new("modes", "--", sys.executable, INSIDE, "modes")
+    terminal = attached(hf, "modes", see="READY")
+    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(terminal.output)
+    assert not terminal.restored
+    if way == "detach":
+        terminal.send(PREFIX + b"d")
+    elif way == "end":
+        terminal.send(b"x")
+    elif way == "down":
+        hf.ok("down")
+    else:
+        terminal.signal(getattr(signal, f"SIG{way}"))
+    code = terminal.wait()
+    assert terminal.restored
+    assert modes_on(terminal.output) == MODES_LEFT_ON
+    tail = bytes(terminal.output).rpartition(b"\x1b[?1049l")[2]
+    assert tail, "the alternate screen was not left"
+    for reset in (b"\x1b[r", b"\x1b[0m", b"\x1b>", b"\x1b[23;0t"):
+        assert reset in tail, reset
+    words = {"detach": b"detached from modes; it keeps running", "end": b"modes ended (exit code 0)", "down": b"the host was stopped"}
+    assert words.get(way, b"detached from modes; it keeps running") in tail
+    assert code == {"detach": 0, "end": 0, "down": 5}.get(way) or code == 128 + getattr(signal, f"SIG{way}", 0)
+    if way == "down":
+        hf.ok("up", "--detach")
+    if way != "end":
+        assert hf.get("modes")["state"] == "detached"
+        hf.ok("end", "modes")
+
+
+def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Installation) -> None:
+    made = hf.ready("vanish")
+    terminal = attached(hf, "vanish")
+    terminal.hang_up()
+    assert terminal.process.wait(timeout=20) in (129, -1)
+    eventually(lambda: hf.get("vanish")["state"] == "detached", "the session to notice")
+    assert alive(made["pid"])
+    hf.ok("end", "vanish")
+
+
+def test_a_client_ends_on_term_though_its_terminal_takes_nothing(hf: Installation) -> None:
+    hf.new("flood", "--", "sh", "-c", "while :; do echo 0123456789012345678901234567890123456789; done")
+    terminal = hf.attach("flood")
+    terminal.expect("0123456789")
+    terminal.signal(signal.SIGTERM)
+    assert terminal.process.wait(timeout=20) == 143
+    hf.ok("end", "flood")
+
+
+def test_suspending_gives_the_terminal_back_and_fg_takes_it_again(hf: Installation) -> None:
+    hf.ready("susp")
+    terminal = attached(hf, "susp")
+    terminal.send(PREFIX + b"\x1a")
+    terminal.until(lambda: state_of(terminal.process.pid) == "T", "the client to stop")
+    assert terminal.restored
+    terminal.signal(signal.SIGCONT)
+    terminal.until(lambda: not terminal.restored, "raw mode again")
+    terminal.send("echo re''sumed\r")
+    terminal.see("resumed")
+    assert terminal.leave() == 0
+    assert terminal.restored
+    hf.ok("end", "susp")
+
+
+# ---------------------------------------------------------------- what it says
+
+def test_status_lines_say_what_happens_and_can_be_turned_off(fresh: Installation) -> None:
+    fresh.ready("status")
+    terminal = attached(fresh, "status")
+    assert b"[holdfast] attached; C-\\ ? for help, C-\\ d to detach" in terminal.output
+    terminal.leave()
+    assert b"[holdfast] detached from status; it keeps running. `holdfast attach status` comes back." in terminal.output
+    fresh.configure("[attach]\nstatus = false\n")
+    terminal = attached(fresh, "status")
+    terminal.leave()
+    assert b"[holdfast]" not in terminal.output
+
+
+def test_the_prefix_key_can_be_changed(fresh: Installation) -> None:
+    fresh.configure('[attach]\nprefix = "C-b"\n')
+    fresh.ready("prefix")
+    terminal = attached(fresh, "prefix")
+    assert b"C-b ? for help" in terminal.output
+    terminal.send(b"\x02?")
+    terminal.see("C-b d    detach")
+    terminal.send(b"x")
+    terminal.send(b"\x02d")
+    assert terminal.wait() == 0
+    fresh.configure('[attach]\nprefix = "x"\n')
+    refused = fresh.attach("prefix")
+    assert refused.wait() == 2 and b"prefix" in refused.output
+
+
+def test_help_covers_the_screen_and_any_key_returns(hf: Installation) -> None:
+    hf.ready("help")
+    hf.ok("run", "help", "--", "echo under''neath")
+    terminal = attached(hf, "help", see="underneath")
+    terminal.send(PREFIX + b"?")
+    terminal.see("Any key returns")
+    rows = terminal.rows()
+    assert any("attached to help" in r for r in rows) and not any("underneath" in r for r in rows)
+    for key in ("d ", "s ", "n p", "l ", "t ", "r ", "C-z", "C-\\"):
+        assert any(f"C-\\ {key}" in r for r in rows), key
+    terminal.send(b"q")
+    terminal.see("underneath")
+    assert not any("Any key" in r for r in terminal.rows())
+    terminal.send("echo $((40+2))\r")
+    terminal.see("42")
+    assert "q" not in "".join(r for r in terminal.rows() if "echo $" in r).replace("echo", ""), "the key that closed help was typed"
+    terminal.leave()
+    hf.ok("end", "help")
+
+
+def test_an_unknown_command_key_is_told_and_not_typed(hf: Installation) -> None:
+    hf.ready("unknown")
+    terminal = attached(hf, "unknown")
+    terminal.send(PREFIX + b"Z")
+    terminal.see("no such command")
+    terminal.until(lambda: not any("no such command" in r for r in terminal.rows()), "the notice to go")
+    assert "Z" not in "".join(terminal.rows())
+    terminal.leave()
+    hf.ok("end", "unknown")
+
+
+# ---------------------------------------------------------------- sessions
+
+def test_switching_between_sessions(hf: Installation) -> None:
+    for name in ("sw1", "sw2"):
+        hf.ready(name)
+        hf.ok("run", name, "--", f"PS1='{name}> '")
+    terminal = attached(hf, "sw1", see="sw1>")
+    terminal.send(PREFIX + b"s")
+    terminal.see("choose a session")
+    row = next(r for r in terminal.rows() if "sw2" in r)
+    terminal.send(row.split()[0].encode())
+    terminal.see("sw2>")
+    assert not any("sw1>" in r for r in terminal.rows())
+    terminal.send(PREFIX + b"l")
+    terminal.see("sw1>")
+    for key in (b"n", b"p"):
+        terminal.send(PREFIX + key)
+        terminal.see("sw2>" if key == b"n" else "sw1>")
+    assert terminal.leave() == 0
+    assert b"detached from sw1" in terminal.output
+    hf.ok("end", "sw1", "sw2")
+
+
+def test_keys_typed_into_one_session_are_not_typed_into_the_next(hf: Installation, tmp_path: Path) -> None:
+    """A password typed without echo is not acknowledged by output; it must not follow the user to another session."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    hf.new("src", "--", sys.executable, INSIDE, "record", str(one), "7")
+    hf.new("dst", "--", sys.executable, INSIDE, "record", str(two), "4")
+    for name in ("src", "dst"):
+        hf.ok("wait", name, "--for", "text:READY", "--timeout", "20")
+    terminal = attached(hf, "src", see="READY")
+    terminal.send(b"secret")
+    eventually(lambda: one.exists() and one.read_bytes() == b"secret", "the keys to arrive")
+    at = len(terminal.output)
+    terminal.send(PREFIX + b"n")
+    terminal.expect("READY", at)
+    terminal.send(b"here")
+    eventually(lambda: two.exists() and len(two.read_bytes()) >= 4, "the keys to arrive")
+    assert two.read_bytes() == b"here"
+    assert one.read_bytes() == b"secret"
+    terminal.leave()
+    hf.ok("end", "src", "dst")
+
+
+def test_the_prefix_key_twice_types_it(hf: Installation, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    hf.new("lit", "--", sys.executable, INSIDE, "record", str(taken), "3")
+    terminal = attached(hf, "lit", see="READY")
+    terminal.send(b"a" + PREFIX)
+    terminal.send(PREFIX + b"b")
+    terminal.see("DONE")
+    assert taken.read_bytes() == b"a" + PREFIX + b"b"
+    terminal.leave()
+    hf.ok("end", "lit")
+
+
+def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Installation) -> None:
+    hf.ready("older")
+    hf.ready("newer")
+    terminal = hf.attach()
+    terminal.see("$")
+    terminal.leave()
+    assert b"detached from newer" in terminal.output
+    result = hf.cli("attach", "newer")
+    assert result.rc == 2 and "terminal" in result.err
+    gone = hf.attach("nothere")
+    assert gone.wait() == 3 and gone.restored and b"no session" in gone.output
+    hf.ok("end", "older", "newer")
+
+
+def test_new_attaches_when_on_a_terminal(hf: Installation) -> None:
+    terminal = hf.attach("new", "direct", size=(93, 31))
+    terminal.see("$")
+    assert b"attached to a new session" in terminal.output
+    terminal.send("stty size\r")
+    terminal.see("31 93")
+    terminal.leave()
+    again = hf.attach("new", "-A", "direct", size=(93, 31))
+    again.see("31 93")
+    assert b"new session" not in again.output
+    again.send("exit 6\r")
+    assert again.wait() == 0 and b"direct ended (exit code 6)" in again.output
+
+
+def test_up_on_a_terminal_makes_a_first_session(fresh: Installation) -> None:
+    terminal = fresh.attach("up")
+    terminal.until(lambda: terminal.rows()[0] == "$", "a prompt")
+    assert b"is up" in terminal.output
+    terminal.leave()
+    assert [s["name"] for s in fresh.ls()] == ["main"]
+
+
+# ---------------------------------------------------------------- nesting
+
+def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
+    hf.ready("outer")
+    hf.ready("second")
+    terminal = attached(hf, "outer")
+    program = f"{sys.executable} -m holdfast attach"
+    terminal.send(f"clear; {program} outer; echo rc=$?\r")
+    terminal.see("rc=4")
+    assert any("inside session outer itself" in r for r in terminal.rows())
+    terminal.send(f"clear; env -u HOLDFAST_SESSION setsid -w {program} outer; echo rc=$?\r")
+    terminal.see("rc=4")
+    at = len(terminal.output)
+    terminal.send(f"clear; {program} second\r")              # another one may be shown
+    terminal.expect(r"attached;", at)
+    terminal.see("$")
+    eventually(lambda: hf.get("second")["operators"], "the second attachment")
+    terminal.send(f"clear; {program} outer; echo rc''=$?\r")  # through that one it would be itself again
+    terminal.see("rc=4")
+    terminal.send(PREFIX + PREFIX + b"d")                    # leaves the inner one: the outer takes one prefix
+    terminal.until(lambda: b"detached from second" in terminal.output, "leaving the second")
+    assert terminal.leave() == 0
+    hf.ok("end", "outer", "second")
+
+
+# ---------------------------------------------------------------- agent socket
+
+def test_the_agent_socket_inside_follows_the_newest_client(hf: Installation, tmp_path: Path) -> None:
+    agents = []
+    for number in (1, 2):
+        agent = socket.socket(socket.AF_UNIX)
+        agent.bind(str(tmp_path / f"agent{number}"))
+        agents.append(agent)
+    hf.ready("agent", env={"SSH_AUTH_SOCK": str(tmp_path / "agent1")})
+    inside = hf.ok("run", "agent", "--", "echo $SSH_AUTH_SOCK").out.strip()
+    assert inside.startswith(str(hf.home)) and os.readlink(inside) == str(tmp_path / "agent1")
+    terminal = attached(hf, "agent", env={"SSH_AUTH_SOCK": str(tmp_path / "agent2")})
+    assert os.readlink(inside) == str(tmp_path / "agent2")
+    assert hf.ok("run", "agent", "--", "echo $SSH_AUTH_SOCK").out.strip() == inside
+    terminal.leave()
+    attached(hf, "agent", env={"SSH_AUTH_SOCK": str(tmp_path / "nothere")}).leave()
+    attached(hf, "agent").leave()
+    assert os.readlink(inside) == str(tmp_path / "agent2"), "a client without an agent took it away"
+    for agent in agents:
+        agent.close()
+    hf.ok("end", "agent")
+
+
+# ---------------------------------------------------------------- observing, turns, sizes
+
+def test_an_observer_cannot_type(hf: Installation, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    hf.new("obs", "--", sys.executable, INSIDE, "record", str(taken), "2")
+    watcher = attached(hf, "obs", "--observe", see="READY", size=(80, 24))
+    assert b"observing" in watcher.output
+    watcher.send(b"zz")
+    watcher.see("you only observe")
+    terminal = attached(hf, "obs", see="READY")
+    terminal.send(b"ok")
+    terminal.see("DONE")
+    watcher.see("DONE")
+    assert taken.read_bytes() == b"ok"
+    assert [o["observe"] for o in hf.get("obs")["operators"]] == [True, False]
+    assert watcher.leave() == 0 and terminal.leave() == 0
+    hf.ok("end", "obs")
+
+
+def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: Path) -> None:
+    log = tmp_path / "sizes"
+    hf.new("size", "--", sys.executable, INSIDE, "sizes", str(log))
+    terminal = attached(hf, "size", size=(100, 30), see="SIZE 100x30")
+    for size in ((120, 40), (61, 17)):
+        terminal.resize(*size)
+        terminal.see(f"SIZE {size[0]}x{size[1]}")
+    for degenerate in ((0, 0), (1, 1), (1, 24), (80, 1), (4000, 3000)):
+        terminal.resize(*degenerate)
+    terminal.resize(90, 25)
+    terminal.see("SIZE 90x25")
+    terminal.leave()
+    assert log.read_text().split() == ["80x24", "100x30", "120x40", "61x17", "90x25"]
+    assert hf.get("size")["size"] == {"cols": 90, "rows": 25}, "the size is kept when everybody has left"
+    hf.ok("end", "size")
+
+
+def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tmp_path: Path) -> None:
+    hf.ready("mixed")
+    hf.ok("run", "mixed", "--", "PS1='% '; clear")
+    big = attached(hf, "mixed", "--as", "ann", size=(100, 30), see="%")
+    small = attached(hf, "mixed", "--as", "bob", size=(40, 10), see="%")
+    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "who only looks changes nothing"
+    big.send("printf '%0100d' 7; stty size\r")
+    big.see("30 100")
+    assert "0" * 99 + "7" in big.rows()
+    small.until(lambda: any("stty size" in r or "30 100" in r for r in small.rows()), "the session, panned")
+    assert all(len(r) <= 40 for r in small.rows())
+    eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
+    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "the size stays when the turn lapses"
+    small.send("clear; stty size\r")
+    small.see("10 40")
+    assert hf.get("mixed")["size"] == {"cols": 40, "rows": 10}
+    big.see("10 40")
+    eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
+    big.resize(1, 1)
+    big.resize(100, 30)
+    big.send("clear; stty size\r")
+    big.see("30 100")
+    assert small.leave() == 0 and big.leave() == 0
+    hf.ok("end", "mixed")
+
+
+def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation, tmp_path: Path) -> None:
+    fresh.configure("[turn]\nidle_s = 600\n")
+    taken = tmp_path / "taken"
+    fresh.new("held", "--", sys.executable, INSIDE, "record", str(taken), "3")
+    ann = attached(fresh, "held", "--as", "ann", see="READY")
+    bob = attached(fresh, "held", "--as", "bob", see="READY")
+    ann.send(b"a")
+    eventually(lambda: taken.exists() and taken.read_bytes() == b"a", "the key")
+    bob.send(b"b")
+    bob.see("ann holds the turn")
+    ann.send(b"a")
+    assert ann.leave() == 0
+    eventually(lambda: fresh.get("held")["turn"] is None, "the turn to be free when its holder has left")
+    bob.send(b"c")
+    bob.see("DONE")
+    assert taken.read_bytes() == b"aac"
+    bob.leave()
+
+
+# ---------------------------------------------------------------- the host comes and goes
+
+def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(hf: Installation, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    hf.new("again", "--", sys.executable, INSIDE, "record", str(taken), "600")
+    terminal = attached(hf, "again", see="READY")
+    sent = b""
+    for kill in range(3):
+        old = hf.host_pid
+        for n in range(20):
+            key = b"%d%02d," % (kill, n)
+            terminal.send(key)
+            sent += key
+            if n == 9:
+                os.kill(old, signal.SIGKILL)
+        eventually(lambda sent=sent: taken.read_bytes() == sent, "every key, once")        # type: ignore[misc]
+        assert hf.host_pid != old
+    terminal.send(b"." * (600 - len(sent)))
+    terminal.see("DONE")
+    assert taken.read_bytes() == sent + b"." * (600 - len(sent))
+    terminal.leave()
+    hf.ok("end", "again")
+
+
+def test_s4_a_host_replaced_in_place_is_not_noticed(hf: Installation) -> None:
+    hf.ready("upgrade")
+    terminal = attached(hf, "upgrade")
+    pid = hf.host_pid
+    os.kill(pid, signal.SIGHUP)
+    terminal.send("echo af''ter\r")
+    terminal.see("after")
+    assert hf.host_pid == pid and alive(pid)
+    assert not any("holdfast" in r for r in terminal.rows()[2:])
+    assert terminal.leave() == 0
+    hf.ok("end", "upgrade")
+
+
+def test_a_session_that_ended_while_the_host_was_away_is_told(hf: Installation) -> None:
+    made = hf.ready("died")
+    terminal = attached(hf, "died")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    os.kill(made["pid"], signal.SIGKILL)
+    assert terminal.wait() == 0
+    assert terminal.restored and b"died" in bytes(terminal.output).rpartition(b"\x1b[23;0t")[2]
+    assert hf.get("died")["exit_code"] == 137
+
+
+def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for(hf: Installation) -> None:
+    hf.ready("listing")
+    terminal = attached(hf, "listing")
+    pid = hf.host_pid
+    os.kill(pid, signal.SIGSTOP)
+    terminal.send(PREFIX + b"s")
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not alive(pid), "the host to die")
+    terminal.until(lambda: hf.host_pid != pid and hf.get("listing")["operators"], "the attachment again")
+    terminal.send("\r\recho wo''rks\r")
+    terminal.see("works")
+    assert terminal.leave() == 0
+    hf.ok("end", "listing")

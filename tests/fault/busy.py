@@ -1,0 +1,80 @@
+"""Sessions under load, with everything that is needed to judge them afterwards."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from holdfast.core.filter import ViewerFilter
+from holdfast.testing import workload
+from holdfast.testing.history import Fault, check_exits, check_input, check_output, check_processes
+from tests.fault.clients import Attached, Lean
+from tests.fault.stage import Stage
+
+
+def stripped(raw: bytes) -> bytes:
+    """What viewers get of a stream that begins here."""
+    return bytes(ViewerFilter().feed(raw))
+
+
+class Busy:
+    """A session that floods and records, with viewers that type."""
+
+    def __init__(self, stage: Stage, name: str, code: int, burst: int = 16, pause_ms: int = 8, viewers: int = 2) -> None:
+        self.stage, self.name, self.code = stage, name, code
+        self.path = f"{stage.directory}/{name}.typed"
+        stage.new(name, workload.command("busy", self.path, burst, pause_ms, code))
+        self.viewers = [Lean(stage, name) for _ in range(viewers)]
+        self.dead: list[Lean] = []
+        for viewer in self.viewers:
+            viewer.attached()
+        self.identity = stage.identities(name)
+        self.attached: Attached | None = None
+
+    def type(self, rng: random.Random) -> None:
+        """One input of one of its clients."""
+        viewer = rng.choice(self.viewers)
+        size = rng.choice((8, 12, 40, 40, 200, 3000))
+        viewer.type(workload.tagged(viewer.client, viewer.number + 1, size), ack=rng.random() < 0.3)
+
+    def replace(self, viewer: Lean) -> Lean:
+        """That viewer dies; another one comes."""
+        viewer.kill()
+        self.viewers.remove(viewer)
+        self.dead.append(viewer)
+        fresh = Lean(self.stage, self.name)
+        self.viewers.append(fresh)
+        return fresh
+
+    def stop(self) -> list[Fault]:
+        """Ends the program and judges the whole history."""
+        stage = self.stage
+        stage.pump.until(lambda: all(v.live for v in self.viewers), f"viewers of {self.name} are back")
+        faults = check_processes(self.identity, {self.name: stage.identity(self.name)})
+        self.viewers[0].type(b"")                      # something to acknowledge behind everything else
+        for viewer in self.viewers:
+            if viewer.number:
+                viewer.type(workload.tagged(viewer.client, viewer.number + 1, 12))
+        stage.pump.until(lambda: all(v.settled for v in self.viewers), lambda: f"all input of {self.name} is acknowledged: {self.unsettled()}")
+        stop = Lean(stage, self.name).attached()
+        stop.type(workload.STOP)
+        stage.pump.until(lambda: all(v.ended is not None or v.error for v in self.viewers), lambda: f"{self.name} ends: {self.unsettled()}")
+        received = Path(self.path).read_bytes()
+        count = int(Path(self.path + ".count").read_text())
+        raw = workload.flood(count)
+        faults += check_input([one for v in (*self.viewers, *self.dead) for one in v.history()], received)
+        for viewer in self.viewers:
+            faults += check_output(viewer.log, raw, strip=stripped, until=len(raw))
+        for viewer in self.dead:
+            faults += check_output(viewer.log, raw, strip=stripped)
+        faults += check_exits({self.name: self.code}, {self.name: stage.exit_code(self.name)})
+        stop.close()
+        return faults
+
+    def unsettled(self) -> list[str]:
+        return [f"client {v.client}: live {v.live}, acked {v.acked} of {v.number}, refused {sorted(v.refused)[:5]}, at {v.position}, error {v.error}, "
+                f"ended {v.ended}" for v in self.viewers]
+
+    @property
+    def shown(self) -> int:
+        return sum(v.position or 0 for v in self.viewers)

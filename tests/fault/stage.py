@@ -1,0 +1,247 @@
+"""A throwaway installation whose processes are there to be killed, and the one loop that serves everything a test holds.
+
+Tests are single-threaded: `Pump` reads all terminals and sockets of a test's clients, and `until` runs it until a condition holds or
+a deadline passes. Nothing here sleeps. Hosts are started, armed and killed by name and pid; the home lies in /tmp with a short path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast import home as homes
+from holdfast.client import start
+from holdfast.client.link import Link
+from holdfast.host import process
+from holdfast.model.errors import HoldfastError, Unavailable
+from tests.fault.forge import Forge
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+DEADLINE_S = 30.0            # a busy machine is slow; who needs this long fails anyway
+TURN_S = 0.02
+COLS, ROWS = 80, 24
+
+
+class Pump:
+    """Calls back whoever's descriptor is ready, and whoever wants to be called every turn."""
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._every: list[Callable[[], None]] = []
+
+    def add(self, fd: int, ready: Callable[[], None]) -> None:
+        self._selector.register(fd, selectors.EVENT_READ, ready)
+
+    def remove(self, fd: int) -> None:
+        self._selector.unregister(fd)
+
+    def every(self, act: Callable[[], None]) -> None:
+        self._every.append(act)
+
+    def no_more(self, act: Callable[[], None]) -> None:
+        self._every.remove(act)
+
+    def turn(self, wait_s: float = TURN_S) -> None:
+        for key, _ in self._selector.select(wait_s):
+            key.data()
+        for act in tuple(self._every):
+            act()
+
+    def until(self, condition: Callable[[], Any], what: str | Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+        end = time.monotonic() + deadline_s
+        while not condition():
+            assert time.monotonic() < end, f"not within {deadline_s:g} s: {what() if callable(what) else what}"
+            self.turn()
+
+    def during(self, seconds: float) -> None:
+        """Serves clients for that long: the length of a fault (a host away, a pause before a kill), never a wait for a result."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.turn(min(left, TURN_S))
+
+
+class Stage:
+    def __init__(self, config: str = "") -> None:
+        self.directory = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
+        self.path = f"{self.directory}/h"
+        os.makedirs(self.path, mode=0o700)
+        if config:
+            Path(self.path, "config.toml").write_text(config)
+        self.env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": self.directory, "HOLDFAST_HOME": self.path, "USER": "tester",
+                    "TERM": "xterm-256color", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "PYTHONPATH": str(SOURCE), "HISTFILE": ""}
+        self.home = homes.resolve(self.env)
+        homes.prepare(self.home)
+        self.pump = Pump()
+        self.forge = Forge(self.env)
+        self.host = 0
+        self.kills = 0
+        self.clients: list[Any] = []
+        self._link: Link | None = None
+
+    # ------------------------------------------------------------ the host
+
+    def autostart(self, allowed: bool) -> None:
+        """Whether clients may start a host by themselves (they may not after `holdfast down`)."""
+        start.mark_stopped(self.home, not allowed)
+
+    def start_host(self, probe: str = "", wait: bool = True) -> int:
+        env = self.env | ({"HOLDFAST_PROBE": probe} if probe else {})
+        self.host = self.forge.host(env)
+        if wait:
+            self.pump.until(self.host_answers, lambda: f"the host answers; its log: {self.log()[-2000:]}")
+        return self.host
+
+    def host_answers(self) -> bool:
+        try:
+            return int(self.link().request("ping")["pid"]) == self.host
+        except HoldfastError:
+            self._link = None
+            return False
+
+    def kill_host(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.host, number)
+        self.host_ended()
+
+    def host_ended(self) -> int:
+        """Waits for the end of the host; how it ended."""
+        pid, self.host = self.host, 0
+        self.kills += 1
+        return self.forge.wait(pid)
+
+    def running(self, pid: int) -> bool:
+        found = process.read_stat(pid)
+        return found is not None and found.state not in ("Z", "X")
+
+    def log(self) -> str:
+        try:
+            return Path(self.home.log).read_text()
+        except FileNotFoundError:
+            return ""
+
+    # ------------------------------------------------------------ asking
+
+    def link(self) -> Link:
+        """A connection for requests; made anew after a host died."""
+        if self._link is None or self._link.sock is None:
+            self._link = Link(self.home, "tester", "cli", autostart=False)
+        return self._link
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """A request that outlives the deaths of hosts: asked until one answers."""
+        end = time.monotonic() + DEADLINE_S
+        while True:
+            try:
+                return self.link().request(op, **fields)
+            except Unavailable:
+                self._link = None
+                if time.monotonic() > end:
+                    raise
+                self.pump.turn()
+
+    def new(self, name: str, argv: list[str], size: tuple[int, int] = (COLS, ROWS)) -> dict[str, Any]:
+        env = {k: v for k, v in self.env.items() if k != "PYTHONPATH"}
+        return self.ask("new", name=name, argv=argv, cwd=self.directory, env=env, size=list(size))
+
+    def session(self, name: str) -> dict[str, Any]:
+        return self.ask("get", session=name)
+
+    def view(self, name: str) -> dict[str, Any]:
+        return self.ask("view", session=name)
+
+    def identity(self, name: str) -> tuple[int, int] | None:
+        """(pid, start time) of the session's program, as the kernel has it now."""
+        pid = int(self.session(name)["pid"])
+        found = process.read_stat(pid)
+        return (pid, found.start) if found is not None and found.state not in ("Z", "X") else None
+
+    def identities(self, *names: str) -> dict[str, tuple[int, int]]:
+        found = {name: self.identity(name) for name in names}
+        assert None not in found.values(), found
+        return {name: who for name, who in found.items() if who is not None}
+
+    def ended(self, name: str) -> dict[str, Any] | None:
+        found = self.session(name)
+        return found if found["state"] == "ended" else None
+
+    def exit_code(self, name: str) -> int | None:
+        """Of a session that is ending; waits until the host has it."""
+        self.pump.until(lambda: self.ended(name), f"{name} ends")
+        code: int | None = self.session(name)["exit_code"]
+        return code
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.ask("events", session=name, limit=1000)["events"]
+        return found
+
+    def cli(self, *argv: str, **more: Any) -> subprocess.Popen[bytes]:
+        """The real command line in a process of its own; to be ended by the test (`finish`)."""
+        return subprocess.Popen([sys.executable, "-m", "holdfast", *argv], env=self.env, stdin=subprocess.DEVNULL,
+                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.directory, **more)
+
+    def finish(self, command: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S) -> tuple[int, bytes, str]:
+        try:
+            out, err = command.communicate(timeout=deadline_s)
+        except subprocess.TimeoutExpired:
+            command.kill()
+            command.communicate()
+            raise
+        return command.returncode, out, err.decode("utf-8", "replace")
+
+    def json(self, *argv: str) -> Any:
+        code, out, err = self.finish(self.cli(*argv, "--json"))
+        assert code == 0, (argv, code, err)
+        return json.loads(out)
+
+    def rss(self, pid: int) -> int:
+        """Resident memory of a process in bytes, without what it shares with others by file or memfd."""
+        with open(f"/proc/{pid}/status") as f:
+            for line in f:
+                if line.startswith("RssAnon:"):
+                    return int(line.split()[1]) * 1024
+        raise AssertionError(f"{pid} has no memory")
+
+    # ------------------------------------------------------------ the end
+
+    def close(self) -> None:
+        for client in list(self.clients):
+            client.close()
+        self.forge.close()
+        for pid in members(self.path):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        end = time.monotonic() + 10
+        while members(self.path) and time.monotonic() < end:
+            select.select([], [], [], 0.01)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+def members(home: str) -> list[int]:
+    """Processes that belong to this home: started with it in their environment or arguments, by whomever. Not this one."""
+    needle, found = os.fsencode(home), []
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit() or int(entry) == os.getpid():
+            continue
+        try:
+            state = process.read_stat(int(entry))
+            if state is None or state.state in ("Z", "X"):
+                continue
+            for part in ("environ", "cmdline"):
+                if needle in process.read_proc(f"/proc/{entry}/{part}"):
+                    found.append(int(entry))
+                    break
+        except OSError:
+            continue
+    return found
