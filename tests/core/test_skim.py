@@ -12,7 +12,8 @@ COLS, ROWS, HISTORY = 20, 5, 30
 
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
 colours = st.sampled_from(["\x1b[m", "\x1b[0m", "\x1b[1;31m", "\x1b[38;2;1;2;3m", "\x1b[48:5:17m", "\x1b[7m", ""])
-lines = st.tuples(colours, words, colours, st.sampled_from(["\r\n", "\n", "\r", "\t\r\n", "\b\r\n"])).map("".join)
+moves = st.sampled_from(["", "\x1b[K", "\x1b[3D", "\x1b[1K", "\x1b[5G", "\x1b[2P", "\x1b[3@", "\x1b[99C", "\x1b[4X"])
+lines = st.tuples(colours, words, moves, words, colours, st.sampled_from(["\r\n", "\n", "\r", "\t\r\n", "\b\r\n"])).map("".join)
 floods = st.lists(lines, min_size=1, max_size=300).map(lambda ls: "".join(ls).encode())
 
 

@@ -82,6 +82,8 @@ def _get(cell: int, key: str, ctype: str) -> Any:
 
 
 def _cell(ref: Any, cell: int) -> Cell:
+    if _get(cell, "WIDE", "int") == lib.GHOSTTY_CELL_WIDE_SPACER_HEAD:
+        return " ", ()  # left free at the margin by a wide character; terminals differ in how they fill it
     buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
     assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
     text = "".join(chr(buffer[i]) for i in range(length[0])) or " "

@@ -1,13 +1,13 @@
 """Which part of a flood need not be shown to the emulator, because nothing of it would be left.
 
 A screen with its history is decided by the newest (history + rows) lines as long as the bytes before them only print text, move to
-new lines and change colours: everything else has scrolled out. So of a large backlog only its end is emulated, which is exact and
+new lines, move and erase within a line and change colours: all that has scrolled out. So of a large backlog only its end is emulated, which is exact and
 several times quicker, and a program that floods is not held back by the emulator. The colours in force where the end begins are
 kept by handing on the SGR sequences since the last reset.
 
-The caller must know that the terminal flows plainly: primary screen, no margins or region, autowrap on, insert off, default charset,
-parser at ground. Anything but text, CR LF, TAB, BS, BEL and SGR in the part to skip (titles, marks, cursor movement, C1) means: do
-not skip.
+The caller must know that the terminal flows plainly: primary screen, no margins or region, autowrap on, reverse wrap and insert off,
+default charset, parser at ground. Anything else in the part to skip (titles, marks, movement between lines, C1) means: do not
+skip.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 
 _TEXT = bytes(b for b in range(256) if b in b"\x07\x08\t\n\r" or (0x20 <= b != 0x7F and b != 0xC2))
-_NOT_SGR = re.compile(rb"\x1b(?!\[[0-9;:]*m)")
+_NOT_IN_LINE = re.compile(rb"\x1b(?!\[[0-9;:]*[mKCDGXP@])")    # SGR, EL, CUF, CUB, CHA, ECH, DCH, ICH stay in their line
 _SGR = re.compile(rb"\x1b\[[0-9;:]*m")
 _C1 = re.compile(rb"\xc2[\x80-\x9f]")
 _RESETS = (b"\x1b[m", b"\x1b[0m")
@@ -45,4 +45,4 @@ def _plain(data: bytes) -> bool:
     escapes, c2 = rest.count(b"\x1b"), rest.count(b"\xc2")
     if escapes + c2 != len(rest):
         return False
-    return not (escapes and _NOT_SGR.search(data)) and not (c2 and _C1.search(data))
+    return not (escapes and _NOT_IN_LINE.search(data)) and not (c2 and _C1.search(data))

@@ -269,7 +269,7 @@ class Screen:
             and emulator.ground
             and not emulator.alternate
             and emulator.mode(7)
-            and not any(emulator.mode(mode) for mode in (6, 69, 2026))
+            and not any(emulator.mode(mode) for mode in (6, 45, 69, 1045, 2026))
             and not emulator.mode(4, ansi=True)
             and not emulator.mode(20, ansi=True)
             and not emulator.extra("scrolling_region")
@@ -315,6 +315,10 @@ class Screen:
         return b"".join(
             line + b"\x1b[0m\n" for line in self._emulator.rows_vt(self._emulator.history_rows, self._rows)
         )
+
+    def width(self, text: str) -> int:
+        """Columns that a text takes."""
+        return self._emulator.width(text.encode("utf-8", "replace"))
 
     def row_vt(self, y: int, start: int = 0, end: int | None = None) -> bytes:
         """Columns start to end of a visible row as text with SGR, complete in itself and padded with blanks."""

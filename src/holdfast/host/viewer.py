@@ -13,6 +13,8 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from holdfast.core.filter import ViewerFilter
+from holdfast.core.letterbox import Letterbox
+from holdfast.host.frame import frame_of
 from holdfast.model.limits import (
     COLS_MIN,
     KiB,
@@ -27,7 +29,6 @@ from holdfast.model.probe import probe
 from holdfast.wire import frames
 
 if TYPE_CHECKING:
-    from holdfast.core.letterbox import Letterbox
     from holdfast.host.connection import Connection
     from holdfast.host.session import Session
 
@@ -90,10 +91,7 @@ class Viewer:
         self._live = False
         try:
             if self.foreign:
-                from holdfast.core.letterbox import Letterbox
-                from holdfast.host.frame import frame_of
-
-                self._letterbox = Letterbox(*self.size)
+                self._letterbox = Letterbox(*self.size, self.session.turn.state.holder or "")
                 offset, frame = await self.session.view.look(frame_of)
                 paint, shown = self._letterbox.render(frame), frames.SCREEN_FOREIGN
                 self._rendered_at = offset
@@ -218,8 +216,6 @@ class Viewer:
         self._render_timer = None
         if self.closed or self._letterbox is None or not self._live or self.conn.blocked:
             return
-        from holdfast.host.frame import frame_of
-
         got = self.session.view.glance(frame_of)
         if got is None:
             self.schedule_render()

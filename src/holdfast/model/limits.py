@@ -49,7 +49,7 @@ VIEW_DELAY_S = 0.02              # screens are derived this much later than the 
 VIEW_SLICE_BYTES = 256 * KiB     # fed to one emulator before another session gets its turn
 SNAPSHOT_EVERY_BYTES = 3 * MiB   # must be well below RING_BYTES: the keeper never rolls past the last snapshot
 SNAPSHOT_QUIET_S = 1.0           # and after a second of quiet
-SCROLLBACK_LINES = 10_000        # kept by the host per session
+SCROLLBACK_LINES = 5_000         # kept by the host per session
 SCROLLBACK_PAINTED = 1_000       # lines of it sent to a terminal that attaches
 RENDER_INTERVAL_S = 0.033        # viewers of another size are redrawn at most this often
 

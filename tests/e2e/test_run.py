@@ -1,0 +1,234 @@
+"""`run`: one discrete command in the live shell, its exact output and its exit code, whatever the command does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.test_commands import the_error, the_line
+
+SHELLS = ("bash", "zsh", "dash")
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 0.5\n") as made:
+        for shell in SHELLS:
+            made.new(shell, "--", shell)
+        yield made
+
+
+def background(hf: Installation, session: str, *words: str) -> subprocess.Popen[bytes]:
+    """A run beside the test, waited for until its command is in the foreground."""
+    process = hf.start("run", session, "--", *words)
+    eventually(lambda: not hf.ok("view", session, "--json").json["waiting"]["foreground"].startswith("/bin/"), "the command to start")
+    return process
+
+
+def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> None:
+    """Nobody has to know when the shell is ready: a starting shell, and one between two commands, is waited for."""
+    hf.new("quick")
+    for n in range(5):
+        assert hf.ok("run", "quick", "--", "echo", str(n)).out == f"{n}\n"
+    hf.ok("send", "quick", "true", "--enter")
+    assert hf.ok("run", "quick", "--", "echo after a typed line").out == "after a typed line\n"
+    hf.ok("end", "quick")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) -> None:
+    assert hf.ok("run", shell, "--", "printf", "%s\\n", "two words", "it's", '"quoted"', "$HOME", "a;b", "*", "é").out == \
+        "two words\nit's\n\"quoted\"\n$HOME\na;b\n*\né\n"
+    assert hf.ok("run", shell, "--", "x=7; cd /; export Y=z").raw == b""
+    assert hf.ok("run", shell, "--", 'echo "$x $Y $PWD"').out == "7 z /\n"
+    for code in (0, 1, 2, 127, 255):
+        assert hf.cli("run", shell, "--", f"(exit {code})").rc == code
+    assert hf.cli("run", shell, "--", "echo no newline at the end | tr -d '\\n'").raw == b"no newline at the end"
+    assert hf.cli("run", shell, "--", "nosuchcommand").rc == 127
+    assert hf.cli("run", shell, "--", "sh -c 'kill -9 $$'").rc == 137
+    heredoc = "cat <<'E'\nline $x `y` \\ \"q\"\n\ttab\nE\nfor i in 1 2\ndo echo $i\ndone\nfalse"
+    result = hf.cli("run", shell, "--", heredoc)
+    assert (result.rc, result.out) == (1, "line $x `y` \\ \"q\"\n\ttab\n1\n2\n")
+    assert hf.cli("run", shell, "-", stdin=b"echo from stdin\nexit_code() { return 9; }\nexit_code\n").rc == 9
+    assert hf.ok("run", shell, "--", "cd -- \"$HOME\"").raw in (b"", str(hf.user).encode() + b"\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_takes_a_script_of_100_kb(hf: Installation, shell: str) -> None:
+    script = "n=0\n" + "".join(f"n=$((n+1)) # {i:060d}\n" for i in range(1300)) + "echo $n\n"
+    assert len(script) > 100_000
+    assert hf.ok("run", shell, "-", stdin=script.encode()).out == "1300\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_ctrl_c_is_130_and_the_shell_goes_on(hf: Installation, shell: str) -> None:
+    process = background(hf, shell, "sleep 1000")
+    hf.ok("send", shell, "--key", "C-c")
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert hf.ok("run", shell, "--", "echo alive").out == "alive\n"
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_of_something_that_asks_is_answered_by_send(hf: Installation, shell: str) -> None:
+    process = background(hf, shell, sys.executable, "-c", "print('name?'); print('hello', input())")
+    hf.ok("wait", shell, "--for", "input", "--timeout", "20")
+    hf.ok("send", shell, "you", "--enter")
+    out, _ = process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert out == b"name?\nyou\nhello you\n"           # the terminal echoes what is typed
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_survives_a_change_of_the_prompt(hf: Installation, shell: str) -> None:
+    hf.ok("run", shell, "--", "PS1='new prompt $ '")
+    assert hf.ok("run", shell, "--", "echo still").out == "still\n"
+    hf.ok("run", shell, "--", "PS1=")
+    assert hf.ok("run", shell, "--", "echo no prompt at all").out == "no prompt at all\n"
+    hf.ok("run", shell, "--", "PS1='$ '")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_exit_and_exec_end_the_session_with_their_code(hf: Installation, shell: str) -> None:
+    hf.new(f"{shell}-exit", "--", shell)
+    result = hf.cli("run", f"{shell}-exit", "--", "echo bye; exit 42")
+    assert (result.rc, result.out) == (42, "bye\n")
+    eventually(lambda: hf.get(f"{shell}-exit")["state"] == "ended", "the end")
+    assert hf.get(f"{shell}-exit")["exit_code"] == 42
+    hf.new(f"{shell}-exec", "--", shell)
+    result = hf.cli("run", f"{shell}-exec", "--", "exec sh -c 'echo replaced; exit 17'")
+    assert (result.rc, result.out) == (17, "replaced\n")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_run_output_is_byte_exact(hf: Installation, shell: str, tmp_path: Path) -> None:
+    """Random bytes hold every sequence that a viewer's terminal must not see, and every control character."""
+    source = tmp_path / "random"
+    source.write_bytes(random.Random(shell).randbytes(5_000_000 if shell == "bash" else 500_000))
+    result = hf.ok("run", shell, "--", f"cat {source}")
+    assert result.raw == source.read_bytes()
+
+
+def test_run_100_mb_complete(hf: Installation) -> None:
+    lines = b"".join(b"%07d 0123456789abcdef0123456789abcdef\n" % i for i in range(100_000))
+    wanted, count = hashlib.sha256(), 24
+    (hf.user / "big").write_bytes(lines)
+    for _ in range(count):
+        wanted.update(lines)
+    with subprocess.Popen(hf.argv(("run", "bash", "--", f"for i in $(seq {count}); do cat big; done")), cwd=hf.user, env=hf.env,
+                          stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        got, size = hashlib.sha256(), 0
+        while data := process.stdout.read(1 << 20):
+            got.update(data)
+            size += len(data)
+    assert (process.returncode, size, got.hexdigest()) == (0, len(lines) * count, wanted.hexdigest())
+    assert size > 100_000_000
+
+
+def test_run_json_has_the_code_the_output_and_its_reference(hf: Installation) -> None:
+    result = hf.cli("run", "bash", "--json", "--", "echo out; echo err >&2; exit_with() { return 3; }; exit_with")
+    body = result.json
+    assert result.rc == 3 == body["exit_code"]
+    assert body["data"] == "out\nerr\n" and body["gap"] == [] and body["lost"] == 0
+    assert hf.ok("resolve", body["output"]["ref"], "--json").json["kept"] is True
+    start, end = body["output"]["start"], body["output"]["end"]
+    assert hf.ok("read", "bash", "--from", str(start)).raw[:end - start] == b"out\r\nerr\r\n"
+
+
+def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation) -> None:
+    hf.new("busy")
+    for program, quit_by in ((f"{sys.executable} -q", ("exit()", "--enter")), ("vim -u NONE -N", ("--key", "Escape", "--key", ":", "--key", "q", "--key", "Enter"))):
+        hf.ok("wait", "busy", "--for", "idle", "--timeout", "20")
+        hf.ok("send", "busy", program, "--enter")
+        hf.ok("wait", "busy", "--for", "input", "--timeout", "20")
+        result = hf.cli("run", "busy", "--", "echo", "x")
+        assert program.split()[0] in the_line(result, 255) and result.raw == b""
+        error = the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)
+        assert error["name"] == "busy" and error["retry_safe"] is True and program.split()[0] in error["message"]
+        hf.ok("send", "busy", *quit_by)
+    hf.ok("wait", "busy", "--for", "idle", "--timeout", "20")
+    assert hf.ok("run", "busy", "--", "echo x").out == "x\n"
+    hf.ok("send", "busy", "half a com")
+    assert "typed" in the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
+    hf.ok("end", "busy")
+
+
+def test_run_in_a_session_without_a_shell_cannot_be_done(hf: Installation) -> None:
+    hf.new("cat", "--", "cat")
+    assert "cat" in the_error(hf.cli("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
+    hf.ok("end", "cat")
+
+
+def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
+    assert "nothere" in the_line(hf.cli("run", "nothere", "--", "true"), 255)
+    the_error(hf.cli("run", "nothere", "--json", "--", "true"), 3, rc=255)
+    the_error(hf.cli("--as", "x", "run", "nothere", "--json", "--", "true"), 3, rc=255)
+    for args in ((), ("--",), ("--", ""), ("--", "  "), ("--timeout", "-1", "--", "true"), ("--timeout", "nan", "--", "true")):
+        the_error(hf.cli("run", "bash", "--json", *args), 2)
+
+
+def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
+    hf.new("slow")
+    result = hf.cli("run", "slow", "--timeout", "0.5", "--", "echo begun; sleep 1000")
+    assert result.rc == 255 and result.out == "begun\n" and "still runs" in result.err
+    assert the_error(hf.cli("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
+    hf.ok("send", "slow", "--key", "C-c")
+    hf.ok("wait", "slow", "--for", "idle", "--timeout", "20")
+    error = the_error(hf.cli("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255)
+    assert error["name"] == "timed_out"
+    hf.ok("end", "slow")
+
+
+def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
+    """One of them runs, the others are refused; nobody's output or code gets into another's."""
+    hf.ready("race")
+    many = [hf.start("run", "race", "--json", "--", f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with") for n in range(1, 7)]
+    done = [(n, *p.communicate(timeout=60), p.returncode) for n, p in enumerate(many, 1)]
+    ran = [(n, json.loads(out)) for n, out, _, code in done if code != 255]
+    assert ran, done
+    for n, body in ran:
+        assert body["exit_code"] == n and body["data"] == f"{n}\n"
+    for _, _, err, code in done:
+        assert code != 255 or json.loads(err)["error"]["name"] == "busy"
+    hf.ok("end", "race")
+
+
+def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Installation) -> None:
+    hf.ready("left")
+    process = background(hf, "left", "sleep 2; echo finished")
+    process.kill()
+    process.communicate()
+    eventually(lambda: hf.get("left")["turn"] is None, "the turn to be free")
+    hf.ok("wait", "left", "--for", "text:(?m)^finished", "--timeout", "20")
+    assert hf.ok("--as", "other", "run", "left", "--", "echo next").out == "next\n"
+    hf.ok("end", "left")
+
+
+def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
+    """No byte twice, none missing, the exit code is the command's; also when it takes longer than a client waits for a host."""
+    hf.ready("through")
+    marker = hf.user / "go"
+    process = hf.start("run", "through", "--", f"for i in $(seq 20000); do echo $i; done; while [ ! -e {marker} ]; do sleep 0.05; done; "
+                       "for i in $(seq 20000); do echo $i; done; exit_with() { return 5; }; exit_with")
+    assert process.stdout is not None
+    wanted = b"".join(b"%d\n" % i for i in range(1, 20001))
+    for n in range(2):
+        eventually(lambda: hf.ok("view", "through", "--json").json["waiting"]["foreground"].startswith("sleep"), "the middle")
+        os.kill(hf.host_pid, signal.SIGKILL)
+        hf.ls()
+    marker.touch()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 5, err
+    assert out == wanted + wanted
+    hf.ok("end", "through")

@@ -1,0 +1,138 @@
+"""`wait`: each condition with live programs, and nothing that would do by guessing."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.e2e.harness import Installation, installation
+from tests.e2e.test_commands import the_error, the_line
+
+SERVE = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); print('port', s.server_port, flush=True); s.serve_forever()"
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home")) as made:
+        made.ready("sh")
+        yield made
+
+
+def wait(hf: Installation, session: str, what: str) -> dict[str, object]:
+    found: dict[str, object] = hf.ok("wait", session, "--for", what, "--timeout", "20", "--json").json
+    assert found["for"] == what and found["seen"]
+    return found
+
+
+def not_now(hf: Installation, session: str, what: str) -> str:
+    """The condition does not hold: the wait ends at its limit and says what is the case instead."""
+    error = the_error(hf.cli("wait", session, "--for", what, "--timeout", "0.4", "--json"), 124)
+    assert error["name"] == "timed_out" and error["retry_safe"] is True
+    return str(error["message"])
+
+
+def test_idle_command_and_working(hf: Installation) -> None:
+    wait(hf, "sh", "idle")
+    waiter = hf.start("wait", "sh", "--for", "command", "--timeout", "30", "--json")
+    hf.ok("send", "sh", "sleep 0.8; (exit 4)", "--enter")
+    assert "sleep" in not_now(hf, "sh", "idle")
+    not_now(hf, "sh", "input")
+    out, err = waiter.communicate(timeout=40)
+    assert waiter.returncode == 0, err
+    assert b'"exit_code": 4' in out
+    wait(hf, "sh", "idle")
+
+
+def test_input_is_a_program_that_reads(hf: Installation) -> None:
+    hf.ok("send", "sh", "cat", "--enter")
+    assert wait(hf, "sh", "input")["foreground"] == "cat"
+    not_now(hf, "sh", "idle")
+    not_now(hf, "sh", "secret")
+    hf.ok("send", "sh", "--key", "C-d")
+    wait(hf, "sh", "idle")
+    not_now(hf, "sh", "input")
+
+
+def test_secret_is_a_prompt_without_echo(hf: Installation) -> None:
+    hf.ok("send", "sh", "read -s -p 'Password: ' pw", "--enter")
+    wait(hf, "sh", "secret")
+    not_now(hf, "sh", "input")
+    hf.ok("send", "sh", "hunter2", "--enter")
+    wait(hf, "sh", "idle")
+    hf.ok("send", "sh", f"{sys.executable} -c 'import getpass; getpass.getpass()'", "--enter")
+    wait(hf, "sh", "secret")
+    hf.ok("send", "sh", "hunter3", "--enter")
+    wait(hf, "sh", "idle")
+    assert "hunter" not in hf.screen("sh") and "hunter" not in (hf.home / "host.log").read_text()
+
+
+def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
+    hf.ok("run", "sh", "--", "echo on-the-''screen")
+    assert wait(hf, "sh", "text:on-the-scr..n") == {**wait(hf, "sh", "text:on-the-scr..n"), "seen": "on-the-screen", "where": "screen"}
+    waiter = hf.start("wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "30", "--json")
+    hf.ok("send", "sh", r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; clear", "--enter")
+    out, err = waiter.communicate(timeout=40)
+    assert waiter.returncode == 0 and b"of 5000" in out, err
+    not_now(hf, "sh", "text:never said")
+    the_error(hf.cli("wait", "sh", "--for", "text:(", "--json"), 2)
+    wait(hf, "sh", "idle")
+
+
+def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
+    hf.ready("server")
+    hf.ok("send", "server", f'{sys.executable} -c "{SERVE}"', "--enter")
+    seen = wait(hf, "server", r"text:port (\d+)\s")
+    port = str(seen["seen"]).split()[1]
+    found = wait(hf, "server", f"port:{port}")
+    assert f":{port}" in str(found["seen"]) and isinstance(found["pid"], int)
+    not_now(hf, "sh", f"port:{port}")                    # somebody else's port is not this session's
+    hf.ok("end", "server")
+
+
+def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -> None:
+    hf.ready("ends")
+    waits = {what: hf.start("wait", "ends", "--for", what, "--json") for what in ("exit", "text:never", "port:1", "secret", "command")}
+    eventually_waiting(hf)
+    hf.ok("send", "ends", "exit 21", "--enter")
+    for what, process in waits.items():
+        out, err = process.communicate(timeout=40)
+        if what == "exit":
+            assert process.returncode == 0 and b'"exit_code": 21' in out
+        elif what == "command":
+            assert process.returncode in (0, 3)
+        else:
+            assert process.returncode == 3 and b"ended" in err
+    assert wait(hf, "ends", "exit")["exit_code"] == 21          # it has happened: the answer comes at once
+    the_error(hf.cli("wait", "ends", "--for", "idle", "--json"), 3)
+
+
+def eventually_waiting(hf: Installation) -> None:
+    """All waits have reached the host: it answers one that came after them."""
+    hf.cli("wait", "ends", "--for", "text:never", "--timeout", "0.5")
+
+
+def test_what_cannot_be_waited_for_is_said(hf: Installation) -> None:
+    for what in ("", "nonsense", "text:", "port:", "port:0", "port:65536", "port:²", "port:-1", "idle:x", "x" * 5000):
+        assert "idle, input, secret" in the_error(hf.cli("wait", "sh", "--for", what, "--json"), 2)["recover"]
+    for seconds in ("-1", "nan", "inf", "x"):
+        the_error(hf.cli("wait", "sh", "--for", "idle", "--timeout", seconds, "--json"), 2)
+    the_line(hf.cli("wait", "nothere", "--for", "idle"), 3)
+    assert "did not happen within 0.2 s" in the_line(hf.cli("wait", "sh", "--for", "exit", "--timeout", "0.2"), 124)
+
+
+def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Installation) -> None:
+    import os
+    import time
+
+    waiter = hf.start("wait", "sh", "--for", "text:after-the-''death", "--timeout", "60", "--json")
+    limited = hf.start("wait", "sh", "--for", "text:never", "--timeout", "3", "--json")
+    begun = time.monotonic()
+    hf.cli("wait", "sh", "--for", "text:never", "--timeout", "1")
+    os.kill(hf.host_pid, 9)
+    hf.ls()
+    assert limited.wait(timeout=30) == 124
+    assert time.monotonic() - begun < 3 + 2, "the limit began anew with the new host"
+    hf.ok("run", "sh", "--", "echo after-the-\"''\"death")
+    assert waiter.wait(timeout=30) == 0

@@ -1,0 +1,170 @@
+"""S3: clients are killed at any byte, hundreds of them, under flood and while they type. Nobody else notices."""
+
+from __future__ import annotations
+
+import os
+import pty
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing import workload
+from holdfast.testing.history import Kind, Outcome, Sent, check_input, check_output, check_processes
+from tests.fault.busy import Busy, stripped
+from tests.fault.clients import Attached, Lean
+from tests.fault.stage import DEADLINE_S, Stage
+
+
+class Typist:
+    """A real attach client that is typed small tokens, and is to be killed when it has shown or typed so much."""
+
+    def __init__(self, stage: Stage, session: str, number: int, rng: random.Random) -> None:
+        self.number = number
+        self.client = Attached(stage, session, eye=False)
+        self.typing = rng.random() < 0.6
+        self.bytes_until = rng.choice((0, rng.randrange(600), rng.randrange(100_000)))
+        self.typed_until = rng.randint(1, 12)
+        self.tokens: list[bytes] = []
+        self.until = time.monotonic() + 8.0
+
+    def due(self) -> bool:
+        """Types on; whether it is time to die."""
+        if self.typing and len(self.client.data) > 200 and len(self.tokens) < self.typed_until:
+            token = workload.tagged(self.number, len(self.tokens) + 1, 10)
+            self.tokens.append(token)
+            self.client.type(token)
+        enough = len(self.tokens) >= self.typed_until if self.typing else len(self.client.data) >= self.bytes_until
+        return enough or time.monotonic() > self.until
+
+    def history(self) -> list[Sent]:
+        return [Sent(self.number, n, token, Outcome.UNKNOWN) for n, token in enumerate(self.tokens, 1)]
+
+
+def kill_attach_clients(stage: Stage, kills: int, seed: int, at_once: int = 4) -> int:
+    """Kills so many real clients beside two that stay, and judges. How many bytes the one that stays was shown."""
+    rng = random.Random(seed)
+    stage.start_host()
+    busy = Busy(stage, "busy", 7, burst=8, pause_ms=10, viewers=1)
+    host = stage.host
+    killed: list[Typist] = []
+    live: list[Typist] = []
+    while len(killed) < kills:
+        while len(live) < at_once and len(killed) + len(live) < kills:
+            live.append(Typist(stage, "busy", 1000 + len(killed) + len(live), rng))
+        stage.pump.turn(0.004)
+        if rng.random() < 0.1:
+            busy.type(rng)
+        for one in [t for t in live if t.due()]:
+            assert one.client.kill() == -signal.SIGKILL
+            one.client.close()
+            live.remove(one)
+            killed.append(one)
+    assert stage.host == host and stage.running(host)
+    assert check_processes(busy.identity, {"busy": stage.identity("busy")}) == []
+    stage.pump.until(lambda: not [o for o in stage.session("busy")["operators"] if o["pid"] != os.getpid()], "dead clients are gone")
+    faults = busy.stop()
+    raw = workload.flood(int(Path(busy.path + ".count").read_text()))
+    received = Path(busy.path).read_bytes()
+    # `stop` judged without the killed clients' tokens: judged again with them
+    faults = [f for f in faults if f.kind not in (Kind.UNASKED, Kind.TORN)]
+    history = [one for t in killed for one in t.history()] + [one for v in busy.viewers for one in v.history()]
+    faults += check_input(history, received)
+    assert len(busy.viewers[0].screens) == 1, "the one that stays was repainted"
+    assert [str(f) for f in faults] == []
+    return len(raw)
+
+
+def test_s3_attach_clients_killed_at_random_bytes(stage: Stage) -> None:
+    shown = kill_attach_clients(stage, 100, 3)
+    print(f"100 attach clients killed while {shown >> 10} KiB were shown")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1800)
+def test_s3_attach_clients_killed_for_long(stage: Stage) -> None:
+    kill_attach_clients(stage, 1000, 4)
+
+
+def test_s3_connections_cut_at_random_bytes(stage: Stage) -> None:
+    """Clients of the wire: half of them die, half come back and go on where they were, 240 cuts in all."""
+    rng = random.Random(6)
+    stage.start_host()
+    busy = Busy(stage, "busy", 9, burst=16, pause_ms=4, viewers=6)
+    steady = busy.viewers[0]
+    due = {v: rng.randrange(300_000) for v in busy.viewers[1:]}
+    cuts = 0
+    end = time.monotonic() + 4 * DEADLINE_S
+    while cuts < 240:
+        assert time.monotonic() < end, f"{cuts} cuts"
+        stage.pump.turn(0.004)
+        if rng.random() < 0.3:
+            busy.type(rng)
+        for viewer in [v for v, at in due.items() if v.live and (v.position or 0) >= at]:
+            cuts += 1
+            if rng.random() < 0.5:
+                viewer.cut()
+                due[viewer] = (viewer.position or 0) + rng.randrange(100_000)
+            else:
+                del due[viewer]
+                fresh = busy.replace(viewer)
+                due[fresh] = (steady.position or 0) + rng.randrange(100_000)
+    assert [str(f) for f in busy.stop()] == []
+    assert len(steady.screens) == 1 and all(len(v.screens) <= 1 for v in (*busy.viewers, *busy.dead)), "somebody was repainted"
+
+
+def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -> None:
+    """A client that dies inside a frame, at every byte of it."""
+    from holdfast.transport import unix
+    from holdfast.wire import frames
+
+    stage.start_host()
+    path = f"{stage.directory}/typed"
+    stage.new("quiet", workload.command("record", path, 5))
+    other = Lean(stage, "quiet").attached()
+    hello = frames.pack_json(frames.HELLO, {"version": 1, "lowest": 1, "client": 77, "operator": "tester", "modality": "test"})
+    attach = frames.request(1, {"op": "attach", "session": "quiet", "cols": 80, "rows": 24})
+    keys = frames.input_(1, b"<torn>")
+    stream = hello + attach + keys
+    for cut in range(1, len(stream), 3):
+        sock = unix.connect(stage.home.host_socket)
+        sock.sendall(stream[:cut])
+        sock.close()
+    other.type(b"<whole>")
+    stage.pump.until(lambda: other.settled, "the other client is served")
+    other.type(workload.STOP)
+    assert stage.exit_code("quiet") == 5
+    assert Path(path).read_bytes() == b"<whole>"
+
+
+def test_s4_the_reference_is_what_a_direct_run_prints(stage: Stage) -> None:
+    """What all other tests compare with is what the same program prints on a plain terminal; and a session's raw output is that."""
+    argv = workload.command("flood", 3000, 11)
+    pid, master = pty.fork()
+    if pid == 0:
+        try:
+            os.execv(argv[0], argv)
+        finally:
+            os._exit(99)
+    direct = bytearray()
+    try:
+        while piece := os.read(master, 65536):
+            direct += piece
+    except OSError:
+        pass
+    os.close(master)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 11
+    reference = workload.flood(3000)
+    assert bytes(direct) == reference
+    stage.start_host()
+    stage.new("gate", ["sh", "-c", "read go; exec " + " ".join(argv)])
+    viewer = Lean(stage, "gate").attached()
+    before = viewer.position
+    viewer.type(b"\r")
+    stage.pump.until(lambda: viewer.ended, "the flood ends")
+    assert before == 0
+    echo = b"\r\n"
+    assert check_output(viewer.log, echo + reference, strip=stripped, until=len(echo) + len(reference)) == []
+    assert stage.exit_code("gate") == 11
