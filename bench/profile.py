@@ -45,17 +45,23 @@ CALLS = ("read", "write", "readv", "sendto", "recvfrom", "sendmsg", "recvmsg", "
 PERF_START_S = 1.5
 TOP_FUNCTIONS = 18
 # The way of a key: (who, which calls, entering or leaving them); each is the first such event after the one before.
-WAY: tuple[tuple[str, tuple[str, ...], str], ...] = (
+Way = tuple[tuple[str, tuple[str, ...], str], ...]
+_IN: Way = (
     ("harness", ("write",), "enter"),
     ("client", ("poll",), "exit"), ("client", ("sendto",), "enter"),
     ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"),
     ("keeper", ("epoll_wait",), "exit"), ("keeper", ("write",), "enter"),
     ("program", ("read",), "exit"), ("program", ("write",), "enter"),
     ("keeper", ("epoll_wait",), "exit"), ("keeper", ("write",), "enter"),
-    ("host", ("epoll_wait",), "exit"), ("host", ("sendmsg", "sendto"), "enter"),
+)
+_BACK: Way = (
     ("client", ("poll",), "exit"), ("client", ("write",), "enter"),
     ("harness", ("read",), "exit"),
 )
+WAYS: dict[str, Way] = {
+    "output straight from the keeper's ring": (*_IN, *_BACK),
+    "output by the host": (*_IN, ("host", ("epoll_wait",), "exit"), ("host", ("sendmsg", "sendto"), "enter"), *_BACK),
+}
 _EVENT = re.compile(r"^\s*(\d+)/(\d+)\s+(\d+\.\d+):\s+syscalls:sys_(enter|exit)_(\w+):", re.MULTILINE)
 
 
@@ -133,37 +139,38 @@ def traced(cast: Cast, directory: str) -> Iterator[Trace]:
         trace.stop()
 
 
-def ways(events: Sequence[Event]) -> list[list[float]]:
-    """The times of each step of WAY, one list per key that went all the way before the next was typed."""
+def keys_on(way: Way, events: Sequence[Event]) -> list[list[float]]:
+    """The times of each step, one list per key that went all the way before the next was typed."""
     starts = [i for i, e in enumerate(events) if (e.role, e.call, e.edge) == ("harness", "write", "enter")]
     found = []
     for begin, end in zip(starts, [*starts[1:], len(events)], strict=True):
         times, at = [events[begin].at], begin + 1
-        for role, calls, edge in WAY[1:]:
+        for role, calls, edge in way[1:]:
             while at < end and not (events[at].role == role and events[at].call in calls and events[at].edge == edge):
                 at += 1
             if at == end:
                 break
             times.append(events[at].at)
             at += 1
-        if len(times) == len(WAY):
+        if len(times) == len(way):
             found.append(times)
     return found
 
 
-def hop_table(found: Sequence[Sequence[float]]) -> str:
-    lines = [f"| from | to | what | p50 us | p90 us | share |   ({len(found)} keys)", "|---|---|---|---:|---:|---:|"]
-    whole = statistics.median(w[-1] - w[0] for w in found)
-    for i in range(1, len(WAY)):
+def hop_table(events: Sequence[Event]) -> str:
+    """The way that most keys took, step by step; the one with more steps if both fit."""
+    name, way = max(WAYS.items(), key=lambda w: (len(keys_on(w[1], events)), len(w[1])))
+    found = keys_on(way, events)
+    lines = [f"{name}:", "", "| from | to | what | p50 us | p90 us | share |", "|---|---|---|---:|---:|---:|"]
+    whole, waiting = statistics.median(w[-1] - w[0] for w in found), 0.0
+    for i in range(1, len(way)):
         spans = sorted(w[i] - w[i - 1] for w in found)
-        sender, receiver = WAY[i - 1][0], WAY[i][0]
-        what = "works" if sender == receiver else "waits to run"
-        middle = spans[len(spans) // 2]
-        late = spans[int(len(spans) * 0.9)]
-        lines.append(f"| {sender} | {receiver} | {what} | {middle * 1e6:.1f} | {late * 1e6:.1f} | {middle / whole:.0%} |")
-    waiting = sum(statistics.median(w[i] - w[i - 1] for w in found)
-                  for i in range(1, len(WAY)) if WAY[i - 1][0] != WAY[i][0])
-    lines += ["", f"whole way {whole * 1e6:.0f} us; of it waiting to run {waiting * 1e6:.0f} us"]
+        sender, receiver = way[i - 1][0], way[i][0]
+        middle, late = spans[len(spans) // 2], spans[int(len(spans) * 0.9)]
+        waiting += middle if sender != receiver else 0.0
+        lines.append(f"| {sender} | {receiver} | {'works' if sender == receiver else 'waits to run'} "
+                     f"| {middle * 1e6:.1f} | {late * 1e6:.1f} | {middle / whole:.0%} |")
+    lines += ["", f"whole way {whole * 1e6:.0f} us over {len(found)} keys; of it waiting to run {waiting * 1e6:.0f} us"]
     return "\n".join(lines)
 
 
@@ -203,7 +210,7 @@ def echo_path(peer: Holdfast, bench: Bench, keys: int, perf: bool) -> Iterator[s
         if perf:
             with traced(cast, bench.dir) as trace:
                 times = measures.keystrokes(terminal, keys)
-            yield f"traced: p50 {statistics.median(times) * 1e6:.0f} us\n\n{hop_table(ways(trace.events))}\n"
+            yield f"traced: p50 {statistics.median(times) * 1e6:.0f} us, {hop_table(trace.events)}\n"
             yield call_table(trace.events, len(times), "key") + "\n"
     finally:
         terminal.close()
@@ -252,16 +259,15 @@ def bulk_path(peer: Holdfast, bench: Bench, mb: float, ansi: bool, perf: bool) -
 
 # ---------------------------------------------------------------- functions
 
-def functions(tree: str | None, bench: Bench, keys: int, mb: float, ansi: bool) -> Iterator[str]:
-    """Each path once, with profilers inside client, host and keeper."""
-    for path in ("echo", "bulk"):
-        peer = Holdfast(None, tree)
-        try:
-            what = "a key" if path == "echo" else "a flood"
-            yield f"## Functions on the way of {what} (cProfile: shares, not times)\n"
-            yield from _functions(peer, bench, path, keys, mb, ansi)
-        finally:
-            peer.close()
+def functions(path: str, tree: str | None, bench: Bench, keys: int, mb: float, ansi: bool) -> Iterator[str]:
+    """A path once more, with profilers inside client, host and keeper."""
+    peer = Holdfast(None, tree)
+    try:
+        what = "a key" if path == "echo" else "a flood"
+        yield f"## Functions on the way of {what} (cProfile: shares, not times)\n"
+        yield from _functions(peer, bench, path, keys, mb, ansi)
+    finally:
+        peer.close()
 
 
 def _functions(peer: Holdfast, bench: Bench, path: str, keys: int, mb: float, ansi: bool) -> Iterator[str]:
@@ -316,6 +322,7 @@ def main() -> int:
     p.add_argument("--keys", type=int, default=500)
     p.add_argument("--mb", type=float, default=20.0)
     p.add_argument("--ansi", action="store_true", help="flood with colours")
+    p.add_argument("--only", choices=("echo", "bulk"), help="one of the two paths")
     p.add_argument("--functions", action="store_true", help="profile inside the programs too")
     p.add_argument("--out", metavar="FILE", help="writes FILE too")
     args = p.parse_args()
@@ -333,13 +340,15 @@ def main() -> int:
     peer = Holdfast(None, tree)
     try:
         peer.warm_up()
-        for text in echo_path(peer, bench, args.keys, perf):
-            say(text)
-        for text in bulk_path(peer, bench, args.mb, args.ansi, perf):
-            say(text)
-        peer.close()
-        if args.functions:
-            for text in functions(tree, bench, args.keys, args.mb, args.ansi):
+        paths = (args.only,) if args.only else ("echo", "bulk")
+        if "echo" in paths:
+            for text in echo_path(peer, bench, args.keys, perf):
+                say(text)
+        if "bulk" in paths:
+            for text in bulk_path(peer, bench, args.mb, args.ansi, perf):
+                say(text)
+        for path in paths if args.functions else ():
+            for text in functions(path, tree, bench, args.keys, args.mb, args.ansi):
                 say(text)
     finally:
         peer.close()

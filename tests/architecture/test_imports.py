@@ -21,7 +21,7 @@ MAY: dict[str, set[str]] = {
     "core": {"core", "model"},
     "keeper": {"keeper", "wire", "model", "testing"},
     "host": {"host", "core", "wire", "model", "home", "transport", "testing"},
-    "client": {"client", "wire", "model", "home", "transport"},
+    "client": {"client", "core", "wire", "model", "home", "transport"},
     "faces": {"faces", "client", "core", "model", "home"},
     "testing": {"testing", "model", "wire", "core", "host", "client"},
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 from holdfast.core import session
@@ -48,6 +49,11 @@ def test_every_command_is_documented() -> None:
     for name, command in COMMANDS.items():
         assert f"`{name}" in page, f"docs/commands.md does not mention {name}"
         assert command.example.startswith("holdfast ")
+
+
+def test_the_protocol_page_is_rendered_from_the_code() -> None:
+    fresh = subprocess.run([sys.executable, "scripts/render_protocol.py", "--check"], cwd=ROOT, check=False).returncode
+    assert fresh == 0, "run: python scripts/render_protocol.py"
 
 
 def test_every_option_is_documented() -> None:

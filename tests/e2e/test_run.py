@@ -65,9 +65,9 @@ def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) ->
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_run_takes_a_script_of_100_kb(hf: Installation, shell: str) -> None:
-    script = "n=0\n" + "".join(f"n=$((n+1)) # {i:060d}\n" for i in range(1300)) + "echo $n\n"
+    script = "n=0\n" + "".join(f"n=$((n+1)) # {i:060d}\n" for i in range(1400)) + "echo $n\n"
     assert len(script) > 100_000
-    assert hf.ok("run", shell, "-", stdin=script.encode()).out == "1300\n"
+    assert hf.ok("run", shell, "-", stdin=script.encode()).out == "1400\n"
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -102,7 +102,7 @@ def test_run_survives_a_change_of_the_prompt(hf: Installation, shell: str) -> No
 def test_run_exit_and_exec_end_the_session_with_their_code(hf: Installation, shell: str) -> None:
     hf.new(f"{shell}-exit", "--", shell)
     result = hf.cli("run", f"{shell}-exit", "--", "echo bye; exit 42")
-    assert (result.rc, result.out) == (42, "bye\n")
+    assert (result.rc, result.out) == (42, "bye\n"), result
     eventually(lambda: hf.get(f"{shell}-exit")["state"] == "ended", "the end")
     assert hf.get(f"{shell}-exit")["exit_code"] == 42
     hf.new(f"{shell}-exec", "--", shell)
@@ -115,13 +115,15 @@ def test_run_output_is_byte_exact(hf: Installation, shell: str, tmp_path: Path) 
     """Random bytes hold every sequence that a viewer's terminal must not see, and every control character."""
     source = tmp_path / "random"
     source.write_bytes(random.Random(shell).randbytes(5_000_000 if shell == "bash" else 500_000))
-    result = hf.ok("run", shell, "--", f"cat {source}")
+    hf.new(f"{shell}-exact", "--", shell)
+    result = hf.ok("run", f"{shell}-exact", "--", f"cat {source}")
     assert result.raw == source.read_bytes()
+    hf.ok("end", f"{shell}-exact")
 
 
 def test_run_100_mb_complete(hf: Installation) -> None:
     lines = b"".join(b"%07d 0123456789abcdef0123456789abcdef\n" % i for i in range(100_000))
-    wanted, count = hashlib.sha256(), 24
+    wanted, count = hashlib.sha256(), 25
     (hf.user / "big").write_bytes(lines)
     for _ in range(count):
         wanted.update(lines)
@@ -232,3 +234,12 @@ def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
     assert process.returncode == 5, err
     assert out == wanted + wanted
     hf.ok("end", "through")
+
+
+def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installation) -> None:
+    """Also to a reader that takes its time: the session is over, its last output is not."""
+    hf.new("last")
+    process = hf.start("run", "last", "--", "head -c 6000000 /dev/zero | tr '\\0' x; exit 9")
+    hf.ok("wait", "last", "--for", "exit", "--timeout", "30")
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, len(out), set(out)) == (9, 6_000_000, {ord("x")}), err

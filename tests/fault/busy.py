@@ -23,7 +23,7 @@ class Busy:
     def __init__(self, stage: Stage, name: str, code: int, burst: int = 16, pause_ms: int = 8, viewers: int = 2) -> None:
         self.stage, self.name, self.code = stage, name, code
         self.path = f"{stage.directory}/{name}.typed"
-        stage.new(name, workload.command("busy", self.path, burst, pause_ms, code))
+        stage.work(name, "busy", self.path, burst, pause_ms, code)
         self.viewers = [Lean(stage, name) for _ in range(viewers)]
         self.dead: list[Lean] = []
         for viewer in self.viewers:

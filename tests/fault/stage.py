@@ -25,6 +25,7 @@ from holdfast.client import start
 from holdfast.client.link import Link
 from holdfast.host import process
 from holdfast.model.errors import HoldfastError, Unavailable
+from holdfast.testing.workload import READY, command
 from tests.fault.forge import Forge
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -152,6 +153,12 @@ class Stage:
     def new(self, name: str, argv: list[str], size: tuple[int, int] = (COLS, ROWS)) -> dict[str, Any]:
         env = {k: v for k, v in self.env.items() if k != "PYTHONPATH"}
         return self.ask("new", name=name, argv=argv, cwd=self.directory, env=env, size=list(size))
+
+    def work(self, name: str, *workload: str | int) -> dict[str, Any]:
+        """A session that runs a workload, once that listens."""
+        made = self.new(name, command(*map(str, workload)))
+        self.pump.until(lambda: self.session(name)["output"]["end"] >= len(READY), f"{name} listens")
+        return made
 
     def session(self, name: str) -> dict[str, Any]:
         return self.ask("get", session=name)

@@ -78,8 +78,8 @@ def kill_attach_clients(stage: Stage, kills: int, seed: int, at_once: int = 4) -
 
 
 def test_s3_attach_clients_killed_at_random_bytes(stage: Stage) -> None:
-    shown = kill_attach_clients(stage, 100, 3)
-    print(f"100 attach clients killed while {shown >> 10} KiB were shown")
+    shown = kill_attach_clients(stage, 200, 3)
+    print(f"200 attach clients killed while {shown >> 10} KiB were shown")
 
 
 @pytest.mark.soak
@@ -122,7 +122,7 @@ def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -
 
     stage.start_host()
     path = f"{stage.directory}/typed"
-    stage.new("quiet", workload.command("record", path, 5))
+    stage.work("quiet", "record", path, 5)
     other = Lean(stage, "quiet").attached()
     hello = frames.pack_json(frames.HELLO, {"version": 1, "lowest": 1, "client": 77, "operator": "tester", "modality": "test"})
     attach = frames.request(1, {"op": "attach", "session": "quiet", "cols": 80, "rows": 24})

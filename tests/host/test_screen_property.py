@@ -69,6 +69,8 @@ def feed(screen: Screen, ops: list[Op]) -> list[Any]:
 
 def cut_at(ops: list[Op], where: int, inside: int) -> tuple[list[Op], list[Op]]:
     """The stream in two parts, cut in any place, also inside a sequence or a character."""
+    if not ops:
+        return [], []
     where = min(where, len(ops) - 1)
     op = ops[where]
     if not isinstance(op, bytes):
@@ -121,3 +123,21 @@ def test_s6_a_painted_terminal_goes_on_like_the_original(ops: list[Op], where: i
     feed(viewer, rest)
     loses = PAINT_LOSES + (unused if ground.alternate else ())  # the alternate screen is not painted while unused
     assert differences(state(ground), state(viewer), loses) == {}
+
+
+COMBINING, MARGINS = "\u0301".encode(), b"\x1b[?69h"  # unknown to avt
+
+
+@SETTINGS
+@given(st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small)
+def test_s6_another_emulator_reads_the_painted_bytes_alike(ops: list[Op], where: int, inside: int) -> None:
+    known = [op.replace(COMBINING, b"") if isinstance(op, bytes) else op for op in ops if op != MARGINS]
+    before, _ = cut_at(known, where * len(ops) // 9, inside)
+    screen = Screen(COLS, ROWS)
+    feed(screen, before)
+    painted = screen.paint(30)
+    note(repr(painted))
+    rows, cursor = second_opinion(*screen.size, painted)
+    assert rows == screen.text()
+    here = emulator(screen).cursor
+    assert cursor == (here.x + here.pending_wrap, here.y)

@@ -492,8 +492,7 @@ class Attachment:
             number = body.get("number")
             self.unacked = deque((n, d) for n, d in self.unacked if n != number)
             self.unacked_bytes = sum(len(d) for _, d in self.unacked)
-            self._notice(f"{body.get('message')}; {self.prefix_name} t takes it" if body.get("name") == "turn_held"
-                         else str(body.get("message")))
+            self._notice(str(body.get("message")))
         elif name == "renamed":
             self.name = str(body.get("name"))
 

@@ -104,6 +104,11 @@ class MarkScanner:
         self._hold_back(data)
         return marks
 
+    @property
+    def pending(self) -> int:
+        """How many of the last bytes fed may be the beginning of a mark."""
+        return len(self._held)
+
     def _hold_back(self, data: bytes) -> None:
         """Keeps a tail that is a proper beginning of the prefix, whose only escape is its first byte."""
         at = data.rfind(b"\x1b", max(0, len(data) - len(self._prefix) + 1))

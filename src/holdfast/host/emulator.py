@@ -74,7 +74,8 @@ class Emulator:
         self._free = weakref.finalize(self, library.lib.ghostty_terminal_free, terminal)
         new = self._ffi.new
         self._point = new("GhosttyPoint*", {"tag": library.point["SCREEN"]})
-        self._raw, self._flag, self._number = new("uint64_t*"), new("bool*"), new("int*")
+        self._raw, self._number = new("uint64_t*"), new("int*")
+        self._flag, self._short = new("bool*"), new("uint16_t*")
         self._link = Link([], self._get("COLS", "uint16_t"), self._get("ROWS", "uint16_t"))
         self._link_handle = self._ffi.new_handle(self._link)
         for name, value in {"USERDATA": self._link_handle, **library.callbacks}.items():
@@ -96,7 +97,9 @@ class Emulator:
         self._check(self._lib.ghostty_terminal_set(self._t, self._native.opt[option], pointer), option)
 
     def _get(self, key: str, ctype: str) -> Any:
-        out = self._ffi.new(ctype + "*")
+        return self._read(key, self._ffi.new(ctype + "*"))
+
+    def _read(self, key: str, out: Any) -> Any:
         self._check(self._lib.ghostty_terminal_get(self._t, self._native.data[key], out), key)
         return out[0]
 
@@ -119,7 +122,7 @@ class Emulator:
     @property
     def ground(self) -> bool:
         """Outside any escape sequence and any UTF-8 character."""
-        return bool(self._get("VT_GROUND", "bool"))
+        return bool(self._read("VT_GROUND", self._flag))
 
     def continuation(self) -> bytes | None:
         """The bytes that bring a parser at ground to where this one is; None when they were too many to keep."""
@@ -145,7 +148,7 @@ class Emulator:
 
     @property
     def size(self) -> tuple[int, int]:
-        return self._get("COLS", "uint16_t"), self._get("ROWS", "uint16_t")
+        return self._read("COLS", self._short), self._read("ROWS", self._short)
 
     @property
     def cursor(self) -> Cursor:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.core.keys import encode, paste
-from holdfast.host import doctor, process, store, waiting
+from holdfast.host import process, store, waiting
 from holdfast.host import run as running
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine, refresh_agent
@@ -64,12 +64,6 @@ class Ops:
     async def down(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         asyncio.get_running_loop().call_soon(self.stop, "restart" if q["restart"] else "down")
         return {"pid": os.getpid(), "sessions": len(self.engine.sessions)}
-
-    async def doctor(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        from pathlib import Path
-
-        findings = await asyncio.get_running_loop().run_in_executor(None, doctor.run_doctor, Path(self.engine.home.state))
-        return {"findings": doctor.to_json(findings)}
 
     async def stats(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
@@ -150,7 +144,7 @@ class Ops:
             "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,
             "output": {"start": s.ring.start, "end": s.ring.head}, "argv": _short(s.record.argv), "cwd": s.record.cwd,
             "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
-            "shell": s.shell_kind, "exit_code": None, "ref": f"hf:{s.id}@{s.record.epoch}"}
+            "shell": s.shell_kind, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
 
     async def rename(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         session = self.engine.find(q["session"])
@@ -433,7 +427,6 @@ _S = Field(str)
 OPS: dict[str, Op] = {
     "ping": Op(Ops.ping, {}),
     "down": Op(Ops.down, {"restart": Field(bool, False)}),
-    "doctor": Op(Ops.doctor, {}),
     "stats": Op(Ops.stats, {}),
     "events": Op(Ops.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}),
     "new": Op(Ops.new, {"name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),

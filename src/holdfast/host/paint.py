@@ -161,7 +161,10 @@ def _rows(emulator: Emulator, scrollback: int, cols: int, rows: int) -> bytes:
     for y in range(max(0, len(lines) - rows), len(lines)):
         if emulator.has_links(first + y):
             lines[y] = row(emulator, first + y, 0, cols)
-    flows = [len(line) >= cols - 1 and emulator.flows_on(first + y) for y, line in enumerate(lines)]
+    flows = [
+        len(line) >= cols - 1 and emulator.flows_on(first + y) and emulator.width(line) >= cols - 1
+        for y, line in enumerate(lines)
+    ]
     out: list[bytes] = []
     at = 0
     while at < len(lines):

@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.connection import Connection
-from holdfast.host.session import Session
+from holdfast.host.session import Run, Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
 from holdfast.model.errors import Busy, Impossible, Lost, NotFound, TimedOut, TurnHeld, Unavailable
@@ -33,7 +33,8 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     """Streams the output to `conn` as answers to request `number`; gives the result."""
     act = int(request["seq"])
     runid = f"{conn.client:x}-{act}"
-    started, done = _Watch(session, runid).futures
+    watch = _Watch(session, runid)
+    started, done = watch.started, watch.done
     known = session.runs.get(runid)
     holds = False
     try:
@@ -49,34 +50,48 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
                 session.begin_long(conn.operator)
                 holds = True
+        onlcr = await _onlcr(session)
         begin = session.runs.get(runid)
         if begin is None:
             raise Lost("the session ended before the run could be followed", "look at the screen: `holdfast view`")
-        resume = int(request.get("resume") or 0)
-        return await _follow(session, conn, number, max(begin.start, resume), begin.end, begin.exit_code, done,
-                             float(request["timeout"] or 0), request["for_terminal"])
+        start = max(begin.start, int(request.get("resume") or 0))
+        watch.stream = Stream(session, conn, number, start, begin.end, RUN_PACE_WINDOW_S, OnlcrInverse() if onlcr else None,
+                              raw=not request["for_terminal"], known=lambda: _looked_at(session))
+        return await _follow(session, watch.stream, begin, start, done, float(request["timeout"] or 0))
     finally:
         if holds:
             session.end_long()
-        for future in (started, done):
-            future.cancel()
+        watch.close()
 
 
 class _Watch:
+    """Waits for the marks of one run. The stream learns its end in the same step, before it sends on what follows."""
+
     def __init__(self, session: Session, runid: str) -> None:
-        started: asyncio.Future[RunStarted] = session.loop.create_future()
-        done: asyncio.Future[RunDone] = session.loop.create_future()
-        self.futures = started, done
+        self.session, self.runid = session, runid
+        self.started: asyncio.Future[RunStarted] = session.loop.create_future()
+        self.done: asyncio.Future[RunDone] = session.loop.create_future()
+        self.stream: Stream | None = None
+        session.watchers.append(self._look)
 
-        def watch(effects: list[Effect]) -> None:
-            for effect in effects:
-                if isinstance(effect, RunStarted) and effect.run == runid and not started.done():
-                    started.set_result(effect)
-                elif isinstance(effect, RunDone) and effect.run == runid and not done.done():
-                    done.set_result(effect)
+    def _look(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, RunStarted) and effect.run == self.runid and not self.started.done():
+                self.started.set_result(effect)
+            elif isinstance(effect, RunDone) and effect.run == self.runid and not self.done.done():
+                self.done.set_result(effect)
+                if self.stream is not None:
+                    self.stream.end = effect.output_end
 
-        session.watchers.append(watch)
-        done.add_done_callback(lambda _: session.unwatch(watch))
+    def close(self) -> None:
+        self.session.watchers.remove(self._look)
+        self.started.cancel()
+        self.done.cancel()
+
+
+def _looked_at(session: Session) -> int:
+    """Up to here there is no mark, nor the beginning of one, that has not been seen."""
+    return session.scanned - (session.scanner.pending if session.scanner is not None else 0)
 
 
 async def _ready(session: Session) -> None:
@@ -137,14 +152,13 @@ async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
                    "look at the screen (`holdfast view`) before trying again; the shell's hooks may be gone")
 
 
-async def _follow(session: Session, conn: Connection, number: int, start: int, end: int | None, code: int | None,
-                  done: asyncio.Future[RunDone], timeout: float, for_terminal: bool) -> dict[str, Any]:
-    stream = Stream(session, conn, number, start, end, RUN_PACE_WINDOW_S, OnlcrInverse() if await _onlcr(session) else None,
-                    raw=not for_terminal)
+async def _follow(session: Session, stream: Stream, begin: Run, start: int, done: asyncio.Future[RunDone],
+                  timeout: float) -> dict[str, Any]:
+    end, code = begin.end, begin.exit_code
     try:
         stream.pump()
         if end is None:
-            await session.or_end(done, timeout or None)
+            await asyncio.wait({done, session.ended}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
             if done.done():
                 end, code = done.result().output_end, done.result().exit
             elif session.ended.done():              # `exit` or `exec`: the session's own end is the command's
@@ -171,5 +185,3 @@ async def _onlcr(session: Session) -> bool:
     except Unavailable:
         return True
     return bool(flags & termios.OPOST and flags & termios.ONLCR)
-
-

@@ -14,6 +14,7 @@ import asyncio
 import json
 import os
 import signal
+import termios
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine
@@ -23,7 +24,7 @@ from typing import Any, Literal, NamedTuple
 from holdfast.core import session as lifecycle
 from holdfast.core.attention import classify
 from holdfast.core.commands import Effect as ShellEffect
-from holdfast.core.commands import MarkScanner, RunDone, RunStarted, Shell
+from holdfast.core.commands import MarkScanner, PromptShown, RunDone, RunStarted, Shell
 from holdfast.core.filter import ViewerFilter
 from holdfast.core.turn import Denied, Turn
 from holdfast.host import observe, process
@@ -91,6 +92,7 @@ class Session:
         self.gaps: list[tuple[int, int]] = []
         self._on_event = on_event
         self._consumed = link.welcome.consumed
+        self._prompted_at = 0
         self._pace_timer: asyncio.TimerHandle | None = None
         self._turn_timer: asyncio.TimerHandle | None = None
         self._states: dict[int, asyncio.Future[wire.State]] = {}
@@ -232,6 +234,8 @@ class Session:
                 self.runs[e.run] = Run(e.output_start, None, None)
                 if len(self.runs) > RUNS_KEPT:
                     self.runs.popitem(last=False)
+            elif isinstance(e, PromptShown):
+                self._prompted_at = e.offset
             elif isinstance(e, RunDone):
                 self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
 
@@ -254,10 +258,17 @@ class Session:
     def _answer_query(self, offset: int, data: bytes) -> None:
         """The program asked its terminal something; it gets one answer, whoever watches. Keyed by the query's offset: a
         restarted host does not answer again."""
+        self.spawn(self._answer(offset, data))
+
+    async def _answer(self, offset: int, data: bytes) -> None:
+        """Not in line mode, where nobody could read it (an answer has no line end) and the terminal would echo it into the output:
+        what a binary file happens to ask is not answered. Nor at a prompt that came after the question: who asked is gone."""
         try:
+            if (await self.terminal()).lflag & termios.ICANON or (self.shell.at_prompt and offset < self._prompted_at):
+                return
             self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
-        except Refused:
-            pass                        # a program that asks without reading the answers
+        except (Refused, Unavailable):
+            return                      # a program that asks without reading the answers
         probe("host.query.answered")
 
     def _view_moved(self) -> None:
@@ -446,22 +457,20 @@ class Session:
 
     async def terminal(self) -> wire.State:
         """The terminal as the kernel has it now."""
-        self._tag = (self._tag + 1) % BARRIER
+        self._tag = tag = (self._tag + 1) % BARRIER
         future: asyncio.Future[wire.State] = self.loop.create_future()
-        self._states[self._tag] = future
-        self.link.send(wire.query(self._tag))
+        self._states[tag] = future
+        self.link.send(wire.query(tag))
         try:
             async with asyncio.timeout(5):
                 return await future
         except TimeoutError as e:
             raise Unavailable("the keeper does not answer", "it may be stopped; the session is not lost") from e
         finally:
-            self._states.pop(self._tag, None)
+            self._states.pop(tag, None)
 
     async def attention(self) -> tuple[str, str, str]:
         """(what the session waits for, why in words, what is in the foreground), from the kernel and the shell's marks."""
-        import termios
-
         state = await self.terminal()
         self._bell()                                     # marks up to this moment
         mode = observe.TerminalMode(bool(state.lflag & termios.ICANON), bool(state.lflag & termios.ECHO), state.foreground or None)

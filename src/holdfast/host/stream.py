@@ -7,6 +7,7 @@ one that has not moved for `patience_s` is let go, and what it then misses is a 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from holdfast.core.filter import ViewerFilter
 from holdfast.core.onlcr import OnlcrInverse
@@ -18,7 +19,7 @@ from holdfast.wire import frames
 
 class Stream:
     def __init__(self, session: Session, conn: Connection, number: int, start: int, end: int | None, patience_s: float,
-                 undo: OnlcrInverse | None = None, raw: bool = False) -> None:
+                 undo: OnlcrInverse | None = None, raw: bool = False, known: Callable[[], int] | None = None) -> None:
         self.session, self.conn, self.number = session, conn, number
         self.offset = start
         self.end = end                            # None: until told
@@ -26,6 +27,7 @@ class Stream:
         self.lost = 0
         self._filter = None if raw else ViewerFilter()
         self._undo = undo
+        self._known = known                       # how far it is known that the end has not come; None: as far as there is output
         self._patience_s = patience_s
         self._moved_at = session.loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -42,7 +44,10 @@ class Stream:
         ring, conn = self.session.ring, self.conn
         if self.done.done():
             return
-        limit = ring.head if self.end is None else min(ring.head, self.end)
+        if self.end is not None:
+            limit = min(ring.head, self.end)
+        else:
+            limit = ring.head if self._known is None else min(ring.head, self._known())
         while self.offset < limit and not conn.blocked:
             if self.offset < ring.start:
                 self._gap(ring.start)

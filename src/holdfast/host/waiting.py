@@ -40,7 +40,7 @@ def _parse(condition: str) -> Any:
         except re.error as e:
             raise Usage(f"bad pattern {rest!a}: {e}", "it is a Python regular expression") from e
         return lambda session: _text(session, pattern)
-    if kind == "port" and rest.isdigit() and 0 < int(rest) < 65536:
+    if kind == "port" and rest.isascii() and rest.isdigit() and 0 < int(rest) < 65536:
         return lambda session: _port(session, int(rest))
     if condition == "exit":
         return _exit

@@ -49,6 +49,8 @@ from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
 
 _ONE = (1).to_bytes(8, "little")
+_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
+_TRUNCATED = int(socket.MSG_TRUNC)      # as a plain number: the enum's own `&` costs as much as a packet
 
 
 class Keeper:
@@ -188,9 +190,9 @@ class Keeper:
                 raise
             self._terminal_closed()
         if got:
-            self._ring_bell()
-            for bell in self.bells.values():
+            for bell in self.bells.values():    # who shows it to a person comes first
                 self._ring(bell)
+            self._ring_bell()
 
     def _pause(self) -> None:
         self.reading = False
@@ -259,9 +261,11 @@ class Keeper:
             return self._reject(act, wire.REJECT_CLOSED, 0)
         if kind == wire.INPUT:
             self._accept_act(act)
+            probe("keeper.input.accepted")
+            if not self.queue and self._write_at_once(act, body):
+                return
             self.queue.append([act.sequence, act.flags, body, 0])
             self.queued += len(body)
-            probe("keeper.input.accepted")
             self._write()
             return
         if kind == wire.RESIZE:
@@ -308,6 +312,24 @@ class Keeper:
 
     def _reject(self, act: wire.Act, reason: int, value: int) -> None:
         self._send(wire.rejected(act.sequence, reason, value))
+
+    def _write_at_once(self, act: wire.Act, body: bytes) -> bool:
+        """A key, nearly always: nothing waits before it and the terminal takes it whole. False if not a byte was taken."""
+        try:
+            n = os.write(self.master, body)
+        except OSError:
+            return False
+        if n < len(body):
+            self.queue.append([act.sequence, act.flags, body, n])
+            self.queued += len(body) - n
+            self._interest()
+            return True
+        probe("keeper.input.written")
+        self.written = act.sequence
+        self.ring.set_word(layout.WRITTEN_WORD, self.written)
+        if act.flags & wire.ACT_ACK:
+            self._ring_bell()
+        return True
 
     def _write(self) -> None:
         """Hands queued input to the terminal as far as it takes it."""
@@ -417,28 +439,26 @@ class Keeper:
         self.poll.register(sock, select.EPOLLIN)
 
     def _serve(self, sock: socket.socket) -> None:
-        for _ in range(64):
-            try:
-                packet, ancillary, flags, _ = sock.recvmsg(KEEPER_PACKET_BYTES, socket.CMSG_SPACE(4))
-            except BlockingIOError:
-                return
-            except OSError:
-                packet, ancillary, flags = b"", [], 0
-            fds = _descriptors(ancillary)
-            if not packet:
-                return self._drop(sock)
-            try:
-                if flags & socket.MSG_TRUNC:
-                    raise wire.Malformed("packet too long")
-                self._packet(sock, packet, fds)
-            except wire.Malformed:
-                self._send(wire.refused(wire.REFUSED_PACKET, packet[0]), sock)
-                self._drop(sock)
-            finally:
-                for fd in fds:
-                    os.close(fd)
-            if sock is not self.host and sock not in self.unclaimed:
-                return
+        """One packet; if there are more, the poll says so at once. A look for a second one would delay every key's echo."""
+        try:
+            packet, ancillary, flags, _ = sock.recvmsg(KEEPER_PACKET_BYTES, _ONE_DESCRIPTOR)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet, ancillary, flags = b"", [], 0
+        fds = _descriptors(ancillary) if ancillary else []
+        if not packet:
+            return self._drop(sock)
+        try:
+            if flags & _TRUNCATED:
+                raise wire.Malformed("packet too long")
+            self._packet(sock, packet, fds)
+        except wire.Malformed:
+            self._send(wire.refused(wire.REFUSED_PACKET, packet[0]), sock)
+            self._drop(sock)
+        finally:
+            for fd in fds:
+                os.close(fd)
 
     def _packet(self, sock: socket.socket, packet: bytes, fds: list[int]) -> None:
         kind = packet[0]
