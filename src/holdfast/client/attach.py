@@ -120,16 +120,16 @@ class Attachment:
             elif fd == self.term.out and events & select.POLLOUT:
                 self.term.flush()
             elif self.direct is not None and fd == self.direct.bell:
-                self.direct.quiet()
-                self._rung = True
                 if self.term.pending is None:
-                    self._output()
+                    self._output()               # first what there is, for the eye; then the bell
+                if self.direct is not None:
+                    self.direct.quiet()
+                self._rung = True                # and once more: it may have rung in between
             elif self.link.sock is not None and fd == self.link.sock.fileno():
                 self._receive()
-        now = time.monotonic()
-        if self.link.sock is None and now >= self._retry_at:
+        if self.link.sock is None and time.monotonic() >= self._retry_at:
             self._reconnect()
-        if self._notice_until is not None and now >= self._notice_until:
+        if self._notice_until is not None and time.monotonic() >= self._notice_until:
             self._notice_until = None
             self._refresh()
 
@@ -143,6 +143,8 @@ class Attachment:
             return None
 
     def _timeout(self) -> float | None:
+        if self.link.sock is not None and self._notice_until is None:
+            return None
         due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 

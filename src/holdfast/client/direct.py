@@ -7,7 +7,6 @@ does for everybody else.
 
 from __future__ import annotations
 
-import contextlib
 import os
 
 from holdfast.core.filter import ViewerFilter
@@ -42,8 +41,10 @@ class Direct:
         return self.offset - self._filter.pending
 
     def quiet(self) -> None:
-        with contextlib.suppress(BlockingIOError):
+        try:
             os.read(self.bell, 8)
+        except BlockingIOError:
+            pass
 
     def take(self) -> bytes | memoryview | None:
         """The next output for the terminal; empty if there is none; None if some of it has rolled off."""

@@ -80,8 +80,13 @@ class UserTerminal:
             n = os.write(self.out, data)
         except BlockingIOError:
             n = 0
-        self.pending = memoryview(bytes(data)[n:]) if n < len(data) else None
+        self.pending = memoryview(bytes(data))[n:] if n < len(data) else None     # copied once, if it is not ours
 
     def flush(self) -> None:
+        """A terminal takes some 4 KiB at a time: what is left is not copied again for each of them."""
         if self.pending is not None:
-            self.write(self.pending)
+            try:
+                n = os.write(self.out, self.pending)
+            except BlockingIOError:
+                return
+            self.pending = self.pending[n:] if n < len(self.pending) else None

@@ -40,7 +40,7 @@ _REASONS = {
 }
 
 
-@dataclass
+@dataclass(slots=True)
 class _Pending:
     kind: int
     sequence: int
@@ -138,11 +138,11 @@ class Lane:
             act.flags |= wire.ACT_ACK      # or nobody says when there is room again
         self.sequence += 1
         act.sequence = self.sequence
+        probe("host.act.sending")
+        self.link.send(wire.act(act.kind, (self.epoch, act.sequence, act.origin, act.origin_sequence, act.flags), act.body))
+        probe("host.act.sent")
         self._flight.append(act)
         self._flight_bytes += len(act.body)
-        probe("host.act.sending")
-        self.link.send(wire.act(act.kind, wire.Act(self.epoch, act.sequence, act.origin, act.origin_sequence, act.flags), act.body))
-        probe("host.act.sent")
 
     # ------------------------------------------------------------ settling
 

@@ -325,7 +325,8 @@ class Session:
         if not lifecycle.running(self.state):
             raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
         effects = self.turn.write(operator, time.monotonic())
-        self._turn_effects(effects)
+        if effects or self._turn_timer is None:
+            self._turn_effects(effects)
         for effect in effects:
             if isinstance(effect, Denied):
                 raise TurnHeld(f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)",
@@ -364,12 +365,15 @@ class Session:
         conn = viewer.conn
         if viewer.observe:
             raise Refused("attached to observe only", "attach again without --observe")
-        if not self.lane.known(conn.client, number):
+        new = not self.lane.known(conn.client, number)
+        if new:
             self.may_write(conn.operator)
-            self.follow_size(viewer)
-            self._typed(data)
+            if viewer.size != self.size:
+                self.follow_size(viewer)
         self.lane.submit(wire.INPUT, data, conn.client, number, flags=wire.ACT_ACK if ack else 0)
-        self.last_activity = time.monotonic()
+        if new:                                   # the key is on its way; nothing that follows from it can have happened yet
+            self._typed(data)
+            self.last_activity = time.monotonic()
 
     async def type(self, operator: str, client: int, number: int, data: bytes) -> int:
         """Typed input as one act; returns its number once the session has taken it."""

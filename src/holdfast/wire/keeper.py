@@ -134,7 +134,7 @@ def hello(term: int, lowest: int = VERSION, highest: int = VERSION) -> bytes:
     return _HELLO.pack(HELLO, lowest, highest, term)
 
 
-def act(kind: int, a: Act, body: bytes = b"") -> bytes:
+def act(kind: int, a: Act | tuple[int, int, int, int, int], body: bytes = b"") -> bytes:
     return _ACT.pack(kind, *a) + body
 
 
