@@ -10,6 +10,7 @@ Traps of the library that end here:
   comes out coloured. `_true_gaps` takes that back, and only looks where it could show. And it takes rows without text
   for blank, though a background may have been erased into them: `_without_text`. In history, where a look at every
   cell of every blank row would cost too much, such a row is found only if its background reaches an edge.
+- Its parser draws DEL, which every other terminal ignores, so DEL is left out.
 - It formats the active screen only, and offers no way to look at the other one, at the saved cursor or at kitty's stack.
   For those there is `copy`: whoever wants to know sends the copy what a program would send, and looks.
 - Kitty graphics are switched off: images are not in a snapshot, so they would be gone after a restart.
@@ -39,6 +40,7 @@ Colour = tuple[int, int, int]
 
 SGR = re.compile(rb"\x1b\[[0-9;:]*m|\x1b\]8;[^\x1b]*\x1b\\")
 _SHOWS = re.compile(rb"\x1b\[(?:4|7m|9m|53m)")  # attributes that show on a blank cell
+_DEL = re.compile(rb"\x7f+")
 _RUN = re.compile(rb"((?:\x1b\[[0-9;:]*m)*)([^\x1b]*)")
 _SPACES = re.compile(rb"( +)")
 
@@ -471,6 +473,12 @@ class _Writer:
         self._ffi.release(self._buffer)
 
     def write(self, start: int, end: int) -> None:
+        for match in _DEL.finditer(self._data, start, end):
+            self._write(start, match.start())
+            start = match.end()
+        self._write(start, end)
+
+    def _write(self, start: int, end: int) -> None:
         if end > start:
             self._lib.ghostty_terminal_vt_write(self._terminal, self._buffer + start, end - start)
 

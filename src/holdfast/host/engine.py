@@ -33,7 +33,7 @@ from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable, Usage
-from holdfast.model.limits import COLS_DEFAULT, ENDED_KEPT_COUNT, LABEL_BYTES, ROWS_DEFAULT, SESSIONS_MAX, SPAWN_WAIT_S
+from holdfast.model.limits import COLS_DEFAULT, ENDED_KEPT_COUNT, LABEL_BYTES, ROWS_DEFAULT, RUN_PACE_WINDOW_S, SESSIONS_MAX, SPAWN_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.home import Home
@@ -43,6 +43,7 @@ KEEPER_SUFFIX = ".keeper"
 ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
 PATH_CHARS = 256
+LAST_VIEW_S = 2.0               # after the end: for viewers that keep up to take the last output
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
 DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",
@@ -341,11 +342,13 @@ class Engine:
         except Unavailable as e:
             durable = False
             self._note(session.id, "store.failed", {"detail": e.message})
+        self.sessions.pop(session.id, None)
+        self.ended[session.id] = record
+        await _until(lambda: not any(v.paces and not v.tag and v.offset < session.ring.head for v in session.viewers), LAST_VIEW_S)
         for viewer in list(session.viewers):
             viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
             session.remove_viewer(viewer, "ended")
-        self.sessions.pop(session.id, None)
-        self.ended[session.id] = record
+        await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
         if not durable:
             await self.store.write(store.save(record), patient=True)
         session.link.send(wire.release())
@@ -398,6 +401,14 @@ class Engine:
             await session.dispose()
         self.pool.shutdown(wait=True)
         self.store.close()
+
+
+async def _until(check: Callable[[], bool], limit_s: float) -> None:
+    """Who still reads what was printed at the end gets it, within reason."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + limit_s
+    while not check() and loop.time() < deadline:
+        await asyncio.sleep(0.01)
 
 
 def refresh_agent(directory: str, target: str) -> None:

@@ -40,6 +40,7 @@ class KeeperLink:
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
         self.closed = False
+        self._muted: asyncio.TimerHandle | None = None
         self.peer_pid = unix.peer(sock)[0]
 
     @classmethod
@@ -81,6 +82,19 @@ class KeeperLink:
         except BlockingIOError:
             return
         self.on_bell()
+
+    def mute(self, seconds: float) -> None:
+        """Does not listen to the bell for a moment: nobody here waits for what it says. What it said meanwhile is heard after."""
+        if self._muted is None and not self.closed:
+            remove_hot(self._loop, self.bell)
+            self._muted = self._loop.call_later(seconds, self.unmute)
+
+    def unmute(self) -> None:
+        if self._muted is not None:
+            self._muted.cancel()
+            self._muted = None
+            if not self.closed:
+                add_hot(self._loop, self.bell, self._bell)
 
     def _readable(self) -> None:
         for _ in range(64):
@@ -140,7 +154,10 @@ class KeeperLink:
         self.closed = True
         self._loop.remove_reader(self._sock)
         self._loop.remove_writer(self._sock)
-        remove_hot(self._loop, self.bell)
+        if self._muted is None:
+            remove_hot(self._loop, self.bell)
+        else:
+            self._muted.cancel()
         self._sock.close()
         os.close(self.bell)
 

@@ -78,6 +78,11 @@ class Lane:
         return number <= self._sent.get(origin, 0)
 
     @property
+    def awaited(self) -> bool:
+        """Whether somebody waits to hear that an act was taken."""
+        return any(act.done is not None for act in self._flight) or bool(self._waiting)
+
+    @property
     def outstanding(self) -> bool:
         return bool(self._flight or self._waiting)
 
@@ -91,6 +96,8 @@ class Lane:
             if done is not None:
                 self._settle_repeat(origin, number, done)
             return done
+        if want_done or flags:
+            self.link.unmute()
         act = _Pending(kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0))
         if kind != wire.INPUT:
             if self._asking:

@@ -61,13 +61,10 @@ _SANE = (
 )
 _WHOLE_SCREEN = b"\x1b7\x1b[?69l\x1b[?6l\x1b[r\x1b8"  # margins off, cursor kept
 
-UNPAINT = (
-    _CAN_ST
-    + _NO_KEYS
-    + b"\x1b7\x1b[?1049l"
-    + _SANE
-    + b"\x1b[?69l\x1b[?6l\x1b[r\x1b[?2027h\x1b[?25h\x1b[?2026l\x1b[23;2t\x1b[9999;1H\r\n"
-)
+_LEAVE = _CAN_ST + _NO_KEYS + b"\x1b7\x1b[?1049l" + _SANE + b"\x1b[?69l\x1b[?6l\x1b[r"
+_LEFT = b"\x1b[?2027h\x1b[?25h\x1b[?2026l\x1b[23;2t\x1b[9999;1H\r\n"
+
+UNPAINT = _LEAVE + _LEFT
 """Puts a terminal back in order after a session, without clearing anything; the cursor ends on a fresh line. It takes back
 a title that was put away with `CSI 22;2 t`."""
 
@@ -137,17 +134,13 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
 
 def unpaint(emulator: Emulator) -> bytes:
     """UNPAINT, and the user's own settings back where the session had changed them."""
-    out = [_CAN_ST]
-    out += [
-        _switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default
-    ]
-    out += [b"\x1b]104\x1b\\"] if emulator.palette_changes() else []
-    out += [b"\x1b]%d\x1b\\" % (100 + number) for number, _ in emulator.dynamic_colours()]
+    changed = [_switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default]
+    changed += [b"\x1b]104\x1b\\"] if emulator.palette_changes() else []
+    changed += [b"\x1b]%d\x1b\\" % (100 + number) for number, _ in emulator.dynamic_colours()]
     cols, _ = emulator.size
-    stops = emulator.extra("tabstops")
     usual = b"\x1b[3g" + b"".join(b"\x1b[%dG\x1bH" % (x + 1) for x in range(8, cols, 8)) + b"\x1b[H"
-    out += [usual] if stops != usual else []
-    return b"".join(out) + UNPAINT
+    changed += [usual] if emulator.extra("tabstops") != usual else []
+    return b"".join((_LEAVE, *changed, _LEFT))
 
 
 # -- rows -------------------------------------------------------------------------------------------------------------

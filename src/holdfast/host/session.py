@@ -52,6 +52,7 @@ from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
 RUNS_KEPT = 64
+MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
 
 
@@ -195,6 +196,8 @@ class Session:
             stream()
         if head - self._consumed > self.ring.size // 2:
             self._pressure()
+        if self._eof is None and not self.streams and not self.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
+            self.link.mute(MUTE_S)                       # who watches reads the ring; the rest can wait a moment
         if self.ring.flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
             self._eof.set_result(None)
 
@@ -518,6 +521,7 @@ class Session:
     async def _finish(self, status: int) -> None:
         """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
         self._eof = self.loop.create_future()
+        self.link.unmute()
         self._bell()
         try:
             async with asyncio.timeout(EXIT_DRAIN_S):
