@@ -157,7 +157,7 @@ class Installation:
 
     @property
     def host_pid(self) -> int:
-        return int((self.home / "run/host.lock").read_text())
+        return int(eventually((self.home / "run/host.lock").read_text, "a host in the lock file"))
 
     def peer(self, name: str) -> int | None:
         """The process that listens on a socket of this home."""

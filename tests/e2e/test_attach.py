@@ -225,8 +225,10 @@ def test_switching_between_sessions(hf: Installation) -> None:
     terminal.send(PREFIX + b"l")
     terminal.see("sw1>")
     for key in (b"n", b"p"):
-        terminal.send(PREFIX + key)
-        terminal.see("sw2>" if key == b"n" else "sw1>")
+        terminal.send(PREFIX + key + b"echo typed-ahead\r")
+        terminal.see("sw2> echo typed-ahead" if key == b"n" else "sw1> echo typed-ahead")
+    terminal.send(PREFIX + b"s" + row.split()[0].encode() + PREFIX + b"l")
+    terminal.see("sw1>")
     assert terminal.leave() == 0
     assert b"detached from sw1" in terminal.output
     hf.ok("end", "sw1", "sw2")
@@ -388,6 +390,7 @@ def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: P
 def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tmp_path: Path) -> None:
     hf.ready("mixed")
     hf.ok("run", "mixed", "--", "PS1='% '; clear")
+    eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
     big = attached(hf, "mixed", "--as", "ann", size=(100, 30), see="%")
     small = attached(hf, "mixed", "--as", "bob", size=(40, 10), see="%")
     assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "who only looks changes nothing"

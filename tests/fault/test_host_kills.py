@@ -9,8 +9,12 @@ import time
 
 import pytest
 
-from holdfast.testing.history import Fault
-from tests.fault.busy import Busy
+from holdfast.client.link import Link
+from holdfast.model.errors import HoldfastError
+from holdfast.testing import workload
+from holdfast.testing.history import Fault, check_output, first_difference
+from tests.fault.busy import Busy, stripped
+from tests.fault.clients import Attached, Lean
 from tests.fault.stage import DEADLINE_S, Stage
 
 HOT = ("host.act.sending", "host.act.sent", "host.output.sent", "host.screen.sent", "host.consumed.sent", "host.snapshot.saved",
@@ -71,3 +75,81 @@ def test_s4_host_killed_under_flood_and_input_for_long(stage: Stage, seed: int) 
     faults, done, sessions = run_storm(stage, 300, seed)
     print(done, sum(s.shown for s in sessions) >> 20, "MiB shown")
     assert [str(f) for f in faults[:10]] == []
+
+
+# ---------------------------------------------------------------- a flood at full speed
+
+
+def gated_flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
+    """A session that floods once it is typed a line; what it will print after that line."""
+    stage.new(name, ["sh", "-c", "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("flood", blocks, code))])
+    stage.pump.until(lambda: stage.session(name)["output"]["end"] >= 6, f"{name} is ready")
+    return workload.flood(blocks)
+
+
+def serving(stage: Stage) -> int:
+    """The host that serves now, whoever started it."""
+    found = [0]
+
+    def answers() -> bool:
+        link = Link(stage.home, "tester", autostart=False)
+        try:
+            link.connect()
+            found[0] = int(link.welcome["pid"])
+            link.close()
+        except HoldfastError:
+            return False
+        return True
+
+    stage.pump.until(answers, "a host serves")
+    return found[0]
+
+
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
+def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> None:
+    """The real client starts the next host itself, from nothing, and its terminal gets the flood as if nothing had happened."""
+    stage.start_host()
+    raw = gated_flood(stage, "gate", 40_000, 13)
+    client = Attached(stage, "gate", eye=False).attached()
+    identity = stage.identities("gate")
+    begin = len(client.data)
+    client.type(b"\n")
+    kills = 0
+    pids = {stage.host}
+    while kills < 8:
+        at = begin + (kills + 1) * len(raw) // 10
+        stage.pump.until(lambda at=at: len(client.data) >= at, lambda: f"output goes on: {len(client.data)} of {len(raw)}")
+        pid = serving(stage)
+        pids.add(pid)
+        os.kill(pid, signal.SIGKILL)
+        kills += 1
+        if pid == stage.host:
+            stage.host_ended()
+    stage.pump.until(lambda: not client.running, lambda: f"attach ends with the session: {len(client.data)} of {len(raw)}")
+    assert client.wait() == 0
+    shown = bytes(client.data)
+    start = shown.find(workload.READY, begin)
+    assert start >= 0
+    want = stripped(raw)
+    got = shown[start:start + len(want)]
+    assert got == want, f"differs at {first_difference(got, want)} of {len(want)}"
+    assert b"gate ended (exit code 13)" in shown[start + len(want):]
+    assert len(pids) == 9 and identity
+
+
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
+def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> None:
+    """Nothing holds the program back but its viewers, so the ring is full whenever the host dies."""
+    stage.start_host()
+    raw = b"GATE\r\n" + gated_flood(stage, "gate", 60_000, 14)
+    viewers = [Lean(stage, "gate").attached() for _ in range(2)]
+    viewers[0].type(b"\n")
+    for n in range(1, 9):
+        stage.pump.until(lambda n=n: (viewers[0].position or 0) >= n * len(raw) // 10, "output goes on")
+        stage.kill_host()
+        stage.pump.during(0.3)
+        stage.start_host(wait=False)
+    stage.pump.until(lambda: all(v.ended or v.error for v in viewers), lambda: f"the flood ends: {[v.position for v in viewers]} of {len(raw)}")
+    for viewer in viewers:
+        assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
+    assert stage.exit_code("gate") == 14

@@ -185,6 +185,20 @@ def test_resize_reflows_and_tells_who_asked_to_be_told() -> None:
     assert target.resize(30, 5) == b"\x1b[48;5;30;0;0t"
 
 
+@pytest.mark.parametrize("leave", [b"", b"\x1b[?1049l"])
+@pytest.mark.parametrize("modes", [b"", b"\x1b[?7l", b"\x1b[?6h\x1b[41m"])
+def test_s4_a_resize_that_cuts_characters_in_two_can_still_be_saved(leave: bytes, modes: bytes) -> None:
+    target = Screen(20, 6)
+    target.feed(modes + b"below\r\n" + "日".encode() * 30 + b"\x1b[?1049h" + "日".encode() * 30 + b"\x1b[3;3H" + leave)
+    target.resize(19, 6)
+    assert emulator(target).encode() != b""
+    assert differences(state(target, 5), state(Screen.restore(target.save()), 5)) == {}
+    assert target.cursor[:2] == (2, 2) or leave
+    target.resize(20, 7)
+    target.resize(7, 3)
+    assert emulator(target).encode() != b""
+
+
 def test_a_program_cannot_change_the_size() -> None:
     target = Screen(20, 4)
     target.feed(b"\x1b[?40h\x1b[?3h")
@@ -395,7 +409,7 @@ def test_control_characters_do_not_reach_the_text() -> None:
     target = Screen(20, 3)
     target.feed(bytes(range(1, 0x1B)) + b"\x7fo\x7f\x7fk\x7f" + "\u009b31m\u0085".encode())
     assert target.text()[-1] == "ok31m"
-    assert target.feed_replies(b"\x7fa\x7f\x1b[6\x7fn\x7f") == [(7, b"\x1b[3;7R")]
+    assert target.feed_replies(b"\x7fa\x7f\x1b[6\x7fn\x7f") == [(8, b"\x1b[3;7R")]
 
 
 # -- feeding ----------------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import signal
 import time
@@ -40,6 +41,10 @@ ATTACH = 1                  # request numbers
 DETACH, LIST, REFRESH, TAKE = 2, 3, 4, 5
 
 
+# One key as a terminal sends it: a sequence, a character, or a byte.
+_KEY = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\[O])?|[\xc0-\xff][\x80-\xbf]*|.", re.DOTALL)
+
+
 class Finished(Exception):
     """Why the loop ended: the last line the user sees, and the exit code."""
 
@@ -65,6 +70,8 @@ class Attachment:
         self.previous = ""
         self.sessions: list[dict[str, Any]] = []
         self._command = False                   # the prefix key was pressed
+        self._ahead = b""                       # typed while the list of sessions is on its way
+        self._covered = False                   # part of the screen was drawn over: the next attach needs a fresh one
         self._frames = frames.Reader(frames.FROM_HOST)
         self._inbox: deque[tuple[int, bytes]] = deque()     # frames that came with an answer
         self._poll = select.poll()
@@ -210,7 +217,10 @@ class Attachment:
 
     def _resume(self) -> int | None:
         """Where we are, if what we show is the session's own screen and complete."""
-        if self.direct is not None and self.direct.offset >= 0:
+        if self._covered:
+            self.offset = None
+            self._covered = False
+        elif self.direct is not None and self.direct.offset >= 0:
             self.offset = self.direct.delivered
         return self.offset
 
@@ -291,11 +301,12 @@ class Attachment:
             self._retry_at = time.monotonic() + self._pause
             if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
                 self.overlay.notice("the host does not answer; the session keeps running; trying again")
-                self.offset = None                # the last line was covered: a fresh screen is needed
+                self._covered = True
         except HoldfastError as e:
             raise Finished(f"[holdfast] {self.name}: {e.message}", 0 if e.name == "not_found" else e.exit_code) from e
         else:
             self._away_since = None
+            self._go_on_typing()
 
     # ------------------------------------------------------------ keys
 
@@ -308,21 +319,32 @@ class Attachment:
             data = b""
         if not data:                              # the terminal is gone
             raise Finished("", 129)
-        if self._listing is not None:
-            return self._choose(data)
-        if self.overlay.covering:
-            self.overlay.closed()
-            return self._refresh()
+        self._typed(data)
+
+    def _typed(self, data: bytes) -> None:
         while data:
+            if self._listing is not None and not self.overlay.covering:
+                self._ahead += data               # for whichever session it will be
+                return
+            if self.overlay.covering:
+                found = _KEY.match(data)
+                key = found[0] if found else data[:1]
+                data = data[len(key):]
+                if self._listing is not None:
+                    self._choose(key)
+                else:
+                    self.overlay.closed()
+                    self._refresh()
+                continue
             if self._command:
                 self._command = False
                 key, data = data[:1], data[1:]
                 self._do(key)
                 continue
-            before, found, data = data.partition(self.prefix)
+            before, prefix, data = data.partition(self.prefix)
             if before:
                 self._type(before)
-            self._command = bool(found)
+            self._command = bool(prefix)
 
     def _type(self, data: bytes) -> None:
         if self.observe:
@@ -379,7 +401,7 @@ class Attachment:
         if self.link.sock is not None:
             self._ask(REFRESH, {"op": "refresh"})
         else:
-            self.offset = None
+            self._covered = True
 
     def _notice(self, text: str) -> None:
         self.overlay.notice(text)
@@ -387,7 +409,15 @@ class Attachment:
 
     # ------------------------------------------------------------ switching
 
+    def _go_on_typing(self) -> None:
+        ahead, self._ahead = self._ahead, b""
+        self._typed(ahead)
+
     def _listed(self, sessions: list[dict[str, Any]]) -> None:
+        self._decide(sessions)
+        self._go_on_typing()
+
+    def _decide(self, sessions: list[dict[str, Any]]) -> None:
         self.sessions = sessions
         ids = [s["id"] for s in sessions]
         how, self._listing = self._listing, None
@@ -399,10 +429,8 @@ class Attachment:
         self._listing = "s"
         self.overlay.choose(sessions, self.session)
 
-    def _choose(self, data: bytes) -> None:
-        if not self.overlay.covering:             # the list is on its way
-            return None
-        index = "123456789abcdefghijklmnopqrstuvwxyz".find(chr(data[0])) if len(data) == 1 else -1
+    def _choose(self, key: bytes) -> None:
+        index = "123456789abcdefghijklmnopqrstuvwxyz".find(chr(key[0])) if len(key) == 1 else -1
         self._listing = None
         self.overlay.closed()
         if 0 <= index < len(self.sessions):
@@ -413,6 +441,7 @@ class Attachment:
         if session == self.session:
             return self._refresh()
         old = self.session
+        self._close_direct()
         self.offset, self.session = None, session
         try:
             self._attach_in_place()
@@ -472,6 +501,7 @@ class Attachment:
             number, ok, body = frames.read_reply(payload)
             if number == LIST and not ok:
                 self._listing = None
+                self._go_on_typing()
             if number == LIST and ok:
                 self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
             elif not ok:

@@ -134,8 +134,28 @@ class Emulator:
         return bytes(self._ffi.buffer(buffer, length[0]))
 
     def resize(self, cols: int, rows: int) -> None:
+        wrap = self.mode(7)
+        self._set_mode(7, True)  # lines are always reflowed, for the library cuts characters otherwise
         self._check(self._lib.ghostty_terminal_resize(self._t, cols, rows, 0, 0), f"size {cols}x{rows}")
+        self._set_mode(7, wrap)
         self._link.cols, self._link.rows = cols, rows
+        self._blank_halves()
+
+    def _set_mode(self, mode: int, value: bool) -> None:
+        """Set a DEC mode's flag without what the escape sequence does beside that."""
+        config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode, "value": value})
+        self._check(self._lib.ghostty_terminal_set(self._t, self._native.opt["MODE"], config), f"mode {mode}")
+
+    def _blank_halves(self) -> None:
+        """Erase characters of which a resize left one half, at the right edge of the alternate screen."""
+        cols, first, cursor = self._link.cols, self.history_rows, self.cursor
+        rows = range(self._link.rows) if self.alternate else ()
+        if halves := [y for y in rows if self.is_wide_head(cols - 1, first + y)]:
+            origin, pen = self.mode(6), self.extra("style")
+            self._set_mode(6, False)
+            erase = b"".join(b"\x1b[%d;%dH\x1b[X" % (y + 1, cols) for y in halves)
+            self.write(b"\x1b[0m%b%b\x1b[%d;%dH" % (erase, pen, cursor.y + 1, cursor.x + 1))
+            self._set_mode(6, origin)
 
     def set_default_shape(self, shape: int) -> None:
         """Set the shape of a cursor that the program left at the default."""
@@ -397,40 +417,51 @@ class Emulator:
     # -- snapshots -----------------------------------------------------------------------------------------
 
     def encode(self) -> bytes:
-        """Everything, in the library's own format. Refused when the continuation was given up."""
-        lib, null = self._lib, self._ffi.NULL
-        return self._allocated(lambda out, n: lib.ghostty_snapshot_encode_alloc(self._t, null, out, n))
+        """Everything, in the library's own format; nothing if the library refuses to write it."""
+        return self._encode_part(0)[0]
 
     def copy(self, history: int = 0) -> Emulator:
         """A copy to try things on, at ground, with both screens, all state and `history` lines or more of history.
 
-        A snapshot has the newest rows first, so its beginning is enough."""
+        A snapshot has the newest rows first, so its beginning is enough. Where there is none, the copy is a blank."""
         budget = COPY_BUDGET + history * self._link.cols * COPY_BUDGET_CELL
         while True:
             part, whole = self._encode_part(budget)
             copy = Emulator.decode(part, cut=True, history=history > 0)
-            if copy is not None:
-                copy.write(b"" if copy.ground else b"\x18")
-                copy.take_replies()
-                return copy
-            if whole:
-                raise EmulatorUnusable("the terminal emulator does not read its own snapshot")
-            budget *= 4
+            if copy is None and not whole:
+                budget *= 4
+                continue
+            if copy is None:
+                copy = Emulator(*self.size, 0)
+                copy.write(b"\x1b[?1049h" if self.alternate else b"")
+            copy.write(b"" if copy.ground else b"\x18")
+            copy.take_replies()
+            return copy
 
     def _encode_part(self, budget: int) -> tuple[bytes, bool]:
-        """The first bytes of a snapshot, and whether they are all."""
+        """A snapshot, or its first bytes up to the budget if there is one, and whether they are all.
+
+        The library refuses when a resize cut a character in two in the alternate screen. The one in use was looked
+        after in `resize`; what an ended program left in the other one is given up."""
+        parts, refused = self._try_encode(budget)
+        if refused and not self.alternate:
+            self.write(b"\x1b[?47h\x1b[2J\x1b[?47l")
+            parts, refused = self._try_encode(budget)
+        if refused:
+            return b"", True
+        return parts, not budget or len(parts) < budget
+
+    def _try_encode(self, budget: int) -> tuple[bytes, bool]:
         parts = bytearray()
 
         def collect(_userdata: Any, data: Any, length: int) -> bool:
             parts.extend(self._ffi.buffer(data, length))
-            return len(parts) < budget
+            return not budget or len(parts) < budget
 
         callback = self._ffi.callback("bool(void*, const uint8_t*, size_t)", collect)
         writer = self._ffi.new("GhosttyWriter*", {"write": callback, "userdata": self._ffi.NULL})
         result = self._lib.ghostty_snapshot_encode(self._t, writer[0])
-        if result and len(parts) < budget:
-            self._check(result, "a snapshot")
-        return bytes(parts), result == 0
+        return bytes(parts), bool(result) and not (budget and len(parts) >= budget)
 
     @classmethod
     def decode(cls, snapshot: bytes, cut: bool = False, history: bool = True) -> Emulator | None:

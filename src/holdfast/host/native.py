@@ -74,7 +74,6 @@ int ghostty_formatter_terminal_new(const void*, GhosttyFormatter*, GhosttyTermin
 int ghostty_formatter_format_alloc(GhosttyFormatter, const void*, uint8_t**, size_t*);
 void ghostty_formatter_free(GhosttyFormatter);
 int ghostty_snapshot_encode(GhosttyTerminal, GhosttyWriter);
-int ghostty_snapshot_encode_alloc(GhosttyTerminal, const void*, uint8_t**, size_t*);
 int ghostty_snapshot_decoder_new_buf(const void*, GhosttySnapshotDecoder*, const uint8_t*, size_t);
 int ghostty_snapshot_decoder_set(GhosttySnapshotDecoder, int, const void*);
 int ghostty_snapshot_decoder_ready(GhosttySnapshotDecoder, GhosttyTerminal*);

@@ -118,7 +118,9 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
         b"\x1b[H",
         _rows(primary, scrollback, cols, rows),
     ]
-    if alternate:
+    if not alternate:
+        out += [b"\x1b[?1049h", _PEN, _NO_KEYS, b"\x1b[?6l\x1b[H\x1b7\x1b[?1049l"]  # what was left in it
+    else:
         out += [*_kitty_stack(primary), _save(primary, _Place.of(primary)), b"\x1b[?1049h"]
         out += [_switch(tuple(mode for mode in ALTERNATES if emulator.mode(mode)), True)]
         out += [_PEN, _NO_KEYS, b"\x1b[?6l\x1b[H\x1b[J", _rows(emulator, 0, cols, rows)]

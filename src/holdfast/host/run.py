@@ -73,6 +73,10 @@ class _Watch:
         self.done: asyncio.Future[RunDone] = session.loop.create_future()
         self.stream: Stream | None = None
         session.watchers.append(self._look)
+        session.streams.append(self._here)
+
+    def _here(self) -> None:
+        """Among the readers from the beginning: a session that ends meanwhile keeps its output until this one has it."""
 
     def _look(self, effects: list[Effect]) -> None:
         for effect in effects:
@@ -85,6 +89,7 @@ class _Watch:
 
     def close(self) -> None:
         self.session.watchers.remove(self._look)
+        self.session.streams.remove(self._here)
         self.started.cancel()
         self.done.cancel()
 
@@ -180,8 +185,10 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
 
 async def _onlcr(session: Session) -> bool:
     """Whether the terminal turns every newline into CR LF, so that this can be undone exactly."""
-    try:
-        flags = (await session.terminal()).oflag
-    except Unavailable:
+    asked = session.loop.create_task(session.terminal())
+    await asyncio.wait({asked, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+    if not asked.done() or asked.exception() is not None:
+        asked.cancel()
         return True
+    flags = asked.result().oflag
     return bool(flags & termios.OPOST and flags & termios.ONLCR)

@@ -112,13 +112,12 @@ def down(args: Namespace) -> int:
     from holdfast.model.errors import Unavailable
 
     connection = link(args, autostart=False)
+    start.mark_stopped(connection.home, True)     # before: a client that loses its host now must not start the next one
     try:
         result = connection.request("down")
+        _wait_gone(int(result["pid"]))
     except Unavailable:
         result = {"pid": None, "sessions": None}
-    else:
-        start.mark_stopped(connection.home, True)
-        _wait_gone(int(result["pid"]))
     if args.json:
         put_json(result)
     elif result["pid"] is None:
