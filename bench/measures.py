@@ -12,6 +12,10 @@ is not there does not apply.
                       and last row are there
     stall             a flood to one viewer that reads, beside one that stopped reading
 
+Beside times stands what the tool's own processes (clients, servers, keepers; not the program, not the harness)
+spent of a processor: it hardly depends on what else the machine is doing, so it tells two versions of one tool
+apart where times on a busy machine do not.
+
 Pitfalls met on the way here. A viewer is only known to be attached when it has shown something typed after it
 came (dtach does not repeat what was printed before). A tool that re-renders sends about as many bytes as the
 program wrote, so their number proves no delivery: the bytes themselves are compared. First and last row being
@@ -29,7 +33,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from bench import programs
+from bench import processes, programs
 from bench.peers import Peer
 from bench.terminal import (
     COLS,
@@ -125,6 +129,12 @@ def greet(terminals: Sequence[Terminal], typed: bytes, answer: bytes) -> None:
     read_until_quiet(terminals)
 
 
+def own_cpu(peer: Peer) -> int:
+    """Processor time so far of the tool's own processes, in ns; of its viewers too, not of what its sessions run."""
+    own = [pid for pid in processes.tagged([peer.tag]) if not processes.runs_in_session(pid)]
+    return processes.cpu_ns(own)
+
+
 # ---------------------------------------------------------------- echo
 
 def echo(peer: Peer, bench: Bench) -> Values:
@@ -133,11 +143,14 @@ def echo(peer: Peer, bench: Bench) -> Values:
         with session(peer, programs.echo(ready.path), 1) as (_, [terminal]):
             ready.wait(ATTACH_S)
             greet([terminal], b"~", b"~")
+            before = own_cpu(peer)
             times = keystrokes(terminal, bench.sizes.keys)
+            spent = own_cpu(peer) - before
     finally:
         ready.close()
     times.sort()
-    return {f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)}    # 10: least disturbed by others
+    values: Values = {f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)}   # 10: least disturbed
+    return values | ({"cpu_us": spent / 1e3 / len(times)} if peer.keeps_sessions else {})
 
 
 def keystrokes(terminal: Terminal, count: int) -> list[float]:
@@ -168,6 +181,7 @@ class Flood:
     seen_s: float | None         # until the last reading viewer saw the end; None without viewers
     received: float | None       # least share of what a terminal would have shown that a viewer got
     exact: bool | None           # whether all of them got exactly that, byte for byte
+    cpu_s: float                 # what the tool's own processes spent of a processor
 
 
 def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped: int = 0,
@@ -189,15 +203,18 @@ def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped
             reading = terminals[stopped:]
             for terminal in reading:
                 terminal.keep()
+            before = own_cpu(peer)
             with open(go_path, "w") as fifo:
                 begin = time.perf_counter()
                 fifo.write("go\n")
             if not reading:
-                return Flood(written, done.wait(seconds) - begin, None, None, None)
-            seen = read_until(reading, [programs.END.encode()], seconds)
+                done_s = done.wait(seconds) - begin
+                return Flood(written, done_s, None, None, None, (own_cpu(peer) - before) / 1e9)
+            seen_s = read_until(reading, [programs.END.encode()], seconds) - begin
+            cpu_s = (own_cpu(peer) - before) / 1e9
             shown = [t.shown().partition(programs.END.encode())[0] for t in reading]
-            least = min(len(s) for s in shown) / len(expected)
-            return Flood(written, done.wait(seconds) - begin, seen - begin, least, all(s == expected for s in shown))
+            least, exact = min(len(s) for s in shown) / len(expected), all(s == expected for s in shown)
+            return Flood(written, done.wait(seconds) - begin, seen_s, least, exact, cpu_s)
     finally:
         done.close()
         os.unlink(go_path)
@@ -210,11 +227,13 @@ def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
         count = bench.sizes.viewers if viewers > 1 else viewers
         mb = bench.sizes.mb / 2 if viewers > 1 else bench.sizes.mb
         got = flood(peer, bench, ansi, mb, count if peer.keeps_sessions else 1)
+        written = got.written / 1e6
+        cost: Values = {"cpu_ms_per_MB": got.cpu_s * 1e3 / written} if peer.keeps_sessions else {}
         if viewers == 0:
             took = got.done_s if peer.keeps_sessions else got.seen_s
-            return {"MBps": got.written / 1e6 / (took or got.done_s)}
+            return {"MBps": written / (took or got.done_s)} | cost
         assert got.seen_s is not None and got.received is not None
-        return {"MBps": got.written / 1e6 / got.seen_s, "received": got.received, "exact": float(bool(got.exact))}
+        return {"MBps": written / got.seen_s, "received": got.received, "exact": float(bool(got.exact))} | cost
     return run
 
 

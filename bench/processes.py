@@ -13,6 +13,9 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 
+SESSION_PROGRAMS = frozenset(("sh", "cat", "sleep", "stty"))     # what measured sessions consist of ...
+PROGRAMS_FILE = "programs.py"                                    # ... and the interpreter that runs this file
+
 
 def tagged(wanted: Sequence[str]) -> list[int]:
     """Living processes (but this one) whose environment holds all of the given NAME=VALUE entries."""
@@ -33,6 +36,13 @@ def argv(pid: int) -> list[str]:
             return f.read().decode("utf-8", "replace").rstrip("\0").split("\0")
     except OSError:
         return []
+
+
+def runs_in_session(pid: int) -> bool:
+    """Whether this is one of the programs that measured sessions run, and no process of the tool itself."""
+    words = argv(pid)
+    name = os.path.basename(words[0]) if words else ""
+    return name in SESSION_PROGRAMS or any(os.path.basename(w) == PROGRAMS_FILE for w in words[1:2])
 
 
 def pss_kb(pids: Iterable[int]) -> int:

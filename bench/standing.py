@@ -27,12 +27,7 @@ ALIVE_S = 0.5
 
 def own_processes(peer: Peer) -> list[int]:
     """The tool's own, without what its sessions run."""
-    own = []
-    for pid in processes.tagged([peer.tag]):
-        argv = processes.argv(pid)
-        if argv and (os.path.basename(argv[0]), *argv[1:2]) != programs.IDLE:
-            own.append(pid)
-    return own
+    return [pid for pid in processes.tagged([peer.tag]) if not processes.runs_in_session(pid)]
 
 
 def memory(peer: Peer, bench: Bench) -> Values:

@@ -52,7 +52,7 @@ def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) 
     terminal.see("DONE")
     assert taken.read_bytes() == data
     terminal.leave()
-    hf.ok("end", "in")
+    hf.end("in")
 
 
 def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path)
     shown = bytes(terminal.output).rpartition(b"BEGIN")[2].partition(b"END")[0]
     assert shown == data.replace(b"\x05", b"")
     terminal.leave()
-    hf.ok("end", "out")
+    hf.end("out")
 
 
 def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
@@ -79,7 +79,7 @@ def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
     assert not lflag & (termios.ICANON | termios.ECHO | termios.ISIG | termios.IEXTEN)
     assert not iflag & (termios.ICRNL | termios.IXON | termios.ISTRIP) and not oflag & termios.OPOST
     terminal.leave()
-    hf.ok("end", "raw")
+    hf.end("raw")
 
 
 # ---------------------------------------------------------------- every way out
@@ -112,7 +112,7 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
         hf.ok("up", "--detach")
     if way != "end":
         assert hf.get("modes")["state"] == "detached"
-        hf.ok("end", "modes")
+        hf.end("modes")
 
 
 def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Installation) -> None:
@@ -122,7 +122,7 @@ def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Instal
     assert terminal.process.wait(timeout=20) in (129, -1)
     eventually(lambda: hf.get("vanish")["state"] == "detached", "the session to notice")
     assert alive(made["pid"])
-    hf.ok("end", "vanish")
+    hf.end("vanish")
 
 
 def test_a_client_ends_on_term_though_its_terminal_takes_nothing(hf: Installation) -> None:
@@ -131,7 +131,7 @@ def test_a_client_ends_on_term_though_its_terminal_takes_nothing(hf: Installatio
     terminal.expect("0123456789")
     terminal.signal(signal.SIGTERM)
     assert terminal.process.wait(timeout=20) == 143
-    hf.ok("end", "flood")
+    hf.end("flood")
 
 
 def test_suspending_gives_the_terminal_back_and_fg_takes_it_again(hf: Installation) -> None:
@@ -146,7 +146,7 @@ def test_suspending_gives_the_terminal_back_and_fg_takes_it_again(hf: Installati
     terminal.see("resumed")
     assert terminal.leave() == 0
     assert terminal.restored
-    hf.ok("end", "susp")
+    hf.end("susp")
 
 
 # ---------------------------------------------------------------- what it says
@@ -195,7 +195,7 @@ def test_help_covers_the_screen_and_any_key_returns(hf: Installation) -> None:
     terminal.see("42")
     assert "q" not in "".join(r for r in terminal.rows() if "echo $" in r).replace("echo", ""), "the key that closed help was typed"
     terminal.leave()
-    hf.ok("end", "help")
+    hf.end("help")
 
 
 def test_an_unknown_command_key_is_told_and_not_typed(hf: Installation) -> None:
@@ -206,7 +206,7 @@ def test_an_unknown_command_key_is_told_and_not_typed(hf: Installation) -> None:
     terminal.until(lambda: not any("no such command" in r for r in terminal.rows()), "the notice to go")
     assert "Z" not in "".join(terminal.rows())
     terminal.leave()
-    hf.ok("end", "unknown")
+    hf.end("unknown")
 
 
 # ---------------------------------------------------------------- sessions
@@ -231,7 +231,7 @@ def test_switching_between_sessions(hf: Installation) -> None:
     terminal.see("sw1>")
     assert terminal.leave() == 0
     assert b"detached from sw1" in terminal.output
-    hf.ok("end", "sw1", "sw2")
+    hf.end("sw1", "sw2")
 
 
 def test_keys_typed_into_one_session_are_not_typed_into_the_next(hf: Installation, tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def test_keys_typed_into_one_session_are_not_typed_into_the_next(hf: Installatio
     hf.new("src", "--", sys.executable, INSIDE, "record", str(one), "7")
     hf.new("dst", "--", sys.executable, INSIDE, "record", str(two), "4")
     for name in ("src", "dst"):
-        hf.ok("wait", name, "--for", "text:READY", "--timeout", "20")
+        hf.wait(name, "text:READY")
     terminal = attached(hf, "src", see="READY")
     terminal.send(b"secret")
     eventually(lambda: one.exists() and one.read_bytes() == b"secret", "the keys to arrive")
@@ -252,7 +252,7 @@ def test_keys_typed_into_one_session_are_not_typed_into_the_next(hf: Installatio
     assert two.read_bytes() == b"here"
     assert one.read_bytes() == b"secret"
     terminal.leave()
-    hf.ok("end", "src", "dst")
+    hf.end("src", "dst")
 
 
 def test_the_prefix_key_twice_types_it(hf: Installation, tmp_path: Path) -> None:
@@ -264,7 +264,7 @@ def test_the_prefix_key_twice_types_it(hf: Installation, tmp_path: Path) -> None
     terminal.see("DONE")
     assert taken.read_bytes() == b"a" + PREFIX + b"b"
     terminal.leave()
-    hf.ok("end", "lit")
+    hf.end("lit")
 
 
 def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Installation) -> None:
@@ -278,7 +278,7 @@ def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Install
     assert result.rc == 2 and "terminal" in result.err
     gone = hf.attach("nothere")
     assert gone.wait() == 3 and gone.restored and b"no session" in gone.output
-    hf.ok("end", "older", "newer")
+    hf.end("older", "newer")
 
 
 def test_new_attaches_when_on_a_terminal(hf: Installation) -> None:
@@ -325,7 +325,7 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     terminal.send(PREFIX + PREFIX + b"d")                    # leaves the inner one: the outer takes one prefix
     terminal.until(lambda: b"detached from second" in terminal.output, "leaving the second")
     assert terminal.leave() == 0
-    hf.ok("end", "outer", "second")
+    hf.end("outer", "second")
 
 
 # ---------------------------------------------------------------- agent socket
@@ -348,7 +348,7 @@ def test_the_agent_socket_inside_follows_the_newest_client(hf: Installation, tmp
     assert os.readlink(inside) == str(tmp_path / "agent2"), "a client without an agent took it away"
     for agent in agents:
         agent.close()
-    hf.ok("end", "agent")
+    hf.end("agent")
 
 
 # ---------------------------------------------------------------- observing, turns, sizes
@@ -367,7 +367,7 @@ def test_an_observer_cannot_type(hf: Installation, tmp_path: Path) -> None:
     assert taken.read_bytes() == b"ok"
     assert [o["observe"] for o in hf.get("obs")["operators"]] == [True, False]
     assert watcher.leave() == 0 and terminal.leave() == 0
-    hf.ok("end", "obs")
+    hf.end("obs")
 
 
 def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: Path) -> None:
@@ -384,7 +384,7 @@ def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: P
     terminal.leave()
     assert log.read_text().split() == ["80x24", "100x30", "120x40", "61x17", "90x25"]
     assert hf.get("size")["size"] == {"cols": 90, "rows": 25}, "the size is kept when everybody has left"
-    hf.ok("end", "size")
+    hf.end("size")
 
 
 def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tmp_path: Path) -> None:
@@ -411,7 +411,7 @@ def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tm
     big.send("clear; stty size\r")
     big.see("30 100")
     assert small.leave() == 0 and big.leave() == 0
-    hf.ok("end", "mixed")
+    hf.end("mixed")
 
 
 def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation, tmp_path: Path) -> None:
@@ -454,7 +454,7 @@ def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(hf: Installation, t
     terminal.see("DONE")
     assert taken.read_bytes() == sent + b"." * (600 - len(sent))
     terminal.leave()
-    hf.ok("end", "again")
+    hf.end("again")
 
 
 def test_s4_a_host_replaced_in_place_is_not_noticed(hf: Installation) -> None:
@@ -467,7 +467,7 @@ def test_s4_a_host_replaced_in_place_is_not_noticed(hf: Installation) -> None:
     assert hf.host_pid == pid and alive(pid)
     assert not any("holdfast" in r for r in terminal.rows()[2:])
     assert terminal.leave() == 0
-    hf.ok("end", "upgrade")
+    hf.end("upgrade")
 
 
 def test_a_session_that_ended_while_the_host_was_away_is_told(hf: Installation) -> None:
@@ -492,4 +492,4 @@ def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for
     terminal.send("\r\recho wo''rks\r")
     terminal.see("works")
     assert terminal.leave() == 0
-    hf.ok("end", "listing")
+    hf.end("listing")

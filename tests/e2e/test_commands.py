@@ -68,7 +68,7 @@ def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installatio
     assert "stays" in out and "holdfast attach stays" in out
     again = hf.get("stays")
     assert (again["id"], again["pid"], again["keeper"], again["epoch"]) == (made["id"], made["pid"], made["keeper"], 1)
-    hf.ok("end", "stays")
+    hf.end("stays")
 
 
 def test_a_host_that_was_killed_is_started_again_by_whoever_needs_it(hf: Installation) -> None:
@@ -79,7 +79,28 @@ def test_a_host_that_was_killed_is_started_again_by_whoever_needs_it(hf: Install
     eventually(lambda: not alive(old), "death of the host")
     assert [s["pid"] for s in hf.ls()] == [made["pid"]]
     assert hf.host_pid != old
-    hf.ok("end", "orphan")
+    hf.end("orphan")
+
+
+@pytest.mark.parametrize("point", ["host.create.recorded", "host.create.spawned", "host.spawn.sent"])
+def test_s4_new_makes_one_session_though_the_host_dies_while_making_it(fresh: Installation, point: str) -> None:
+    fresh.ok("up", "--detach", env={"HOLDFAST_PROBE": f"kill@{point}"})
+    made = fresh.cli("new", "once", "--json")
+    assert made.rc == 0, made
+    assert [s["name"] for s in fresh.ls("--all") if s["state"] != "ended"] == ["once"]
+    assert fresh.get("once")["id"] == made.json["id"]
+    assert len([pid for pid in fresh.processes() if Path(f"/proc/{pid}/comm").read_text() == "hf-keeper\n"]) == 1
+
+
+def test_s4_end_is_answered_though_the_host_is_replaced_meanwhile(fresh: Installation) -> None:
+    fresh.new("ends", "--", "bash", "-c", "trap '' HUP; echo armed; sleep 1000; sleep 1000")
+    fresh.wait("ends", "text:armed")
+    ending = fresh.start("end", "ends", "--json")
+    eventually(lambda: any(e["event"] == "session.end_asked" for e in fresh.ok("events", "ends", "--json").records), "the request")
+    os.kill(fresh.host_pid, 9)
+    out, err = ending.communicate(timeout=60)
+    assert ending.returncode == 0 and json.loads(out)["name"] == "ends", err
+    assert fresh.get("ends")["state"] == "ended"
 
 
 # ---------------------------------------------------------------- new
@@ -88,7 +109,7 @@ def test_new_prints_the_id(hf: Installation) -> None:
     out = hf.ok("new", "printed").out
     assert ID.fullmatch(out.strip())
     assert hf.get("printed")["id"] == out.strip()
-    hf.ok("end", "printed")
+    hf.end("printed")
 
 
 def test_new_json_has_the_keys_of_ls_and_says_whether_it_existed(hf: Installation) -> None:
@@ -98,14 +119,14 @@ def test_new_json_has_the_keys_of_ls_and_says_whether_it_existed(hf: Installatio
     assert again["id"] == made["id"] and again["existed"] is True
     assert "twice" in the_line(hf.cli("new", "twice"), 4)
     assert "-A" in the_error(hf.cli("new", "twice", "--json"), 4)["recover"]
-    hf.ok("end", "twice")
+    hf.end("twice")
 
 
 def test_two_new_a_at_once_make_one_session(hf: Installation) -> None:
     both = [hf.start("new", "-A", "shared", "--json") for _ in range(3)]
     ids = {json.loads(p.communicate(timeout=30)[0])["id"] for p in both}
     assert len(ids) == 1
-    hf.ok("end", "shared")
+    hf.end("shared")
 
 
 def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, tmp_path: Path) -> None:
@@ -113,15 +134,15 @@ def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, t
     made = hf.new("full", "--cwd", str(tmp_path), "--env", "COLOUR=blue=green", "--size", "100x30", "--",
                   "sh", "-c", script, "sh", "two words", "--json", "", "é")
     assert made["size"] == {"cols": 100, "rows": 30} and made["cwd"] == str(tmp_path) and made["argv"][0] == "sh"
-    hf.ok("wait", "full", "--for", "text:<é>", "--timeout", "20")
+    hf.wait("full", "text:<é>")
     assert hf.screen("full").split("\n")[:7] == [str(tmp_path), "blue=green", "30 100", "<two words>", "<--json>", "<>", "<é>"]
-    hf.ok("end", "full")
+    hf.end("full")
 
 
 def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(hf: Installation) -> None:
     made = hf.ok("new", "--json", "--", "sleep", "1000").json
     assert made["argv"] == ["sleep", "1000"] and made["name"].startswith("sleep-")
-    hf.ok("end", made["id"])
+    hf.end(made["id"])
 
 
 def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
@@ -132,7 +153,7 @@ def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
     assert env["MINE"] == "kept" and env["TERM"] == "xterm-256color" and env["HOLDFAST_SESSION"] == made["id"]
     assert not {"TMUX", "STY", "COLUMNS", "NOTIFY_SOCKET"} & env.keys()
     assert env["HOLDFAST_HOME"] == str(hf.home)
-    hf.ok("end", "env")
+    hf.end("env")
 
 
 def test_new_refuses_what_is_malformed(hf: Installation) -> None:
@@ -161,7 +182,7 @@ def test_ls_json_has_the_promised_keys(hf: Installation) -> None:
     hf.ok("send", "listed", "x")
     turn = hf.get("listed")["turn"]
     assert turn["holder"] == "tester" and abs(turn["since"] - session["created"]) < 60
-    hf.ok("end", "listed")
+    hf.end("listed")
 
 
 def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None:
@@ -172,7 +193,7 @@ def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None
     assert row[1:4] == ["seen", "detached", "alive"] and row[8] == "80x24" and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
     assert row[10] == os.uname().nodename
     assert "\x1b" not in head
-    hf.ok("end", "seen")
+    hf.end("seen")
 
 
 def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Installation) -> None:
@@ -201,7 +222,7 @@ def hf_view_keys() -> set[str]:
 def test_forget_refuses_a_session_that_runs(hf: Installation) -> None:
     hf.new("running")
     assert "end it first" in the_line(hf.cli("forget", "running"), 4)
-    hf.ok("end", "running")
+    hf.end("running")
     hf.ok("forget", "running")
 
 
@@ -215,13 +236,13 @@ def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
     the_error(hf.cli("rename", "after", "-x", "--json"), 2)
     os.kill(hf.host_pid, 9)
     assert hf.get("after")["id"] == made["id"], "the name is not durable"
-    hf.ok("end", "after", other["id"])
+    hf.end("after", other["id"])
 
 
 def test_end_states_the_signal_that_did_it(hf: Installation) -> None:
     hf.new("soft")
     hf.new("hard", "--", "bash", "-c", "trap '' HUP TERM; echo armed; while :; do read -t 1000; done")
-    hf.ok("wait", "hard", "--for", "text:armed", "--timeout", "20")
+    hf.wait("hard", "text:armed")
     assert hf.ok("end", "soft", "--json").json["signal"] == "SIGHUP"
     gone = hf.ok("end", "hard", "--json").json
     assert gone["signal"] == "SIGKILL" and gone["exit_code"] == 137 and gone["reason"] == "killed by SIGKILL"
@@ -241,7 +262,7 @@ def test_a_session_is_addressed_by_name_id_and_unique_prefix(hf: Installation) -
     for text in ("", "nothere", made["id"] + "x", "A" * 5000, "\x1b[31m", "../x"):
         assert the_error(hf.cli("who", text, "--json"), 3)
         assert "\x1b" not in hf.cli("who", text).err
-    hf.ok("end", "addressed")
+    hf.end("addressed")
 
 
 # ---------------------------------------------------------------- send, view, read, who
@@ -251,37 +272,37 @@ def test_send_types_text_and_keys(hf: Installation) -> None:
     assert hf.ok("send", "typed", "echo $((6*7))").out == ""
     sent = hf.ok("send", "typed", "--enter", "--json").json
     assert sent["bytes"] == 1 and sent["ref"].startswith(f"hf:{sent['id']}@1#")
-    hf.ok("wait", "typed", "--for", "text:(?m)^42$", "--timeout", "20")
-    hf.ok("wait", "typed", "--for", "idle", "--timeout", "20")
+    hf.wait("typed", "text:(?m)^42$")
+    hf.wait("typed", "idle")
     hf.ok("send", "typed", "echo up", "--key", "Home", "--key", "C-k", "--key", "Up", "--key", "Enter")
     eventually(lambda: hf.screen("typed").split("\n").count("42") == 2, "the line before, again")
     hf.ok("send", "typed", "-", stdin="echo from-stdin\r".encode())
-    hf.ok("wait", "typed", "--for", "text:(?m)^from-stdin$", "--timeout", "20")
+    hf.wait("typed", "text:(?m)^from-stdin$")
     the_error(hf.cli("send", "typed", "--json"), 2)
     assert "Escape" in the_error(hf.cli("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
     the_error(hf.cli("send", "nothere", "x", "--json"), 3)
-    hf.ok("end", "typed")
+    hf.end("typed")
 
 
 def test_send_refuses_a_line_that_the_terminal_would_cut(hf: Installation) -> None:
     hf.new("canon", "--", "cat")
-    hf.ok("wait", "canon", "--for", "input", "--timeout", "20")
+    hf.wait("canon", "input")
     error = the_error(hf.cli("send", "canon", "x" * 5000, "--json"), 7)
     assert "4095" in error["message"] and "run" in error["recover"]
-    hf.ok("end", "canon")
+    hf.end("canon")
 
 
 def test_send_paste_is_bracketed_when_the_program_asked_for_it(hf: Installation) -> None:
     hf.new("paste", "--", "sh", "-c", "stty raw -echo; printf '\\033[?2004hready'; dd bs=1 count=18 2>/dev/null | od -An -c; read x")
-    hf.ok("wait", "paste", "--for", "text:ready", "--timeout", "20")
+    hf.wait("paste", "text:ready")
     hf.ok("send", "paste", "two\nli", "--paste")
     hf.ok("wait", "paste", "--for", r"text:2   0   0   ~   t   w   o  \\n", "--timeout", "20")
-    hf.ok("end", "paste")
+    hf.end("paste")
 
 
 def test_view_formats(hf: Installation) -> None:
     hf.new("looked", "--", "sh", "-c", r"printf '\033]0;a title\007plain \033[31mred\033[0m\n\033[?2004h'; read x")
-    hf.ok("wait", "looked", "--for", "text:red", "--timeout", "20")
+    hf.wait("looked", "text:red")
     assert hf.ok("view", "looked").raw == b"plain red\n"
     assert b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
     body = hf.ok("view", "looked", "--format", "json").json
@@ -291,18 +312,18 @@ def test_view_formats(hf: Installation) -> None:
     assert body["modes"]["bracketed_paste"] is True and body["lines"][0].rstrip() == "plain red" and len(body["lines"]) == 24
     assert body["waiting"]["for"] == "input" and body["waiting"]["foreground"]
     the_error(hf.cli("view", "looked", "--format", "pdf", "--json"), 2)
-    hf.ok("end", "looked")
+    hf.end("looked")
 
 
 def test_view_history_of_many_wide_lines_arrives(hf: Installation) -> None:
     """10 MB of scrollback is more than one frame may carry: the newest lines come, the answer is not refused."""
     hf.new("wide", "--size", "1000x24", "--", "sh", "-c", "i=0; while [ $i -lt 9000 ]; do printf '%0999d\\n' $i; i=$((i+1)); done; echo end; read x")
-    hf.ok("wait", "wide", "--for", "text:(?m)^end$", "--timeout", "30")
+    hf.wait("wide", "text:(?m)^end$")
     body = hf.ok("view", "wide", "--json", "--history", "9000").json
     assert body["history"][-1].strip("0") and len(body["history"]) > 1000
     numbers = [int(line) for line in body["history"]]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers))) and numbers[-1] >= 8900
-    hf.ok("end", "wide")
+    hf.end("wide")
 
 
 def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
@@ -310,7 +331,7 @@ def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
     wanted = b"one\r\ntwo \x1b[c\x1b[6n\x1b]52;c;eA==\x07\xff\xfe three\r\n"
     (hf.user / "raw").write_bytes(wanted.replace(b"\r\n", b"\n"))
     hf.new("raw", "--", "sh", "-c", "stty -echo; cat raw; read x; read x; echo more")
-    hf.ok("wait", "raw", "--for", "text:three", "--timeout", "20")
+    hf.wait("raw", "text:three")
     assert hf.ok("read", "raw").raw == wanted
     assert hf.ok("read", "raw", "--from", "5").raw == wanted[5:]
     records = hf.ok("read", "raw", "--json").records
@@ -329,7 +350,7 @@ def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
 def test_s5_read_of_what_rolled_off_is_lost_and_says_the_range(fresh: Installation) -> None:
     fresh.configure("[session]\nring_bytes = 65536\n")
     fresh.new("rolls", "--", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; read x")
-    fresh.ok("wait", "rolls", "--for", "text:(?m)^end$", "--timeout", "20")
+    fresh.wait("rolls", "text:(?m)^end$")
     kept = eventually(lambda: (o := fresh.get("rolls")["output"])["start"] > 0 and o, "the ring to roll")
     result = fresh.cli("read", "rolls", "--from", "0")
     assert f"0 to {kept['start']}" in the_line(result, 6)
@@ -356,7 +377,7 @@ def test_who_shows_operators_and_turn(hf: Installation) -> None:
     out = hf.ok("who", "who").out
     assert "tester" in out and "90x25" in out and "turn: tester" in out
     terminal.leave()
-    hf.ok("end", "who")
+    hf.end("who")
 
 
 # ---------------------------------------------------------------- turn, identity
@@ -388,7 +409,7 @@ def test_a2_the_turn_lapses_after_the_configured_time(fresh: Installation) -> No
 
 def test_s9_every_change_is_an_event(hf: Installation) -> None:
     made = hf.new("eventful", "--", "sh", "-c", "exit 5")
-    hf.ok("wait", "eventful", "--for", "exit", "--timeout", "20")
+    hf.wait("eventful", "exit")
     events = eventually(lambda: (e := hf.ok("events", "eventful", "--json").records) and e[-1]["event"] == "session.exited" and e, "the end")
     assert [e["event"] for e in events] == ["session.started", "session.exited"]
     assert all(e["session"] == made["id"] and e["time"] and e["number"] for e in events)
@@ -403,7 +424,7 @@ def test_events_follow_misses_nothing_between_history_and_live(hf: Installation)
     assert follower.stdout is not None
     first = json.loads(follower.stdout.readline())
     made = [hf.new(f"follow-{i}") for i in range(3)]
-    hf.ok("end", *(m["id"] for m in made))
+    hf.end(*(m["id"] for m in made))
     numbers, seen = [first["number"]], []
     while len([e for e in seen if e["event"] == "session.exited" and e["session"] in {m["id"] for m in made}]) < 3:
         seen.append(json.loads(follower.stdout.readline()))
@@ -423,7 +444,7 @@ def test_s8_references_resolve_to_live_ended_or_unknown(hf: Installation) -> Non
     assert hf.ok("resolve", f"{ref}:0-1", "--json").json["kept"] is True
     assert hf.ok("resolve", f"{ref}:0-999999", "--json").json["kept"] is False
     assert hf.ok("resolve", f"hf:{made['id']}@7", "--json").json["state"] == "another incarnation"
-    hf.ok("end", "refd")
+    hf.end("refd")
     ended = hf.ok("resolve", ref, "--json").json
     assert ended["state"] == "ended" and ended["exit_code"] == 129
     assert "ended with 129" in hf.ok("resolve", ref).out
@@ -500,7 +521,7 @@ def test_odd_bytes_in_names_and_directories_do_not_break_listings(hf: Installati
     assert "\x1b" not in hf.ok("ls").out
     latin = hf.ok("ls", "--json", env={"LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
     assert any(s["name"] == "odd" for s in latin.json)
-    hf.ok("end", "odd")
+    hf.end("odd")
 
 
 @pytest.mark.parametrize("code", [0, 2, 3, 4, 5, 6, 7, 124, 255])

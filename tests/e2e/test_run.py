@@ -31,7 +31,8 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 def background(hf: Installation, session: str, *words: str) -> subprocess.Popen[bytes]:
     """A run beside the test, waited for until its command is in the foreground."""
     process = hf.start("run", session, "--", *words)
-    eventually(lambda: not hf.ok("view", session, "--json").json["waiting"]["foreground"].startswith("/bin/"), "the command to start")
+    program = words[0].partition(";")[0]
+    eventually(lambda: hf.view(session)["waiting"]["foreground"].startswith(program), "the command to start")
     return process
 
 
@@ -42,7 +43,7 @@ def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> 
         assert hf.ok("run", "quick", "--", "echo", str(n)).out == f"{n}\n"
     hf.ok("send", "quick", "true", "--enter")
     assert hf.ok("run", "quick", "--", "echo after a typed line").out == "after a typed line\n"
-    hf.ok("end", "quick")
+    hf.end("quick")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -82,7 +83,7 @@ def test_run_ctrl_c_is_130_and_the_shell_goes_on(hf: Installation, shell: str) -
 @pytest.mark.parametrize("shell", SHELLS)
 def test_run_of_something_that_asks_is_answered_by_send(hf: Installation, shell: str) -> None:
     process = background(hf, shell, sys.executable, "-c", "print('name?'); print('hello', input())")
-    hf.ok("wait", shell, "--for", "input", "--timeout", "20")
+    hf.wait(shell, "input")
     hf.ok("send", shell, "you", "--enter")
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
@@ -118,7 +119,7 @@ def test_run_output_is_byte_exact(hf: Installation, shell: str, tmp_path: Path) 
     hf.new(f"{shell}-exact", "--", shell)
     result = hf.ok("run", f"{shell}-exact", "--", f"cat {source}")
     assert result.raw == source.read_bytes()
-    hf.ok("end", f"{shell}-exact")
+    hf.end(f"{shell}-exact")
 
 
 def test_run_100_mb_complete(hf: Installation) -> None:
@@ -151,25 +152,25 @@ def test_run_json_has_the_code_the_output_and_its_reference(hf: Installation) ->
 def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation) -> None:
     hf.new("busy")
     for program, quit_by in ((f"{sys.executable} -q", ("exit()", "--enter")), ("vim -u NONE -N", ("--key", "Escape", "--key", ":", "--key", "q", "--key", "Enter"))):
-        hf.ok("wait", "busy", "--for", "idle", "--timeout", "20")
+        hf.wait("busy", "idle")
         hf.ok("send", "busy", program, "--enter")
-        hf.ok("wait", "busy", "--for", "input", "--timeout", "20")
+        hf.wait("busy", "input")
         result = hf.cli("run", "busy", "--", "echo", "x")
         assert program.split()[0] in the_line(result, 255) and result.raw == b""
         error = the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)
         assert error["name"] == "busy" and error["retry_safe"] is True and program.split()[0] in error["message"]
         hf.ok("send", "busy", *quit_by)
-    hf.ok("wait", "busy", "--for", "idle", "--timeout", "20")
+    hf.wait("busy", "idle")
     assert hf.ok("run", "busy", "--", "echo x").out == "x\n"
     hf.ok("send", "busy", "half a com")
     assert "typed" in the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
-    hf.ok("end", "busy")
+    hf.end("busy")
 
 
 def test_run_in_a_session_without_a_shell_cannot_be_done(hf: Installation) -> None:
     hf.new("cat", "--", "cat")
     assert "cat" in the_error(hf.cli("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
-    hf.ok("end", "cat")
+    hf.end("cat")
 
 
 def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
@@ -186,10 +187,10 @@ def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
     assert result.rc == 255 and result.out == "begun\n" and "still runs" in result.err
     assert the_error(hf.cli("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
     hf.ok("send", "slow", "--key", "C-c")
-    hf.ok("wait", "slow", "--for", "idle", "--timeout", "20")
+    hf.wait("slow", "idle")
     error = the_error(hf.cli("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255)
     assert error["name"] == "timed_out"
-    hf.ok("end", "slow")
+    hf.end("slow")
 
 
 def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
@@ -203,7 +204,7 @@ def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
         assert body["exit_code"] == n and body["data"] == f"{n}\n"
     for _, _, err, code in done:
         assert code != 255 or json.loads(err)["error"]["name"] == "busy"
-    hf.ok("end", "race")
+    hf.end("race")
 
 
 def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Installation) -> None:
@@ -212,9 +213,9 @@ def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Instal
     process.kill()
     process.communicate()
     eventually(lambda: hf.get("left")["turn"] is None, "the turn to be free")
-    hf.ok("wait", "left", "--for", "text:(?m)^finished", "--timeout", "20")
+    hf.wait("left", "text:(?m)^finished")
     assert hf.ok("--as", "other", "run", "left", "--", "echo next").out == "next\n"
-    hf.ok("end", "left")
+    hf.end("left")
 
 
 def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
@@ -226,20 +227,20 @@ def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
     assert process.stdout is not None
     wanted = b"".join(b"%d\n" % i for i in range(1, 20001))
     for n in range(2):
-        eventually(lambda: hf.ok("view", "through", "--json").json["waiting"]["foreground"].startswith("sleep"), "the middle")
+        eventually(lambda: hf.view("through")["waiting"]["foreground"].startswith("sleep"), "the middle")
         os.kill(hf.host_pid, signal.SIGKILL)
         hf.ls()
     marker.touch()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 5, err
     assert out == wanted + wanted
-    hf.ok("end", "through")
+    hf.end("through")
 
 
 def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installation) -> None:
     """Also to a reader that takes its time: the session is over, its last output is not."""
     hf.new("last")
     process = hf.start("run", "last", "--", "head -c 6000000 /dev/zero | tr '\\0' x; exit 9")
-    hf.ok("wait", "last", "--for", "exit", "--timeout", "30")
+    hf.wait("last", "exit")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, len(out), set(out)) == (9, 6_000_000, {ord("x")}), err

@@ -20,7 +20,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         yield made
 
 
-def wait(hf: Installation, session: str, what: str) -> dict[str, object]:
+def wait_for(hf: Installation, session: str, what: str) -> dict[str, object]:
     found: dict[str, object] = hf.ok("wait", session, "--for", what, "--timeout", "20", "--json").json
     assert found["for"] == what and found["seen"]
     return found
@@ -34,7 +34,7 @@ def not_now(hf: Installation, session: str, what: str) -> str:
 
 
 def test_idle_command_and_working(hf: Installation) -> None:
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
     waiter = hf.start("wait", "sh", "--for", "command", "--timeout", "30", "--json")
     hf.ok("send", "sh", "sleep 0.8; (exit 4)", "--enter")
     assert "sleep" in not_now(hf, "sh", "idle")
@@ -42,53 +42,53 @@ def test_idle_command_and_working(hf: Installation) -> None:
     out, err = waiter.communicate(timeout=40)
     assert waiter.returncode == 0, err
     assert b'"exit_code": 4' in out
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
 
 
 def test_input_is_a_program_that_reads(hf: Installation) -> None:
     hf.ok("send", "sh", "cat", "--enter")
-    assert wait(hf, "sh", "input")["foreground"] == "cat"
+    assert wait_for(hf, "sh", "input")["foreground"] == "cat"
     not_now(hf, "sh", "idle")
     not_now(hf, "sh", "secret")
     hf.ok("send", "sh", "--key", "C-d")
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
     not_now(hf, "sh", "input")
 
 
 def test_secret_is_a_prompt_without_echo(hf: Installation) -> None:
     hf.ok("send", "sh", "read -s -p 'Password: ' pw", "--enter")
-    wait(hf, "sh", "secret")
+    wait_for(hf, "sh", "secret")
     not_now(hf, "sh", "input")
     hf.ok("send", "sh", "hunter2", "--enter")
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
     hf.ok("send", "sh", f"{sys.executable} -c 'import getpass; getpass.getpass()'", "--enter")
-    wait(hf, "sh", "secret")
+    wait_for(hf, "sh", "secret")
     hf.ok("send", "sh", "hunter3", "--enter")
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
     assert "hunter" not in hf.screen("sh") and "hunter" not in (hf.home / "host.log").read_text()
 
 
 def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
     hf.ok("run", "sh", "--", "echo on-the-''screen")
-    assert wait(hf, "sh", "text:on-the-scr..n") == {**wait(hf, "sh", "text:on-the-scr..n"), "seen": "on-the-screen", "where": "screen"}
+    assert wait_for(hf, "sh", "text:on-the-scr..n") == {**wait_for(hf, "sh", "text:on-the-scr..n"), "seen": "on-the-screen", "where": "screen"}
     waiter = hf.start("wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "30", "--json")
     hf.ok("send", "sh", r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; clear", "--enter")
     out, err = waiter.communicate(timeout=40)
     assert waiter.returncode == 0 and b"of 5000" in out, err
     not_now(hf, "sh", "text:never said")
     the_error(hf.cli("wait", "sh", "--for", "text:(", "--json"), 2)
-    wait(hf, "sh", "idle")
+    wait_for(hf, "sh", "idle")
 
 
 def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
     hf.ready("server")
     hf.ok("send", "server", f'{sys.executable} -c "{SERVE}"', "--enter")
-    seen = wait(hf, "server", r"text:port (\d+)\s")
+    seen = wait_for(hf, "server", r"text:port (\d+)\s")
     port = str(seen["seen"]).split()[1]
-    found = wait(hf, "server", f"port:{port}")
+    found = wait_for(hf, "server", f"port:{port}")
     assert f":{port}" in str(found["seen"]) and isinstance(found["pid"], int)
     not_now(hf, "sh", f"port:{port}")                    # somebody else's port is not this session's
-    hf.ok("end", "server")
+    hf.end("server")
 
 
 def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -> None:
@@ -104,7 +104,7 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
             assert process.returncode in (0, 3)
         else:
             assert process.returncode == 3 and b"ended" in err
-    assert wait(hf, "ends", "exit")["exit_code"] == 21          # it has happened: the answer comes at once
+    assert wait_for(hf, "ends", "exit")["exit_code"] == 21          # it has happened: the answer comes at once
     the_error(hf.cli("wait", "ends", "--for", "idle", "--json"), 3)
 
 

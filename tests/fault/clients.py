@@ -48,6 +48,7 @@ class Lean:
         self.live = False                # attached; output comes
         self.gone = False                # this client is dead for good
         self.stalled = False
+        self.away = False                # does not try to come back for now
         self.ended: dict[str, Any] | None = None
         self.error: Exception | None = None
         self.connects = 0
@@ -63,7 +64,7 @@ class Lean:
     def _tick(self) -> None:
         if self.gone:
             return
-        if self._sock is None and time.monotonic() >= self._retry_at and self.ended is None:
+        if self._sock is None and time.monotonic() >= self._retry_at and self.ended is None and not self.away:
             self._connect()
         if self._out and self._sock is not None:
             self._flush()

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast.client.link import Link
 from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import RECONNECT_MAX_S
 from holdfast.testing import workload
 from holdfast.testing.history import Fault, check_output, first_difference
 from tests.fault.busy import Busy, stripped
@@ -134,7 +135,7 @@ def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> No
     got = shown[start:start + len(want)]
     assert got == want, f"differs at {first_difference(got, want)} of {len(want)}"
     assert b"gate ended (exit code 13)" in shown[start + len(want):]
-    assert len(pids) == 9 and identity
+    assert len(pids) == 8 and stage.session("gate")["pid"] == identity["gate"][0]
 
 
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
@@ -144,12 +145,63 @@ def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> Non
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 60_000, 14)
     viewers = [Lean(stage, "gate").attached() for _ in range(2)]
     viewers[0].type(b"\n")
-    for n in range(1, 9):
-        stage.pump.until(lambda n=n: (viewers[0].position or 0) >= n * len(raw) // 10, "output goes on")
+    for n in range(1, 7):
+        stage.pump.until(lambda n=n: (viewers[0].position or 0) >= n * len(raw) // 8, "output goes on")
+        for viewer in viewers:
+            viewer.away = True
         stage.kill_host()
-        stage.pump.during(0.3)
-        stage.start_host(wait=False)
+        stage.start_host()
+        stage.pump.during(RECONNECT_MAX_S)          # as late as a client that waits between its attempts
+        for viewer in viewers:
+            viewer.away = False
     stage.pump.until(lambda: all(v.ended or v.error for v in viewers), lambda: f"the flood ends: {[v.position for v in viewers]} of {len(raw)}")
     for viewer in viewers:
         assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
     assert stage.exit_code("gate") == 14
+
+
+def test_s4_a_program_that_ends_while_no_host_runs(stage: Stage) -> None:
+    """Its code is kept, and who was attached gets the rest of its output when they come back."""
+    stage.start_host()
+    raw = b"GATE\r\n" + gated_flood(stage, "gate", 7_000, 15)
+    assert len(raw) < 6 << 20
+    viewer = Lean(stage, "gate").attached()
+    client = Attached(stage, "gate", eye=False).attached()
+    begin = len(client.data)
+    pid = stage.identities("gate")["gate"][0]
+    viewer.type(b"\n")
+    stage.pump.until(lambda: (viewer.position or 0) > 100_000, "output comes")
+    viewer.away = True
+    stage.autostart(False)
+    stage.kill_host()
+    stage.pump.until(lambda: not stage.running(pid), "the program ends")
+    stage.start_host()
+    stage.pump.during(RECONNECT_MAX_S)
+    viewer.away = False
+    stage.pump.until(lambda: viewer.ended or viewer.error, "the viewer hears of the end")
+    assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
+    assert viewer.ended is not None and viewer.ended["exit_code"] == 15
+    assert client.wait() == 0
+    shown = bytes(client.data)
+    start = shown.find(workload.READY, begin)
+    want = stripped(raw[6:])
+    assert shown[start:start + len(want)] == want
+    assert b"gate ended (exit code 15)" in shown[start + len(want):]
+    assert stage.exit_code("gate") == 15
+
+
+@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 65536\n[host]\naway_s = 120.0\n"], indirect=True)
+def test_s4_the_smallest_ring_is_enough(stage: Stage) -> None:
+    """Less history, not less output: and it does not crawl."""
+    stage.start_host()
+    raw = b"GATE\r\n" + gated_flood(stage, "gate", 2_000, 16)
+    viewer = Lean(stage, "gate").attached()
+    viewer.type(b"\n")
+    begun = time.monotonic()
+    stage.pump.until(lambda: (viewer.position or 0) > len(raw) // 2, "output comes")
+    stage.kill_host()
+    stage.start_host(wait=False)
+    stage.pump.until(lambda: viewer.ended or viewer.error, lambda: f"the flood ends: {viewer.position} of {len(raw)}")
+    assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
+    assert stage.exit_code("gate") == 16
+    print(f"{len(raw) >> 10} KiB through a ring of 64 KiB in {time.monotonic() - begun:.1f} s")

@@ -201,7 +201,7 @@ class Attachment:
         self._close_direct()
         self._descriptors, self.link.descriptors = self.link.descriptors, []
         if self.offset is not None and body["resume"] is not None and self._descriptors:
-            self._open_direct(self.offset)          # nothing was missed: no screen comes
+            self._open_direct(self.offset, resumed=True)       # nothing was missed: no screen comes
         self.session, self.name = body["id"], body["name"]
         self.take = False
         self._acked(int(body["acked"]))
@@ -224,7 +224,7 @@ class Attachment:
             self.offset = self.direct.delivered
         return self.offset
 
-    def _open_direct(self, offset: int) -> None:
+    def _open_direct(self, offset: int, resumed: bool = False) -> None:
         """The ring, opened when a screen is on the terminal already: its code takes longer to load than the screen to show."""
         if len(self._descriptors) == 2:
             from holdfast.client.direct import Direct
@@ -238,7 +238,7 @@ class Attachment:
                 return
             self._poll.register(bell, select.POLLIN)
         if self.direct is not None:
-            self.direct.begin(offset)
+            self.direct.begin(offset, resumed)
             self._told = offset
             self._rung = True
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 
 from holdfast.core.filter import ViewerFilter
+from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.model.limits import OUTPUT_CHUNK_BYTES
 from holdfast.wire.ring import RingReader, RingUnreadable
 
@@ -28,9 +29,11 @@ class Direct:
         self.offset = -1                    # -1: waiting for a screen that says where to begin
         self._filter = ViewerFilter()
 
-    def begin(self, offset: int) -> None:
+    def begin(self, offset: int, resumed: bool = False) -> None:
+        """At a screen, which stands between two sequences, or `resumed` wherever this viewer had got to."""
         self.offset = offset
-        self._filter = ViewerFilter()
+        before = self.ring.copy(max(self.ring.start, offset - LOOKBACK_BYTES), offset) if resumed else None
+        self._filter = filter_after(before)
 
     def stop(self) -> None:
         self.offset = -1

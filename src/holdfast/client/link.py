@@ -19,7 +19,8 @@ from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_
 from holdfast.transport import unix
 from holdfast.wire import frames
 
-REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events"))
+REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
+                        "rename", "turn"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
@@ -146,6 +147,8 @@ class Link:
                 **fields: Any) -> dict[str, Any]:
         """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host: they are
         repeated, and go on where the parts had come to."""
+        if op == "new":
+            fields.setdefault("token", f"{self.client:x}-{self._number}")
         begun = time.monotonic()
         deadline, pause = begun + CONNECT_WAIT_S, RECONNECT_FIRST_S
         while True:
@@ -164,6 +167,8 @@ class Link:
                     deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
                 if op == "down" or e.reason == "down" or now > deadline:
                     raise
+                if op == "end":
+                    fields["again"] = True
                 if op == "wait" and fields.get("timeout"):
                     fields["timeout"] = max(0.001, fields["timeout"] - (now - begun))
                     begun = now

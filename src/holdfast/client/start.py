@@ -13,25 +13,24 @@ import time
 
 from holdfast import home as homes
 from holdfast.home import Home
-from holdfast.model.errors import Unavailable
+from holdfast.model.errors import HoldfastError, Impossible, Unavailable, Usage
 from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.transport import unix
 
 
-def stopped_marker(home: Home) -> str:
-    return f"{home.run}/stopped"
+SAYS = "holdfast host: "
 
 
 def is_stopped(home: Home) -> bool:
-    return os.path.exists(stopped_marker(home))
+    return os.path.exists(home.stopped)
 
 
 def mark_stopped(home: Home, stopped: bool) -> None:
     try:
         if stopped:
-            os.close(os.open(stopped_marker(home), os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+            os.close(os.open(home.stopped, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         else:
-            os.unlink(stopped_marker(home))
+            os.unlink(home.stopped)
     except OSError:
         pass
 
@@ -60,7 +59,7 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
                 pass
             code = process.poll()
             if code is not None and code != 3:       # 3: another host was quicker
-                raise Unavailable(_complaint(err_r) or f"the host ended with {code}", f"look at {home.log}")
+                raise _complaint(err_r, code, home)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
     finally:
@@ -68,9 +67,15 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     raise Unavailable("the host does not answer", f"look at {home.log}")
 
 
-def _complaint(fd: int) -> str:
+def _complaint(fd: int, code: int, home: Home) -> HoldfastError:
+    """What a host that could not start said: the error it ended with, as if it were ours."""
     try:
-        text = os.read(fd, 4000).decode("utf-8", "replace").strip()
+        lines = os.read(fd, 16_000).decode("utf-8", "replace").splitlines()
     except OSError:
-        return ""
-    return text.splitlines()[-2 if len(text.splitlines()) > 1 and text.splitlines()[-1].startswith("  ") else -1] if text else ""
+        lines = []
+    cls = {Usage.exit_code: Usage, Impossible.exit_code: Impossible}.get(code, Unavailable)
+    said = [n for n, line in enumerate(lines) if line.startswith(SAYS)]
+    if not said:
+        return Unavailable(lines[-1] if lines else f"the host ended with {code}", f"look at {home.log}")
+    recover = lines[said[-1] + 1].strip() if said[-1] + 1 < len(lines) else f"look at {home.log}"
+    return cls(lines[said[-1]].removeprefix(SAYS), recover)

@@ -30,6 +30,11 @@ class Home(NamedTuple):
         return f"{self.state}/run/host.sock"
 
     @property
+    def stopped(self) -> str:
+        """Exists while a person wants no host: whoever finds none then starts none."""
+        return f"{self.state}/run/stopped"
+
+    @property
     def database(self) -> str:
         return f"{self.state}/state.db"
 
@@ -55,6 +60,9 @@ def prepare(home: Home) -> None:
     for path in (home.state, home.run):
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
+        except (FileExistsError, NotADirectoryError) as e:
+            raise Impossible(f"{path} cannot be a directory: {e.strerror} ({e.filename})",
+                             "remove what is there, or set HOLDFAST_HOME to another directory") from e
         except OSError as e:
             raise Unavailable(f"cannot create {path}: {e.strerror}",
                               "make that directory writable, or set HOLDFAST_HOME to another one") from e
@@ -68,4 +76,6 @@ def check_private(path: str) -> None:
     if info.st_uid != os.geteuid():
         raise Impossible(f"{path} belongs to user {info.st_uid}, not to you", "set HOLDFAST_HOME to a directory of your own")
     if info.st_mode & 0o077:
-        raise Impossible(f"{path} can be reached by others (mode {stat.S_IMODE(info.st_mode):04o})", f"chmod 700 {path}")
+        mode = stat.S_IMODE(info.st_mode)
+        raise Impossible(f"{path} can be reached by others (mode {mode:04o})",
+                         "set HOLDFAST_HOME to a directory of your own" if mode & stat.S_ISVTX else f"chmod 700 {path}")

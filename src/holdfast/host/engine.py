@@ -43,6 +43,7 @@ KEEPER_SUFFIX = ".keeper"
 ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
 PATH_CHARS = 256
+TOKEN_CHARS = 64
 LAST_VIEW_S = 2.0               # after the end: for viewers that keep up to take the last output
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
@@ -87,7 +88,8 @@ class Engine:
     def _is_gone(self, record: Record) -> None:
         """It has no keeper: it ended before, or it is lost."""
         if lifecycle.running(record.state):
-            reason = "lost: the machine was restarted" if record.boot != self.boot else "lost: its keeper died"
+            reason = "lost: the machine was restarted" if record.boot != self.boot else \
+                "lost: its keeper died" if record.state != "creating" else "lost: the host died while making it"
             record.ended, record.reason, record.state = time.time(), reason, "ended"
             self._note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
@@ -129,7 +131,8 @@ class Engine:
                                                  str(label.get("cwd", "")), self.boot)
         record.state = "detached"
         record.name = str(label.get("name", record.name))
-        self._take(record, link, label)
+        probe("host.keeper.claimed")
+        self._take(record, link, label).await_return()
         self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
                                                    "output": [link.ring.start, link.ring.head]})
 
@@ -208,6 +211,10 @@ class Engine:
         finally:
             self._unreserve(name)
 
+    def made_for(self, token: str | None) -> Session | None:
+        """The session that this very request has made already: its keeper remembers, whatever became of the host that asked for it."""
+        return next((s for s in self.sessions.values() if token and s.label.get("token") == token[:TOKEN_CHARS]), None)
+
     async def named(self, name: str) -> Session | None:
         """The session of that name, also if somebody is just making it."""
         while name in self._creating:
@@ -226,7 +233,8 @@ class Engine:
         except OSError as e:
             raise Unavailable(f"cannot write {self.home.run}: {e.strerror}", "free disk space or make the directory writable") from e
         cols, rows = request["size"] or (COLS_DEFAULT, ROWS_DEFAULT)
-        label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator}
+        label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator,
+                 "token": (request.get("token") or "")[:TOKEN_CHARS]}
         if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
             label["argv"] = [argv[0][:PATH_CHARS], "..."]
         record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], self.boot, cols, rows)
@@ -351,7 +359,9 @@ class Engine:
         await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
         if not durable:
             await self.store.write(store.save(record), patient=True)
+        probe("host.end.recorded")
         session.link.send(wire.release())
+        probe("host.end.released")
         await session.dispose()
         shutil.rmtree(session.directory, ignore_errors=True)
         self.forget_old()

@@ -3,17 +3,20 @@
     python -m holdfast.host.main
 
 One host per home: an exclusive lock says so, held by the process itself, so no stale file can lie. It may be killed, stopped or
-replaced at any time; sessions do not notice. SIGTERM and SIGINT stop it, SIGHUP replaces it in place (same pid).
+replaced at any time; sessions do not notice. SIGTERM and SIGINT stop it, SIGHUP replaces it in place: same pid, and the lock is
+handed on, or a client that finds nobody for a moment would start another host in between.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 import fcntl
 import gc
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -25,11 +28,12 @@ from holdfast.host.ops import Ops
 from holdfast.host.selector import HotLoop
 from holdfast.host.server import Server
 from holdfast.host.store import Store
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 
 LOG_BYTES = 4 * 1024 * 1024
+LOCK_WAIT_S = 1.0             # for a host that is just leaving
 log = logging.getLogger("holdfast.host")
 
 
@@ -43,32 +47,54 @@ def main() -> int:
         os.environ["HOLDFAST_PROBE_KEPT"] = arm
     try:
         homes.prepare(home)
-        lock = _lock(home)
+        lock = _inherited(home) or _lock(home)
         if lock is None:
             print("another host serves this home", file=sys.stderr)
             return 3
         _logging(home)
         with asyncio.Runner(loop_factory=HotLoop) as runner:
-            return runner.run(_serve(home))
+            return runner.run(_serve(home, lock))
     except HoldfastError as e:
         print(f"holdfast host: {e.message}\n  {e.recover}", file=sys.stderr, flush=True)
         return e.exit_code
+    except OSError as e:
+        print(f"holdfast host: cannot use {home.state}: {e}\n  free disk space, make it writable, or set HOLDFAST_HOME to another directory",
+              file=sys.stderr, flush=True)
+        return Unavailable.exit_code
+
+
+def _inherited(home: Home) -> int | None:
+    """The lock of the host we were, if we replace one in place."""
+    try:
+        fd = int(os.environ.pop("HOLDFAST_LOCK", ""))
+        if not os.path.samestat(os.fstat(fd), os.stat(f"{home.run}/host.lock")):
+            return None
+        os.set_inheritable(fd, False)
+    except (ValueError, OSError):
+        return None
+    return fd
 
 
 def _lock(home: Home) -> int | None:
+    """None: another host has it. Who had to wait and was stopped meanwhile does not start after all."""
     fd = os.open(f"{home.run}/host.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    deadline = time.monotonic() + 1.0
+    deadline = time.monotonic() + LOCK_WAIT_S
+    waited = False
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
         except BlockingIOError:
+            waited = True
             if time.monotonic() > deadline:
-                os.close(fd)
-                return None
+                break
             time.sleep(0.02)
-    os.ftruncate(fd, 0)
-    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    if (waited and os.path.exists(home.stopped)) or time.monotonic() > deadline:
+        os.close(fd)
+        return None
+    with contextlib.suppress(OSError):                # for people; the lock itself needs no contents, and the disk may be full
+        os.ftruncate(fd, 0)
+        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
 
 
@@ -89,13 +115,28 @@ def _logging(home: Home) -> None:
     logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(name)s %(message)s")
 
 
-async def _serve(home: Home) -> int:
+def _descriptors() -> tuple[int, int]:
+    """As many as the machine allows: a host needs some for every session and client. Gives the limit as it was, which is what
+    programs in sessions get: more than 1024 breaks those that use select."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return soft, hard
+
+
+async def _serve(home: Home, lock: int) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception")))
     faulthandler.enable()
     stopping: asyncio.Future[str] = loop.create_future()
 
     def stop(how: str) -> None:
+        if how == "restart":
+            try:
+                config.load(home.config)
+            except HoldfastError as e:
+                log.error("not replaced: the next host could not start: %s", e.message)
+                return
         if not stopping.done():
             stopping.set_result(how)
 
@@ -104,6 +145,7 @@ async def _serve(home: Home) -> int:
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
     settings = config.settings(config.load(home.config))
     engine = Engine(home, settings, Store(home.database))
+    engine.nursery.descriptors = allowed = _descriptors()
     engine.store.start(loop)
     if engine.store.put_aside:
         log.error("the database was unreadable and is now %s; sessions are rebuilt from their keepers", engine.store.put_aside)
@@ -120,6 +162,7 @@ async def _serve(home: Home) -> int:
     gc.freeze()
     how = await stopping
     messages = {"down": "stopped by `holdfast down`; sessions keep running", "restart": "the host is being replaced"}
+    probe("host.stopping")
     server.close(how, messages[how])
     await engine.close()
     log.info("host %d: %s", os.getpid(), how)
@@ -127,6 +170,10 @@ async def _serve(home: Home) -> int:
         kept = os.environ.pop("HOLDFAST_PROBE_KEPT", None)
         if kept:
             os.environ["HOLDFAST_PROBE"] = kept
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        os.set_inheritable(lock, True)
+        os.environ["HOLDFAST_LOCK"] = str(lock)
+        probe("host.replacing")
         os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
     return 0
 

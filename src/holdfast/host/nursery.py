@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
+import resource
 import socket
 import subprocess
 import sys
@@ -19,6 +21,7 @@ from holdfast.wire import keeper as wire
 class Nursery:
     def __init__(self, run: str) -> None:
         self.run = run
+        self.descriptors: tuple[int, int] | None = None     # the limit sessions start with: the user's, not the host's own
         self._starting = asyncio.Lock()
 
     async def spawn(self, request: wire.Spawn) -> int:
@@ -65,6 +68,9 @@ class Nursery:
         process = subprocess.Popen(nursery_command(self.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    start_new_session=True, cwd=self.run)
         assert process.stdout is not None
+        if self.descriptors is not None:
+            with contextlib.suppress(OSError):
+                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self.descriptors)
         with process.stdout as out:
             line = await asyncio.get_running_loop().run_in_executor(None, out.readline)
         if line.strip() != b"ready":

@@ -25,6 +25,7 @@ from holdfast.host.viewer import Viewer
 from holdfast.model import ids
 from holdfast.model.errors import Impossible, Lost, Nested, NotFound, Refused, Unavailable, Usage
 from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_PACE_WINDOW_S, RUN_TEXT_BYTES, SCROLLBACK_LINES
+from holdfast.model.probe import probe
 from holdfast.wire import frames
 
 MACHINE = os.uname().nodename
@@ -111,10 +112,14 @@ class Ops:
             raise Usage("a size is COLSxROWS, each from 2 to 1000")
         if not all(isinstance(a, str) and a.find("\0") < 0 and _is_bytes(a) for a in (*q["argv"], q["cwd"])):
             raise Usage("arguments must be text without NUL")
+        if q["argv"] and not q["argv"][0]:
+            raise Usage("the program's name is empty")
         if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v and _is_bytes(k + v) for k, v in q["env"].items()):
             raise Usage("the environment must be NAME=VALUE without NUL")
         if q["umask"] > 0o777:
             raise Usage("a umask is at most 0777")
+        if (repeated := self.engine.made_for(q["token"])) is not None:
+            return {**self.describe(repeated), "existed": False}
         if q["existing"] and q["name"] and (existing := await self.engine.named(q["name"])) is not None:
             return {**self.describe(existing), "existed": True}
         session = await self.engine.create(q, conn.operator)
@@ -152,7 +157,10 @@ class Ops:
         return {"id": session.id, "name": session.name}
 
     async def end(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        session = self.engine.find(q["session"])
+        found = self.engine.find_any(q["session"]) if q["again"] else self.engine.find(q["session"])
+        if isinstance(found, Record):                # asked before, and the answer was lost with a host
+            return {"id": found.id, "name": found.name, "signal": "", "exit_code": found.exit_code, "reason": found.reason}
+        session = found
         by = await session.end(conn.operator)
         r = session.record
         return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
@@ -290,6 +298,7 @@ class Ops:
             os.close(bell)
         else:
             conn.answer(number, {**answer, "direct": False})
+        probe("host.attach.answered")
         await viewer.begin(q["resume"])
         return {}
 
@@ -430,11 +439,11 @@ OPS: dict[str, Op] = {
     "stats": Op(Ops.stats, {}),
     "events": Op(Ops.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}),
     "new": Op(Ops.new, {"name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
-                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None)}),
+                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None)}),
     "ls": Op(Ops.ls, {"all": Field(bool, False)}),
     "get": Op(Ops.get, {"session": _S}),
     "rename": Op(Ops.rename, {"session": _S, "name": _S}),
-    "end": Op(Ops.end, {"session": _S}),
+    "end": Op(Ops.end, {"session": _S, "again": Field(bool, False)}),
     "forget": Op(Ops.forget, {"session": _S}),
     "who": Op(Ops.who, {"session": _S}),
     "resolve": Op(Ops.resolve, {"ref": _S}),

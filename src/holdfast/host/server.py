@@ -14,8 +14,11 @@ from holdfast.host.ops import Ops
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, PeerFault, Refused, Usage
 from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES
+from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import frames, version
+
+REQUESTS_MAX = 256       # of one client at a time
 
 
 class Server:
@@ -62,6 +65,8 @@ class Server:
             number, body = frames.read_request(payload)
             if number in conn.tasks:
                 raise PeerFault(f"request number {number} is in use")
+            if len(conn.tasks) >= REQUESTS_MAX:
+                return conn.fail(number, Refused(f"{REQUESTS_MAX} requests of this client are under way", "wait for their answers"))
             conn.tasks[number] = self._loop.create_task(self._request(conn, number, body))
         elif kind == frames.SEEN:
             viewer = self.ops.viewers.get(conn)
@@ -117,6 +122,7 @@ class Server:
         number, flags, data = frames.read_input(payload)
         if len(data) > INPUT_CHUNK_BYTES or number == 0:
             raise PeerFault(f"an input of {len(data)} bytes with number {number}")
+        probe("host.input.received")
         if flags & frames.INPUT_ACK:
             conn.wants_ack = True
         try:

@@ -43,6 +43,7 @@ from holdfast.model.limits import (
     EXIT_DRAIN_S,
     OUTPUT_CHUNK_BYTES,
     PACE_WINDOW_S,
+    RECONNECT_MAX_S,
     ROWS_MAX,
     ROWS_MIN,
 )
@@ -52,6 +53,8 @@ from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
 RUNS_KEPT = 64
+EXIT_DRAIN_MAX_S = 10.0        # of a program that ended while its background jobs go on printing
+RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back after a restart of the host
 MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
 
@@ -95,6 +98,9 @@ class Session:
         self._consumed = link.welcome.consumed
         self._prompted_at = 0
         self._pace_timer: asyncio.TimerHandle | None = None
+        self._returning: asyncio.TimerHandle | None = None
+        self._returned = asyncio.Event()
+        self._returned.set()
         self._turn_timer: asyncio.TimerHandle | None = None
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
@@ -306,7 +312,19 @@ class Session:
                 viewer.pump()
         self._pressure()
 
+    def await_return(self) -> None:
+        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off."""
+        self._returned.clear()
+        self._returning = self.loop.call_later(RETURN_S, self._all_back)
+
+    def _all_back(self) -> None:
+        self._returning = None
+        self._returned.set()
+        self._report_consumed()
+
     def _report_consumed(self) -> None:
+        if self._returning is not None:
+            return
         floor = min([self.view.snapshot_at, *(v.offset for v in self.viewers if v.paces), *self._paced_by.values()])
         if floor > self._consumed:
             self._consumed = floor
@@ -520,14 +538,12 @@ class Session:
 
     async def _finish(self, status: int) -> None:
         """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
+        probe("host.exit.seen")
+        await self._returned.wait()          # who was attached when the last host died gets the end of it
         self._eof = self.loop.create_future()
         self.link.unmute()
         self._bell()
-        try:
-            async with asyncio.timeout(EXIT_DRAIN_S):
-                await self._eof
-        except TimeoutError:
-            pass
+        await self._drained(self._eof)
         code: int | None = None
         reason = "exited"
         if status != UNKNOWN_STATUS or self.link.welcome.root_pid == 0:
@@ -535,6 +551,17 @@ class Session:
             if code < 0:
                 reason, code = f"killed by {_signal_name(-code)}", 128 - code
         await self._close(code, reason, status)
+
+    async def _drained(self, eof: asyncio.Future[None]) -> None:
+        """Until the terminal is empty. A silent process that keeps it open is not waited for. But while the ring is full of what
+        viewers still take, the keeper reads nothing, and its silence means nothing."""
+        deadline, head = self.loop.time() + EXIT_DRAIN_MAX_S, -1
+        while not eof.done() and self.loop.time() < deadline:
+            full = self.ring.head - self._consumed >= self.ring.size
+            if self.ring.head == head and not full:
+                return
+            head = self.ring.head
+            await asyncio.wait({eof}, timeout=EXIT_DRAIN_S)
 
     async def _close(self, code: int | None, reason: str, status: int) -> None:
         r = self.record
@@ -565,7 +592,7 @@ class Session:
             self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))
 
     async def dispose(self) -> None:
-        for timer in (self._pace_timer, self._turn_timer):
+        for timer in (self._pace_timer, self._turn_timer, self._returning):
             if timer is not None:
                 timer.cancel()
         await self.view.close()

@@ -58,6 +58,7 @@ class View:
         self.skimmed = 0
         self._looking = 0               # who waits for an answer
         self._flood = False
+        self._every = min(SNAPSHOT_EVERY_BYTES, ring.size // 4)
         self.on_reply: Callable[[int, bytes], None] = lambda offset, data: None
         self.on_progress: Callable[[], None] = lambda: None
         self.on_gap: Callable[[int, int], None] = lambda start, end: None
@@ -187,7 +188,7 @@ class View:
             else:
                 replies = await self._loop.run_in_executor(self._pool, self.screen.feed_replies, data)
             self._fed(start, len(data), replies)
-            if self.fed - self.snapshot_at >= SNAPSHOT_EVERY_BYTES:
+            if self.fed - self.snapshot_at >= self._every:
                 await self._save()
             self.on_progress()
         self._after()

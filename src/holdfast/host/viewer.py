@@ -13,14 +13,17 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from holdfast.core.filter import ViewerFilter
+from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.letterbox import Letterbox
 from holdfast.host.frame import frame_of
 from holdfast.model.limits import (
+    COLS_MAX,
     COLS_MIN,
     KiB,
     OUTPUT_CHUNK_BYTES,
     PACE_BYTES,
     RENDER_INTERVAL_S,
+    ROWS_MAX,
     ROWS_MIN,
     SCROLLBACK_PAINTED,
     SEEN_EVERY_BYTES,
@@ -46,7 +49,7 @@ class Viewer:
         self.lagging = False
         self.pace_mark = 0
         self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
-        self.sane = cols >= COLS_MIN and rows >= ROWS_MIN
+        self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
         self.skips = 0
         self._live = False                      # a screen has been sent; output may follow
         self._painting = False
@@ -77,7 +80,7 @@ class Viewer:
         ring = self.session.ring
         if resume is not None and not self.foreign and ring.start <= resume <= ring.head:
             self._live = True
-            self._behind(resume, ViewerFilter())
+            self._behind(resume, filter_after(ring.copy(max(ring.start, resume - LOOKBACK_BYTES), resume)))
             self.pump()
             return True
         await self.refresh(frames.SCREEN_ATTACH if resume is None else frames.SCREEN_RESUME)
@@ -87,6 +90,7 @@ class Viewer:
         """A complete, correct screen; live output continues right after it."""
         if self._painting or self.closed:
             return
+        sizes = self.size, self.session.size
         self._painting = True
         self._live = False
         try:
@@ -109,6 +113,8 @@ class Viewer:
             self.lagging = self.lagging and self.tag != 0
         finally:
             self._painting = False
+        if (self.size, self.session.size) != sizes:       # changed while it was drawn, and nobody could say so
+            return await self.refresh(frames.SCREEN_RESIZE)
         self.pump()
 
     def session_resized(self) -> None:
@@ -120,7 +126,7 @@ class Viewer:
 
     def resized(self, cols: int, rows: int) -> None:
         self.size = (cols, rows)
-        self.sane = cols >= COLS_MIN and rows >= ROWS_MIN
+        self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
         if self._letterbox is not None and self.foreign:
             self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
         else:
@@ -172,7 +178,7 @@ class Viewer:
             acked = self._told_ack = self.acked
             delivered = end - self._filter.pending
             conn.send_pair(frames.output_header(begin, delivered, acked, len(data)), data)
-            probe("host.output.sent")
+            probe("host.backlog.sent")
             if not ring.intact(start):
                 continue                        # overwritten while it was sent: the next round sees it and refreshes
             self.offset = end
