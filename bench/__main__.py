@@ -147,6 +147,7 @@ def _arguments() -> argparse.ArgumentParser:
         "kills": "clients killed for survival",
         "idle_s": "how long idling is watched",
         "away_s": "seconds between the loss of a client and its return",
+        "settle_s": "seconds after the last session came: snapshots and timers of its start run out",
     }
     defaults: dict[str, Any] = asdict(Sizes())
     for name, value in defaults.items():

@@ -70,6 +70,7 @@ class Sizes:
     kills: int = 100
     idle_s: float = 10.0
     away_s: float = 2.0
+    settle_s: float = 3.0
 
 
 @dataclass

@@ -21,7 +21,6 @@ from bench.measures import ATTACH_S, Bench, Values, session
 from bench.peers import Peer
 from bench.terminal import ClientEnded, Terminal, TooLong, read_until
 
-SETTLE_S = 3.0         # after the last session came: snapshots, acknowledgements and timers of its start run out
 ALIVE_S = 0.5
 
 
@@ -41,7 +40,7 @@ def memory(peer: Peer, bench: Bench) -> Values:
             while started < step:
                 fresh.start(f"m{started}", programs.IDLE)
                 started += 1
-            time.sleep(SETTLE_S)
+            time.sleep(bench.sizes.settle_s)
             own = own_processes(fresh)
             pss.append(processes.pss_kb(own))
             held.append(processes.memfd_kb(own))
@@ -54,7 +53,7 @@ def memory(peer: Peer, bench: Bench) -> Values:
             values["memfd_kb_per_session"] = (held[-1] - held[-2]) / (steps[-1] - steps[-2])
         own = own_processes(fresh)
         values["processes"] = len(own)
-        time.sleep(SETTLE_S)
+        time.sleep(bench.sizes.settle_s)
         cpu, woken, begin = processes.cpu_ns(own), processes.wakeups(own), time.perf_counter()
         time.sleep(bench.sizes.idle_s)
         seconds = time.perf_counter() - begin

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from holdfast import __version__
-from holdfast.faces.cli.main import COMMANDS
 from tests.e2e.harness import Installation, Result, alive, eventually
 
 SESSION_KEYS = {"id", "name", "machine", "state", "liveness", "epoch", "created", "idle_s", "size", "operators", "turn", "output"}
@@ -478,24 +477,13 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
 
 # ---------------------------------------------------------------- the frame around all commands
 
-def test_every_command_has_help_with_an_example(hf: Installation) -> None:
-    for name in COMMANDS:
-        shown = hf.ok(name, "--help").out
-        assert "example" in shown and "holdfast" in shown.split("example")[1], name
-        assert hf.ok("help", name).out == shown
-    overview = hf.ok("--help").out
-    assert all(re.search(rf"^  {name} ", overview, re.M) for name in COMMANDS)
-    assert hf.ok("--version").out == f"holdfast {__version__}\n"
-
-
 def test_usage_errors_are_typed(hf: Installation) -> None:
+    """More of them in tests/faces, without a new process for each."""
     assert "did you mean attach" in the_line(hf.cli("atach"), 2)
     assert the_error(hf.cli("atach", "--json"), 2)["name"] == "usage"
-    for args in (("rename", "one"), ("wait", "s"), ("who",), ("read", "s", "--from", "x"), ("turn", "s", "grab"), ("ls", "extra")):
-        the_line(hf.cli(*args), 2)
-        the_error(hf.cli(*args, "--json"), 2)
+    the_error(hf.cli("read", "s", "--from", "x", "--json"), 2)
     empty = hf.cli()
-    assert empty.rc == 2 and "usage: holdfast" in empty.out + empty.err
+    assert empty.rc == 2 and "usage: holdfast" in empty.out
 
 
 def test_output_that_nobody_reads_is_not_an_error(hf: Installation) -> None:

@@ -115,10 +115,39 @@ class Stage:
         self.host_ended()
 
     def host_ended(self) -> int:
-        """Waits for the end of the host; how it ended."""
+        """Waits for the end of the host; how it ended (0 if another process started it, and only that one can know)."""
         pid, self.host = self.host, 0
         self.kills += 1
-        return self.forge.wait(pid)
+        if pid in self.forge.made:
+            return self.forge.wait(pid)
+        self.pump.until(lambda: not self.running(pid), f"host {pid} ends")
+        return 0
+
+    def find_host(self) -> int:
+        """The host that serves now, whoever started it."""
+        def answers() -> bool:
+            try:
+                self.host = int(self.link().request("ping")["pid"])
+            except HoldfastError:
+                self._link = None
+                return False
+            return True
+
+        self.pump.until(answers, "a host serves")
+        return self.host
+
+    def no_hosts(self) -> None:
+        """Kills every host of this home: clients that started one at the same time leave losers behind, which wait for the lock."""
+        if self.host:
+            self.kill_host()
+
+        def none_left() -> bool:
+            found = [pid for pid in members(self.path) if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")]
+            for pid in found:
+                os.kill(pid, signal.SIGKILL)
+            return not found
+
+        self.pump.until(none_left, "no host is left")
 
     def running(self, pid: int) -> bool:
         found = process.read_stat(pid)

@@ -9,8 +9,6 @@ import time
 
 import pytest
 
-from holdfast.client.link import Link
-from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import RECONNECT_MAX_S
 from holdfast.testing import workload
 from holdfast.testing.history import Fault, check_output, first_difference
@@ -88,24 +86,6 @@ def gated_flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
     return workload.flood(blocks)
 
 
-def serving(stage: Stage) -> int:
-    """The host that serves now, whoever started it."""
-    found = [0]
-
-    def answers() -> bool:
-        link = Link(stage.home, "tester", autostart=False)
-        try:
-            link.connect()
-            found[0] = int(link.welcome["pid"])
-            link.close()
-        except HoldfastError:
-            return False
-        return True
-
-    stage.pump.until(answers, "a host serves")
-    return found[0]
-
-
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> None:
     """The real client starts the next host itself, from nothing, and its terminal gets the flood as if nothing had happened."""
@@ -120,12 +100,9 @@ def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> No
     while kills < 8:
         at = begin + (kills + 1) * len(raw) // 10
         stage.pump.until(lambda at=at: len(client.data) >= at, lambda: f"output goes on: {len(client.data)} of {len(raw)}")
-        pid = serving(stage)
-        pids.add(pid)
-        os.kill(pid, signal.SIGKILL)
+        pids.add(stage.find_host())
+        stage.kill_host()
         kills += 1
-        if pid == stage.host:
-            stage.host_ended()
     stage.pump.until(lambda: not client.running, lambda: f"attach ends with the session: {len(client.data)} of {len(raw)}")
     assert client.wait() == 0
     shown = bytes(client.data)

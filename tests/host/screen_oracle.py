@@ -9,7 +9,7 @@ import re
 from functools import cache
 from typing import Any
 
-import avt
+from avt._avt import Vt
 from pyghostty.core import Terminal, ffi, init_sized, lib
 
 from holdfast.host import paint
@@ -118,6 +118,25 @@ def _place(of: Emulator) -> tuple[Any, ...]:
     return place.x, place.y, place.pending_wrap, place.origin, place.pen, place.protection, charsets
 
 
+def _keys(of: Emulator) -> list[int]:
+    flags = []
+    for _ in range(8):
+        flags.append(of.kitty_flags)
+        of.write(b"\x1b[<u")
+    return flags
+
+
+def _shape(of: Emulator) -> list[bytes]:
+    """The cursor's shape under two different defaults."""
+    shapes = []
+    for default in (0, 2):
+        of.set_default_shape(default)
+        of.take_replies()
+        of.write(b"\x1bP$q q\x1b\\")
+        shapes += of.take_replies()
+    return shapes
+
+
 def state(screen: Screen, history: int = 0) -> State:
     """Everything that shows or will show: two terminals with equal states behave alike from here on."""
     of = emulator(screen)
@@ -130,7 +149,7 @@ def state(screen: Screen, history: int = 0) -> State:
     found["rows"] = grid(of, of.history_rows, rows)
     found["flows"] = [of.flows_on(of.history_rows + y) for y in range(rows)]
     scratch = of.copy()
-    found["keys"], found["shape"] = paint._kitty_stack(scratch), paint._cursor_shape(scratch)
+    found["keys"], found["shape"] = _keys(scratch), _shape(scratch)
     scratch.write(b"\x1b8")
     found["saved"] = _place(scratch)
     primary = of
@@ -140,7 +159,7 @@ def state(screen: Screen, history: int = 0) -> State:
         primary = below
         primary.write(b"\x18\x1b[?1049l")
         found["rows below"] = grid(primary, primary.history_rows, rows)
-        found["saved below"], found["keys below"] = _place(primary), paint._kitty_stack(primary)
+        found["saved below"], found["keys below"] = _place(primary), _keys(primary)
     kept = min(history, primary.history_rows)
     found["history"] = [_as_painted(row) for row in grid(primary, primary.history_rows - kept, kept)]
     return found
@@ -169,6 +188,6 @@ def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str
 
 def second_opinion(cols: int, rows: int, data: bytes) -> tuple[list[str], tuple[int, int]]:
     """Rows and cursor as another emulator has them."""
-    terminal = avt.Vt(cols, rows)
+    terminal = Vt(cols, rows)
     terminal.feed_str(data.decode("utf-8", "replace"))
     return [line.text.rstrip(" ") for line in terminal.view()], (terminal.cursor.col, terminal.cursor.row)

@@ -8,13 +8,15 @@ import random
 import re
 import threading
 import zlib
+from hashlib import blake2b
 from pathlib import Path
 
 import pytest
+from tests.host.screen_oracle import differences, emulator, grid, second_opinion, state
 
 from holdfast.host import native, paint, screen
+from holdfast.host.emulator import Emulator
 from holdfast.host.screen import PENDING_MAX, Screen, SnapshotUnreadable
-from tests.host.screen_oracle import differences, emulator, grid, second_opinion, state
 
 ANSWERED = {
     b"\x1b[c": b"\x1b[?62;22c",
@@ -72,8 +74,26 @@ def test_a_refused_status_request_does_not_echo() -> None:
 
 
 def test_s4_a_reply_belongs_to_the_end_of_its_query_however_the_stream_is_chunked() -> None:
-    texts = [b"hello ", b"\x1b[31m", b"\r\n", "日本é".encode(), b"\x1b]2;title\x07", b"\x1b[?25l", b"\x1b(0", b"q\x1b(B"]
-    pieces = [*ANSWERED, *NOT_ANSWERED, *texts, *texts, b"\x1b[6\x076n", b"\x1bP$qm\x1b[0m", b"\x1bP$qr\x18", b"\x1b[6\x18n"]
+    texts = [
+        b"hello ",
+        b"\x1b[31m",
+        b"\r\n",
+        "日本é".encode(),
+        b"\x1b]2;title\x07",
+        b"\x1b[?25l",
+        b"\x1b(0",
+        b"q\x1b(B",
+    ]
+    pieces = [
+        *ANSWERED,
+        *NOT_ANSWERED,
+        *texts,
+        *texts,
+        b"\x1b[6\x076n",
+        b"\x1bP$qm\x1b[0m",
+        b"\x1bP$qr\x18",
+        b"\x1b[6\x18n",
+    ]
     for seed in range(150):
         choice = random.Random(seed)
         stream = b"".join(choice.choices(pieces, k=12))
@@ -89,7 +109,11 @@ def test_s4_a_reply_belongs_to_the_end_of_its_query_however_the_stream_is_chunke
 
 def test_a_reply_comes_with_the_place_just_after_its_query() -> None:
     stream = b"ab\x1b[6ncd\x1b]2;x\x07\x1b[c\r\n\x1b[6n"
-    assert Screen(20, 6).feed_replies(stream) == [(6, b"\x1b[1;3R"), (17, b"\x1b[?62;22c"), (23, b"\x1b[2;1R")]
+    assert Screen(20, 6).feed_replies(stream) == [
+        (6, b"\x1b[1;3R"),
+        (17, b"\x1b[?62;22c"),
+        (23, b"\x1b[2;1R"),
+    ]
 
 
 # -- safe cuts --------------------------------------------------------------------------------------------------------
@@ -120,7 +144,13 @@ def test_pending_counts_what_is_unfinished(data: bytes, pending: int) -> None:
     assert (whole.pending, bytewise.pending) == (pending, pending)
 
 
-STRINGS = [(b"\x1b]52;c;", b"\x07"), (b"\x1b]2;", b"\x1b\\"), (b"\x1bPq", b"\x1b\\"), (b"\x1b_G", b"\x1b\\"), (b"\x1b[", b"m")]
+STRINGS = [
+    (b"\x1b]52;c;", b"\x07"),
+    (b"\x1b]2;", b"\x1b\\"),
+    (b"\x1bPq", b"\x1b\\"),
+    (b"\x1b_G", b"\x1b\\"),
+    (b"\x1b[", b"m"),
+]
 
 
 @pytest.mark.parametrize(("opening", "end"), STRINGS)
@@ -189,7 +219,9 @@ def test_resize_reflows_and_tells_who_asked_to_be_told() -> None:
 @pytest.mark.parametrize("modes", [b"", b"\x1b[?7l", b"\x1b[?6h\x1b[41m"])
 def test_s4_a_resize_that_cuts_characters_in_two_can_still_be_saved(leave: bytes, modes: bytes) -> None:
     target = Screen(20, 6)
-    target.feed(modes + b"below\r\n" + "日".encode() * 30 + b"\x1b[?1049h" + "日".encode() * 30 + b"\x1b[3;3H" + leave)
+    target.feed(
+        modes + b"below\r\n" + "日".encode() * 30 + b"\x1b[?1049h" + "日".encode() * 30 + b"\x1b[3;3H" + leave
+    )
     target.resize(19, 6)
     assert emulator(target).encode() != b""
     assert differences(state(target, 5), state(Screen.restore(target.save()), 5)) == {}
@@ -209,7 +241,8 @@ def test_a_program_cannot_change_the_size() -> None:
 
 RICH = (
     b"".join(b"line %d\r\n" % i for i in range(40))
-    + b"\x1b]2;a title\x07\x1b[3;5r\x1b[?2004h\x1b[?1h\x1b=\x1b[1;38;2;1;2;3mpen\x1b7\x1b[2;2H\x1b[>5u\x1b[3g\x1b[4G\x1bH"
+    + b"\x1b]2;a title\x07\x1b[3;5r\x1b[?2004h\x1b[?1h\x1b=\x1b[1;38;2;1;2;3mpen\x1b7\x1b[2;2H"
+    + b"\x1b[>5u\x1b[3g\x1b[4G\x1bH"
     + "日本e\u0301".encode()
     + b"\x1b[?1049h\x1b[2J\x1b[44malternate\x1b[0m"
 )
@@ -226,7 +259,9 @@ def test_s4_both_screens_and_all_state_are_restored() -> None:
     assert differences(state(original, 50), state(restored, 50)) == {}
 
 
-def test_a_snapshot_of_another_library_build_is_restored_from_its_portable_half(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_of_another_library_build_is_restored_from_its_portable_half(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = Screen(20, 6)
     original.feed(RICH)
     blob = original.save()
@@ -237,6 +272,26 @@ def test_a_snapshot_of_another_library_build_is_restored_from_its_portable_half(
     for target in (original, restored):
         target.feed(b"\x1b[?1049l\x1b8!")
     assert differences(state(original), state(restored), ("flows",)) == {}
+
+
+def test_a_snapshot_that_is_not_complete_is_for_the_same_build_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Screen(20, 6)
+    original.feed(RICH)
+    blob = original.save(complete=False)
+    assert differences(state(original, 50), state(Screen.restore(blob), 50)) == {}
+    monkeypatch.setattr(screen, "version", lambda: "another build")
+    with pytest.raises(SnapshotUnreadable, match="another build"):
+        Screen.restore(blob)
+
+
+def test_a_screen_that_the_library_refuses_to_write_is_saved_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = Screen(20, 6)
+    original.feed(b"\x1b[31mred\r\n\x1b[?2004hpaste")
+    monkeypatch.setattr(Emulator, "_try_encode", lambda self, budget: (b"", True))
+    for complete in (True, False):
+        restored = Screen.restore(original.save(complete))
+        assert (restored.text(), restored.cursor) == (original.text(), original.cursor)
+        assert restored.modes() == original.modes()
 
 
 @pytest.mark.parametrize("where", [0, 9, 12, 30, 60, -40, -1])
@@ -259,7 +314,7 @@ def test_a_snapshot_with_a_right_checksum_and_nonsense_inside_is_a_typed_error()
     blob = Screen(20, 6).save()
     for parts in (b"", b"x" * 50, zlib.compress(b"GHOSTSNP")):
         body = blob[screen._HEAD.size : screen._HEAD.size + screen._BODY.size] + parts
-        head = screen._HEAD.pack(screen._MAGIC, screen.FORMAT, screen.blake2b(body, digest_size=16).digest())
+        head = screen._HEAD.pack(screen._MAGIC, screen.FORMAT, blake2b(body, digest_size=16).digest())
         with pytest.raises(SnapshotUnreadable):
             Screen.restore(head + body)
 
@@ -300,10 +355,33 @@ def test_s6_long_lines_stay_one_line_for_copying() -> None:
 
 def test_s6_backgrounds_without_text_are_painted() -> None:
     original, viewer = Screen(20, 6), Screen(20, 6)
-    original.feed(b"\x1b[44m\x1b[2J\x1b[0m\x1b[2;3Htext\x1b[41m\x1b[4;5H\x1b[3X\x1b[0m\x1b[5;1H\x1b[42ma\x1b[0m\x1b[5Cb")
+    original.feed(
+        b"\x1b[44m\x1b[2J\x1b[0m\x1b[2;3Htext\x1b[41m\x1b[4;5H\x1b[3X\x1b[0m\x1b[5;1H\x1b[42ma\x1b[0m\x1b[5Cb"
+    )
     viewer.feed(original.paint(0))
     assert grid(emulator(viewer), emulator(viewer).history_rows, 6) == grid(emulator(original), 0, 6)
     assert dict(grid(emulator(original), 0, 6)[0][0][1])["bg"] == 5
+
+
+def test_s6_gaps_between_coloured_texts_are_not_coloured() -> None:
+    original, viewer = Screen(20, 6), Screen(20, 6)
+    for end in (b"\x1b[0mb", b"b", "日b".encode(), b" b ", b"\x1b[1Xb"):
+        original.feed(b"\x1b[42ma \x1b[5C" + end + b"\x1b[0m\r\n")
+    viewer.feed(original.paint(0))
+    rows = grid(emulator(original), 0, 6)
+    assert grid(emulator(viewer), emulator(viewer).history_rows, 6) == rows
+    assert [dict(style).get("bg") for _, style in rows[0][:4]] == [3, 3, None, None]
+
+
+def test_s6_the_keyboard_stack_of_each_screen_is_painted() -> None:
+    original, viewer = Screen(20, 6), Screen(20, 6)
+    original.feed(b"\x1b[>1u\x1b[>9u\x1b[?1049h\x1b[>5u")
+    viewer.feed(b"\x1b[>31u" * 3 + b"\x1b[?1049h" + b"\x1b[>31u" * 3)
+    viewer.feed(original.paint(0))
+    steps = (b"", b"\x1b[<u", b"\x1b[?1049l", b"\x1b[<u", b"\x1b[<u", b"\x1b[<u")
+    assert [viewer.feed(step + b"\x1b[?u") for step in steps] == [
+        b"\x1b[?%du" % flags for flags in (5, 0, 9, 1, 0, 0)
+    ]
 
 
 def test_s6_a_character_about_to_be_repeated_is_the_last_one_written() -> None:
@@ -319,7 +397,9 @@ def test_s6_a_character_about_to_be_repeated_is_the_last_one_written() -> None:
 
 def test_s6_links_are_painted_unless_their_scheme_is_odd() -> None:
     original, viewer = Screen(40, 4), Screen(40, 4)
-    original.feed(b"see \x1b]8;;https://example/a\x1b\\here\x1b]8;;\x1b\\ and \x1b]8;;x-run:evil\x1b\\there\x1b]8;;\x1b\\.")
+    original.feed(
+        b"see \x1b]8;;https://example/a\x1b\\here\x1b]8;;\x1b\\ and \x1b]8;;x-run:evil\x1b\\there\x1b]8;;\x1b\\."
+    )
     painted = original.paint(0)
     viewer.feed(painted)
     assert viewer.text() == original.text()
@@ -375,7 +455,12 @@ def test_views() -> None:
     assert "\x1b[1m" in lines[1]
     target.feed(b"\x1b[?1049h\x1b[?1h\x1b=")
     modes = target.modes()
-    assert target.alternate and modes["alternate_screen"] and modes["application_cursor"] and modes["application_keypad"]
+    assert (
+        target.alternate
+        and modes["alternate_screen"]
+        and modes["application_cursor"]
+        and modes["application_keypad"]
+    )
 
 
 def test_a_row_is_padded_to_its_width_and_can_be_cut() -> None:
@@ -431,7 +516,9 @@ def test_screens_are_fed_in_parallel_threads() -> None:
     replies: list[bytes] = [b""] * len(screens)
 
     def work(n: int) -> None:
-        replies[n] = b"".join(screens[n].feed(data[start : start + 5000]) for start in range(0, len(data), 5000))
+        replies[n] = b"".join(
+            screens[n].feed(data[start : start + 5000]) for start in range(0, len(data), 5000)
+        )
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(len(screens))]
     for thread in threads:
@@ -454,12 +541,13 @@ def test_any_bytes_are_survived() -> None:
 
 
 def test_a_library_that_does_not_fit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "_CDEF", native._CDEF.replace("bool rectangle;", "bool rectangle; size_t more;"))
+    monkeypatch.setattr(
+        native, "_CDEF", native._CDEF.replace("bool rectangle;", "bool rectangle; size_t more;")
+    )
     with pytest.raises(native.EmulatorUnusable, match="GhosttySelection"):
         native.Native()
-    monkeypatch.setenv("PYGHOSTTY_LIB", "/nonexistent/libghostty-vt.so")
     with pytest.raises(native.EmulatorUnusable, match="cannot load"):
-        native.Native()
+        native.Native("/nonexistent/libghostty-vt.so")
 
 
 def test_a_fresh_screen_is_small() -> None:

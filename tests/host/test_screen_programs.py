@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
 from holdfast.host.screen import Screen
-from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
 COLS, ROWS = 80, 24
 CUTS = int(os.environ.get("HOLDFAST_SCREEN_CUTS", "50"))
@@ -85,7 +85,13 @@ COMMANDS = {
 def record(argv: list[str], keys: list[bytes], cwd: Path) -> bytes:
     """The output of a program on a terminal that answers its queries, driven by keys."""
     keep = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
-    env = {**keep, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "TMUX_TMPDIR": str(cwd), "HTOPRC": str(cwd / "htoprc")}
+    env = {
+        **keep,
+        "TERM": "xterm-256color",
+        "LC_ALL": "C.UTF-8",
+        "TMUX_TMPDIR": str(cwd),
+        "HTOPRC": str(cwd / "htoprc"),
+    }
     pid, master = pty.fork()
     if pid == 0:
         os.chdir(cwd)
@@ -136,8 +142,9 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 OTHER_STATE = (
     b"other\r\n" * 30
-    + b"\x1b[?1049h\x1b[3;10r\x1b[?6h\x1b[31;44mxx\x1b[?69h\x1b[5;20s\x1b(0\x0e\x1b[>5u\x1b[?1000h\x1b[?1006h\x1b[?2004h"
-    + b"\x1b[4h\x1b[?7l\x1b[?25l\x1b[3g\x1b[5 q\x1b[?1h\x1b=\x1b7\x1b]8;;http://x\x07\x1b[20h\x1b[?2026h\x1b]2;half a title"
+    + b"\x1b[?1049h\x1b[3;10r\x1b[?6h\x1b[31;44mxx\x1b[?69h\x1b[5;20s\x1b(0\x0e\x1b[>5u\x1b[?1000h\x1b[?1006h"
+    + b"\x1b[?2004h\x1b[4h\x1b[?7l\x1b[?25l\x1b[3g\x1b[5 q\x1b[?1h\x1b=\x1b7\x1b]8;;http://x\x07\x1b[20h\x1b[?2026h"
+    + b"\x1b]2;half a title"
 )
 
 

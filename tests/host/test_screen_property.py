@@ -6,13 +6,14 @@ After painting nothing is resized: terminals reflow each in their own way, so a 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
+from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
 from holdfast.host.screen import Screen
-from tests.host.screen_oracle import differences, emulator, second_opinion, state
 
 COLS, ROWS = 20, 6
 Resize = tuple[int, int]
@@ -30,26 +31,75 @@ MOVES = st.builds(
     st.integers(0, 25),
     st.sampled_from(b"ABCDEFGHdfae`"),
 )
-EDITS = st.builds(lambda n, final: b"\x1b[%d%c" % (n, final), st.integers(0, 4), st.sampled_from(b"JKXP@LMST"))
+EDITS = st.builds(
+    lambda n, final: b"\x1b[%d%c" % (n, final), st.integers(0, 4), st.sampled_from(b"JKXP@LMST")
+)
 COLOURS = st.builds(
     lambda kind, n: b"\x1b[%bm" % (kind.replace(b"N", b"%d" % n)),
-    st.sampled_from([b"0", b"0", b"1", b"7", b"4", b"4:3", b"9", b"3", b"31;44", b"48;5;N", b"38;2;N;20;30", b"48;2;1;N;3",
-                     b"58;2;9;N;9", b"27", b"49", b"53"]),
+    st.sampled_from(
+        [
+            b"0",
+            b"0",
+            b"1",
+            b"7",
+            b"4",
+            b"4:3",
+            b"9",
+            b"3",
+            b"31;44",
+            b"48;5;N",
+            b"38;2;N;20;30",
+            b"48;2;1;N;3",
+            b"58;2;9;N;9",
+            b"27",
+            b"49",
+            b"53",
+        ]
+    ),
     st.integers(0, 255),
 )
 MODES = st.builds(
     lambda mode, on: b"\x1b[%b%b" % (mode, b"h" if on else b"l"),
-    st.sampled_from([b"?1", b"?5", b"?6", b"?7", b"?25", b"?45", b"?66", b"?69", b"?1000", b"?1002", b"?1006", b"?1004",
-                     b"?2004", b"?2026", b"?12", b"4", b"20", b"?2027"]),
+    st.sampled_from(
+        [
+            b"?1",
+            b"?5",
+            b"?6",
+            b"?7",
+            b"?25",
+            b"?45",
+            b"?66",
+            b"?69",
+            b"?1000",
+            b"?1002",
+            b"?1006",
+            b"?1004",
+            b"?2004",
+            b"?2026",
+            b"?12",
+            b"4",
+            b"20",
+            b"?2027",
+        ]
+    ),
     st.booleans(),
 )
-REGIONS = st.builds(lambda n, m, final: b"\x1b[%d;%d%c" % (n, m, final), small, st.integers(0, 20), st.sampled_from(b"rs"))
-DRAWING = (b"\x1b(0lqqk\x1b(B", b"\x1b)0\x0elqk\x1b[6G\x0f", b"\x1b(0\x1b7\x1b(B", b"\x1b8xx\x1b(B\x0f", b"\x1bnab\x0f")
+REGIONS = st.builds(
+    lambda n, m, final: b"\x1b[%d;%d%c" % (n, m, final), small, st.integers(0, 20), st.sampled_from(b"rs")
+)
+DRAWING = (
+    b"\x1b(0lqqk\x1b(B",
+    b"\x1b)0\x0elqk\x1b[6G\x0f",
+    b"\x1b(0\x1b7\x1b(B",
+    b"\x1b8xx\x1b(B\x0f",
+    b"\x1bnab\x0f",
+)
 STATE = st.sampled_from(
-    [b"\x1b7", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD", b"\x1bE", b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u",
-     b"\x1b[=3;1u", b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\",
-     b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q", b"\x1b[>4;2m", b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(), b"\x1b[?1049h", b"\x1b[?1049l",
-     b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1047h\x1b[2J", b"\x1b[?1047l", b"\x1bc"]
+    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD", b"\x1bE",
+     b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u", b"\x1b[=3;1u",
+     b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\", b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q", b"\x1b[>4;2m",
+     b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(), b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1049h", b"\x1b[?1049l",
+     b"\x1b[?1047h\x1b[2J", b"\x1b[?1047l", b"\x1bc"]
 )  # fmt: skip
 USERS = st.sampled_from(  # what is the user's own unless a program sets it
     [b"\x1b]2;a t\xc3\xaftle\x07", b"\x1b]4;3;rgb:10/20/30\x1b\\", b"\x1b]104\x1b\\", b"\x1b]11;#102030\x07",
@@ -60,11 +110,15 @@ BYTES = st.one_of(TERMINALS, TERMINALS, TERMINALS, TERMINALS, TERMINALS, USERS)
 RESIZES = st.tuples(st.integers(2, 40), st.integers(2, 12))
 
 SETTINGS = settings(
-    max_examples=150, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], print_blob=True
+    max_examples=150,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
 )
 
 
-def feed(screen: Screen, ops: list[Op]) -> list[Any]:
+def feed(screen: Screen, ops: Sequence[Op]) -> list[Any]:
     replies = []
     for op in ops:
         replies.append(screen.feed(op) if isinstance(op, bytes) else screen.resize(*op))
@@ -109,7 +163,9 @@ JUNK = st.lists(TERMINALS, max_size=20).map(b"".join)
 
 @SETTINGS
 @given(st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small, JUNK)
-def test_s6_a_painted_terminal_goes_on_like_the_original(ops: list[Op], where: int, inside: int, junk: bytes) -> None:
+def test_s6_a_painted_terminal_goes_on_like_the_original(
+    ops: list[Op], where: int, inside: int, junk: bytes
+) -> None:
     before, after = cut_at(ops, where * len(ops) // 9, inside)
     screen = Screen(COLS, ROWS)
     feed(screen, before)

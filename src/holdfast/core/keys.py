@@ -80,6 +80,7 @@ def prefix_key(name: str) -> int:
 
 
 def paste(data: bytes, bracketed: bool) -> bytes:
-    """Text as one paste. Terminators inside it are removed, or the rest would be taken as typed commands."""
-    clean = data.replace(PASTE_END, b"").replace(PASTE_START, b"")
+    """Text as one paste. Terminators inside it are spelled out, or the rest would be taken as typed commands. (Removing them would
+    join what is around them: a terminator hidden in another would appear.)"""
+    clean = data.replace(PASTE_END, b"^[" + PASTE_END[1:]).replace(PASTE_START, b"^[" + PASTE_START[1:])
     return PASTE_START + clean + PASTE_END if bracketed else clean

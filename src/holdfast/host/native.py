@@ -113,8 +113,8 @@ class Link:
 class Native:
     """The loaded library: functions, constants by name, and the callbacks that all terminals share."""
 
-    def __init__(self) -> None:
-        path = _library_path()
+    def __init__(self, path: str | None = None) -> None:
+        path = path or _library_path()
         self.ffi: Any = import_module("cffi").FFI()
         self.ffi.cdef(_CDEF)
         try:
@@ -187,8 +187,6 @@ class Native:
 
 
 def _library_path() -> str:
-    if path := os.environ.get("PYGHOSTTY_LIB"):
-        return path
     spec = find_spec("pyghostty")
     if spec is None or spec.origin is None:
         raise EmulatorUnusable("pyghostty, the package that carries the terminal emulator, is not installed")
@@ -196,4 +194,7 @@ def _library_path() -> str:
     return os.path.join(os.path.dirname(spec.origin), "_lib", name)
 
 
-native = cache(Native)
+@cache
+def native() -> Native:
+    """The library of the installed pyghostty, loaded when the first terminal is made."""
+    return Native()

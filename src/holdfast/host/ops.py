@@ -143,7 +143,7 @@ class Ops:
         holder = s.turn.holder(now)
         return {
             "id": s.id, "name": s.name, "machine": MACHINE, "state": s.state,
-            "liveness": {"process": "alive" if not s.ended.done() else "ended", "host": "here", "relay": "none"},
+            "liveness": {"process": "ended" if s.ending else "alive", "host": "here", "relay": "none"},
             "epoch": s.record.epoch, "created": s.record.created, "idle_s": round(now - s.last_activity, 3),
             "size": {"cols": s.size[0], "rows": s.size[1]}, "operators": operators(s),
             "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,

@@ -1,26 +1,27 @@
 """A terminal's whole state as bytes that any xterm-compatible terminal of the same size understands.
 
-Owns the order in which state is written; it knows an `Emulator` and nothing of viewers. What a plain dump of the grid gets
-wrong, each found with a real program:
-- The primary screen lies under the alternate one and is seen when vim or less ends, so it is painted first. A copy of the
-  emulator is sent `CSI ?1049l` to look at it; that also yields the cursor which leaving will restore.
+Owns the order in which state is written; it knows an `Emulator` and nothing of viewers. What a plain dump of the grid
+gets wrong, each found with a real program:
+- The primary screen lies under the alternate one and is seen when vim or less ends, so it is painted first. A copy of
+  the emulator is sent `CSI ?1049l` to look at it; that also yields the cursor which leaving will restore.
 - The pen (SGR at the cursor) is part of the state: top switches colours between cells, and a dump taken between them
   without the pen draws the next cells wrong. So are charset, pending wrap, saved cursor, tab stops, kitty's stack.
 - Trailing blank rows are rows: without them the history stays on the screen.
-- The cell before the cursor is written last, because ncurses sends a character and then `CSI n b` (repeat it), and because
-  a combining mark that follows joins it. That is also what brings pending wrap back: a cursor move would cancel it.
+- The cell before the cursor is written last, because ncurses sends a character and then `CSI n b` (repeat it), and
+  because a combining mark that follows joins it. That also brings pending wrap back: a cursor move would cancel it.
 - A row that flows on into the next is written without a line break, so that copying a long line out of the native
-  scrollback, and reflow, go on working. The lines it needs are made first: wrapping at the bottom would scroll in lines
-  of the pen's background colour.
+  scrollback, and reflow, go on working. The lines it needs are made first: wrapping at the bottom would scroll in
+  lines of the pen's background colour.
 - Nothing is cleared that the user may want back: what stood on the terminal scrolls up, and there is no `CSI 3 J`.
   `ESC 7` comes before `CSI ?1049l`, which otherwise jumps to an old saved cursor on a terminal that is not in the
   alternate screen. 1049 is also the one way in, whatever the program used, because some terminals know no other.
+- The alternate screen is entered once even if it is not in use, to empty kitty's stack, pen and saved cursor there.
 
-What belongs to the user (title, palette, the modes of `PREFERENCES`) is set where the program set it and left alone where it
-did not. In-band size reports (2048) and visibility reports (2033) are never passed on: the host answers those.
+What belongs to the user (title, palette, the modes of `PREFERENCES`) is set where the program set it and left alone
+where it did not. In-band size reports (2048) and visibility reports (2033) are never passed on: the host answers those.
 
 Not painted: cells' protection (DECSCA), modes saved by XTSAVE, the contents that a program left behind in the alternate
-screen, images, marks (OSC 133), the working directory (OSC 7).
+screen, images, marks (OSC 133), the working directory (OSC 7), links in the history.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ import re
 from dataclasses import dataclass
 
 from holdfast.core.filter import LINK_SCHEMES
-from holdfast.host.emulator import SGR, Emulator
+from holdfast.host.emulator import Emulator
+from holdfast.host.grid import SGR
 
 KITTY_DEPTH = 8  # entries of kitty's keyboard stack that the emulator keeps
 TITLE_MAX = 1024
@@ -65,8 +67,8 @@ _LEAVE = _CAN_ST + _NO_KEYS + b"\x1b7\x1b[?1049l" + _SANE + b"\x1b[?69l\x1b[?6l\
 _LEFT = b"\x1b[?2027h\x1b[?25h\x1b[?2026l\x1b[23;2t\x1b[9999;1H\r\n"
 
 UNPAINT = _LEAVE + _LEFT
-"""Puts a terminal back in order after a session, without clearing anything; the cursor ends on a fresh line. It takes back
-a title that was put away with `CSI 22;2 t`."""
+"""Puts a terminal back in order after a session, without clearing anything; the cursor ends on a fresh line. It takes
+back a title that was put away with `CSI 22;2 t`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,8 @@ class _Place:
 def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     """Bytes that make a terminal show `scrollback` lines of history above the screen and behave as the emulator does.
 
-    With `over`, the terminal may be in any state and shows something that shall scroll up. The emulator must be at ground.
+    With `over`, the terminal may be in any state and shows something that shall scroll up. If the emulator is inside
+    an unfinished sequence, that is left out.
     """
     cols, rows = emulator.size
     scratch = emulator.copy()
@@ -136,7 +139,9 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
 
 def unpaint(emulator: Emulator) -> bytes:
     """UNPAINT, and the user's own settings back where the session had changed them."""
-    changed = [_switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default]
+    changed = [
+        _switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default
+    ]
     changed += [b"\x1b]104\x1b\\"] if emulator.palette_changes() else []
     changed += [b"\x1b]%d\x1b\\" % (100 + number) for number, _ in emulator.dynamic_colours()]
     cols, _ = emulator.size

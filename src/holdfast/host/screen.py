@@ -1,28 +1,28 @@
 """The model of one session's terminal: what a viewer would see, derived from the raw bytes.
 
-Owns: the exact offset at which a terminal query ended, what may be answered to it, the safe place to cut the stream, the
-snapshot blob, and the views of the screen. It knows no ring, no viewer, no clock. The emulator is behind `emulator.py`, the
-bytes for a viewer's terminal are composed in `paint.py`.
+Owns: the exact offset at which a terminal query ended, what may be answered to it, the safe place to cut the stream,
+the snapshot blob, and the views of the screen. It knows no ring, no viewer, no clock. The emulator is behind
+`emulator.py`, the bytes for a viewer's terminal are composed in `paint.py`.
 
 Offsets. `pending` is how many of the bytes fed last belong to an unfinished escape sequence or character. `paint()` and
-`save()` describe the screen as of (bytes fed - pending): whoever uses them goes on with the raw bytes from there. So the
-unfinished part is in neither, and a viewer's filter sees whole sequences. A string longer than PENDING_MAX (an image, an
-endless OSC) is not waited for: then `pending` is 0 and paint and blob end inside a string whose content is ignored.
-An incomplete UTF-8 character is kept here and fed with its end, because the emulator draws a substitute when one is cut.
+`save()` describe the screen as of (bytes fed - pending): whoever uses them goes on with the raw bytes from there. So
+the unfinished part is in neither, and a viewer's filter sees whole sequences. A string longer than PENDING_MAX (an
+image, an endless OSC) is not waited for: then `pending` is 0, and paint and blob end inside a string that is ignored.
+An incomplete UTF-8 character is kept here and fed with its end: the emulator draws a substitute when one is cut.
 
-Replies. The emulator answers while it reads, without saying where. Whether a sequence is answered does not depend on the
-terminal's state, so when something was answered (rare), the chunk goes once more through a blank terminal, in pieces that
-end after every sequence that could be (`_CUT`, a superset). A reply belongs to the first point outside any sequence
-after it came: the same place however the stream was chunked, so that a restarted host recognises a query it has
-answered. Cutting every chunk instead cost 40% of the speed on coloured text. Only shapes without any program-chosen text
-pass (`_SAFE`): a reply is typed into a shell. Colours, clipboard, title, termcap: no answer; programs that ask for a
-colour ask for DA1 as well and stop waiting on its answer.
+Replies. The emulator answers while it reads, without saying where. Whether a sequence is answered does not depend on
+the terminal's state, so when something was answered (rare), the chunk goes once more through a blank terminal, in
+pieces that end after every sequence that could be (`_CUT`, a superset). A reply belongs to the first point outside any
+sequence after it came: the same place however the stream was chunked, so that a restarted host recognises a query it
+has answered. Cutting every chunk instead cost 40% of the speed on coloured text. Only shapes without any program-chosen
+text pass (`_SAFE`): a reply is typed into a shell. Colours, clipboard, title, termcap: no answer; programs that ask for
+a colour ask for DA1 as well and stop waiting on its answer.
 
 DECCOLM: 132 columns on request would resize the model alone, so the size is put back.
 
-The blob holds the emulator's own snapshot (exact, only for the same library build), and beside it painted bytes, from which
-any build can restore all but the older history. Rejected: painted bytes alone (no XTSAVE, no protection, 10x slower
-for 10,000 lines); replaying the ring (the bytes that drew the screen roll off).
+The blob holds the emulator's own snapshot (exact, only for the same library build), and beside it painted bytes, from
+which any build can restore all but the older history. Rejected: painted bytes alone (no XTSAVE, no protection, 10x
+slower for 10,000 lines); replaying the ring (the bytes that drew the screen roll off).
 """
 
 from __future__ import annotations
@@ -185,9 +185,10 @@ class Screen:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def save(self, complete: bool = True) -> bytes:
-        """The whole state, as of (bytes fed - pending). Not `complete`: quicker, larger, and only for this emulator's release."""
+        """The whole state, as of (bytes fed - pending). Not `complete`: quicker, larger, for this build only."""
         with self._without_overlong() as inside:
             native = self._emulator.encode()
+            complete = complete or not native
             portable = self._paint(PORTABLE_LINES, over=False) + inside if complete else b""
         level = 1 if complete else 0
         parts = version().encode(), inside, zlib.compress(native, level), zlib.compress(portable, level)
@@ -220,7 +221,10 @@ class Screen:
                 emulator.write(inside)
             else:
                 emulator = Emulator(cols, rows, lines)
-                emulator.write(_unpack(portable))
+                painted = _unpack(portable)
+                if not painted:
+                    raise ValueError("it is for another build of the emulator, and not complete")
+                emulator.write(painted)
         except (ValueError, zlib.error) as error:
             raise SnapshotUnreadable(f"the screen snapshot makes no sense: {error}") from error
         emulator.take_replies()
@@ -230,11 +234,11 @@ class Screen:
             self._ground, self._unfinished, self._introducer = False, PENDING_MAX + 1, inside
         return self
 
-    # -- for viewers' terminals -----------------------------------------------------------------------------------------
+    # -- for viewers' terminals ---------------------------------------------------------------------------------------
 
     def paint(self, scrollback: int) -> bytes:
-        """Bytes that bring any xterm-compatible terminal of this size, in whatever state, to the state of this one as of
-        (bytes fed - pending), after up to `scrollback` lines of history. What the terminal showed scrolls up."""
+        """Bytes that bring any xterm-compatible terminal of this size, in whatever state, to the state of this one as
+        of (bytes fed - pending), after up to `scrollback` lines of history. What the terminal showed scrolls up."""
         with self._without_overlong() as inside:
             return self._paint(scrollback, over=True) + inside
 
@@ -262,7 +266,7 @@ class Screen:
 
     @property
     def flows_plainly(self) -> bool:
-        """Whether text just fills lines and scrolls: primary screen, parser at ground, no margins, no odd modes or charsets."""
+        """Whether text just fills lines and scrolls: primary screen, at ground, no margins, odd modes or charsets."""
         emulator = self._emulator
         return (
             not self.pending
@@ -356,7 +360,7 @@ def _places(data: Buffer, start: int, end: int) -> list[int]:
 
 
 _OPENERS = {b"]": b"\x1b]7718;", b"[": b"\x1b[ 0"}
-"""Sequences to be in when the rest of one is to be ignored: an OSC ends with BEL too, other strings do not."""
+"""What to be inside of while the rest of a sequence is ignored: an OSC ends with BEL too, other strings do not."""
 
 
 def _check_size(cols: int, rows: int) -> None:
@@ -384,16 +388,3 @@ def _last_escape(data: Buffer, end: int) -> int:
             return start + found
         end, block = start, block * 4
     return -1
-
-
-_SEQUENCE = re.compile(
-    rb"\x1b(?:\[[\x00-\x3f]*[\x40-\x7e]|\][^\x07\x18\x1a\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x18\x1a\x1b]*(?:\x1b\\)?"
-    rb"|[\x20-\x2f]*[\x30-\x7e])"
-)
-_CONTROL = re.compile(rb"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f]")
-
-
-def plain(data: bytes) -> str:
-    """Raw output as text: escape sequences and controls removed, lines ended by a newline. For searching, not for showing."""
-    text = _CONTROL.sub(b"", _SEQUENCE.sub(b"", data)).replace(b"\r\n", b"\n")
-    return text.decode("utf-8", "replace")

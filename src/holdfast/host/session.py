@@ -147,6 +147,11 @@ class Session:
         return self.record.state
 
     @property
+    def ending(self) -> bool:
+        """Its program has ended, though its output may still be on the way to somebody."""
+        return self._ending is not None
+
+    @property
     def size(self) -> tuple[int, int]:
         return self.record.cols, self.record.rows
 

@@ -112,16 +112,18 @@ class Store:
         finally:
             os.umask(old)
         db.set_busy_timeout(2000)
-        db.execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA locking_mode=EXCLUSIVE")
+        # The lock first: it keeps out every other connection (also a person's sqlite3, which may have the bug) only if WAL begins under it.
+        db.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
         version = _number(db.execute("PRAGMA user_version"))
         if version > SCHEMA:
             db.close()
             raise Unavailable(f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast")
-        db.execute(_CREATE)
-        db.execute(f"PRAGMA user_version={SCHEMA}")
         if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
             db.close()
             raise apsw.CorruptError(str(found[:1]))
+        db.execute(_CREATE)
+        if version != SCHEMA:
+            db.execute(f"PRAGMA user_version={SCHEMA}")
         return db
 
     # ------------------------------------------------------------ the writer
@@ -151,9 +153,12 @@ class Store:
     def _commit(self, jobs: list[_Job]) -> bool:
         """All of them in one transaction. False: nothing was done, and they are to be tried one by one."""
         try:
-            with self._db:
-                results = [job.work(self._db) for job in jobs]
+            self._db.execute("BEGIN")
+            results = [job.work(self._db) for job in jobs]
+            self._db.execute("COMMIT")
         except Exception as e:                     # whatever it was: the writer goes on, or nobody is ever answered again
+            if self._db.in_transaction:            # a full disk has ended it already
+                self._db.execute("ROLLBACK")
             if len(jobs) != 1:
                 return False
             self.failures += 1

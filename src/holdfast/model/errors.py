@@ -110,6 +110,7 @@ def from_wire(body: dict[str, Any]) -> HoldfastError:
     if cls is None:
         code = body.get("code")
         cls = next((c for c in ALL if c.exit_code == code), HoldfastError)
+    error = cls(str(body.get("message", "unknown error")), str(body.get("recover", "")))
     facts = body.get("facts")
-    return cls(str(body.get("message", "unknown error")), str(body.get("recover", "")),
-               **(facts if isinstance(facts, dict) else {}))
+    error.facts = facts if isinstance(facts, dict) else {}
+    return error

@@ -21,7 +21,7 @@ ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_CHARS = 12
 _ID = re.compile(rf"[{ALPHABET}]{{{ID_CHARS}}}\Z")
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*\Z")
-_REF = re.compile(rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z")
+_REF = re.compile(rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z", re.ASCII)
 
 
 def session_id(random_bytes: bytes) -> str:

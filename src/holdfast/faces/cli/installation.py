@@ -167,7 +167,7 @@ def doctor(args: Namespace) -> int:
 # ---------------------------------------------------------------- config
 
 def config_parser(p: ArgumentParser) -> None:
-    p.add_argument("act", choices=("show",))
+    p.add_argument("act", choices=("show",), help="print the effective configuration")
     p.add_argument("--json", action="store_true")
 
 

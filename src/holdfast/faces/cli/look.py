@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def view_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("--format", choices=("text", "ansi", "json"), default="text")
+    p.add_argument("--format", choices=("text", "ansi", "json"), default="text", help="text (default), with colours, or all that is known")
     p.add_argument("--json", action="store_true", help="same as --format json")
     p.add_argument("--history", type=int, default=0, metavar="LINES", help="that much scrollback before the screen")
 
@@ -132,7 +132,7 @@ def events(args: Namespace) -> int:
 # ---------------------------------------------------------------- resolve
 
 def resolve_parser(p: ArgumentParser) -> None:
-    p.add_argument("ref", metavar="REF")
+    p.add_argument("ref", metavar="REF", help="hf:SESSION, hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END")
     p.add_argument("--json", action="store_true")
 
 

@@ -56,6 +56,7 @@ COMMANDS: dict[str, Command] = {
     "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
 }
 TAKES_PROGRAM = ("new", "run")
+COMMON_HELP = {"json": "JSON for programs, errors included", "session": "id, unique beginning of it, or name"}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -152,6 +153,8 @@ def parser(name: str) -> ArgumentParser:
     made.add_argument("--as", dest="as_", metavar="NAME", help="act as this identity (default: $HOLDFAST_AS or your login name)")
     module = import_module(f"holdfast.faces.cli.{command.module}")
     getattr(module, f"{name}_parser")(made)
+    for action in made._actions:
+        action.help = action.help or COMMON_HELP.get(action.dest)
     return made
 
 

@@ -35,7 +35,7 @@ def did_you_mean(name: str) -> str:
 # ---------------------------------------------------------------- completion
 
 def completion_parser(p: ArgumentParser) -> None:
-    p.add_argument("shell", choices=("bash", "zsh", "fish"))
+    p.add_argument("shell", choices=("bash", "zsh", "fish"), help="the shell to print it for")
     p.epilog = ("example:\n  bash: source <(holdfast completion bash)\n  zsh:  source <(holdfast completion zsh)\n"
                 "  fish: holdfast completion fish | source")
 

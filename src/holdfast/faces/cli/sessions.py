@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- new
 
 def new_parser(p: ArgumentParser) -> None:
-    p.add_argument("name", nargs="?", metavar="NAME")
+    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, '.', '_' and '-' (default: one is made up)")
     p.add_argument("-A", dest="existing", action="store_true", help="attach if a session of that name exists")
     p.add_argument("--cwd", metavar="DIR", help="directory to start in (default: this one)")
     p.add_argument("--env", metavar="K=V", action="append", default=[], help="set a variable in the session")
@@ -170,7 +170,7 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
 
 def rename_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("name", metavar="NAME")
+    p.add_argument("name", metavar="NAME", help="the new name")
     p.add_argument("--json", action="store_true")
 
 

@@ -124,7 +124,7 @@ def wait(args: Namespace) -> int:
 
 def turn_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("act", choices=("take", "release"))
+    p.add_argument("act", choices=("take", "release"), help="take it if it is free, or give yours back")
     p.add_argument("--json", action="store_true")
 
 
