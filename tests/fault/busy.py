@@ -7,7 +7,7 @@ from pathlib import Path
 
 from holdfast.core.filter import ViewerFilter
 from holdfast.testing import workload
-from holdfast.testing.history import Fault, check_exits, check_input, check_output, check_processes
+from holdfast.testing.history import Fault, Kind, check_exits, check_input, check_output, check_processes
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import Stage
 
@@ -68,6 +68,8 @@ class Busy:
             faults += check_output(viewer.log, raw, strip=stripped, until=len(raw))
         for viewer in self.dead:
             faults += check_output(viewer.log, raw, strip=stripped)
+        if (end := stage.session(self.name)["output"]["end"]) != len(raw):
+            faults.append(Fault(Kind.INCOMPLETE, f"the session kept output up to {end} of {len(raw)}"))
         faults += check_exits({self.name: self.code}, {self.name: stage.exit_code(self.name)})
         stop.close()
         return faults

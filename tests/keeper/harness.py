@@ -70,12 +70,15 @@ class Link:
                 return packet
 
     def closed(self) -> bool:
+        self.sock.setblocking(False)
         try:
-            return self.sock.recv(1 << 17, socket.MSG_DONTWAIT) == b""
+            return self.sock.recv(1 << 17) == b""
         except BlockingIOError:
             return False
         except OSError:
             return True
+        finally:
+            self.sock.settimeout(WAIT_S)
 
     def close(self) -> None:
         self.sock.close()
