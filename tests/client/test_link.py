@@ -111,7 +111,10 @@ def test_an_answer_is_returned_and_an_error_is_raised_as_its_class(tmp_path: Pat
     with host(tmp_path, answer({"x": 1})) as link:
         assert link.request("ping") == {"x": 1}
     os.unlink(tmp_path / "run/host.sock")
-    with host(tmp_path, answer({"name": "busy", "message": "vim", "recover": "wait"}, ok=False)) as link, pytest.raises(Busy, match="vim"):
+    with (
+        host(tmp_path, answer({"name": "busy", "message": "vim", "recover": "wait"}, ok=False)) as link,
+        pytest.raises(Busy, match="vim"),
+    ):
         link.request("run")
 
 
@@ -146,18 +149,33 @@ def test_s4_a_repeated_run_goes_on_where_the_output_had_come_to(tmp_path: Path) 
         peer.welcome()
         number, body = peer.request()
         asked.append(body)
-        peer.sock.sendall(frames.data_header(number, 100, 103, 3) + b"abc" + frames.data_header(number + 9, 0, 9, 1) + b"?")
+        peer.sock.sendall(
+            frames.data_header(number, 100, 103, 3) + b"abc" + frames.data_header(number + 9, 0, 9, 1) + b"?"
+        )
 
     def second(peer: Peer) -> None:
         peer.welcome()
         number, body = peer.request()
         asked.append(body)
-        peer.sock.sendall(frames.data_header(number, 103, 105, 2) + b"de" + frames.gap(number, 105, 200) + frames.reply(number, {"exit_code": 0}))
+        peer.sock.sendall(
+            frames.data_header(number, 103, 105, 2)
+            + b"de"
+            + frames.gap(number, 105, 200)
+            + frames.reply(number, {"exit_code": 0})
+        )
 
     got: list[bytes] = []
     gaps: list[tuple[int, int]] = []
     with host(tmp_path, first, second) as link:
-        link.request("run", wait_s=5, on_data=lambda a, b, d: got.append(d), on_gap=lambda a, b: gaps.append((a, b)), session="s", seq=1, resume=None)
+        link.request(
+            "run",
+            wait_s=5,
+            on_data=lambda a, b, d: got.append(d),
+            on_gap=lambda a, b: gaps.append((a, b)),
+            session="s",
+            seq=1,
+            resume=None,
+        )
     assert b"".join(got) == b"abcde" and gaps == [(105, 200)]
     assert [a["resume"] for a in asked] == [None, 103] and {a["seq"] for a in asked} == {1}
 
@@ -202,8 +220,19 @@ def test_a_farewell_says_why(tmp_path: Path, reason: str, error: type[Exception]
         link.request("ls")
 
 
-@pytest.mark.parametrize("noise", [b"\0" * 20, b"HTTP/1.1 400 Bad Request\r\n\r\n", frames.frame(frames.REPLY, b""), frames.frame(frames.REPLY, b"\1\0\0\0\1{"),
-                                   frames.frame(frames.BYE, b"[]"), frames.frame(frames.EVENT, b"x"), frames.frame(frames.INPUT, b"")], ids=lambda b: repr(b[:10]))
+@pytest.mark.parametrize(
+    "noise",
+    [
+        b"\0" * 20,
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        frames.frame(frames.REPLY, b""),
+        frames.frame(frames.REPLY, b"\1\0\0\0\1{"),
+        frames.frame(frames.BYE, b"[]"),
+        frames.frame(frames.EVENT, b"x"),
+        frames.frame(frames.INPUT, b""),
+    ],
+    ids=lambda b: repr(b[:10]),
+)
 def test_a_host_that_talks_nonsense_is_a_peer_fault(tmp_path: Path, noise: bytes) -> None:
     def play(peer: Peer) -> None:
         peer.welcome()

@@ -18,14 +18,22 @@ from holdfast.home import Home
 from holdfast.model.errors import Impossible, Unavailable, Usage
 
 SOURCE = Path(terminal.__file__).parents[2]
-LEAVE = ("import sys; from holdfast.client.terminal import UserTerminal; t = UserTerminal(); t.enter(); t.write(b'IN'); "
-         "sys.stdin.buffer.raw.read(1); t.leave(); t.leave()")
+LEAVE = (
+    "import sys; from holdfast.client.terminal import UserTerminal; t = UserTerminal(); t.enter(); t.write(b'IN'); "
+    "sys.stdin.buffer.raw.read(1); t.leave(); t.leave()"
+)
 
 
 def spawn(script: str, *args: str) -> tuple[int, int, subprocess.Popen[bytes]]:
     master, slave = os.openpty()
-    process = subprocess.Popen([sys.executable, "-c", script, *args], stdin=slave, stdout=slave, stderr=slave, start_new_session=True,
-                               env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]})
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *args],
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+        start_new_session=True,
+        env={"PYTHONPATH": str(SOURCE), "PATH": os.environ["PATH"]},
+    )
     return master, slave, process
 
 
@@ -51,8 +59,10 @@ def test_leaving_restores_what_entering_changed() -> None:
 
 
 def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
-    script = ("from holdfast.client.terminal import UserTerminal\n"
-              "t = UserTerminal(); t.enter()\nwhile t.pending is None: t.write(b'x' * 4096)\nt.leave()")
+    script = (
+        "from holdfast.client.terminal import UserTerminal\n"
+        "t = UserTerminal(); t.enter()\nwhile t.pending is None: t.write(b'x' * 4096)\nt.leave()"
+    )
     master, slave, process = spawn(script)
     before = termios.tcgetattr(slave)
     begun = time.monotonic()
@@ -64,8 +74,12 @@ def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
 
 
 def test_attach_needs_a_terminal_on_both_sides() -> None:
-    done = subprocess.run([sys.executable, "-c", "from holdfast.client.terminal import UserTerminal; UserTerminal()"], stdin=subprocess.DEVNULL, capture_output=True,
-                          env={"PYTHONPATH": str(SOURCE)})
+    done = subprocess.run(
+        [sys.executable, "-c", "from holdfast.client.terminal import UserTerminal; UserTerminal()"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        env={"PYTHONPATH": str(SOURCE)},
+    )
     assert b"attach needs a terminal" in done.stderr
 
 
@@ -92,7 +106,7 @@ def test_overlays_fit_and_cannot_act(size: tuple[int, int]) -> None:
     for draw in (lambda o: o.help("name\x1b]0;x\x07", "id"), lambda o: o.choose(SESSIONS, "id3")):
         sheet = Sheet(*size)
         overlay = Overlay(sheet, "C-\\")
-        draw(overlay)                                     # type: ignore[no-untyped-call]
+        draw(overlay)  # type: ignore[no-untyped-call]
         assert overlay.covering
         text = sheet.drawn.partition(b"\x1b[H")[2].rpartition(b"\x1b[?2026l")[0]
         lines = text.split(b"\r\n")
@@ -113,11 +127,19 @@ def test_a_notice_leaves_the_cursor_and_is_not_drawn_where_it_cannot_be() -> Non
     assert busy.drawn == b"", "a notice in the middle of somebody's escape sequence"
 
 
-@pytest.mark.parametrize(("said", "code", "error", "message", "recover"), [
-    (b"holdfast host: bad config\n  repair it\n", 2, Usage, "bad config", "repair it"), (b"holdfast host: not private\n  chmod\n", 7, Impossible, "not private", "chmod"),
-    (b"warning\nholdfast host: full\n  free space\n", 5, Unavailable, "full", "free space"), (b"Traceback\n  x\nImportError: no x\n", 1, Unavailable, "ImportError: no x", "host.log"),
-    (b"", -9, Unavailable, "ended with -9", "host.log")])
-def test_what_a_host_said_before_it_died_is_the_clients_error(said: bytes, code: int, error: type[Exception], message: str, recover: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "code", "error", "message", "recover"),
+    [
+        (b"holdfast host: bad config\n  repair it\n", 2, Usage, "bad config", "repair it"),
+        (b"holdfast host: not private\n  chmod\n", 7, Impossible, "not private", "chmod"),
+        (b"warning\nholdfast host: full\n  free space\n", 5, Unavailable, "full", "free space"),
+        (b"Traceback\n  x\nImportError: no x\n", 1, Unavailable, "ImportError: no x", "host.log"),
+        (b"", -9, Unavailable, "ended with -9", "host.log"),
+    ],
+)
+def test_what_a_host_said_before_it_died_is_the_clients_error(
+    said: bytes, code: int, error: type[Exception], message: str, recover: str
+) -> None:
     r, w = os.pipe()
     os.write(w, said)
     os.close(w)
@@ -128,7 +150,7 @@ def test_what_a_host_said_before_it_died_is_the_clients_error(said: bytes, code:
 
 def test_the_marker_of_a_stopped_host(tmp_path: Path) -> None:
     home = Home(str(tmp_path), "", True)
-    start.mark_stopped(home, True)                # no directory: nothing to mark, and no error
+    start.mark_stopped(home, True)  # no directory: nothing to mark, and no error
     assert not start.is_stopped(home)
     os.mkdir(home.run)
     start.mark_stopped(home, True)

@@ -38,7 +38,14 @@ def test_s9_every_state_can_be_reached_and_every_running_one_can_end() -> None:
 
 
 def test_running_is_exactly_what_may_have_processes() -> None:
-    assert {s for s in session.STATES if session.running(s)} == {"creating", "live", "detached", "halted", "fenced", "restoring"}
+    assert {s for s in session.STATES if session.running(s)} == {
+        "creating",
+        "live",
+        "detached",
+        "halted",
+        "fenced",
+        "restoring",
+    }
 
 
 def test_unknown_states_and_events_are_refused() -> None:
@@ -49,4 +56,6 @@ def test_unknown_states_and_events_are_refused() -> None:
 
 def test_the_diagram_draws_every_step() -> None:
     drawn = session.diagram()
-    assert all(f"{state} --> {after}: {event}" in drawn for state, row in session.TABLE.items() for event, after in row.items())
+    assert all(
+        f"{state} --> {after}: {event}" in drawn for state, row in session.TABLE.items() for event, after in row.items()
+    )

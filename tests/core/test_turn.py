@@ -58,7 +58,7 @@ def test_taking_is_unilateral_and_says_from_whom() -> None:
     assert turn.take("bob", 1) == [Taken("bob", "ann")]
     assert turn.write("ann", 2) == [Denied("bob", 1, 1)]
     assert turn.take("bob", 3) == []
-    turn.end_long(4)                      # the act of the displaced holder ends: nothing of bob's changes
+    turn.end_long(4)  # the act of the displaced holder ends: nothing of bob's changes
     assert turn.holder(12.9) == "bob"
 
 

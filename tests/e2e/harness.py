@@ -1,8 +1,9 @@
 """A throwaway installation driven as a person and a script drive it: the real command line, real PTYs, real processes.
 
-Every test module has a home of its own. At the end all of its sessions are ended, its host is stopped and its nursery asked
-to go; then the kernel is asked whether any process still carries that home in its environment. One that does is a defect of
-the product (or of the test) and fails the module; it is named by pid, and ended so that it does not disturb others.
+Every test module has a home of its own. At the end all of its sessions are ended, its host is stopped and its
+nursery asked to go; then the kernel is asked whether any process still carries that home in its environment. One that
+does is a defect of the product (or of the test) and fails the module; it is named by pid, and ended so that it does not
+disturb others.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ import avt
 from holdfast.faces.cli.main import main as command_line
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-DEADLINE_S = 30.0            # a busy machine is slow; a test that needs this long fails anyway
+DEADLINE_S = 30.0  # a busy machine is slow; a test that needs this long fails anyway
 POLL_S = 0.01
 T = TypeVar("T")
 
@@ -87,9 +88,16 @@ class Installation:
         (self.user / ".zshrc").write_text("PS1='$ '\n")
         if config:
             self.configure(config)
-        self.env = {"PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8",
-                    "HOME": str(self.user), "SHELL": "/bin/bash", "TERM": "xterm-256color", "USER": "tester",
-                    "PYTHONPATH": str(SOURCE), "HOLDFAST_HOME": str(self.home)}
+        self.env = {
+            "PATH": f"{Path(sys.executable).parent}:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LANG": "C.UTF-8",
+            "HOME": str(self.user),
+            "SHELL": "/bin/bash",
+            "TERM": "xterm-256color",
+            "USER": "tester",
+            "PYTHONPATH": str(SOURCE),
+            "HOLDFAST_HOME": str(self.home),
+        }
         self.terminals: list[Terminal] = []
         self.background: list[subprocess.Popen[bytes]] = []
 
@@ -102,11 +110,23 @@ class Installation:
     def argv(self, args: tuple[str | bytes, ...]) -> list[str | bytes]:
         return [sys.executable, "-m", "holdfast", *args]
 
-    def cli(self, *args: str | bytes, stdin: bytes = b"", env: dict[str, str] | None = None, cwd: str | Path | None = None,
-            timeout: float = 60) -> Result:
+    def cli(
+        self,
+        *args: str | bytes,
+        stdin: bytes = b"",
+        env: dict[str, str] | None = None,
+        cwd: str | Path | None = None,
+        timeout: float = 60,
+    ) -> Result:
         """Runs the command line to its end."""
-        done = subprocess.run(self.argv(args), input=stdin, capture_output=True, env={**self.env, **(env or {})},
-                              cwd=cwd or self.user, timeout=timeout)
+        done = subprocess.run(
+            self.argv(args),
+            input=stdin,
+            capture_output=True,
+            env={**self.env, **(env or {})},
+            cwd=cwd or self.user,
+            timeout=timeout,
+        )
         return Result(done.returncode, done.stdout, done.stderr.decode("utf-8", "replace"))
 
     def ok(self, *args: str | bytes, **how: Any) -> Result:
@@ -114,11 +134,22 @@ class Installation:
         assert result.rc == 0, (args, result)
         return result
 
-    def start(self, *args: str | bytes, env: dict[str, str] | None = None, stdin: int = subprocess.DEVNULL,
-              stdout: int = subprocess.PIPE) -> subprocess.Popen[bytes]:
+    def start(
+        self,
+        *args: str | bytes,
+        env: dict[str, str] | None = None,
+        stdin: int = subprocess.DEVNULL,
+        stdout: int = subprocess.PIPE,
+    ) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test; ended with the installation."""
-        process = subprocess.Popen(self.argv(args), stdin=stdin, stdout=stdout, stderr=subprocess.PIPE,
-                                   env={**self.env, **(env or {})}, cwd=self.user)
+        process = subprocess.Popen(
+            self.argv(args),
+            stdin=stdin,
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            env={**self.env, **(env or {})},
+            cwd=self.user,
+        )
         self.background.append(process)
         return process
 
@@ -138,11 +169,15 @@ class Installation:
     # ------------------------------------------------------------ what tests need around what they test
 
     def quick(self, *args: str, env: dict[str, str] | None = None) -> str:
-        """A command that must succeed, inside this process: a tenth of the time of a new interpreter. For commands that are not
-        under test at that moment, and print text only."""
+        """A command that must succeed, inside this process: a tenth of the time of a new interpreter. For commands that
+        are not under test at that moment, and print text only."""
         out, err = io.StringIO(), io.StringIO()
-        with mock.patch.dict(os.environ, {**self.env, **(env or {})}, clear=True), contextlib.chdir(self.user), \
-                contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        with (
+            mock.patch.dict(os.environ, {**self.env, **(env or {})}, clear=True),
+            contextlib.chdir(self.user),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+        ):
             code = command_line(list(args))
         assert code == 0, (args, code, out.getvalue(), err.getvalue())
         return out.getvalue()
@@ -193,8 +228,17 @@ class Installation:
         found = {}
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") and alive(int(entry)):
-                    found[int(entry)] = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+                if (
+                    entry.isdigit()
+                    and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                    and alive(int(entry))
+                ):
+                    found[int(entry)] = (
+                        Path(f"/proc/{entry}/cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode("utf-8", "replace")[:200]
+                    )
         return found
 
     def close(self) -> None:
@@ -258,18 +302,28 @@ def socket_owner(path: Path) -> int | None:
 
 
 class Terminal:
-    """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte they would get."""
+    """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte of it."""
 
-    def __init__(self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]) -> None:
+    def __init__(
+        self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]
+    ) -> None:
         self.master, self.slave = os.openpty()
         self.output = bytearray()
-        self._vt = avt.Vt(*size)
+        self._vt = avt.Vt(*size)  # type: ignore[attr-defined]
         self._pending = b""
         self.resize(*size)
         self.before = termios.tcgetattr(self.slave)
         slave = self.slave
-        self.process = subprocess.Popen(argv, stdin=slave, stdout=slave, stderr=slave, env=env, cwd=cwd, start_new_session=True,
-                                        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+        self.process = subprocess.Popen(
+            argv,
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
         os.set_blocking(self.master, False)
 
     # ------------------------------------------------------------ in
@@ -279,7 +333,7 @@ class Terminal:
         end = time.monotonic() + DEADLINE_S
         while left:
             try:
-                left = left[os.write(self.master, left):]
+                left = left[os.write(self.master, left) :]
             except BlockingIOError:
                 assert time.monotonic() < end, "the program does not read"
                 self.drain(POLL_S)
@@ -319,13 +373,16 @@ class Terminal:
                 pass
             if found := check():
                 return found
-            assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
+            assert time.monotonic() < end, (
+                f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
+            )
             self.drain(POLL_S)
 
     def expect(self, pattern: bytes | str, since: int = 0) -> int:
         """Waits for a regular expression in the output after `since`; gives the offset after it."""
         compiled = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
         found = self.until(lambda: compiled.search(self.output, since), f"{pattern!r}")
+        assert found is not None
         return found.end()
 
     def see(self, text: str) -> None:

@@ -1,9 +1,9 @@
 """What runs inside a session under test: raw mode, exact bytes.
 
-    inside.py record FILE COUNT     takes COUNT bytes as they come and keeps them in FILE
-    inside.py emit FILE             waits for a key, then writes FILE's bytes between BEGIN and END
-    inside.py modes                 sets every mode that a full-screen program may set, then waits for a key
-    inside.py sizes FILE            appends each size of the terminal to FILE
+inside.py record FILE COUNT     takes COUNT bytes as they come and keeps them in FILE
+inside.py emit FILE             waits for a key, then writes FILE's bytes between BEGIN and END
+inside.py modes                 sets every mode that a full-screen program may set, then waits for a key
+inside.py sizes FILE            appends each size of the terminal to FILE
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ import select
 import signal
 import sys
 import tty
+from collections.abc import Callable
 
 
 def put(data: bytes) -> None:
     while data:
-        data = data[os.write(1, data):]
+        data = data[os.write(1, data) :]
 
 
 def record(path: str, count: str) -> None:
@@ -44,7 +45,9 @@ def emit(path: str) -> None:
 
 def modes() -> None:
     tty.setraw(0)
-    put(b"\x1b[?1049h\x1b[?1000h\x1b[?1002h\x1b[?1006h\x1b[?1004h\x1b[?2004h\x1b[?1h\x1b=\x1b[?25l\x1b[2;10r\x1b[31mREADY")
+    put(
+        b"\x1b[?1049h\x1b[?1000h\x1b[?1002h\x1b[?1006h\x1b[?1004h\x1b[?2004h\x1b[?1h\x1b=\x1b[?25l\x1b[2;10r\x1b[31mREADY"
+    )
     os.read(0, 1)
 
 
@@ -61,5 +64,7 @@ def sizes(path: str) -> None:
                 os.read(wake_r, 100)
 
 
+ACTS: dict[str, Callable[..., None]] = {"record": record, "emit": emit, "modes": modes, "sizes": sizes}
+
 if __name__ == "__main__":
-    {"record": record, "emit": emit, "modes": modes, "sizes": sizes}[sys.argv[1]](*sys.argv[2:])
+    ACTS[sys.argv[1]](*sys.argv[2:])

@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.harness import Installation, Terminal, alive, eventually, installation, state_of
 
 INSIDE = str(Path(__file__).with_name("inside.py"))
 PREFIX = b"\x1c"
 EVERY_BYTE = bytes(range(256))
-MODES_LEFT_ON = {b"25", b"7"}        # the cursor shows and lines wrap: what a terminal is like
+MODES_LEFT_ON = {b"25", b"7"}  # the cursor shows and lines wrap: what a terminal is like
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +34,21 @@ def modes_on(output: bytes | bytearray) -> set[bytes]:
     return on
 
 
-def attached(hf: Installation, name: str, *args: str, size: tuple[int, int] = (80, 24), see: str = "$", env: dict[str, str] | None = None) -> Terminal:
+def attached(
+    hf: Installation,
+    name: str,
+    *args: str,
+    size: tuple[int, int] = (80, 24),
+    see: str = "$",
+    env: dict[str, str] | None = None,
+) -> Terminal:
     terminal = hf.attach(name, *args, size=size, env=env)
     terminal.see(see)
     return terminal
 
 
 # ---------------------------------------------------------------- bytes
+
 
 def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
@@ -84,11 +91,14 @@ def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
 
 # ---------------------------------------------------------------- every way out
 
+
 @pytest.mark.parametrize("way", ["detach", "end", "TERM", "HUP", "INT", "QUIT", "down"])
 def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way: str) -> None:
     hf.new("modes", "--", sys.executable, INSIDE, "modes")
     terminal = attached(hf, "modes", see="READY")
-    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(terminal.output)
+    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(
+        terminal.output
+    )
     assert not terminal.restored
     if way == "detach":
         terminal.send(PREFIX + b"d")
@@ -105,7 +115,11 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
     assert tail, "the alternate screen was not left"
     for reset in (b"\x1b[r", b"\x1b[0m", b"\x1b>", b"\x1b[23;0t"):
         assert reset in tail, reset
-    words = {"detach": b"detached from modes; it keeps running", "end": b"modes ended (exit code 0)", "down": b"the host was stopped"}
+    words = {
+        "detach": b"detached from modes; it keeps running",
+        "end": b"modes ended (exit code 0)",
+        "down": b"the host was stopped",
+    }
     assert words.get(way, b"detached from modes; it keeps running") in tail
     assert code == {"detach": 0, "end": 0, "down": 5}.get(way) or code == 128 + getattr(signal, f"SIG{way}", 0)
     if way == "down":
@@ -151,6 +165,7 @@ def test_suspending_gives_the_terminal_back_and_fg_takes_it_again(hf: Installati
 
 # ---------------------------------------------------------------- what it says
 
+
 def test_status_lines_say_what_happens_and_can_be_turned_off(fresh: Installation) -> None:
     fresh.ready("status")
     terminal = attached(fresh, "status")
@@ -193,7 +208,9 @@ def test_help_covers_the_screen_and_any_key_returns(hf: Installation) -> None:
     assert not any("Any key" in r for r in terminal.rows())
     terminal.send("echo $((40+2))\r")
     terminal.see("42")
-    assert "q" not in "".join(r for r in terminal.rows() if "echo $" in r).replace("echo", ""), "the key that closed help was typed"
+    assert "q" not in "".join(r for r in terminal.rows() if "echo $" in r).replace("echo", ""), (
+        "the key that closed help was typed"
+    )
     terminal.leave()
     hf.end("help")
 
@@ -210,6 +227,7 @@ def test_an_unknown_command_key_is_told_and_not_typed(hf: Installation) -> None:
 
 
 # ---------------------------------------------------------------- sessions
+
 
 def test_switching_between_sessions(hf: Installation) -> None:
     for name in ("sw1", "sw2"):
@@ -305,6 +323,7 @@ def test_up_on_a_terminal_makes_a_first_session(fresh: Installation) -> None:
 
 # ---------------------------------------------------------------- nesting
 
+
 def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     hf.ready("outer")
     hf.ready("second")
@@ -316,19 +335,20 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     terminal.send(f"clear; env -u HOLDFAST_SESSION setsid -w {program} outer; echo rc=$?\r")
     terminal.see("rc=4")
     at = len(terminal.output)
-    terminal.send(f"clear; {program} second\r")              # another one may be shown
+    terminal.send(f"clear; {program} second\r")  # another one may be shown
     terminal.expect(r"attached;", at)
     terminal.see("$")
     eventually(lambda: hf.get("second")["operators"], "the second attachment")
     terminal.send(f"clear; {program} outer; echo rc''=$?\r")  # through that one it would be itself again
     terminal.see("rc=4")
-    terminal.send(PREFIX + PREFIX + b"d")                    # leaves the inner one: the outer takes one prefix
+    terminal.send(PREFIX + PREFIX + b"d")  # leaves the inner one: the outer takes one prefix
     terminal.until(lambda: b"detached from second" in terminal.output, "leaving the second")
     assert terminal.leave() == 0
     hf.end("outer", "second")
 
 
 # ---------------------------------------------------------------- agent socket
+
 
 def test_the_agent_socket_inside_follows_the_newest_client(hf: Installation, tmp_path: Path) -> None:
     agents = []
@@ -352,6 +372,7 @@ def test_the_agent_socket_inside_follows_the_newest_client(hf: Installation, tmp
 
 
 # ---------------------------------------------------------------- observing, turns, sizes
+
 
 def test_an_observer_cannot_type(hf: Installation, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
@@ -435,6 +456,7 @@ def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation
 
 # ---------------------------------------------------------------- the host comes and goes
 
+
 def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(hf: Installation, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
     hf.new("again", "--", sys.executable, INSIDE, "record", str(taken), "600")
@@ -448,7 +470,7 @@ def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(hf: Installation, t
             sent += key
             if n == 9:
                 os.kill(old, signal.SIGKILL)
-        eventually(lambda sent=sent: taken.read_bytes() == sent, "every key, once")        # type: ignore[misc]
+        eventually(lambda sent=sent: taken.read_bytes() == sent, "every key, once")  # type: ignore[misc]
         assert hf.host_pid != old
     terminal.send(b"." * (600 - len(sent)))
     terminal.see("DONE")

@@ -1,4 +1,4 @@
-"""What a client may do wrong: each gets a typed answer or is shown the door, and the host goes on as if nothing had been."""
+"""What a client may do wrong: each gets a typed answer or is shown the door, and the host goes on undisturbed."""
 
 from __future__ import annotations
 
@@ -13,14 +13,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.test_commands import the_error
 
 from holdfast.host.ops import OPS
 from holdfast.model.limits import CLIENTS_MAX, FRAME_BYTES, HELLO_WAIT_S, INPUT_CHUNK_BYTES, REQUEST_BYTES
 from holdfast.wire import frames
-from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.test_commands import the_error
 
-HELLO: dict[str, Any] = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": 77, "operator": "tester", "modality": "test"}
+HELLO: dict[str, Any] = {
+    "version": frames.VERSION,
+    "lowest": frames.LOWEST,
+    "client": 77,
+    "operator": "tester",
+    "modality": "test",
+}
 
 
 class Raw:
@@ -101,25 +107,68 @@ def unharmed(hf: Installation) -> Iterator[None]:
 
 # ---------------------------------------------------------------- frames
 
-@pytest.mark.parametrize("garbage", [
-    b"GET / HTTP/1.1\r\n\r\n", b"\0" * 100, b"\xff" * 100, os.urandom(4096), frames.frame(0x7F, b""), frames.frame(frames.REPLY, b"x" * 10),
-    struct.pack("<IB", REQUEST_BYTES + 1, frames.HELLO), struct.pack("<IB", 0xFFFFFFFF, frames.INPUT),
-    frames.frame(frames.HELLO, b""), frames.frame(frames.HELLO, b"{"), frames.frame(frames.HELLO, b"[]"), frames.frame(frames.HELLO, b"\xff\xfe"),
-    frames.frame(frames.HELLO, b"[" * 100_000), frames.frame(frames.HELLO, b"1" * 10_000), frames.frame(frames.HELLO, b'{"version": NaN}'),
-    frames.request(1, {"op": "ping"}), frames.input_(1, b"x"), frames.resize(1, 80, 24), frames.cancel(1),
-], ids=lambda b: repr(b[:12]))
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\0" * 100,
+        b"\xff" * 100,
+        os.urandom(4096),
+        frames.frame(0x7F, b""),
+        frames.frame(frames.REPLY, b"x" * 10),
+        struct.pack("<IB", REQUEST_BYTES + 1, frames.HELLO),
+        struct.pack("<IB", 0xFFFFFFFF, frames.INPUT),
+        frames.frame(frames.HELLO, b""),
+        frames.frame(frames.HELLO, b"{"),
+        frames.frame(frames.HELLO, b"[]"),
+        frames.frame(frames.HELLO, b"\xff\xfe"),
+        frames.frame(frames.HELLO, b"[" * 100_000),
+        frames.frame(frames.HELLO, b"1" * 10_000),
+        frames.frame(frames.HELLO, b'{"version": NaN}'),
+        frames.request(1, {"op": "ping"}),
+        frames.input_(1, b"x"),
+        frames.resize(1, 80, 24),
+        frames.cancel(1),
+    ],
+    ids=lambda b: repr(b[:12]),
+)
 def test_before_the_introduction_nothing_but_an_introduction(hf: Installation, garbage: bytes) -> None:
     raw = Raw(hf, hello=False).send(garbage)
     last = raw.farewell()
     assert last is not None and last["reason"] in ("protocol", "version") and last["message"]
 
 
-@pytest.mark.parametrize("change", [
-    {"version": 0, "lowest": 0}, {"version": 99, "lowest": 99}, {"version": "1"}, {"version": None}, {"version": True, "lowest": True}, {"lowest": 2},
-    {"client": 0}, {"client": 1}, {"client": -1}, {"client": 1 << 64}, {"client": "x"}, {"client": None}, {"client": 1.5}, {"client": True},
-    {"operator": ""}, {"operator": "a b"}, {"operator": 7}, {"operator": "x" * 65}, {"operator": "\x1b[31m"}, {"operator": "é"}, {"operator": "-x"},
-    {"modality": None}, {"modality": ""}, {"modality": ["cli"]},
-], ids=lambda c: json.dumps(c))
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"version": 0, "lowest": 0},
+        {"version": 99, "lowest": 99},
+        {"version": "1"},
+        {"version": None},
+        {"version": True, "lowest": True},
+        {"lowest": 2},
+        {"client": 0},
+        {"client": 1},
+        {"client": -1},
+        {"client": 1 << 64},
+        {"client": "x"},
+        {"client": None},
+        {"client": 1.5},
+        {"client": True},
+        {"operator": ""},
+        {"operator": "a b"},
+        {"operator": 7},
+        {"operator": "x" * 65},
+        {"operator": "\x1b[31m"},
+        {"operator": "é"},
+        {"operator": "-x"},
+        {"modality": None},
+        {"modality": ""},
+        {"modality": ["cli"]},
+    ],
+    ids=lambda c: json.dumps(c),
+)
 def test_an_introduction_that_is_wrong_is_refused_with_the_reason(hf: Installation, change: dict[str, Any]) -> None:
     last = Raw(hf, hello=False).send(frames.pack_json(frames.HELLO, {**HELLO, **change})).farewell()
     assert last is not None and last["reason"] in ("protocol", "version")
@@ -135,12 +184,24 @@ def test_a_newer_client_that_still_speaks_ours_is_welcome(hf: Installation) -> N
     raw.close()
 
 
-@pytest.mark.parametrize("garbage", [
-    frames.pack_json(frames.HELLO, HELLO), frames.frame(frames.REQUEST, b""), frames.frame(frames.REQUEST, b"\1\0\0"),
-    frames.frame(frames.REQUEST, b"\1\0\0\0"), frames.frame(frames.REQUEST, b"\1\0\0\0[]"), frames.frame(frames.REQUEST, b"\1\0\0\0{\"op\":"),
-    frames.frame(frames.RESIZE, b"x"), frames.frame(frames.RESIZE, b"x" * 13), frames.frame(frames.CANCEL, b"xxxxx"), frames.frame(0x86, b""),
-    struct.pack("<IB", REQUEST_BYTES + 1, frames.REQUEST), frames.request(5, {"op": "wait", "session": "cat", "for": "exit"}) * 2,
-], ids=lambda b: repr(b[:12]))
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        frames.pack_json(frames.HELLO, HELLO),
+        frames.frame(frames.REQUEST, b""),
+        frames.frame(frames.REQUEST, b"\1\0\0"),
+        frames.frame(frames.REQUEST, b"\1\0\0\0"),
+        frames.frame(frames.REQUEST, b"\1\0\0\0[]"),
+        frames.frame(frames.REQUEST, b'\1\0\0\0{"op":'),
+        frames.frame(frames.RESIZE, b"x"),
+        frames.frame(frames.RESIZE, b"x" * 13),
+        frames.frame(frames.CANCEL, b"xxxxx"),
+        frames.frame(0x86, b""),
+        struct.pack("<IB", REQUEST_BYTES + 1, frames.REQUEST),
+        frames.request(5, {"op": "wait", "session": "cat", "for": "exit"}) * 2,
+    ],
+    ids=lambda b: repr(b[:12]),
+)
 def test_after_the_introduction_what_is_no_frame_ends_the_connection(hf: Installation, garbage: bytes) -> None:
     last = Raw(hf).send(garbage).farewell()
     assert last is not None and last["reason"] == "protocol"
@@ -162,8 +223,11 @@ def test_a_connection_cut_in_the_middle_of_a_frame_is_forgotten(hf: Installation
     assert "never" not in hf.screen("cat")
 
 
-@pytest.mark.parametrize("payload", [b"", b"1234", struct.pack("<QB", 0, 0) + b"x", struct.pack("<QB", 1, 0) + b"x" * (INPUT_CHUNK_BYTES + 1)],
-                         ids=lambda b: f"{len(b)} bytes")
+@pytest.mark.parametrize(
+    "payload",
+    [b"", b"1234", struct.pack("<QB", 0, 0) + b"x", struct.pack("<QB", 1, 0) + b"x" * (INPUT_CHUNK_BYTES + 1)],
+    ids=lambda b: f"{len(b)} bytes",
+)
 def test_an_input_that_is_none_ends_the_connection(hf: Installation, payload: bytes) -> None:
     raw = Raw(hf)
     assert raw.ask({"op": "attach", "session": "cat", "cols": 80, "rows": 24})[0]
@@ -181,14 +245,47 @@ def test_input_without_an_attachment_is_refused(hf: Installation) -> None:
 
 # ---------------------------------------------------------------- requests
 
-WRONG: list[Any] = [None, True, -1, 1 << 63, 1 << 70, 1.5, float("nan"), float("inf"), -1.0, "", "x" * 5000, "\0", "\ud800", "\udcff", [], [[]], [None], {}, {"a": 1}]
+WRONG: list[Any] = [
+    None,
+    True,
+    -1,
+    1 << 63,
+    1 << 70,
+    1.5,
+    float("nan"),
+    float("inf"),
+    -1.0,
+    "",
+    "x" * 5000,
+    "\0",
+    "\ud800",
+    "\udcff",
+    [],
+    [[]],
+    [None],
+    {},
+    {"a": 1},
+]
 
 
 @pytest.mark.parametrize("op", sorted(set(OPS) - {"down", "doctor"}))
 def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation, op: str) -> None:
     """Answered with a typed error or a good answer; never with silence, never with an internal one."""
-    good: dict[str, Any] = {"session": "nothere", "name": "x", "ref": "hf:x", "text": "x", "seq": 1, "for": "idle", "cols": 80, "rows": 24, "argv": [],
-                            "cwd": "relative", "env": {}, "act": "release", "size": None}
+    good: dict[str, Any] = {
+        "session": "nothere",
+        "name": "x",
+        "ref": "hf:x",
+        "text": "x",
+        "seq": 1,
+        "for": "idle",
+        "cols": 80,
+        "rows": 24,
+        "argv": [],
+        "cwd": "relative",
+        "env": {},
+        "act": "release",
+        "size": None,
+    }
     base = {name: good[name] for name in OPS[op].fields if name in good}
     raw = Raw(hf)
     number = 1
@@ -255,7 +352,7 @@ def test_a_client_that_does_not_read_its_answers_is_let_go(hf: Installation) -> 
 
 
 def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Installation) -> None:
-    """They cost descriptors up to a limit, for as long as an introduction may take; then everybody else is served again."""
+    """They cost descriptors up to a limit, for as long as an introduction may take; then others are served again."""
     silent = []
     try:
         for _ in range(CLIENTS_MAX + 500):
@@ -279,16 +376,28 @@ def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Instal
 
 # ---------------------------------------------------------------- names
 
+
 def test_names_with_every_odd_character(hf: Installation) -> None:
     raw = Raw(hf)
     number = 1
     argv = {"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
-    odd = [chr(c) for c in (*range(0x00, 0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)]
+    odd = [
+        chr(c) for c in (*range(0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)
+    ]
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._")
-    for name in (*[f"n{c}x" for c in odd if c not in allowed | {"-"}], *[c for c in odd if c not in allowed], "", "-x", "x" * 65, "n\n", "..\n", "0123456789ab"):
+    for name in (
+        *[f"n{c}x" for c in odd if c not in allowed | {"-"}],
+        *[c for c in odd if c not in allowed],
+        "",
+        "-x",
+        "x" * 65,
+        "n\n",
+        "..\n",
+        "0123456789ab",
+    ):
         for op in ({"op": "new", "name": name, **argv}, {"op": "rename", "session": "cat", "name": name}):
             if op["op"] == "new" and not name:
-                continue                              # none given: one is chosen
+                continue  # none given: one is chosen
             number += 1
             ok, body = raw.ask(op, number)
             assert not ok and body["name"] == "usage", (name, body)
@@ -306,12 +415,21 @@ def test_names_with_every_odd_character(hf: Installation) -> None:
 
 # ---------------------------------------------------------------- programs and their surroundings
 
+
 def test_a_missing_program_and_a_missing_directory_are_usage(hf: Installation, tmp_path: Path) -> None:
     (tmp_path / "noexec").write_text("#!/bin/sh\n")
     (tmp_path / "badinterp").write_text("#!/nonexistent/interp\n")
     os.chmod(tmp_path / "badinterp", 0o755)
-    for args in (("--", "nosuchprogram"), ("--", str(tmp_path)), ("--", str(tmp_path / "noexec")), ("--", str(tmp_path / "badinterp")), ("--", ""),
-                 ("--cwd", str(tmp_path / "noexec")), ("--cwd", str(tmp_path / "gone")), ("--cwd", "x" * 5000)):
+    for args in (
+        ("--", "nosuchprogram"),
+        ("--", str(tmp_path)),
+        ("--", str(tmp_path / "noexec")),
+        ("--", str(tmp_path / "badinterp")),
+        ("--", ""),
+        ("--cwd", str(tmp_path / "noexec")),
+        ("--cwd", str(tmp_path / "gone")),
+        ("--cwd", "x" * 5000),
+    ):
         error = the_error(hf.cli("new", "missing", "--json", *args), 2)
         assert error["recover"]
     assert [s["name"] for s in hf.ls("--all")] == ["cat"]
@@ -320,8 +438,14 @@ def test_a_missing_program_and_a_missing_directory_are_usage(hf: Installation, t
 def test_a_deleted_working_directory_is_no_obstacle(hf: Installation, tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
-    result = hf.spawn(["sh", "-c", f"cd {gone}; rmdir {gone}; python -m holdfast new deleted --no-attach; python -m holdfast ls; echo rc=$?"],
-                      env={"PATH": hf.env["PATH"]})
+    result = hf.spawn(
+        [
+            "sh",
+            "-c",
+            f"cd {gone}; rmdir {gone}; python -m holdfast new deleted --no-attach; python -m holdfast ls; echo rc=$?",
+        ],
+        env={"PATH": hf.env["PATH"]},
+    )
     result.wait()
     assert b"rc=0" in result.output and b"Traceback" not in result.output
     assert os.path.isdir(hf.get("deleted")["cwd"])
@@ -338,7 +462,7 @@ def test_a_huge_environment_is_passed_or_refused_but_never_cut(hf: Installation)
     hf.quick("forget", "big")
     raw = Raw(hf)
     ok, body = raw.ask({"op": "new", "argv": ["cat"], "cwd": "/", "env": {"X": "y" * 200_000, "PATH": "/bin"}})
-    assert not ok and body["name"] == "usage", body            # the kernel takes 128 KiB per string
+    assert not ok and body["name"] == "usage", body  # the kernel takes 128 KiB per string
     raw.close()
     many = {f"V{i}": "w" * 100_000 for i in range(25)}
     raw = Raw(hf)
@@ -358,7 +482,7 @@ def test_arguments_of_any_length_do_not_break_the_listing(hf: Installation) -> N
     made = hf.new("long", "--", "sh", "-c", "read x; : " + "a" * 100_000, "sh", "é" * 20_000)
     assert made["argv"][-1] == "..."
     assert len(hf.ok("ls", "--json").raw) < 10_000
-    os.kill(hf.host_pid, 1)                                     # replaced in place: what the keeper keeps must be enough
+    os.kill(hf.host_pid, 1)  # replaced in place: what the keeper keeps must be enough
     eventually(lambda: hf.get("long")["pid"] == made["pid"], "the session again")
     hf.end("long")
     hf.quick("forget", "long")
@@ -367,7 +491,13 @@ def test_arguments_of_any_length_do_not_break_the_listing(hf: Installation) -> N
 def test_arbitrary_bytes_never_disturb_the_host(hf: Installation) -> None:
     """A short fuzz over the real socket; the pure parsers are fuzzed for longer in tests/fuzz."""
     dice = random.Random(1)
-    good = [frames.request(1, {"op": "ls"}), frames.input_(1, b"x"), frames.resize(1, 5, 5), frames.cancel(9), frames.request(2, {"op": "refresh"})]
+    good = [
+        frames.request(1, {"op": "ls"}),
+        frames.input_(1, b"x"),
+        frames.resize(1, 5, 5),
+        frames.cancel(9),
+        frames.request(2, {"op": "refresh"}),
+    ]
     for _ in range(150):
         raw = Raw(hf, hello=dice.random() < 0.8)
         data = bytearray(b"".join(dice.choice(good) for _ in range(dice.randrange(1, 4))))

@@ -11,11 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from holdfast import __version__
 from tests.e2e.harness import Installation, Result, alive, eventually
 
-SESSION_KEYS = {"id", "name", "machine", "state", "liveness", "epoch", "created", "idle_s", "size", "operators", "turn", "output"}
+from holdfast import __version__
+
+SESSION_KEYS = {
+    "id",
+    "name",
+    "machine",
+    "state",
+    "liveness",
+    "epoch",
+    "created",
+    "idle_s",
+    "size",
+    "operators",
+    "turn",
+    "output",
+}
 ID = re.compile(r"[0-9a-hjkmnp-tv-z]{12}")
 
 
@@ -43,6 +56,7 @@ def the_line(result: Result, rc: int) -> str:
 
 # ---------------------------------------------------------------- up and down
 
+
 def test_up_is_idempotent_and_says_where_to_go_next(hf: Installation) -> None:
     first = hf.ok("up", "--detach").out
     pid = hf.host_pid
@@ -51,7 +65,12 @@ def test_up_is_idempotent_and_says_where_to_go_next(hf: Installation) -> None:
     assert "starting" not in second and f"holdfast {__version__} is up" in second
     assert hf.host_pid == pid
     body = hf.ok("up", "--json").json
-    assert body["pid"] == pid and body["started"] is False and body["home"] == str(hf.home) and body["release"] == __version__
+    assert (
+        body["pid"] == pid
+        and body["started"] is False
+        and body["home"] == str(hf.home)
+        and body["release"] == __version__
+    )
     assert isinstance(body["sessions"], list)
 
 
@@ -95,7 +114,10 @@ def test_s4_end_is_answered_though_the_host_is_replaced_meanwhile(fresh: Install
     fresh.new("ends", "--", "bash", "-c", "trap '' HUP; echo armed; sleep 1000; sleep 1000")
     fresh.wait("ends", "text:armed")
     ending = fresh.start("end", "ends", "--json")
-    eventually(lambda: any(e["event"] == "session.end_asked" for e in fresh.ok("events", "ends", "--json").records), "the request")
+    eventually(
+        lambda: any(e["event"] == "session.end_asked" for e in fresh.ok("events", "ends", "--json").records),
+        "the request",
+    )
     os.kill(fresh.host_pid, 9)
     out, err = ending.communicate(timeout=60)
     assert ending.returncode == 0 and json.loads(out)["name"] == "ends", err
@@ -103,6 +125,7 @@ def test_s4_end_is_answered_though_the_host_is_replaced_meanwhile(fresh: Install
 
 
 # ---------------------------------------------------------------- new
+
 
 def test_new_prints_the_id(hf: Installation) -> None:
     out = hf.ok("new", "printed").out
@@ -130,11 +153,35 @@ def test_two_new_a_at_once_make_one_session(hf: Installation) -> None:
 
 def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, tmp_path: Path) -> None:
     script = 'pwd; echo "$COLOUR"; stty size; for a; do echo "<$a>"; done; read x'
-    made = hf.new("full", "--cwd", str(tmp_path), "--env", "COLOUR=blue=green", "--size", "100x30", "--",
-                  "sh", "-c", script, "sh", "two words", "--json", "", "é")
+    made = hf.new(
+        "full",
+        "--cwd",
+        str(tmp_path),
+        "--env",
+        "COLOUR=blue=green",
+        "--size",
+        "100x30",
+        "--",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        "two words",
+        "--json",
+        "",
+        "é",
+    )
     assert made["size"] == {"cols": 100, "rows": 30} and made["cwd"] == str(tmp_path) and made["argv"][0] == "sh"
     hf.wait("full", "text:<é>")
-    assert hf.screen("full").split("\n")[:7] == [str(tmp_path), "blue=green", "30 100", "<two words>", "<--json>", "<>", "<é>"]
+    assert hf.screen("full").split("\n")[:7] == [
+        str(tmp_path),
+        "blue=green",
+        "30 100",
+        "<two words>",
+        "<--json>",
+        "<>",
+        "<é>",
+    ]
     hf.end("full")
 
 
@@ -145,7 +192,15 @@ def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(hf:
 
 
 def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
-    dirty = {"TMUX": "x", "STY": "y", "COLUMNS": "7", "HOLDFAST_SESSION": "zz", "MINE": "kept", "TERM": "screen", "NOTIFY_SOCKET": "/x"}
+    dirty = {
+        "TMUX": "x",
+        "STY": "y",
+        "COLUMNS": "7",
+        "HOLDFAST_SESSION": "zz",
+        "MINE": "kept",
+        "TERM": "screen",
+        "NOTIFY_SOCKET": "/x",
+    }
     made = hf.new("env", "--", "sh", "-c", "read x", env=dirty)
     inside = Path(f"/proc/{made['pid']}/environ").read_bytes().decode().split("\0")
     env = dict(item.split("=", 1) for item in inside if item)
@@ -156,8 +211,19 @@ def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
 
 
 def test_new_refuses_what_is_malformed(hf: Installation) -> None:
-    for args in (("--size", "80"), ("--size", "0x0"), ("--size", "1x24"), ("--size", "²x24"), ("--size", "100000x24"), ("--env", "NOEQUALS"),
-                 ("--env", "=x"), ("--cwd", "/nonexistent/dir"), ("--", "/nonexistent/program"), ("--", "/etc/passwd"), ("--bogus",)):
+    for args in (
+        ("--size", "80"),
+        ("--size", "0x0"),
+        ("--size", "1x24"),
+        ("--size", "²x24"),
+        ("--size", "100000x24"),
+        ("--env", "NOEQUALS"),
+        ("--env", "=x"),
+        ("--cwd", "/nonexistent/dir"),
+        ("--", "/nonexistent/program"),
+        ("--", "/etc/passwd"),
+        ("--bogus",),
+    ):
         result = hf.cli("new", "bad", *args)
         the_line(result, 2)
         assert the_error(hf.cli("new", "bad", "--json", *args), 2)
@@ -169,6 +235,7 @@ def test_new_contained_is_refused_with_the_reason(hf: Installation) -> None:
 
 
 # ---------------------------------------------------------------- ls, rename, end, forget
+
 
 def test_ls_json_has_the_promised_keys(hf: Installation) -> None:
     hf.new("listed")
@@ -187,9 +254,25 @@ def test_ls_json_has_the_promised_keys(hf: Installation) -> None:
 def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None:
     made = hf.new("seen")
     head, *rows = hf.ok("ls").out.splitlines()
-    assert head.split() == ["ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"]
+    assert head.split() == [
+        "ID",
+        "NAME",
+        "STATE",
+        "LIVENESS",
+        "OPERATORS",
+        "TURN",
+        "AGE",
+        "IDLE",
+        "SIZE",
+        "OUTPUT",
+        "MACHINE",
+    ]
     row = next(r for r in rows if made["id"] in r).split()
-    assert row[1:4] == ["seen", "detached", "alive"] and row[8] == "80x24" and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+    assert (
+        row[1:4] == ["seen", "detached", "alive"]
+        and row[8] == "80x24"
+        and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+    )
     assert row[10] == os.uname().nodename
     assert "\x1b" not in head
     hf.end("seen")
@@ -215,7 +298,21 @@ def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Ins
 
 
 def hf_view_keys() -> set[str]:
-    return {"id", "name", "state", "size", "lines", "ansi", "cursor", "alternate", "title", "modes", "offset", "exit_code", "waiting"}
+    return {
+        "id",
+        "name",
+        "state",
+        "size",
+        "lines",
+        "ansi",
+        "cursor",
+        "alternate",
+        "title",
+        "modes",
+        "offset",
+        "exit_code",
+        "waiting",
+    }
 
 
 def test_forget_refuses_a_session_that_runs(hf: Installation) -> None:
@@ -247,6 +344,19 @@ def test_end_states_the_signal_that_did_it(hf: Installation) -> None:
     assert gone["signal"] == "SIGKILL" and gone["exit_code"] == 137 and gone["reason"] == "killed by SIGKILL"
 
 
+def test_a_name_is_free_as_soon_as_its_session_has_ended(hf: Installation) -> None:
+    for n in range(5):
+        hf.new("again", "--", "sh", "-c", f"read x; exit {n}")
+        if n % 2:
+            hf.end("again")
+        else:
+            hf.quick("send", "again", "--enter")
+            hf.wait("again", "exit")
+    assert len([s for s in hf.ls("--all") if s["name"] == "again"]) == 5
+    for _ in range(5):
+        hf.quick("forget", "again")
+
+
 def test_end_goes_on_past_one_that_does_not_exist(hf: Installation) -> None:
     hf.new("one")
     hf.new("two")
@@ -266,6 +376,7 @@ def test_a_session_is_addressed_by_name_id_and_unique_prefix(hf: Installation) -
 
 # ---------------------------------------------------------------- send, view, read, who
 
+
 def test_send_types_text_and_keys(hf: Installation) -> None:
     hf.ready("typed")
     assert hf.ok("send", "typed", "echo $((6*7))").out == ""
@@ -275,7 +386,7 @@ def test_send_types_text_and_keys(hf: Installation) -> None:
     hf.wait("typed", "idle")
     hf.ok("send", "typed", "echo up", "--key", "Home", "--key", "C-k", "--key", "Up", "--key", "Enter")
     eventually(lambda: hf.screen("typed").split("\n").count("42") == 2, "the line before, again")
-    hf.ok("send", "typed", "-", stdin="echo from-stdin\r".encode())
+    hf.ok("send", "typed", "-", stdin=b"echo from-stdin\r")
     hf.wait("typed", "text:(?m)^from-stdin$")
     the_error(hf.cli("send", "typed", "--json"), 2)
     assert "Escape" in the_error(hf.cli("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
@@ -292,7 +403,13 @@ def test_send_refuses_a_line_that_the_terminal_would_cut(hf: Installation) -> No
 
 
 def test_send_paste_is_bracketed_when_the_program_asked_for_it(hf: Installation) -> None:
-    hf.new("paste", "--", "sh", "-c", "stty raw -echo; printf '\\033[?2004hready'; dd bs=1 count=18 2>/dev/null | od -An -c; read x")
+    hf.new(
+        "paste",
+        "--",
+        "sh",
+        "-c",
+        "stty raw -echo; printf '\\033[?2004hready'; dd bs=1 count=18 2>/dev/null | od -An -c; read x",
+    )
     hf.wait("paste", "text:ready")
     hf.ok("send", "paste", "two\nli", "--paste")
     hf.ok("wait", "paste", "--for", r"text:2   0   0   ~   t   w   o  \\n", "--timeout", "20")
@@ -303,12 +420,23 @@ def test_view_formats(hf: Installation) -> None:
     hf.new("looked", "--", "sh", "-c", r"printf '\033]0;a title\007plain \033[31mred\033[0m\n\033[?2004h'; read x")
     hf.wait("looked", "text:red")
     assert hf.ok("view", "looked").raw == b"plain red\n"
-    assert b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
+    assert (
+        b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw
+        and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
+    )
     body = hf.ok("view", "looked", "--format", "json").json
     assert body == {**hf.ok("view", "looked", "--json").json}
     assert body.keys() >= hf_view_keys()
-    assert body["cursor"] == {"x": 0, "y": 1, "visible": True} and body["title"] == "a title" and body["alternate"] is False
-    assert body["modes"]["bracketed_paste"] is True and body["lines"][0].rstrip() == "plain red" and len(body["lines"]) == 24
+    assert (
+        body["cursor"] == {"x": 0, "y": 1, "visible": True}
+        and body["title"] == "a title"
+        and body["alternate"] is False
+    )
+    assert (
+        body["modes"]["bracketed_paste"] is True
+        and body["lines"][0].rstrip() == "plain red"
+        and len(body["lines"]) == 24
+    )
     assert body["waiting"]["for"] == "input" and body["waiting"]["foreground"]
     the_error(hf.cli("view", "looked", "--format", "pdf", "--json"), 2)
     hf.end("looked")
@@ -316,7 +444,15 @@ def test_view_formats(hf: Installation) -> None:
 
 def test_view_history_of_many_wide_lines_arrives(hf: Installation) -> None:
     """10 MB of scrollback is more than one frame may carry: the newest lines come, the answer is not refused."""
-    hf.new("wide", "--size", "1000x24", "--", "sh", "-c", "i=0; while [ $i -lt 9000 ]; do printf '%0999d\\n' $i; i=$((i+1)); done; echo end; read x")
+    hf.new(
+        "wide",
+        "--size",
+        "1000x24",
+        "--",
+        "sh",
+        "-c",
+        "i=0; while [ $i -lt 9000 ]; do printf '%0999d\\n' $i; i=$((i+1)); done; echo end; read x",
+    )
     hf.wait("wide", "text:(?m)^end$")
     body = hf.ok("view", "wide", "--json", "--history", "9000").json
     assert body["history"][-1].strip("0") and len(body["history"]) > 1000
@@ -369,7 +505,8 @@ def test_who_shows_operators_and_turn(hf: Installation) -> None:
     terminal.expect(r"\$ ")
     body = hf.ok("who", "who", "--json").json
     assert [(o["operator"], o["modality"], o["observe"], o["size"]) for o in body["operators"]] == [
-        ("tester", "cli", False, {"cols": 90, "rows": 25})]
+        ("tester", "cli", False, {"cols": 90, "rows": 25})
+    ]
     assert body["turn"] is None
     terminal.send("x")
     terminal.expect("x")
@@ -380,6 +517,7 @@ def test_who_shows_operators_and_turn(hf: Installation) -> None:
 
 
 # ---------------------------------------------------------------- turn, identity
+
 
 def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installation) -> None:
     fresh.configure("[turn]\nidle_s = 600\n")
@@ -406,10 +544,14 @@ def test_a2_the_turn_lapses_after_the_configured_time(fresh: Installation) -> No
 
 # ---------------------------------------------------------------- events, resolve
 
+
 def test_s9_every_change_is_an_event(hf: Installation) -> None:
     made = hf.new("eventful", "--", "sh", "-c", "exit 5")
     hf.wait("eventful", "exit")
-    events = eventually(lambda: (e := hf.ok("events", "eventful", "--json").records) and e[-1]["event"] == "session.exited" and e, "the end")
+    events = eventually(
+        lambda: (e := hf.ok("events", "eventful", "--json").records) and e[-1]["event"] == "session.exited" and e,
+        "the end",
+    )
     assert [e["event"] for e in events] == ["session.started", "session.exited"]
     assert all(e["session"] == made["id"] and e["time"] and e["number"] for e in events)
     assert events[-1]["exit_code"] == 5 and (events[-1]["before"], events[-1]["after"]) == ("detached", "ended")
@@ -424,7 +566,8 @@ def test_events_follow_misses_nothing_between_history_and_live(hf: Installation)
     first = json.loads(follower.stdout.readline())
     made = [hf.new(f"follow-{i}") for i in range(3)]
     hf.end(*(m["id"] for m in made))
-    numbers, seen = [first["number"]], []
+    numbers: list[int] = [first["number"]]
+    seen: list[dict[str, Any]] = []
     while len([e for e in seen if e["event"] == "session.exited" and e["session"] in {m["id"] for m in made}]) < 3:
         seen.append(json.loads(follower.stdout.readline()))
         numbers.append(seen[-1]["number"])
@@ -457,6 +600,7 @@ def test_s8_references_resolve_to_live_ended_or_unknown(hf: Installation) -> Non
 
 # ---------------------------------------------------------------- doctor, config
 
+
 def test_doctor_says_what_why_and_how(hf: Installation) -> None:
     findings = hf.ok("doctor", "--json").json
     items = findings if isinstance(findings, list) else findings["findings"]
@@ -468,7 +612,9 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
     assert "does not exist" in fresh.ok("config", "show").out
     fresh.configure('[attach]\nprefix = "C-b"\n')
     values = {v["key"]: v for v in fresh.ok("config", "show", "--json").json}
-    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(fresh.home / "config.toml")
+    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(
+        fresh.home / "config.toml"
+    )
     assert values["turn.idle_s"]["source"] == "default"
     assert "from the file" in fresh.ok("config", "show").out
     the_error(fresh.cli("config", "show", "--bogus", "--json"), 2)
@@ -476,6 +622,7 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
 
 
 # ---------------------------------------------------------------- the frame around all commands
+
 
 def test_usage_errors_are_typed(hf: Installation) -> None:
     """More of them in tests/faces, without a new process for each."""

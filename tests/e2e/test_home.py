@@ -1,4 +1,4 @@
-"""The home in every bad state: a typed error that says what to do, nothing lost, and all is well when it is repaired."""
+"""The home in every bad state: a typed error that says what to do, nothing lost, all well when it is repaired."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from tests.e2e.harness import Installation, alive, eventually, installation
-from tests.e2e.test_commands import the_error, the_line
+from tests.e2e.test_commands import the_error
 from tests.host.ordinary_user import OrdinaryUser, ordinary_user
 
 
@@ -28,6 +27,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 # ---------------------------------------------------------------- the directory
+
 
 def test_a_home_that_others_can_reach_is_refused(made: Installation) -> None:
     made.home.mkdir(mode=0o755)
@@ -82,10 +82,13 @@ def test_a_home_behind_a_link_and_with_a_very_long_path_works(tmp_path: Path) ->
 
 # ---------------------------------------------------------------- stale files, other hosts
 
+
 def test_one_host_per_home_is_enforced(made: Installation) -> None:
     made.ok("up", "--detach")
     pid = made.host_pid
-    second = subprocess.run([sys.executable, "-m", "holdfast.host.main"], env=made.env, capture_output=True, text=True, timeout=30)
+    second = subprocess.run(
+        [sys.executable, "-m", "holdfast.host.main"], env=made.env, capture_output=True, text=True, timeout=30
+    )
     assert second.returncode == 3 and "another host" in second.stderr
     assert made.host_pid == pid and made.cli("ls").rc == 0
     many = [made.start("up", "--json", env={}) for _ in range(4)]
@@ -96,20 +99,22 @@ def test_one_host_per_home_is_enforced(made: Installation) -> None:
 def test_many_clients_that_all_start_the_host_get_one(made: Installation) -> None:
     many = [made.start("new", f"n{i}", "--json") for i in range(6)]
     for process in many:
-        out, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=60)
         assert process.returncode == 0, err
-    eventually(lambda: [pid for pid, words in made.processes().items() if "holdfast.host.main" in words] == [made.host_pid],
-               "those that were too late to leave")
+    eventually(
+        lambda: [pid for pid, words in made.processes().items() if "holdfast.host.main" in words] == [made.host_pid],
+        "those that were too late to leave",
+    )
     assert len(made.ls()) == 6
 
 
 def test_stale_sockets_and_locks_do_not_lie(made: Installation) -> None:
-    """A dead host's socket, a lock file with the pid of some living process, sockets of keepers that are no more, things that are no
-    sockets at all."""
+    """A dead host's socket, a lock file with the pid of a living process, sockets of keepers that are no more, things
+    that are no sockets at all."""
     made.home.mkdir(mode=0o700)
     run = made.home / "run"
     run.mkdir(mode=0o700)
-    (run / "host.lock").write_text(f"{os.getpid()}\n")             # reused by this very process
+    (run / "host.lock").write_text(f"{os.getpid()}\n")  # reused by this very process
     (run / "nursery.lock").write_text("1\n")
     for name in ("host.sock", "nursery.sock", "0123456789ab.keeper"):
         with socket.socket(socket.AF_UNIX) as dead:
@@ -118,7 +123,7 @@ def test_stale_sockets_and_locks_do_not_lie(made: Installation) -> None:
     (run / "directory000.keeper").mkdir()
     (run / "s").mkdir()
     (run / "s" / "leftover").mkdir()
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)   # the wrong kind of socket
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # the wrong kind of socket
     listening.bind(str(run / "stream000000.keeper"))
     listening.listen()
     session = made.new("works")
@@ -144,8 +149,11 @@ def test_a_keeper_that_does_not_answer_holds_up_nobody_and_is_unknown(made: Inst
     assert the_error(made.cli("who", "stuck", "--json"), 5)["retry_safe"] is True
     the_error(made.cli("new", "stuck", "--json"), 4)
     os.kill(stuck["keeper"], signal.SIGCONT)
-    again = eventually(lambda: next((s for s in made.ls() if s["id"] == stuck["id"] and s["state"] == "detached"), None), "its keeper's answer")
-    assert again["pid"] == stuck["pid"] and again["name"] == "stuck"
+    again = eventually(
+        lambda: next((s for s in made.ls() if s["id"] == stuck["id"] and s["state"] == "detached"), None),
+        "its keeper's answer",
+    )
+    assert again is not None and again["pid"] == stuck["pid"] and again["name"] == "stuck"
     os.kill(stuck["keeper"], signal.SIGSTOP)
     os.kill(made.host_pid, signal.SIGKILL)
     made.ls()
@@ -164,6 +172,7 @@ def test_a_lost_keeper_is_said_so(made: Installation) -> None:
 
 # ---------------------------------------------------------------- the database
 
+
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "middle", "row"])
 def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(made: Installation, damage: str) -> None:
     live = made.new("live")
@@ -176,7 +185,7 @@ def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(made: Inst
     if damage == "garbage":
         path.write_bytes(os.urandom(len(data)))
     elif damage == "truncated":
-        path.write_bytes(data[:len(data) // 2 + 100])
+        path.write_bytes(data[: len(data) // 2 + 100])
     elif damage == "empty":
         path.write_bytes(b"")
     elif damage == "middle":
@@ -185,11 +194,16 @@ def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(made: Inst
         import apsw
 
         db = apsw.Connection(str(path))
-        db.execute("UPDATE sessions SET body = '{\"id\": 1, \"surprise\"'")
+        db.execute('UPDATE sessions SET body = \'{"id": 1, "surprise"\'')
         db.close()
     made.ok("up", "--detach")
     again = made.get("live")
-    assert (again["id"], again["pid"], again["state"], again["argv"]) == (live["id"], live["pid"], "detached", live["argv"])
+    assert (again["id"], again["pid"], again["state"], again["argv"]) == (
+        live["id"],
+        live["pid"],
+        "detached",
+        live["argv"],
+    )
     assert made.ok("run", "live", "--", "echo alive").out == "alive\n"
     aside = list(made.home.glob("state.db.unreadable-*"))
     assert bool(aside) == (damage in ("garbage", "truncated", "middle"))
@@ -211,11 +225,21 @@ def test_a_database_of_a_newer_release_is_left_alone(made: Installation) -> None
 
 # ---------------------------------------------------------------- configuration
 
-@pytest.mark.parametrize(("text", "says"), [
-    ("[turn\n", "config.toml"), ("[turn]\nidle_s = 'x'\n", "turn.idle_s must be float"), ("[turn]\nidle_s = true\n", "must be float"),
-    ("[turn]\nidle_s = -1\n", "between"), ("[turn]\nidle = 3\n", "unknown option turn.idle"), ("stray = 1\n", "outside of a section"),
-    ("[session]\nring_bytes = 1\n", "between"), ("[session]\nring_bytes = 1.5\n", "must be int"), ("\xff\xfe", "config.toml"),
-])
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[turn\n", "config.toml"),
+        ("[turn]\nidle_s = 'x'\n", "turn.idle_s must be float"),
+        ("[turn]\nidle_s = true\n", "must be float"),
+        ("[turn]\nidle_s = -1\n", "between"),
+        ("[turn]\nidle = 3\n", "unknown option turn.idle"),
+        ("stray = 1\n", "outside of a section"),
+        ("[session]\nring_bytes = 1\n", "between"),
+        ("[session]\nring_bytes = 1.5\n", "must be int"),
+        ("\xff\xfe", "config.toml"),
+    ],
+)
 def test_errors_in_the_configuration_are_usage_with_the_place(made: Installation, text: str, says: str) -> None:
     made.configure("")
     (made.home / "config.toml").write_bytes(text.encode("latin-1"))
@@ -239,8 +263,9 @@ def test_a_host_is_not_replaced_when_the_next_one_could_not_start(made: Installa
 
 # ---------------------------------------------------------------- limits
 
+
 def test_the_host_takes_the_descriptors_it_may_have_and_sessions_get_the_users(made: Installation) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     argv = ["prlimit", f"--nofile=256:{hard}", *(os.fsdecode(a) for a in made.argv(("new", "limits", "--json")))]
     subprocess.run(argv, env=made.env, check=True, capture_output=True)
     limits = Path(f"/proc/{made.host_pid}/limits").read_text().split("Max open files")[1].split()[:2]
@@ -253,6 +278,7 @@ def test_the_host_takes_the_descriptors_it_may_have_and_sessions_get_the_users(m
 
 # ---------------------------------------------------------------- a full disk
 
+
 @contextlib.contextmanager
 def small_disk(base: Path) -> Iterator[Path]:
     """A tmpfs of its own, which can be filled without hurting anybody."""
@@ -260,7 +286,9 @@ def small_disk(base: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a small tmpfs")
     at = base / "disk"
     at.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         yield at
@@ -287,7 +315,7 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
             made.ok("run", "live", "--", "echo before")
             pid = made.host_pid
             ballast = fill(disk)
-            for _ in range(30):                                       # what is left in the database's files is used up, too
+            for _ in range(30):  # what is left in the database's files is used up, too
                 if made.cli("new", "filler", "--json", "--", "true").rc:
                     break
             error = the_error(made.cli("new", "refused", "--json"), 5)
@@ -334,6 +362,7 @@ def test_a_host_that_starts_on_a_full_disk_says_so_or_serves(tmp_path: Path) -> 
 
 # ---------------------------------------------------------------- an ordinary user
 
+
 def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Path) -> None:
     with ordinary_user() as user:
         python = user.python("holdfast.host.main", "apsw", "pyghostty")
@@ -351,13 +380,19 @@ def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Pat
             foreign.mkdir(mode=0o700)
             os.chmod(tmp_path, 0o755)
             refused = cli("ls", where=foreign)
-            assert refused.returncode in (5, 7) and "Traceback" not in refused.stderr and len(refused.stderr.splitlines()) == 2, refused
+            assert (
+                refused.returncode in (5, 7)
+                and "Traceback" not in refused.stderr
+                and len(refused.stderr.splitlines()) == 2
+            ), refused
             read_only = user.home / "ro"
             read_only.mkdir(mode=0o500)
             os.chown(read_only, user.uid, user.gid)
             refused = cli("new", "x", where=read_only)
-            assert refused.returncode == 5 and "cannot create" in refused.stderr and "Traceback" not in refused.stderr, refused
-            os.chmod(home / "run", 0o500)                      # turns read-only under a running host
+            assert (
+                refused.returncode == 5 and "cannot create" in refused.stderr and "Traceback" not in refused.stderr
+            ), refused
+            os.chmod(home / "run", 0o500)  # turns read-only under a running host
             os.chmod(home, 0o500)
             refused = cli("new", "second", "--no-attach")
             assert refused.returncode in (5, 7) and "Traceback" not in refused.stderr, refused

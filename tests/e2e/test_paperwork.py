@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.e2e.harness import Installation, installation
 
 from holdfast.faces.cli.main import COMMANDS, parser
-from tests.e2e.harness import Installation, installation
 
 
 @pytest.fixture(scope="module")
@@ -31,8 +31,17 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 def complete(hf: Installation, *words: str) -> set[str]:
     """What a real bash offers for the last word."""
-    script = f"source {hf.base / 'bash'}; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($#-1)); _holdfast; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    done = subprocess.run(["bash", "--norc", "-c", script, "bash", "holdfast", *words], env=hf.env, capture_output=True, text=True, check=True)
+    script = (
+        f'source {hf.base / "bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _holdfast; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script, "bash", "holdfast", *words],
+        env=hf.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stderr == ""
     return set(done.stdout.split())
 
@@ -44,7 +53,15 @@ def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -
     assert complete(hf, "attach", "alphab") == {"alphabet"}
     assert complete(hf, "attach", "nothere") == set()
     assert complete(hf, "attach", "--ob") == {"--observe"}
-    assert complete(hf, "wait", "alpha", "--for", "") == {"idle", "input", "secret", "exit", "command", "text:", "port:"}
+    assert complete(hf, "wait", "alpha", "--for", "") == {
+        "idle",
+        "input",
+        "secret",
+        "exit",
+        "command",
+        "text:",
+        "port:",
+    }
     assert complete(hf, "view", "alpha", "--format", "j") == {"json"}
     assert complete(hf, "completion", "z") == {"zsh"}
     assert complete(hf, "new", "--cwd", "/us") == {"/usr"}
@@ -54,7 +71,12 @@ def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -
 
 
 def test_bash_registers_it(hf: Installation) -> None:
-    done = subprocess.run(["bash", "--norc", "-c", f"source {hf.base / 'bash'}; complete -p holdfast"], env=hf.env, capture_output=True, text=True)
+    done = subprocess.run(
+        ["bash", "--norc", "-c", f"source {hf.base / 'bash'}; complete -p holdfast"],
+        env=hf.env,
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout.strip() == "complete -F _holdfast holdfast"
 
 
@@ -62,18 +84,27 @@ def test_bash_registers_it(hf: Installation) -> None:
 def test_zsh_parses_loads_and_completes(hf: Installation) -> None:
     subprocess.run(["zsh", "-n", str(hf.base / "zsh")], check=True)
     script = f"""
-    autoload -Uz compinit; compinit -u -d {hf.base}/zcompdump; source {hf.base / 'zsh'}
+    autoload -Uz compinit; compinit -u -d {hf.base}/zcompdump; source {hf.base / "zsh"}
     print -r -- "registered ${{_comps[holdfast]}}"
-    compadd() {{ while [[ $1 == -* && $1 != -- ]]; do [[ $1 == -S ]] && shift; shift; done; shift; print -r -- "offer $*" }}
+    compadd() {{
+      while [[ $1 == -* && $1 != -- ]]; do [[ $1 == -S ]] && shift; shift; done; shift
+      print -r -- "offer $*"
+    }}
     _describe() {{ print -r -- "commands ${{(P)#2}}" }}
-    for line in 'holdfast ' 'holdfast attach ' 'holdfast attach --' 'holdfast wait alpha --for ' 'holdfast completion '; do
+    for line in 'holdfast ' 'holdfast attach ' 'holdfast attach --' 'holdfast wait alpha --for ' \\
+      'holdfast completion '; do
       words=("${{(@s: :)line}}"); CURRENT=$#words; print -r -- "> $line"; _holdfast
     done"""
     done = subprocess.run(["zsh", "-f", "-c", script], env=hf.env, capture_output=True, text=True)
     assert done.returncode == 0 and done.stderr == "", done
     assert "registered _holdfast" in done.stdout and f"commands {len(COMMANDS)}" in done.stdout
     offers = re.findall(r"^offer (.*)$", done.stdout, re.M)
-    assert offers[0] == "alpha alphabet" and "--observe" in offers[1] and offers[2].startswith("idle input") and offers[3] == "bash zsh fish"
+    assert (
+        offers[0] == "alpha alphabet"
+        and "--observe" in offers[1]
+        and offers[2].startswith("idle input")
+        and offers[3] == "bash zsh fish"
+    )
 
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
@@ -99,13 +130,29 @@ def test_the_manual_page_renders(hf: Installation, tmp_path: Path) -> None:
         assert command.example.replace("\\", "\\e").replace("-", "\\-") in page
     assert not re.search(r"(?<!\\)\\[^e&\-]", page), "an escape that nobody meant"
     if shutil.which("groff"):
-        done = subprocess.run(["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(tmp_path / "holdfast.1")], capture_output=True, text=True)
+        done = subprocess.run(
+            ["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(tmp_path / "holdfast.1")], capture_output=True, text=True
+        )
         assert done.returncode == 0 and done.stderr == "", done.stderr
         plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)
-        for section in ("NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS", "KEYS WHILE ATTACHED", "EXIT STATUS", "ENVIRONMENT", "FILES"):
+        for section in (
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "COMMANDS",
+            "KEYS WHILE ATTACHED",
+            "EXIT STATUS",
+            "ENVIRONMENT",
+            "FILES",
+        ):
             assert re.search(rf"^{section}$", plain, re.M), section
         for code in ("0 ok", "2 usage", "124 timed out", "255"):
             assert code in " ".join(plain.split()), code
     if shutil.which("man"):
-        done = subprocess.run(["man", "-l", str(tmp_path / "holdfast.1")], capture_output=True, text=True, env={**hf.env, "MANWIDTH": "100", "PAGER": "cat"})
+        done = subprocess.run(
+            ["man", "-l", str(tmp_path / "holdfast.1")],
+            capture_output=True,
+            text=True,
+            env={**hf.env, "MANWIDTH": "100", "PAGER": "cat"},
+        )
         assert "minimized" in done.stdout or (done.returncode == 0 and "holdfast" in done.stdout)

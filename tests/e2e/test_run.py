@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
 from tests.e2e.harness import Installation, eventually, installation
 from tests.e2e.test_commands import the_error, the_line
 
@@ -48,8 +47,10 @@ def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> 
 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) -> None:
-    assert hf.ok("run", shell, "--", "printf", "%s\\n", "two words", "it's", '"quoted"', "$HOME", "a;b", "*", "é").out == \
-        "two words\nit's\n\"quoted\"\n$HOME\na;b\n*\né\n"
+    assert (
+        hf.ok("run", shell, "--", "printf", "%s\\n", "two words", "it's", '"quoted"', "$HOME", "a;b", "*", "é").out
+        == 'two words\nit\'s\n"quoted"\n$HOME\na;b\n*\né\n'
+    )
     assert hf.ok("run", shell, "--", "x=7; cd /; export Y=z").raw == b""
     assert hf.ok("run", shell, "--", 'echo "$x $Y $PWD"').out == "7 z /\n"
     for code in (0, 1, 2, 127, 255):
@@ -59,9 +60,9 @@ def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) ->
     assert hf.cli("run", shell, "--", "sh -c 'kill -9 $$'").rc == 137
     heredoc = "cat <<'E'\nline $x `y` \\ \"q\"\n\ttab\nE\nfor i in 1 2\ndo echo $i\ndone\nfalse"
     result = hf.cli("run", shell, "--", heredoc)
-    assert (result.rc, result.out) == (1, "line $x `y` \\ \"q\"\n\ttab\n1\n2\n")
+    assert (result.rc, result.out) == (1, 'line $x `y` \\ "q"\n\ttab\n1\n2\n')
     assert hf.cli("run", shell, "-", stdin=b"echo from stdin\nexit_code() { return 9; }\nexit_code\n").rc == 9
-    assert hf.ok("run", shell, "--", "cd -- \"$HOME\"").raw in (b"", str(hf.user).encode() + b"\n")
+    assert hf.ok("run", shell, "--", 'cd -- "$HOME"').raw in (b"", str(hf.user).encode() + b"\n")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -87,7 +88,7 @@ def test_run_of_something_that_asks_is_answered_by_send(hf: Installation, shell:
     hf.ok("send", shell, "you", "--enter")
     out, _ = process.communicate(timeout=30)
     assert process.returncode == 0
-    assert out == b"name?\nyou\nhello you\n"           # the terminal echoes what is typed
+    assert out == b"name?\nyou\nhello you\n"  # the terminal echoes what is typed
 
 
 @pytest.mark.parametrize("shell", SHELLS)
@@ -128,8 +129,12 @@ def test_run_100_mb_complete(hf: Installation) -> None:
     (hf.user / "big").write_bytes(lines)
     for _ in range(count):
         wanted.update(lines)
-    with subprocess.Popen(hf.argv(("run", "bash", "--", f"for i in $(seq {count}); do cat big; done")), cwd=hf.user, env=hf.env,
-                          stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        hf.argv(("run", "bash", "--", f"for i in $(seq {count}); do cat big; done")),
+        cwd=hf.user,
+        env=hf.env,
+        stdout=subprocess.PIPE,
+    ) as process:
         assert process.stdout is not None
         got, size = hashlib.sha256(), 0
         while data := process.stdout.read(1 << 20):
@@ -146,12 +151,15 @@ def test_run_json_has_the_code_the_output_and_its_reference(hf: Installation) ->
     assert body["data"] == "out\nerr\n" and body["gap"] == [] and body["lost"] == 0
     assert hf.ok("resolve", body["output"]["ref"], "--json").json["kept"] is True
     start, end = body["output"]["start"], body["output"]["end"]
-    assert hf.ok("read", "bash", "--from", str(start)).raw[:end - start] == b"out\r\nerr\r\n"
+    assert hf.ok("read", "bash", "--from", str(start)).raw[: end - start] == b"out\r\nerr\r\n"
 
 
 def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation) -> None:
     hf.new("busy")
-    for program, quit_by in ((f"{sys.executable} -q", ("exit()", "--enter")), ("vim -u NONE -N", ("--key", "Escape", "--key", ":", "--key", "q", "--key", "Enter"))):
+    for program, quit_by in (
+        (f"{sys.executable} -q", ("exit()", "--enter")),
+        ("vim -u NONE -N", ("--key", "Escape", "--key", ":", "--key", "q", "--key", "Enter")),
+    ):
         hf.wait("busy", "idle")
         hf.ok("send", "busy", program, "--enter")
         hf.wait("busy", "input")
@@ -177,7 +185,14 @@ def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
     assert "nothere" in the_line(hf.cli("run", "nothere", "--", "true"), 255)
     the_error(hf.cli("run", "nothere", "--json", "--", "true"), 3, rc=255)
     the_error(hf.cli("--as", "x", "run", "nothere", "--json", "--", "true"), 3, rc=255)
-    for args in ((), ("--",), ("--", ""), ("--", "  "), ("--timeout", "-1", "--", "true"), ("--timeout", "nan", "--", "true")):
+    for args in (
+        (),
+        ("--",),
+        ("--", ""),
+        ("--", "  "),
+        ("--timeout", "-1", "--", "true"),
+        ("--timeout", "nan", "--", "true"),
+    ):
         the_error(hf.cli("run", "bash", "--json", *args), 2)
 
 
@@ -196,7 +211,10 @@ def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
 def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
     """One of them runs, the others are refused; nobody's output or code gets into another's."""
     hf.ready("race")
-    many = [hf.start("run", "race", "--json", "--", f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with") for n in range(1, 7)]
+    many = [
+        hf.start("run", "race", "--json", "--", f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with")
+        for n in range(1, 7)
+    ]
     done = [(n, *p.communicate(timeout=60), p.returncode) for n, p in enumerate(many, 1)]
     ran = [(n, json.loads(out)) for n, out, _, code in done if code != 255]
     assert ran, done
@@ -219,14 +237,19 @@ def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Instal
 
 
 def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
-    """No byte twice, none missing, the exit code is the command's; also when it takes longer than a client waits for a host."""
+    """No byte twice, none missing, the exit code is the command's; also when it takes longer than a client waits."""
     hf.ready("through")
     marker = hf.user / "go"
-    process = hf.start("run", "through", "--", f"for i in $(seq 20000); do echo $i; done; while [ ! -e {marker} ]; do sleep 0.05; done; "
-                       "for i in $(seq 20000); do echo $i; done; exit_with() { return 5; }; exit_with")
+    process = hf.start(
+        "run",
+        "through",
+        "--",
+        f"for i in $(seq 20000); do echo $i; done; while [ ! -e {marker} ]; do sleep 0.05; done; "
+        "for i in $(seq 20000); do echo $i; done; exit_with() { return 5; }; exit_with",
+    )
     assert process.stdout is not None
     wanted = b"".join(b"%d\n" % i for i in range(1, 20001))
-    for n in range(2):
+    for _ in range(2):
         eventually(lambda: hf.view("through")["waiting"]["foreground"].startswith("sleep"), "the middle")
         os.kill(hf.host_pid, signal.SIGKILL)
         hf.ls()

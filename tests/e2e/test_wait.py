@@ -6,11 +6,13 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-
 from tests.e2e.harness import Installation, installation
 from tests.e2e.test_commands import the_error, the_line
 
-SERVE = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); print('port', s.server_port, flush=True); s.serve_forever()"
+SERVE = (
+    "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); "
+    "print('port', s.server_port, flush=True); s.serve_forever()"
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +72,18 @@ def test_secret_is_a_prompt_without_echo(hf: Installation) -> None:
 
 def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
     hf.ok("run", "sh", "--", "echo on-the-''screen")
-    assert wait_for(hf, "sh", "text:on-the-scr..n") == {**wait_for(hf, "sh", "text:on-the-scr..n"), "seen": "on-the-screen", "where": "screen"}
+    assert wait_for(hf, "sh", "text:on-the-scr..n") == {
+        **wait_for(hf, "sh", "text:on-the-scr..n"),
+        "seen": "on-the-screen",
+        "where": "screen",
+    }
     waiter = hf.start("wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "30", "--json")
-    hf.ok("send", "sh", r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; clear", "--enter")
+    hf.ok(
+        "send",
+        "sh",
+        r"for i in $(seq 300 5000); do printf '\033[1mitem %d\033[0m of %d\n' $i 5''000; done; clear",
+        "--enter",
+    )
     out, err = waiter.communicate(timeout=40)
     assert waiter.returncode == 0 and b"of 5000" in out, err
     not_now(hf, "sh", "text:never said")
@@ -87,13 +98,16 @@ def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
     port = str(seen["seen"]).split()[1]
     found = wait_for(hf, "server", f"port:{port}")
     assert f":{port}" in str(found["seen"]) and isinstance(found["pid"], int)
-    not_now(hf, "sh", f"port:{port}")                    # somebody else's port is not this session's
+    not_now(hf, "sh", f"port:{port}")  # somebody else's port is not this session's
     hf.end("server")
 
 
 def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -> None:
     hf.ready("ends")
-    waits = {what: hf.start("wait", "ends", "--for", what, "--json") for what in ("exit", "text:never", "port:1", "secret", "command")}
+    waits = {
+        what: hf.start("wait", "ends", "--for", what, "--json")
+        for what in ("exit", "text:never", "port:1", "secret", "command")
+    }
     eventually_waiting(hf)
     hf.ok("send", "ends", "exit 21", "--enter")
     for what, process in waits.items():
@@ -104,7 +118,7 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
             assert process.returncode in (0, 3)
         else:
             assert process.returncode == 3 and b"ended" in err
-    assert wait_for(hf, "ends", "exit")["exit_code"] == 21          # it has happened: the answer comes at once
+    assert wait_for(hf, "ends", "exit")["exit_code"] == 21  # it has happened: the answer comes at once
     the_error(hf.cli("wait", "ends", "--for", "idle", "--json"), 3)
 
 

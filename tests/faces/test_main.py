@@ -57,8 +57,23 @@ def test_overview_version_and_no_command_at_all(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.endswith(f"holdfast {__version__}\n")
 
 
-@pytest.mark.parametrize("args", [["rename", "one"], ["wait", "s"], ["who"], ["read", "s", "--from", "x"], ["turn", "s", "grab"], ["ls", "extra"],
-                                  ["ls", "--jso"], ["--as"], ["nosuch"], ["completion", "tcsh"], ["config"], ["new", "--size"]])
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["rename", "one"],
+        ["wait", "s"],
+        ["who"],
+        ["read", "s", "--from", "x"],
+        ["turn", "s", "grab"],
+        ["ls", "extra"],
+        ["ls", "--jso"],
+        ["--as"],
+        ["nosuch"],
+        ["completion", "tcsh"],
+        ["config"],
+        ["new", "--size"],
+    ],
+)
 def test_usage_errors_are_one_line_and_a_way_out(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(args) == 2
     out, err = capsys.readouterr()
@@ -80,8 +95,19 @@ def test_run_keeps_255_for_every_error_but_usage(cls: type[HoldfastError], capsy
     capsys.readouterr()
 
 
-@pytest.mark.parametrize(("args", "is_run"), [(["run", "x"], True), (["--as", "a", "run", "x"], True), (["--as=a", "run"], True), (["ls"], False),
-                                              (["--as", "run", "ls"], False), (["send", "run"], False), ([], False), (["--as"], False)])
+@pytest.mark.parametrize(
+    ("args", "is_run"),
+    [
+        (["run", "x"], True),
+        (["--as", "a", "run", "x"], True),
+        (["--as=a", "run"], True),
+        (["ls"], False),
+        (["--as", "run", "ls"], False),
+        (["send", "run"], False),
+        ([], False),
+        (["--as"], False),
+    ],
+)
 def test_run_is_recognised_wherever_it_stands(args: list[str], is_run: bool) -> None:
     assert cli._is_run(args) is is_run
 

@@ -11,13 +11,28 @@ import pytest
 from holdfast.faces.cli import output
 
 
-@pytest.mark.parametrize(("seconds", "text"), [(None, "-"), (0, "0s"), (59.4, "59s"), (60, "1.0m"), (599, "10.0m"), (600, "10m"), (3600, "1.0h"),
-                                               (86400, "1.0d"), (864000, "10d"), (1e9, "11574d")])
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, "-"),
+        (0, "0s"),
+        (59.4, "59s"),
+        (60, "1.0m"),
+        (599, "10.0m"),
+        (600, "10m"),
+        (3600, "1.0h"),
+        (86400, "1.0d"),
+        (864000, "10d"),
+        (1e9, "11574d"),
+    ],
+)
 def test_durations(seconds: float | None, text: str) -> None:
     assert output.duration(seconds) == text
 
 
-@pytest.mark.parametrize(("count", "text"), [(0, "0"), (1023, "1023"), (1024, "1.0K"), (1 << 20, "1.0M"), (3 << 30, "3.0G")])
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0"), (1023, "1023"), (1024, "1.0K"), (1 << 20, "1.0M"), (3 << 30, "3.0G")]
+)
 def test_amounts(count: int, text: str) -> None:
     assert output.amount(count) == text
 
@@ -28,7 +43,9 @@ def test_a_table_is_aligned_and_clean() -> None:
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
-def test_json_is_one_line_whatever_it_holds_and_wherever_it_goes(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_one_line_whatever_it_holds_and_wherever_it_goes(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     value = {"name": "é€😀", "path": "/tmp/\udcff", "control": "\x1b\n"}
     raw = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, encoding=encoding))

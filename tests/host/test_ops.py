@@ -13,19 +13,50 @@ from holdfast.model.errors import Usage
 from holdfast.model.limits import FRAME_BYTES
 from holdfast.wire import frames
 
-FIELDS = {"session": Field(str), "count": Field(int, 3), "limit": Field(float, 0.0), "size": Field(list, None), "all": Field(bool, False)}
+FIELDS = {
+    "session": Field(str),
+    "count": Field(int, 3),
+    "limit": Field(float, 0.0),
+    "size": Field(list, None),
+    "all": Field(bool, False),
+}
 
 
 def test_defaults_are_filled_in_and_numbers_widened() -> None:
-    assert check(FIELDS, {"op": "x", "session": "s"}) == {"session": "s", "count": 3, "limit": 0.0, "size": None, "all": False}
+    assert check(FIELDS, {"op": "x", "session": "s"}) == {
+        "session": "s",
+        "count": 3,
+        "limit": 0.0,
+        "size": None,
+        "all": False,
+    }
     assert check(FIELDS, {"op": "x", "session": "s", "limit": 5, "size": None})["limit"] == 5.0
 
 
-@pytest.mark.parametrize(("change", "word"), [
-    ({"session": None}, "session"), ({"session": 1}, "session"), ({"count": "3"}, "count"), ({"count": True}, "count"), ({"count": -1}, "count"), ({"count": 1 << 63}, "count"),
-    ({"count": 1.0}, "count"), ({"count": None}, "count"), ({"limit": float("nan")}, "limit"), ({"limit": float("inf")}, "limit"), ({"limit": -0.5}, "limit"),
-    ({"limit": True}, "limit"), ({"limit": "1"}, "limit"), ({"size": {}}, "size"), ({"size": "80x24"}, "size"), ({"all": 1}, "all"), ({"all": None}, "all"),
-    ({"extra": 1}, "extra"), ({"Session": "s"}, "Session")])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"session": None}, "session"),
+        ({"session": 1}, "session"),
+        ({"count": "3"}, "count"),
+        ({"count": True}, "count"),
+        ({"count": -1}, "count"),
+        ({"count": 1 << 63}, "count"),
+        ({"count": 1.0}, "count"),
+        ({"count": None}, "count"),
+        ({"limit": float("nan")}, "limit"),
+        ({"limit": float("inf")}, "limit"),
+        ({"limit": -0.5}, "limit"),
+        ({"limit": True}, "limit"),
+        ({"limit": "1"}, "limit"),
+        ({"size": {}}, "size"),
+        ({"size": "80x24"}, "size"),
+        ({"all": 1}, "all"),
+        ({"all": None}, "all"),
+        ({"extra": 1}, "extra"),
+        ({"Session": "s"}, "Session"),
+    ],
+)
 def test_a_wrong_field_is_refused_by_its_name(change: dict[str, Any], word: str) -> None:
     with pytest.raises(Usage, match=word) as refused:
         check(FIELDS, {"op": "x", "session": "s", **change})
@@ -59,11 +90,14 @@ def test_arguments_in_a_listing_are_short_and_say_that_they_are() -> None:
 def test_history_fits_into_a_frame_and_keeps_the_newest(line: str) -> None:
     lines = [f"{n:06d}{line}" for n in range(10_000)]
     kept = ops._newest(lines)
-    assert kept == lines[len(lines) - len(kept):] and len(kept) > 500
+    assert kept == lines[len(lines) - len(kept) :] and len(kept) > 500
     assert len(frames.reply(1, {"history": kept})) < FRAME_BYTES - 100_000
 
 
-@pytest.mark.parametrize(("text", "good"), [("plain", True), ("é€😀", True), ("\udc80\udcff", True), ("\ud800", False), ("\udfff", False), ("a\udc00", False)])
+@pytest.mark.parametrize(
+    ("text", "good"),
+    [("plain", True), ("é€😀", True), ("\udc80\udcff", True), ("\ud800", False), ("\udfff", False), ("a\udc00", False)],
+)
 def test_text_is_bytes_in_disguise_or_refused(text: str, good: bool) -> None:
     assert ops._is_bytes(text) is good
     if good:

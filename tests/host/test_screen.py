@@ -395,6 +395,13 @@ def test_s6_a_character_about_to_be_repeated_is_the_last_one_written() -> None:
     assert second_opinion(20, 6, original.paint(0))[0][0] == "──────"
 
 
+def test_s6_a_pending_wrap_that_was_left_by_tabbing_back_is_not_painted() -> None:
+    original, viewer = Screen(11, 3), Screen(11, 3)
+    original.feed(b"a" * 11 + b"\x1b[Z")
+    viewer.feed(original.paint(0))
+    assert (viewer.cursor, viewer.text()) == ((8, 0, True), original.text())
+
+
 def test_s6_links_are_painted_unless_their_scheme_is_odd() -> None:
     original, viewer = Screen(40, 4), Screen(40, 4)
     original.feed(

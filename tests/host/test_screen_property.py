@@ -1,6 +1,7 @@
 """Any stream, cut anywhere: a restored screen and a painted terminal are and stay like the original.
 
-Left out of the streams: wide characters in a line-drawing charset, which the emulator keeps as spaces of two columns.
+Left out of the streams: wide characters in a line-drawing charset, which the emulator keeps as spaces of two columns;
+tabbing back from a pending wrap, after which the emulator still wraps, wherever the cursor is.
 After painting nothing is resized: terminals reflow each in their own way, so a viewer is painted anew after a resize.
 """
 
@@ -95,7 +96,7 @@ DRAWING = (
     b"\x1bnab\x0f",
 )
 STATE = st.sampled_from(
-    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD", b"\x1bE",
+    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\b\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD", b"\x1bE",
      b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u", b"\x1b[=3;1u",
      b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\", b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q", b"\x1b[>4;2m",
      b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(), b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1049h", b"\x1b[?1049l",

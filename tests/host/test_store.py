@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -20,7 +21,8 @@ from holdfast.model.errors import Unavailable
 
 
 def record(number: int, **changes: Any) -> Record:
-    return Record(**{**dict(id=f"{number:012d}", name=f"s{number}", state="detached", epoch=1, created=1.5, argv=["sh"], cwd="/", boot="b"), **changes})
+    one = Record(f"{number:012d}", f"s{number}", "detached", 1, 1.5, ["sh"], "/", "b")
+    return dataclasses.replace(one, **changes)
 
 
 def with_store(path: Path, work: Callable[[Store], Coroutine[Any, Any, Any]]) -> Any:
@@ -37,7 +39,17 @@ def with_store(path: Path, work: Callable[[Store], Coroutine[Any, Any, Any]]) ->
 
 def test_what_was_written_is_there_again(tmp_path: Path) -> None:
     path = tmp_path / "state.db"
-    ended = record(2, state="ended", ended=3.5, exit_code=7, reason="exited", screen=["é", ""], ansi="\x1b[0m", survivors=1, argv=["\udcff", "x"])
+    ended = record(
+        2,
+        state="ended",
+        ended=3.5,
+        exit_code=7,
+        reason="exited",
+        screen=["é", ""],
+        ansi="\x1b[0m",
+        survivors=1,
+        argv=["\udcff", "x"],
+    )
 
     async def work(s: Store) -> None:
         s.post(store.save(record(1)))
@@ -52,8 +64,23 @@ def test_what_was_written_is_there_again(tmp_path: Path) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.builds(Record, id=st.text(min_size=1), name=st.text(), state=st.text(), epoch=st.integers(0, 2**60), created=st.floats(0, 1e12), argv=st.lists(st.text(), max_size=4),
-                 cwd=st.text(), boot=st.text(), screen=st.lists(st.text(), max_size=3), ansi=st.text(), exit_code=st.none() | st.integers(0, 255), ended=st.none() | st.floats(0, 1e12)))
+@given(
+    st.builds(
+        Record,
+        id=st.text(min_size=1),
+        name=st.text(),
+        state=st.text(),
+        epoch=st.integers(0, 2**60),
+        created=st.floats(0, 1e12),
+        argv=st.lists(st.text(), max_size=4),
+        cwd=st.text(),
+        boot=st.text(),
+        screen=st.lists(st.text(), max_size=3),
+        ansi=st.text(),
+        exit_code=st.none() | st.integers(0, 255),
+        ended=st.none() | st.floats(0, 1e12),
+    )
+)
 def test_any_record_round_trips(tmp_path_factory: pytest.TempPathFactory, one: Record) -> None:
     path = tmp_path_factory.mktemp("db") / "state.db"
     with_store(path, lambda s: s.write(store.save(one)))
@@ -91,7 +118,7 @@ def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(store, "EVENTS_KEPT", 100)
 
     async def work(s: Store) -> None:
-        for n in range(2000):
+        for _ in range(2000):
             s.post(store.event(0.0, "a", "e", {}))
         assert len(await s.write(store.events_of(None, 0, 10_000))) <= 100
 
@@ -100,6 +127,7 @@ def test_events_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def full(s: Store) -> Callable[[], None]:
     """The disk takes nothing more: SQLite's own limit stands in for it. Gives the way back."""
+
     def limit(pages: int) -> None:
         done = threading.Event()
 
@@ -121,7 +149,9 @@ def test_a_full_disk_is_a_typed_error_and_reading_goes_on(tmp_path: Path) -> Non
     async def work(s: Store) -> None:
         await s.write(store.save(record(1)))
         full(s)
-        both = await asyncio.gather(s.write(store.save(record(2, **BIG))), s.write(store.events_of(None, 0, 5)), return_exceptions=True)
+        both = await asyncio.gather(
+            s.write(store.save(record(2, **BIG))), s.write(store.events_of(None, 0, 5)), return_exceptions=True
+        )
         assert isinstance(both[0], Unavailable) and "free disk space" in both[0].recover
         assert both[1] == [], "a reader in the same group failed with the writer"
         assert s.failures >= 1 and "full" in s.last_failure
@@ -129,7 +159,9 @@ def test_a_full_disk_is_a_typed_error_and_reading_goes_on(tmp_path: Path) -> Non
     with_store(tmp_path / "state.db", work)
 
 
-def test_what_was_posted_is_owed_and_written_when_there_is_space(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_posted_is_owed_and_written_when_there_is_space(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(store, "RETRY_S", 0.05)
     path = tmp_path / "state.db"
 
@@ -173,7 +205,9 @@ def test_what_is_no_database_is_put_aside_whole(tmp_path: Path, damage: str) -> 
 
     with_store(path, work)
     data = path.read_bytes()
-    broken = {"garbage": os.urandom(8192), "page": data[:8192] + b"\xff" * 4096 + data[12288:], "short": data[:5000]}[damage]
+    broken = {"garbage": os.urandom(8192), "page": data[:8192] + b"\xff" * 4096 + data[12288:], "short": data[:5000]}[
+        damage
+    ]
     path.write_bytes(broken)
     opened = Store(str(path))
     assert opened.put_aside is not None and Path(opened.put_aside).read_bytes() == broken

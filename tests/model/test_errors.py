@@ -28,7 +28,7 @@ def test_the_codes_are_those_of_the_surface() -> None:
     assert {cls.exit_code for cls in errors.ALL} == SURFACE
     for cls in errors.ALL:
         parent = cls.__mro__[1]
-        assert parent is errors.HoldfastError or cls.exit_code == parent.exit_code   # type: ignore[attr-defined]
+        assert parent is errors.HoldfastError or cls.exit_code == parent.exit_code  # type: ignore[attr-defined]
         assert re.fullmatch(r"[a-z_]+", cls.name)
 
 
@@ -36,21 +36,35 @@ def test_the_codes_are_those_of_the_surface() -> None:
 def test_an_error_survives_the_wire(cls: type[errors.HoldfastError]) -> None:
     sent = cls("what happened", "what to do", foreground="vim")
     got = errors.from_wire(sent.to_wire())
-    assert type(got) is cls and (got.message, got.recover, got.facts) == ("what happened", "what to do", {"foreground": "vim"})
+    assert type(got) is cls and (got.message, got.recover, got.facts) == (
+        "what happened",
+        "what to do",
+        {"foreground": "vim"},
+    )
     assert got.exit_code == cls.exit_code and got.retry_safe == cls.retry_safe
     assert cls("x").recover == cls.default_recover
 
 
-@pytest.mark.parametrize(("body", "code"), [
-    ({"name": "from_the_future", "code": 4, "message": "m", "recover": "r"}, 4), ({"name": "x", "code": 99}, 1), ({}, 1), ({"name": None, "code": "4"}, 1),
-    ({"name": "busy", "facts": "nonsense"}, 4), ({"name": "busy", "message": 7, "recover": None}, 4)])
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({"name": "from_the_future", "code": 4, "message": "m", "recover": "r"}, 4),
+        ({"name": "x", "code": 99}, 1),
+        ({}, 1),
+        ({"name": None, "code": "4"}, 1),
+        ({"name": "busy", "facts": "nonsense"}, 4),
+        ({"name": "busy", "message": 7, "recover": None}, 4),
+    ],
+)
 def test_an_error_of_another_release_becomes_the_class_of_its_code(body: dict[str, Any], code: int) -> None:
     got = errors.from_wire(body)
     assert got.exit_code == code and isinstance(got.message, str) and isinstance(got.recover, str)
 
 
 def test_facts_cannot_overwrite_the_error_itself() -> None:
-    got = errors.from_wire({"name": "busy", "message": "m", "recover": "r", "facts": {"message": "evil", "recover": "evil", "self": 1}})
+    got = errors.from_wire(
+        {"name": "busy", "message": "m", "recover": "r", "facts": {"message": "evil", "recover": "evil", "self": 1}}
+    )
     assert (got.message, got.recover) == ("m", "r")
 
 

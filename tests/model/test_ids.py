@@ -30,7 +30,12 @@ def test_s1_ids_use_sixty_bits() -> None:
 
 @given(IDS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 def test_s8_references_round_trip(session: str, epoch: int, act: int, a: int, b: int) -> None:
-    for ref in (ids.Ref(session), ids.Ref(session, epoch), ids.Ref(session, epoch, act), ids.Ref(session, epoch, None, (min(a, b), max(a, b)))):
+    for ref in (
+        ids.Ref(session),
+        ids.Ref(session, epoch),
+        ids.Ref(session, epoch, act),
+        ids.Ref(session, epoch, None, (min(a, b), max(a, b))),
+    ):
         assert ids.parse_ref(str(ref)) == ref
         assert str(ref).startswith("hf:") and str(ref).isascii()
 
@@ -45,9 +50,28 @@ def test_s8_what_parses_prints_as_itself(text: str) -> None:
     assert ids.parse_ref(str(ref)) == ref
 
 
-@pytest.mark.parametrize("text", ["", "hf:", "hf:0123456789a", "hf:0123456789abc", "HF:0123456789ab", "hf:0123456789ab@", "hf:0123456789ab@1#", "hf:0123456789ab@1:5-4",
-                                  "hf:0123456789ab@1:5", "hf:0123456789ab#3", "hf:0123456789ab@1 ", "hf:0123456789ab@1\n", "hf:0123456789ab@-1", "hf:0123456789ab@1#2:3-4",
-                                  "hf:0123456789ab@" + "9" * 19, "hf:ilou56789abc", "hf:0123456789ab@１"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hf:",
+        "hf:0123456789a",
+        "hf:0123456789abc",
+        "HF:0123456789ab",
+        "hf:0123456789ab@",
+        "hf:0123456789ab@1#",
+        "hf:0123456789ab@1:5-4",
+        "hf:0123456789ab@1:5",
+        "hf:0123456789ab#3",
+        "hf:0123456789ab@1 ",
+        "hf:0123456789ab@1\n",
+        "hf:0123456789ab@-1",
+        "hf:0123456789ab@1#2:3-4",
+        "hf:0123456789ab@" + "9" * 19,
+        "hf:ilou56789abc",
+        "hf:0123456789ab@１",
+    ],
+)
 def test_s8_malformed_references_are_refused(text: str) -> None:
     with pytest.raises(Usage):
         ids.parse_ref(text)
@@ -65,14 +89,21 @@ def test_names_of_allowed_characters_are_names(name: str) -> None:
 @given(st.text(max_size=NAME_CHARS + 5))
 def test_any_other_name_is_refused_in_printable_words(name: str) -> None:
     allowed = set(string.ascii_letters + string.digits + "._-")
-    good = 0 < len(name) <= NAME_CHARS and set(name) <= allowed and not name.startswith("-") and not ids.is_session_id(name)
+    good = (
+        0 < len(name) <= NAME_CHARS
+        and set(name) <= allowed
+        and not name.startswith("-")
+        and not ids.is_session_id(name)
+    )
     try:
         assert ids.check_name(name) == name and good
     except Usage as e:
         assert not good and e.message.isascii() and e.message.isprintable() and e.recover
 
 
-@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a\n", "a\0", "é", "x" * 65, "0123456789ab", "a:b", "a@b", "~", "$x", "*"])
+@pytest.mark.parametrize(
+    "name", ["", "-a", "a b", "a/b", "a\n", "a\0", "é", "x" * 65, "0123456789ab", "a:b", "a@b", "~", "$x", "*"]
+)
 def test_odd_names_are_refused(name: str) -> None:
     with pytest.raises(Usage):
         ids.check_name(name)

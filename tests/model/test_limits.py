@@ -18,6 +18,9 @@ def test_bounds_fit_into_each_other() -> None:
     assert limits.INPUT_CHUNK_BYTES < limits.KEEPER_PACKET_BYTES
     assert limits.OUTPUT_CHUNK_BYTES < limits.FRAME_BYTES <= limits.REPLY_QUEUE_BYTES
     assert limits.REQUEST_BYTES < limits.SPAWN_BYTES
-    assert limits.COLS_MIN <= limits.COLS_DEFAULT <= limits.COLS_MAX and limits.ROWS_MIN <= limits.ROWS_DEFAULT <= limits.ROWS_MAX
+    assert (
+        limits.COLS_MIN <= limits.COLS_DEFAULT <= limits.COLS_MAX
+        and limits.ROWS_MIN <= limits.ROWS_DEFAULT <= limits.ROWS_MAX
+    )
     assert limits.RING_BYTES_MIN <= limits.RING_BYTES <= limits.RING_BYTES_MAX
     assert limits.HELLO_WAIT_S <= limits.CONNECT_WAIT_S <= limits.HOST_AWAY_S

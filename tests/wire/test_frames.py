@@ -19,16 +19,22 @@ VECTORS = Path(__file__).parents[1] / "vectors" / "frames.json"
 def built() -> dict[str, bytes]:
     """One frame of every kind; the same values as in the vectors."""
     return {
-        "hello": frames.pack_json(frames.HELLO, {"version": 1, "lowest": 1, "client": 81985529216486895, "operator": "ann", "modality": "cli"}),
+        "hello": frames.pack_json(
+            frames.HELLO, {"version": 1, "lowest": 1, "client": 81985529216486895, "operator": "ann", "modality": "cli"}
+        ),
         "request": frames.request(7, {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1}),
         "input": frames.input_(258, b"\x00\x1b[A\xff", frames.INPUT_ACK),
         "paste": frames.input_(1, b"two\nlines", frames.INPUT_PASTE),
         "resize": frames.resize(3, 120, 40),
         "cancel": frames.cancel(0xDEADBEEF),
         "seen": frames.seen(1 << 40),
-        "welcome": frames.pack_json(frames.WELCOME, {"version": 1, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"}),
+        "welcome": frames.pack_json(
+            frames.WELCOME, {"version": 1, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"}
+        ),
         "reply": frames.reply(7, {"id": "0123456789ab"}),
-        "error": frames.reply(8, {"name": "busy", "code": 4, "message": "m", "recover": "r", "retry_safe": True}, ok=False),
+        "error": frames.reply(
+            8, {"name": "busy", "code": 4, "message": "m", "recover": "r", "retry_safe": True}, ok=False
+        ),
         "output": frames.output_header(1000, 1010, 5, 3) + b"abc",
         "screen": frames.screen(99, 4, frames.SCREEN_LAG, 80, 24, b"\x1b[H"),
         "event": frames.pack_json(frames.EVENT, {"event": "turn", "holder": None}),
@@ -53,11 +59,14 @@ def payload(name: str) -> bytes:
     data = built()[name]
     length, _ = frames.HEADER.unpack_from(data)
     assert len(data) == frames.HEADER.size + length
-    return data[frames.HEADER.size:]
+    return data[frames.HEADER.size :]
 
 
 def test_what_was_packed_is_read() -> None:
-    assert frames.read_request(payload("request")) == (7, {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1})
+    assert frames.read_request(payload("request")) == (
+        7,
+        {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1},
+    )
     assert frames.read_input(payload("input")) == (258, frames.INPUT_ACK, b"\x00\x1b[A\xff")
     assert frames.read_resize(payload("resize")) == (3, 120, 40)
     assert frames.read_cancel(payload("cancel")) == 0xDEADBEEF
@@ -72,9 +81,18 @@ def test_what_was_packed_is_read() -> None:
     assert (number, start, end, bytes(data)) == (7, 1, 4, b"xyz")
 
 
-@pytest.mark.parametrize(("read", "size", "exact"), [
-    (frames.read_input, 9, False), (frames.read_resize, 12, True), (frames.read_cancel, 4, True), (frames.read_seen, 8, True),
-    (frames.read_output, 24, False), (frames.read_screen, 21, False), (lambda p: frames.read_data(memoryview(p)), 20, False)])
+@pytest.mark.parametrize(
+    ("read", "size", "exact"),
+    [
+        (frames.read_input, 9, False),
+        (frames.read_resize, 12, True),
+        (frames.read_cancel, 4, True),
+        (frames.read_seen, 8, True),
+        (frames.read_output, 24, False),
+        (frames.read_screen, 21, False),
+        (lambda p: frames.read_data(memoryview(p)), 20, False),
+    ],
+)
 def test_short_and_long_payloads_are_refused(read: Any, size: int, exact: bool) -> None:
     read(b"\1" * size)
     for length in range(size):
@@ -85,7 +103,10 @@ def test_short_and_long_payloads_are_refused(read: Any, size: int, exact: bool) 
             read(b"\1" * (size + 1))
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b"null", b'"x"', b"\xff\xfe\xfd", b"{" * 10_000, b"[" * 100_000, b"9" * 5000, b"{'a': 1}"])
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"[]", b"1", b"null", b'"x"', b"\xff\xfe\xfd", b"{" * 10_000, b"[" * 100_000, b"9" * 5000, b"{'a': 1}"],
+)
 def test_json_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(PeerFault):
         frames.read_json(body)
@@ -93,10 +114,11 @@ def test_json_that_is_no_object_is_refused(body: bytes) -> None:
 
 def test_json_in_utf8_with_bytes_that_are_no_text_survives() -> None:
     odd = {"path": b"/tmp/\xff\xfe".decode("utf-8", "surrogateescape"), "text": "😀"}
-    assert frames.read_json(frames.pack_json(frames.EVENT, odd)[frames.HEADER.size:]) == odd
+    assert frames.read_json(frames.pack_json(frames.EVENT, odd)[frames.HEADER.size :]) == odd
 
 
 # ---------------------------------------------------------------- cutting the stream
+
 
 @pytest.mark.parametrize("step", [1, 2, 3, 7, 64, 100_000])
 def test_both_cutters_find_the_same_frames_in_any_pieces(step: int) -> None:
@@ -106,7 +128,7 @@ def test_both_cutters_find_the_same_frames_in_any_pieces(step: int) -> None:
     split: list[tuple[int, bytes]] = []
     read: list[tuple[int, bytes]] = []
     for at in range(0, len(stream), step):
-        piece = stream[at:at + step]
+        piece = stream[at : at + step]
         split += splitter.feed(piece)
         while piece:
             space = reader.space()
@@ -157,14 +179,36 @@ def test_frames_before_a_bad_one_are_still_given() -> None:
 def test_a_single_key_is_recognised_and_nothing_else_is() -> None:
     assert frames.single(frames.input_(1, b"x")) == frames.INPUT
     assert frames.single(frames.input_(1, b"")) == frames.INPUT
-    for other in (b"", b"\1", frames.input_(1, b"x") + b"y", frames.input_(1, b"x")[:-1], frames.input_(1, b"x") * 2, frames.resize(1, 2, 3)):
+    for other in (
+        b"",
+        b"\1",
+        frames.input_(1, b"x") + b"y",
+        frames.input_(1, b"x")[:-1],
+        frames.input_(1, b"x") * 2,
+        frames.resize(1, 2, 3),
+    ):
         assert frames.single(other) is None
 
 
 # ---------------------------------------------------------------- versions
 
-@pytest.mark.parametrize(("lowest", "highest", "chosen"), [
-    (1, 1, 1), (1, 99, 1), (0, 1, 1), (2, 3, None), (0, 0, None), (3, 2, None), (None, 1, None), (1, None, None), ("1", 1, None), (1, 1.0, None),
-    (True, True, None), (-5, 5, 1)])
+
+@pytest.mark.parametrize(
+    ("lowest", "highest", "chosen"),
+    [
+        (1, 1, 1),
+        (1, 99, 1),
+        (0, 1, 1),
+        (2, 3, None),
+        (0, 0, None),
+        (3, 2, None),
+        (None, 1, None),
+        (1, None, None),
+        ("1", 1, None),
+        (1, 1.0, None),
+        (True, True, None),
+        (-5, 5, 1),
+    ],
+)
 def test_the_highest_common_version_is_spoken_or_none(lowest: Any, highest: Any, chosen: int | None) -> None:
     assert version.choose(lowest, highest) == chosen

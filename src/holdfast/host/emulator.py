@@ -152,8 +152,9 @@ class Emulator(Grid):
 
     @property
     def cursor(self) -> Cursor:
-        wrap = bool(self._get("CURSOR_PENDING_WRAP", "bool"))
-        return Cursor(self._get("CURSOR_X", "uint16_t"), self._get("CURSOR_Y", "uint16_t"), wrap)
+        x, y = self._read("CURSOR_X", self._short), self._read("CURSOR_Y", self._short)
+        at_edge = x == self._link.cols - 1 or self.mode(69)  # tabbing back keeps the flag, and a snapshot drops it
+        return Cursor(x, y, at_edge and bool(self._read("CURSOR_PENDING_WRAP", self._flag)))
 
     @property
     def alternate(self) -> bool:

@@ -164,7 +164,7 @@ class Engine:
         session.turn.idle_s = self.settings.turn_idle_s
         session.turn.idle_s = self.settings.turn_idle_s
         self.sessions[record.id] = session
-        session.ended.add_done_callback(lambda _: session.spawn(self._bury(session)))
+        session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
 
@@ -341,6 +341,12 @@ class Engine:
 
     # ------------------------------------------------------------ after the end
 
+    def _over(self, session: Session) -> None:
+        """At once, before anybody who waits for the end goes on: its name is free, and it is found among the ended."""
+        self.sessions.pop(session.id, None)
+        self.ended[session.id] = session.record
+        session.spawn(self._bury(session))
+
     async def _bury(self, session: Session) -> None:
         """Keep what is known of it, then let its keeper go. While it cannot be written, the keeper keeps it."""
         record = session.record
@@ -350,14 +356,12 @@ class Engine:
         except Unavailable as e:
             durable = False
             self._note(session.id, "store.failed", {"detail": e.message})
-        self.sessions.pop(session.id, None)
-        self.ended[session.id] = record
         await _until(lambda: not any(v.paces and not v.tag and v.offset < session.ring.head for v in session.viewers), LAST_VIEW_S)
         for viewer in list(session.viewers):
             viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
             session.remove_viewer(viewer, "ended")
         await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
-        if not durable:
+        if not durable and session.id in self.ended:
             await self.store.write(store.save(record), patient=True)
         probe("host.end.recorded")
         session.link.send(wire.release())

@@ -150,9 +150,8 @@ async def _start(session: Session, conn: Connection, act: int, runid: str, text:
 
 
 async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
-    ended = session.ended
-    await asyncio.wait({started, ended}, timeout=RUN_TRIGGER_WAIT_S, return_when=asyncio.FIRST_COMPLETED)
-    if not started.done() and not ended.done():
+    await _or_end(session, started, RUN_TRIGGER_WAIT_S)
+    if not started.done() and not session.ended.done():
         raise Lost("the shell has not said that it began the command; it may still do so",
                    "look at the screen (`holdfast view`) before trying again; the shell's hooks may be gone")
 
@@ -163,7 +162,7 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
     try:
         stream.pump()
         if end is None:
-            await asyncio.wait({done, session.ended}, timeout=timeout or None, return_when=asyncio.FIRST_COMPLETED)
+            await _or_end(session, done, timeout or None)
             if done.done():
                 end, code = done.result().output_end, done.result().exit
             elif session.ended.done():              # `exit` or `exec`: the session's own end is the command's
@@ -183,10 +182,16 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
             clear_run(Path(session.directory))
 
 
+async def _or_end(session: Session, future: asyncio.Future[Any], limit_s: float | None) -> None:
+    """Until it is done, the session has ended, or the time is over."""
+    both: set[asyncio.Future[Any]] = {future, session.ended}
+    await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+
+
 async def _onlcr(session: Session) -> bool:
     """Whether the terminal turns every newline into CR LF, so that this can be undone exactly."""
     asked = session.loop.create_task(session.terminal())
-    await asyncio.wait({asked, session.ended}, return_when=asyncio.FIRST_COMPLETED)
+    await _or_end(session, asked, None)
     if not asked.done() or asked.exception() is not None:
         asked.cancel()
         return True

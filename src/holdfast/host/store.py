@@ -282,6 +282,6 @@ def _events(session: str | None, after: int, limit: int, order: str) -> Callable
         where, args = ("session = ? AND ", [session]) if session else ("", [])
         rows = db.execute(f"SELECT number, at, session, event, body FROM events WHERE {where} number > ? "
                           f"ORDER BY number {order} LIMIT ?", (*args, after, limit)).fetchall()
-        return [{"number": n, "time": at, "session": s, "event": e, **json.loads(b)} for n, at, s, e, b in rows]
+        return [{"number": n, "time": at, "session": s, "event": e, **json.loads(str(b))} for n, at, s, e, b in rows]
 
     return job

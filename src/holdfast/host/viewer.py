@@ -183,7 +183,9 @@ class Viewer:
                 continue                        # overwritten while it was sent: the next round sees it and refreshes
             self.offset = end
         if self.offset >= head:
-            self.lagging, self._filter = False, None
+            self.lagging = False
+            if self.offset == head:             # beyond it: back from a restart, ahead of what this host has looked at
+                self._filter = None
         self.tell_ack(force=False)
 
     def seen(self, offset: int) -> None:

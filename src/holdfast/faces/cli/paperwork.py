@@ -106,10 +106,11 @@ _holdfast() {{
   esac
   case $words[2] in
 {cases}
-    completion) compadd -- bash zsh fish; return ;;
   esac
   if [[ $words[CURRENT] == -* ]]; then
     compadd -- $opts
+  elif [[ $words[2] == completion ]]; then
+    compadd -- bash zsh fish
   elif (( ${{${{(z):-{' '.join(TAKES_SESSION)}}}[(Ie)$words[2]]}} )); then
     names=(${{(f)"$({_NAMES})"}})
     compadd -- $names
