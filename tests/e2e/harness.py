@@ -309,7 +309,7 @@ class Terminal:
     ) -> None:
         self.master, self.slave = os.openpty()
         self.output = bytearray()
-        self._vt = avt.Vt(*size)  # type: ignore[attr-defined]
+        self._vt = avt.Vt(*size)
         self._pending = b""
         self.resize(*size)
         self.before = termios.tcgetattr(self.slave)

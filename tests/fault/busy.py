@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from tests.fault.clients import Attached, Lean
+from tests.fault.stage import Stage
+
 from holdfast.core.filter import ViewerFilter
 from holdfast.testing import workload
 from holdfast.testing.history import Fault, Kind, check_exits, check_input, check_output, check_processes
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import Stage
 
 
 def stripped(raw: bytes) -> bytes:

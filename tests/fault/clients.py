@@ -19,12 +19,13 @@ import time
 from collections import deque
 from typing import Any
 
+from tests.fault.stage import COLS, ROWS, Stage
+
 from holdfast.model.errors import from_wire
 from holdfast.testing.history import Outcome, Output, Screen, Sent, Shown
 from holdfast.testing.oracle import Eye
 from holdfast.transport import unix
 from holdfast.wire import frames
-from tests.fault.stage import COLS, ROWS, Stage
 
 RETRY_S = 0.02
 READ_BYTES = 1 << 18
@@ -103,11 +104,11 @@ class Lean:
     def _readable(self) -> None:
         sock = self._sock
         if sock is None:
-            return
+            return None
         try:
             data = sock.recv(READ_BYTES)
         except BlockingIOError:
-            return
+            return None
         except OSError:
             data = b""
         if not data:
@@ -115,7 +116,7 @@ class Lean:
         for kind, payload in self._splitter.feed(data):
             self._frame(kind, payload)
             if self._sock is None:
-                return
+                return None
 
     def _lost(self) -> None:
         if self._sock is not None:
@@ -156,7 +157,7 @@ class Lean:
     def _attached(self, ok: bool, body: dict[str, Any]) -> None:
         if not ok:
             self.error = from_wire(body)
-            self.gone = self.error.name != "unavailable"  # type: ignore[attr-defined]
+            self.gone = self.error.name != "unavailable"
             return self._lost()
         self.live = True
         self.acked = max(self.acked, int(body["acked"]))
@@ -168,7 +169,7 @@ class Lean:
     # ------------------------------------------------------------ acts
 
     def attached(self) -> Lean:
-        self.stage.pump.until(lambda: self.live and self.position is not None or self.error, f"{self.session} is attached")
+        self.stage.pump.until(lambda: (self.live and self.position is not None) or self.error, f"{self.session} is attached")
         assert self.error is None, self.error
         return self
 

@@ -20,13 +20,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.fault.forge import Forge
+
 from holdfast import home as homes
 from holdfast.client import start
 from holdfast.client.link import Link
 from holdfast.host import process
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.testing.workload import READY, command
-from tests.fault.forge import Forge
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 DEADLINE_S = 30.0            # a busy machine is slow; who needs this long fails anyway

@@ -10,12 +10,12 @@ import time
 from pathlib import Path
 
 import pytest
-
-from holdfast.testing import workload
-from holdfast.testing.history import Kind, Outcome, Sent, check_input, check_output, check_processes
 from tests.fault.busy import Busy, stripped
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import DEADLINE_S, Stage
+
+from holdfast.testing import workload
+from holdfast.testing.history import Kind, Outcome, Sent, check_input, check_output, check_processes
 
 
 class Typist:

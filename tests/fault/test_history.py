@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing.history import (
+    Fault,
     Gap,
     Kind,
     Outcome,
@@ -23,8 +24,8 @@ from holdfast.testing.history import (
 )
 
 
-def kinds(faults: list[object]) -> list[Kind]:
-    return [fault.kind for fault in faults]  # type: ignore[attr-defined]
+def kinds(faults: list[Fault]) -> list[Kind]:
+    return [fault.kind for fault in faults]
 
 
 @st.composite

@@ -8,13 +8,13 @@ import signal
 import time
 
 import pytest
+from tests.fault.busy import Busy, stripped
+from tests.fault.clients import Attached, Lean
+from tests.fault.stage import DEADLINE_S, Stage
 
 from holdfast.model.limits import RECONNECT_MAX_S
 from holdfast.testing import workload
 from holdfast.testing.history import Fault, check_output, first_difference
-from tests.fault.busy import Busy, stripped
-from tests.fault.clients import Attached, Lean
-from tests.fault.stage import DEADLINE_S, Stage
 
 HOT = ("host.act.sending", "host.act.sent", "host.output.sent", "host.screen.sent", "host.consumed.sent", "host.snapshot.saved",
        "host.snapshot.stored", "host.adopted", "host.ready")
@@ -99,7 +99,7 @@ def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> No
     pids = {stage.host}
     while kills < 8:
         at = begin + (kills + 1) * len(raw) // 10
-        stage.pump.until(lambda at=at: len(client.data) >= at, lambda: f"output goes on: {len(client.data)} of {len(raw)}")
+        stage.pump.until(lambda: len(client.data) >= at, lambda: f"output goes on: {len(client.data)} of {len(raw)}")
         pids.add(stage.find_host())
         stage.kill_host()
         kills += 1
@@ -123,7 +123,7 @@ def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> Non
     viewers = [Lean(stage, "gate").attached() for _ in range(2)]
     viewers[0].type(b"\n")
     for n in range(1, 7):
-        stage.pump.until(lambda n=n: (viewers[0].position or 0) >= n * len(raw) // 8, "output goes on")
+        stage.pump.until(lambda: (viewers[0].position or 0) >= n * len(raw) // 8, "output goes on")
         for viewer in viewers:
             viewer.away = True
         stage.kill_host()

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.fault.busy import Busy
+from tests.fault.clients import Lean
+from tests.fault.stage import SOURCE, Stage
 
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import KEEPER_PACKET_BYTES
@@ -24,9 +27,6 @@ from holdfast.testing import workload
 from holdfast.testing.history import check_processes
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
-from tests.fault.busy import Busy
-from tests.fault.clients import Lean
-from tests.fault.stage import SOURCE, Stage
 
 
 class World:

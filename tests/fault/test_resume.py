@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 import pytest
-
-from holdfast.testing.history import check_output
 from tests.fault.busy import stripped
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import Stage
+
+from holdfast.testing.history import check_output
 
 CLIPBOARD = (b"\x1b]52;c;", b"QUJD" * 40_000, b"\x07")          # never shown to viewers
 TITLE = (b"\x1b]2;", b"t" * 3000, b"\x07")                      # passes

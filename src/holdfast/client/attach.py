@@ -257,7 +257,7 @@ class Attachment:
         direct = self.direct
         if direct is None:
             self._rung = False
-            return
+            return None
         while self.term.pending is None:
             data = direct.take()
             if data is None:
@@ -268,7 +268,7 @@ class Attachment:
                 self._rung = False
                 if self._ended is not None:
                     raise self._ended
-                return
+                return None
             if not self.overlay.covering:
                 self.term.write(data)
             if direct.offset - self._told >= SEEN_EVERY_BYTES and self.link.sock is not None:

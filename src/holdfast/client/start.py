@@ -17,7 +17,6 @@ from holdfast.model.errors import HoldfastError, Impossible, Unavailable, Usage
 from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.transport import unix
 
-
 SAYS = "holdfast host: "
 
 

@@ -24,8 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import session as lifecycle
-from holdfast.host import process, store
+from holdfast.home import Home
 from holdfast.home.config import Settings
+from holdfast.host import process, store
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.nursery import Nursery
 from holdfast.host.session import Session
@@ -33,10 +34,17 @@ from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable, Usage
-from holdfast.model.limits import COLS_DEFAULT, ENDED_KEPT_COUNT, LABEL_BYTES, ROWS_DEFAULT, RUN_PACE_WINDOW_S, SESSIONS_MAX, SPAWN_WAIT_S
+from holdfast.model.limits import (
+    COLS_DEFAULT,
+    ENDED_KEPT_COUNT,
+    LABEL_BYTES,
+    ROWS_DEFAULT,
+    RUN_PACE_WINDOW_S,
+    SESSIONS_MAX,
+    SPAWN_WAIT_S,
+)
 from holdfast.model.probe import probe
 from holdfast.transport import unix
-from holdfast.home import Home
 from holdfast.wire import keeper as wire
 
 KEEPER_SUFFIX = ".keeper"
@@ -268,7 +276,7 @@ class Engine:
 
     def _free_name(self, argv: list[str]) -> str:
         base = os.path.basename(argv[0]) if argv else "shell"
-        base = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in base).lstrip("-")[:40] or "session"
+        base = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base).lstrip("-")[:40] or "session"
         taken = {s.name for s in self.sessions.values()} | {r.name for r in self.unreached.values()} | self._creating.keys()
         return next(n for i in range(1, SESSIONS_MAX + 2) if (n := f"{base}-{i}") not in taken)
 

@@ -286,7 +286,7 @@ class Session:
         probe("host.query.answered")
 
     def _view_moved(self) -> None:
-        at, cols, rows = self.ring.resized
+        _at, cols, rows = self.ring.resized
         if (cols, rows) != self.size:
             self.record.cols, self.record.rows = cols, rows
             for viewer in self.viewers:

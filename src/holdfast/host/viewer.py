@@ -13,13 +13,12 @@ from copy import copy
 from typing import TYPE_CHECKING
 
 from holdfast.core.filter import ViewerFilter
-from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.letterbox import Letterbox
+from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.host.frame import frame_of
 from holdfast.model.limits import (
     COLS_MAX,
     COLS_MIN,
-    KiB,
     OUTPUT_CHUNK_BYTES,
     PACE_BYTES,
     RENDER_INTERVAL_S,
@@ -27,6 +26,7 @@ from holdfast.model.limits import (
     ROWS_MIN,
     SCROLLBACK_PAINTED,
     SEEN_EVERY_BYTES,
+    KiB,
 )
 from holdfast.model.probe import probe
 from holdfast.wire import frames
@@ -89,7 +89,7 @@ class Viewer:
     async def refresh(self, reason: int) -> None:
         """A complete, correct screen; live output continues right after it."""
         if self._painting or self.closed:
-            return
+            return None
         sizes = self.size, self.session.size
         self._painting = True
         self._live = False
@@ -104,7 +104,7 @@ class Viewer:
                 offset, paint = await self.session.view.look(lambda screen: screen.paint(self.scrollback))
                 shown = reason
             if self.closed:
-                return
+                return None
             self.scrollback = 0 if reason != frames.SCREEN_ATTACH else self.scrollback
             self._behind(offset, ViewerFilter())
             self.conn.send(frames.screen(offset, self.acked, shown, *self.session.size, paint))

@@ -11,8 +11,8 @@ import re
 from typing import Any
 
 from holdfast.core.commands import CommandFinished, Effect, RunDone
-from holdfast.host import observe
 from holdfast.core.plain import plain
+from holdfast.host import observe
 from holdfast.host.session import Session
 from holdfast.model.errors import NotFound, TimedOut, Usage
 from holdfast.model.limits import OBSERVE_INTERVAL_S

@@ -250,7 +250,7 @@ class Keeper:
                 self._took_effect(act.sequence, act.flags)
             elif act.flags & wire.ACT_ACK:
                 self._ring_bell()
-            return
+            return None
         if act.sequence != self.accepted + 1:
             return self._reject(act, wire.REJECT_SEQUENCE, self.accepted)
         if self.fenced:
@@ -263,11 +263,11 @@ class Keeper:
             self._accept_act(act)
             probe("keeper.input.accepted")
             if not self.queue and self._write_at_once(act, body):
-                return
+                return None
             self.queue.append([act.sequence, act.flags, body, 0])
             self.queued += len(body)
             self._write()
-            return
+            return None
         if kind == wire.RESIZE:
             cols, rows = wire.read_size(body)
             if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX):
@@ -443,7 +443,7 @@ class Keeper:
         try:
             packet, ancillary, flags, _ = sock.recvmsg(KEEPER_PACKET_BYTES, _ONE_DESCRIPTOR)
         except BlockingIOError:
-            return
+            return None
         except OSError:
             packet, ancillary, flags = b"", [], 0
         fds = _descriptors(ancillary) if ancillary else []

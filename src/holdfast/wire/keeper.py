@@ -407,4 +407,4 @@ def read_spawn(body: bytes) -> Spawn:
     return request
 
 
-assert KEEPER_PACKET_BYTES > _WELCOME.size + LABEL_BYTES + ORIGINS_KEPT * _ORIGIN.size + REAPED_KEPT * _REAPED.size + 256
+assert _WELCOME.size + LABEL_BYTES + ORIGINS_KEPT * _ORIGIN.size + REAPED_KEPT * _REAPED.size + 256 < KEEPER_PACKET_BYTES
