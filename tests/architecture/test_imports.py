@@ -68,6 +68,10 @@ def imports(path: Path) -> Iterator[str]:
     yield from walk(ast.parse(path.read_text()).body)
 
 
+# Modules that are longer than they should be: a debt that may only shrink.
+TOO_LONG = {"host/session.py": 640, "keeper/loop.py": 620, "client/attach.py": 560, "core/filter.py": 540, "host/emulator.py": 500}
+
+
 def files() -> list[Path]:
     return sorted(p for p in SRC.rglob("*.py") if p.parent != SRC)
 
@@ -95,7 +99,7 @@ def test_imports_go_down_only(path: Path) -> None:
 
 def test_only_composition_roots_read_the_environment() -> None:
     """Settings enter a program in one place; anything else would act on whatever happens to be set."""
-    allowed = {"host/main.py", "keeper/nursery.py", "faces/cli", "testing", "client/link.py"}
+    allowed = {"host/main.py", "keeper/nursery.py", "faces/cli", "testing", "host/native.py"}   # native: as its binding finds its library
     for path in files():
         relative = str(path.relative_to(SRC))
         if any(relative.startswith(a) for a in allowed):
@@ -114,7 +118,8 @@ def test_modules_stay_readable() -> None:
     """One object that everything passes through is how peers rotted."""
     for path in files():
         lines = len(path.read_text().splitlines())
-        assert lines <= 520, f"{path.relative_to(SRC)} has {lines} lines; split it along its decisions"
+        relative = str(path.relative_to(SRC))
+        assert lines <= TOO_LONG.get(relative, 480), f"{relative} has {lines} lines; split it along its decisions"
 
 
 def test_every_package_and_module_says_what_it_is() -> None:

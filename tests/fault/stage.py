@@ -151,8 +151,14 @@ class Stage:
         self.pump.until(none_left, "no host is left")
 
     def running(self, pid: int) -> bool:
+        """Also while only some of its threads have ended: those that live still hold its files and locks."""
         found = process.read_stat(pid)
-        return found is not None and found.state not in ("Z", "X")
+        if found is None or found.state not in ("Z", "X"):
+            return found is not None
+        try:
+            return len(os.listdir(f"/proc/{pid}/task")) > 1
+        except FileNotFoundError:
+            return False
 
     def log(self) -> str:
         try:
