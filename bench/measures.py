@@ -257,10 +257,11 @@ def stall(peer: Peer, bench: Bench) -> Values:
 
 def create(peer: Peer, bench: Bench) -> Values:
     name = f"b{uuid.uuid4().hex[:8]}"
-    begin = time.perf_counter()
+    before, begin = own_cpu(peer), time.perf_counter()
     terminal = peer.create(name, programs.prompt())
     try:
-        return {"ms": (read_until([terminal], [programs.PROMPT], ATTACH_S) - begin) * 1e3}
+        ms = (read_until([terminal], [programs.PROMPT], ATTACH_S) - begin) * 1e3
+        return {"ms": ms} | _spent(peer, before)
     finally:
         terminal.close()
         if peer.keeps_sessions:
@@ -289,20 +290,25 @@ def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
             ready.wait(ATTACH_S)
             terminal.close()
             time.sleep(bench.sizes.away_s)
-            begin = time.perf_counter()
+            before, begin = own_cpu(peer), time.perf_counter()
             terminal = peer.attach(name)
             terminal.keep()
             try:
                 ms = (read_until([terminal], marks, SHOW_S) - begin) * 1e3
             except TooLong:
                 return {"ms": None, "correct": 0.0}
+            spent = _spent(peer, before)
             read_until_quiet([terminal])
-            return {"ms": ms, **_judge(terminal.shown())}
+            return {"ms": ms, **_judge(terminal.shown()), **spent}
         finally:
             terminal.close()
             peer.end(name)
             ready.close()
     return run
+
+
+def _spent(peer: Peer, before: int) -> Values:
+    return {"cpu_ms": (own_cpu(peer) - before) / 1e6} if peer.keeps_sessions else {}
 
 
 def _show_picture(peer: Peer, bench: Bench, marks: list[bytes]) -> Values:

@@ -38,14 +38,14 @@ def keepers(out: str, run: str) -> int:
 
     hold = Keeper.run
 
-    def measured_run(self: Keeper, first: None) -> None:
+    def measured_run(self: Keeper) -> None:
         def until_told() -> int:
-            hold(self, first)
+            hold(self)
             return 0
 
         measured(until_told, f"{out}.keeper.{os.getpid()}")
 
-    Keeper.run = measured_run  # type: ignore[method-assign, assignment]
+    Keeper.run = measured_run  # type: ignore[method-assign]
     sys.argv[1:] = [run]
     return nursery.main()
 

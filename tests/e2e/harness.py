@@ -168,19 +168,24 @@ class Installation:
 
     # ------------------------------------------------------------ what tests need around what they test
 
-    def quick(self, *args: str, env: dict[str, str] | None = None) -> str:
-        """A command that must succeed, inside this process: a tenth of the time of a new interpreter. For commands that
-        are not under test at that moment, and print text only."""
+    def attempt(self, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Result:
+        """A command inside this process: a tenth of the time of a new interpreter. For what prints text only."""
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, {**self.env, **(env or {})}, clear=True),
+            mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin))),
             contextlib.chdir(self.user),
             contextlib.redirect_stdout(out),
             contextlib.redirect_stderr(err),
         ):
             code = command_line(list(args))
-        assert code == 0, (args, code, out.getvalue(), err.getvalue())
-        return out.getvalue()
+        return Result(code, out.getvalue().encode(), err.getvalue())
+
+    def quick(self, *args: str, env: dict[str, str] | None = None) -> str:
+        """The same, for commands that are not under test at that moment and must succeed."""
+        result = self.attempt(*args, env=env)
+        assert result.rc == 0, (args, result)
+        return result.out
 
     def new(self, name: str, *args: str, env: dict[str, str] | None = None) -> dict[str, Any]:
         made: dict[str, Any] = json.loads(self.quick("new", name, "--json", *args, env=env))
@@ -228,16 +233,9 @@ class Installation:
         found = {}
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if (
-                    entry.isdigit()
-                    and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
-                    and alive(int(entry))
-                ):
+                if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") and alive(int(entry)):
                     found[int(entry)] = (
-                        Path(f"/proc/{entry}/cmdline")
-                        .read_bytes()
-                        .replace(b"\0", b" ")
-                        .decode("utf-8", "replace")[:200]
+                        Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
                     )
         return found
 
@@ -263,18 +261,18 @@ class Installation:
             os.kill(pid, signal.SIGCONT)
         if any((self.home / "run").glob("*.keeper")):
             for args in (("up", "--detach"), *(("end", s["id"]) for s in self._running())):
-                result = self.cli(*args)
+                result = self.attempt(*args)
                 if result.rc:
                     problems.append(f"{args}: {result.err}")
-        self.cli("down")
+        self.attempt("down")
         nursery = self.peer("nursery.sock") if (self.home / "run").is_dir() else None
         if nursery is not None:
             os.kill(nursery, signal.SIGTERM)
         return problems
 
     def _running(self) -> list[dict[str, Any]]:
-        self.cli("up", "--detach")
-        result = self.cli("ls", "--json")
+        self.attempt("up", "--detach")
+        result = self.attempt("ls", "--json")
         return result.json if result.rc == 0 else []
 
 
@@ -304,9 +302,7 @@ def socket_owner(path: Path) -> int | None:
 class Terminal:
     """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte of it."""
 
-    def __init__(
-        self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]
-    ) -> None:
+    def __init__(self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]) -> None:
         self.master, self.slave = os.openpty()
         self.output = bytearray()
         self._vt = avt.Vt(*size)
@@ -373,9 +369,7 @@ class Terminal:
                 pass
             if found := check():
                 return found
-            assert time.monotonic() < end, (
-                f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
-            )
+            assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
             self.drain(POLL_S)
 
     def expect(self, pattern: bytes | str, since: int = 0) -> int:

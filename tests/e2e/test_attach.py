@@ -96,9 +96,7 @@ def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
 def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way: str) -> None:
     hf.new("modes", "--", sys.executable, INSIDE, "modes")
     terminal = attached(hf, "modes", see="READY")
-    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(
-        terminal.output
-    )
+    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(terminal.output)
     assert not terminal.restored
     if way == "detach":
         terminal.send(PREFIX + b"d")
@@ -161,6 +159,30 @@ def test_suspending_gives_the_terminal_back_and_fg_takes_it_again(hf: Installati
     assert terminal.leave() == 0
     assert terminal.restored
     hf.end("susp")
+
+
+def test_the_last_output_of_a_session_is_shown_before_its_end_is_told(hf: Installation) -> None:
+    hf.new("last", "--", "sh", "-c", "stty -echo; echo READY; read x; seq 200000; exit 4")
+    terminal = attached(hf, "last", see="READY")
+    terminal.send("\r")
+    assert terminal.wait() == 0
+    shown = bytes(terminal.output).partition(b"\x1b[?1049l\x1b[?47l")[0]
+    assert re.search(rb"199999\r\n200000\r\n$", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)), shown[-200:]
+    assert b"last ended (exit code 4)" in terminal.output
+
+
+def test_scrollback_of_any_size_can_be_attached_to(hf: Installation) -> None:
+    """More of it than one frame may carry: the newest part comes."""
+    script = (
+        "for i in range(4000): print(f'{i:04d} ' + ''.join(f'\\x1b[38;2;{i%256};{x};{i//16}m{x%10}' for x in range(150)))\n"
+        "print('\\x1b[0mREADY'); input()"
+    )
+    hf.new("deep", "--size", "160x40", "--", sys.executable, "-c", script)
+    hf.wait("deep", "text:READY")
+    terminal = attached(hf, "deep", "--scrollback", "4000", size=(160, 40), see="READY")
+    assert "3999 0123" in bytes(re.sub(rb"\x1b\[[0-9;:]*m", b"", bytes(terminal.output))).decode("utf-8", "replace")
+    assert terminal.leave() == 0
+    hf.end("deep")
 
 
 # ---------------------------------------------------------------- what it says

@@ -381,9 +381,7 @@ def test_names_with_every_odd_character(hf: Installation) -> None:
     raw = Raw(hf)
     number = 1
     argv = {"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
-    odd = [
-        chr(c) for c in (*range(0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)
-    ]
+    odd = [chr(c) for c in (*range(0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)]
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._")
     for name in (
         *[f"n{c}x" for c in odd if c not in allowed | {"-"}],
@@ -430,7 +428,7 @@ def test_a_missing_program_and_a_missing_directory_are_usage(hf: Installation, t
         ("--cwd", str(tmp_path / "gone")),
         ("--cwd", "x" * 5000),
     ):
-        error = the_error(hf.cli("new", "missing", "--json", *args), 2)
+        error = the_error(hf.attempt("new", "missing", "--json", *args), 2)
         assert error["recover"]
     assert [s["name"] for s in hf.ls("--all")] == ["cat"]
 
@@ -473,9 +471,9 @@ def test_a_huge_environment_is_passed_or_refused_but_never_cut(hf: Installation)
 
 
 def test_a_request_too_large_to_send_is_usage_before_it_is_sent(hf: Installation) -> None:
-    error = the_error(hf.cli("send", "cat", "-", "--json", stdin=b"x\n" * (REQUEST_BYTES // 2)), 2)
+    error = the_error(hf.attempt("send", "cat", "-", "--json", stdin=b"x\n" * (REQUEST_BYTES // 2)), 2)
     assert str(REQUEST_BYTES) in error["message"]
-    the_error(hf.cli("run", "cat", "--json", "-", stdin=b":\n" * 700_000), 2)
+    the_error(hf.attempt("run", "cat", "--json", "-", stdin=b":\n" * 700_000), 2)
 
 
 def test_arguments_of_any_length_do_not_break_the_listing(hf: Installation) -> None:

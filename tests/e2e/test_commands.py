@@ -33,10 +33,10 @@ ID = re.compile(r"[0-9a-hjkmnp-tv-z]{12}")
 
 
 def the_error(result: Result, code: int, rc: int | None = None) -> dict[str, Any]:
-    """A typed error as JSON, in both places where one may look for it."""
+    """A typed error as JSON."""
     assert result.rc == (code if rc is None else rc), result
     body: dict[str, Any] = json.loads(result.err)["error"]
-    assert json.loads(result.raw.splitlines()[-1])["error"] == body
+    assert not result.raw or json.loads(result.raw.splitlines()[-1])["error"] == body
     assert body["code"] == code
     assert body["message"] and isinstance(body["recover"], str) and isinstance(body["retry_safe"], bool)
     assert "\n" not in body["message"]
@@ -65,12 +65,7 @@ def test_up_is_idempotent_and_says_where_to_go_next(hf: Installation) -> None:
     assert "starting" not in second and f"holdfast {__version__} is up" in second
     assert hf.host_pid == pid
     body = hf.ok("up", "--json").json
-    assert (
-        body["pid"] == pid
-        and body["started"] is False
-        and body["home"] == str(hf.home)
-        and body["release"] == __version__
-    )
+    assert body["pid"] == pid and body["started"] is False and body["home"] == str(hf.home) and body["release"] == __version__
     assert isinstance(body["sessions"], list)
 
 
@@ -78,10 +73,12 @@ def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installatio
     made = hf.new("stays")
     assert "1 session keeps running" in hf.ok("down").out
     assert alive(made["pid"]) and alive(made["keeper"])
+    nursery = eventually(lambda: hf.peer("nursery.sock") is None, "the nursery to go with the host")
+    assert nursery and set(hf.processes()) == {made["pid"], made["keeper"]}, "down leaves more than the sessions"
     assert hf.ok("down", "--json").json["pid"] is None
     assert "does not run" in hf.ok("down").out
-    assert the_error(hf.cli("ls", "--json"), 5)["retry_safe"] is True
-    assert "holdfast up" in the_line(hf.cli("ls"), 5)
+    assert the_error(hf.attempt("ls", "--json"), 5)["retry_safe"] is True
+    assert "holdfast up" in the_line(hf.attempt("ls"), 5)
     out = hf.ok("up", "--detach").out
     assert "stays" in out and "holdfast attach stays" in out
     again = hf.get("stays")
@@ -139,8 +136,8 @@ def test_new_json_has_the_keys_of_ls_and_says_whether_it_existed(hf: Installatio
     assert made.keys() >= SESSION_KEYS and made["existed"] is False
     again = hf.ok("new", "-A", "twice", "--json").json
     assert again["id"] == made["id"] and again["existed"] is True
-    assert "twice" in the_line(hf.cli("new", "twice"), 4)
-    assert "-A" in the_error(hf.cli("new", "twice", "--json"), 4)["recover"]
+    assert "twice" in the_line(hf.attempt("new", "twice"), 4)
+    assert "-A" in the_error(hf.attempt("new", "twice", "--json"), 4)["recover"]
     hf.end("twice")
 
 
@@ -226,12 +223,12 @@ def test_new_refuses_what_is_malformed(hf: Installation) -> None:
     ):
         result = hf.cli("new", "bad", *args)
         the_line(result, 2)
-        assert the_error(hf.cli("new", "bad", "--json", *args), 2)
+        assert the_error(hf.attempt("new", "bad", "--json", *args), 2)
     assert all(s["name"] != "bad" for s in hf.ls("--all")), "a session that never was is listed"
 
 
 def test_new_contained_is_refused_with_the_reason(hf: Installation) -> None:
-    assert "contained" in the_error(hf.cli("new", "c", "--contained", "--json"), 7)["message"]
+    assert "contained" in the_error(hf.attempt("new", "c", "--contained", "--json"), 7)["message"]
 
 
 # ---------------------------------------------------------------- ls, rename, end, forget
@@ -269,9 +266,7 @@ def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None
     ]
     row = next(r for r in rows if made["id"] in r).split()
     assert (
-        row[1:4] == ["seen", "detached", "alive"]
-        and row[8] == "80x24"
-        and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+        row[1:4] == ["seen", "detached", "alive"] and row[8] == "80x24" and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
     )
     assert row[10] == os.uname().nodename
     assert "\x1b" not in head
@@ -292,8 +287,8 @@ def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Ins
     for command in (("send", "over", "x"), ("end", "over"), ("attach", "over"), ("rename", "over", "other")):
         assert "ended" in hf.cli(*command).err or command[0] == "attach"
     assert ended["id"] in hf.ok("forget", "over").out
-    assert the_error(hf.cli("forget", "over", "--json"), 3)
-    assert the_error(hf.cli("view", "over", "--json"), 3)
+    assert the_error(hf.attempt("forget", "over", "--json"), 3)
+    assert the_error(hf.attempt("view", "over", "--json"), 3)
     assert all(s["id"] != ended["id"] for s in hf.ls("--all"))
 
 
@@ -317,7 +312,7 @@ def hf_view_keys() -> set[str]:
 
 def test_forget_refuses_a_session_that_runs(hf: Installation) -> None:
     hf.new("running")
-    assert "end it first" in the_line(hf.cli("forget", "running"), 4)
+    assert "end it first" in the_line(hf.attempt("forget", "running"), 4)
     hf.end("running")
     hf.ok("forget", "running")
 
@@ -327,9 +322,9 @@ def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
     assert "is now after" in hf.ok("rename", "before", "after").out
     assert hf.get("after")["id"] == made["id"] and hf.get("after")["pid"] == made["pid"]
     assert hf.ok("rename", made["id"], "after", "--json").json == {"id": made["id"], "name": "after"}
-    the_error(hf.cli("rename", "after", "taken", "--json"), 4)
-    the_error(hf.cli("rename", "before", "x", "--json"), 3)
-    the_error(hf.cli("rename", "after", "-x", "--json"), 2)
+    the_error(hf.attempt("rename", "after", "taken", "--json"), 4)
+    the_error(hf.attempt("rename", "before", "x", "--json"), 3)
+    the_error(hf.attempt("rename", "after", "-x", "--json"), 2)
     os.kill(hf.host_pid, 9)
     assert hf.get("after")["id"] == made["id"], "the name is not durable"
     hf.end("after", other["id"])
@@ -360,7 +355,7 @@ def test_a_name_is_free_as_soon_as_its_session_has_ended(hf: Installation) -> No
 def test_end_goes_on_past_one_that_does_not_exist(hf: Installation) -> None:
     hf.new("one")
     hf.new("two")
-    assert "nothere" in the_line(hf.cli("end", "one", "nothere", "two"), 3)
+    assert "nothere" in the_line(hf.attempt("end", "one", "nothere", "two"), 3)
     assert {"one", "two"}.isdisjoint(s["name"] for s in hf.ls())
 
 
@@ -369,7 +364,7 @@ def test_a_session_is_addressed_by_name_id_and_unique_prefix(hf: Installation) -
     for text in ("addressed", made["id"], made["id"][:7]):
         assert hf.ok("who", text, "--json").json["id"] == made["id"]
     for text in ("", "nothere", made["id"] + "x", "A" * 5000, "\x1b[31m", "../x"):
-        assert the_error(hf.cli("who", text, "--json"), 3)
+        assert the_error(hf.attempt("who", text, "--json"), 3)
         assert "\x1b" not in hf.cli("who", text).err
     hf.end("addressed")
 
@@ -388,16 +383,16 @@ def test_send_types_text_and_keys(hf: Installation) -> None:
     eventually(lambda: hf.screen("typed").split("\n").count("42") == 2, "the line before, again")
     hf.ok("send", "typed", "-", stdin=b"echo from-stdin\r")
     hf.wait("typed", "text:(?m)^from-stdin$")
-    the_error(hf.cli("send", "typed", "--json"), 2)
-    assert "Escape" in the_error(hf.cli("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
-    the_error(hf.cli("send", "nothere", "x", "--json"), 3)
+    the_error(hf.attempt("send", "typed", "--json"), 2)
+    assert "Escape" in the_error(hf.attempt("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
+    the_error(hf.attempt("send", "nothere", "x", "--json"), 3)
     hf.end("typed")
 
 
 def test_send_refuses_a_line_that_the_terminal_would_cut(hf: Installation) -> None:
     hf.new("canon", "--", "cat")
     hf.wait("canon", "input")
-    error = the_error(hf.cli("send", "canon", "x" * 5000, "--json"), 7)
+    error = the_error(hf.attempt("send", "canon", "x" * 5000, "--json"), 7)
     assert "4095" in error["message"] and "run" in error["recover"]
     hf.end("canon")
 
@@ -421,24 +416,15 @@ def test_view_formats(hf: Installation) -> None:
     hf.wait("looked", "text:red")
     assert hf.ok("view", "looked").raw == b"plain red\n"
     assert (
-        b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw
-        and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
+        b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
     )
     body = hf.ok("view", "looked", "--format", "json").json
     assert body == {**hf.ok("view", "looked", "--json").json}
     assert body.keys() >= hf_view_keys()
-    assert (
-        body["cursor"] == {"x": 0, "y": 1, "visible": True}
-        and body["title"] == "a title"
-        and body["alternate"] is False
-    )
-    assert (
-        body["modes"]["bracketed_paste"] is True
-        and body["lines"][0].rstrip() == "plain red"
-        and len(body["lines"]) == 24
-    )
+    assert body["cursor"] == {"x": 0, "y": 1, "visible": True} and body["title"] == "a title" and body["alternate"] is False
+    assert body["modes"]["bracketed_paste"] is True and body["lines"][0].rstrip() == "plain red" and len(body["lines"]) == 24
     assert body["waiting"]["for"] == "input" and body["waiting"]["foreground"]
-    the_error(hf.cli("view", "looked", "--format", "pdf", "--json"), 2)
+    the_error(hf.attempt("view", "looked", "--format", "pdf", "--json"), 2)
     hf.end("looked")
 
 
@@ -472,8 +458,8 @@ def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
     records = hf.ok("read", "raw", "--json").records
     assert b"".join(base64.b64decode(r["data"]) for r in records) == wanted
     assert records[0]["offset"] == 0 and records[-1]["end"] == len(wanted) and all(r["gap"] is None for r in records)
-    the_error(hf.cli("read", "raw", "--from", "99999", "--json"), 2)
-    the_error(hf.cli("read", "raw", "--from", "-1", "--json"), 2)
+    the_error(hf.attempt("read", "raw", "--from", "99999", "--json"), 2)
+    the_error(hf.attempt("read", "raw", "--from", "-1", "--json"), 2)
     follower = hf.start("read", "raw", "--follow")
     assert follower.stdout is not None
     assert follower.stdout.read(len(wanted)) == wanted
@@ -523,10 +509,10 @@ def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installat
     fresh.configure("[turn]\nidle_s = 600\n")
     fresh.new("contended", "--", "cat")
     fresh.ok("--as", "ann", "send", "contended", "a")
-    error = the_error(fresh.cli("--as", "bob", "send", "contended", "b", "--json"), 4)
+    error = the_error(fresh.attempt("--as", "bob", "send", "contended", "b", "--json"), 4)
     assert error["name"] == "turn_held" and "ann" in error["message"] and error["retry_safe"] is True
-    assert "ann" in the_line(fresh.cli("send", "contended", "b", env={"HOLDFAST_AS": "bob"}), 4)
-    assert the_error(fresh.cli("turn", "contended", "take", "--as", "bob", "--json"), 4)
+    assert "ann" in the_line(fresh.attempt("send", "contended", "b", env={"HOLDFAST_AS": "bob"}), 4)
+    assert the_error(fresh.attempt("turn", "contended", "take", "--as", "bob", "--json"), 4)
     assert fresh.ok("--as=ann", "turn", "contended", "release").out == "the turn is free\n"
     assert fresh.ok("turn", "contended", "take", "--as", "bob").out == "the turn is bob's\n"
     fresh.ok("--as", "bob", "send", "contended", "b")
@@ -557,7 +543,7 @@ def test_s9_every_change_is_an_event(hf: Installation) -> None:
     assert events[-1]["exit_code"] == 5 and (events[-1]["before"], events[-1]["after"]) == ("detached", "ended")
     assert "session.exited" in hf.ok("events", "eventful").out
     assert len(hf.ok("events", "--limit", "1", "--json").records) == 1
-    the_error(hf.cli("events", "nothere", "--json"), 3)
+    the_error(hf.attempt("events", "nothere", "--json"), 3)
 
 
 def test_events_follow_misses_nothing_between_history_and_live(hf: Installation) -> None:
@@ -595,7 +581,7 @@ def test_s8_references_resolve_to_live_ended_or_unknown(hf: Installation) -> Non
     assert unknown.rc == 3 and unknown.json["known"] is False
     assert "not known any more" in hf.cli("resolve", ref).out
     for bad in ("", "hf:", "hf:short", f"{ref}#", f"{ref}:9-3", "x" * 9000):
-        the_error(hf.cli("resolve", bad, "--json"), 2)
+        the_error(hf.attempt("resolve", bad, "--json"), 2)
 
 
 # ---------------------------------------------------------------- doctor, config
@@ -612,23 +598,32 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
     assert "does not exist" in fresh.ok("config", "show").out
     fresh.configure('[attach]\nprefix = "C-b"\n')
     values = {v["key"]: v for v in fresh.ok("config", "show", "--json").json}
-    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(
-        fresh.home / "config.toml"
-    )
+    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(fresh.home / "config.toml")
     assert values["turn.idle_s"]["source"] == "default"
     assert "from the file" in fresh.ok("config", "show").out
-    the_error(fresh.cli("config", "show", "--bogus", "--json"), 2)
-    the_error(fresh.cli("config", "set", "--json"), 2)
+    the_error(fresh.attempt("config", "show", "--bogus", "--json"), 2)
+    the_error(fresh.attempt("config", "set", "--json"), 2)
 
 
 # ---------------------------------------------------------------- the frame around all commands
 
 
+def test_errors_as_json_are_where_errors_go_and_where_json_is_read(hf: Installation) -> None:
+    """On both streams of a real process; once if they are one file."""
+    result = hf.cli("who", "nothere", "--json")
+    assert result.rc == 3 and result.json == json.loads(result.err) and result.json["error"]["code"] == 3
+    result = hf.cli("run", "nothere", "--json", "--", "true")
+    assert result.rc == 255 and result.json == json.loads(result.err) and result.json["error"]["code"] == 3
+    argv = hf.argv(("who", "nothere", "--json"))
+    one = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=hf.env)
+    assert one.stdout.count(b"\n") == 1 and json.loads(one.stdout) == hf.cli("who", "nothere", "--json").json
+
+
 def test_usage_errors_are_typed(hf: Installation) -> None:
     """More of them in tests/faces, without a new process for each."""
-    assert "did you mean attach" in the_line(hf.cli("atach"), 2)
-    assert the_error(hf.cli("atach", "--json"), 2)["name"] == "usage"
-    the_error(hf.cli("read", "s", "--from", "x", "--json"), 2)
+    assert "did you mean attach" in the_line(hf.attempt("atach"), 2)
+    assert the_error(hf.attempt("atach", "--json"), 2)["name"] == "usage"
+    the_error(hf.attempt("read", "s", "--from", "x", "--json"), 2)
     empty = hf.cli()
     assert empty.rc == 2 and "usage: holdfast" in empty.out
 

@@ -31,20 +31,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 def test_a_home_that_others_can_reach_is_refused(made: Installation) -> None:
     made.home.mkdir(mode=0o755)
-    error = the_error(made.cli("ls", "--json"), 7)
+    error = the_error(made.attempt("ls", "--json"), 7)
     assert "0755" in error["message"] and error["recover"] == f"chmod 700 {made.home}"
     os.chmod(made.home, 0o700)
     made.ok("ls")
     os.chmod(made.home / "run", 0o777)
     os.kill(made.host_pid, signal.SIGKILL)
-    assert "run" in the_error(made.cli("ls", "--json"), 7)["message"]
+    assert "run" in the_error(made.attempt("ls", "--json"), 7)["message"]
     os.chmod(made.home / "run", 0o700)
 
 
 def test_a_shared_directory_is_not_advised_to_be_closed(made: Installation) -> None:
     made.home.mkdir()
     os.chmod(made.home, 0o1777)
-    assert "chmod" not in the_error(made.cli("ls", "--json"), 7)["recover"]
+    assert "chmod" not in the_error(made.attempt("ls", "--json"), 7)["recover"]
     os.chmod(made.home, 0o700)
 
 
@@ -146,8 +146,8 @@ def test_a_keeper_that_does_not_answer_holds_up_nobody_and_is_unknown(made: Inst
     assert sessions["good"]["pid"] == good["pid"] and sessions["good"]["state"] == "detached"
     assert sessions["stuck"]["state"] == "unknown" and sessions["stuck"]["liveness"]["process"] == "unknown"
     assert "unknown" in made.ok("ls").out
-    assert the_error(made.cli("who", "stuck", "--json"), 5)["retry_safe"] is True
-    the_error(made.cli("new", "stuck", "--json"), 4)
+    assert the_error(made.attempt("who", "stuck", "--json"), 5)["retry_safe"] is True
+    the_error(made.attempt("new", "stuck", "--json"), 4)
     os.kill(stuck["keeper"], signal.SIGCONT)
     again = eventually(
         lambda: next((s for s in made.ls() if s["id"] == stuck["id"] and s["state"] == "detached"), None),
@@ -219,7 +219,7 @@ def test_a_database_of_a_newer_release_is_left_alone(made: Installation) -> None
     db = apsw.Connection(str(made.home / "state.db"))
     db.execute("PRAGMA user_version=99")
     db.close()
-    assert "newer release" in the_error(made.cli("up", "--json"), 5)["message"]
+    assert "newer release" in the_error(made.attempt("up", "--json"), 5)["message"]
     assert not list(made.home.glob("state.db.unreadable-*"))
 
 
@@ -244,7 +244,7 @@ def test_errors_in_the_configuration_are_usage_with_the_place(made: Installation
     made.configure("")
     (made.home / "config.toml").write_bytes(text.encode("latin-1"))
     for command in (("config", "show"), ("new", "x")):
-        error = the_error(made.cli(*command, "--json"), 2)
+        error = the_error(made.attempt(*command, "--json"), 2)
         assert says in error["message"] and str(made.home) in error["message"] and error["recover"]
     made.configure("")
     made.ok("ls")
@@ -286,9 +286,7 @@ def small_disk(base: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a small tmpfs")
     at = base / "disk"
     at.mkdir()
-    if subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True
-    ).returncode:
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         yield at
@@ -318,7 +316,7 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
             for _ in range(30):  # what is left in the database's files is used up, too
                 if made.cli("new", "filler", "--json", "--", "true").rc:
                     break
-            error = the_error(made.cli("new", "refused", "--json"), 5)
+            error = the_error(made.attempt("new", "refused", "--json"), 5)
             assert error["recover"] and "refused" not in [s["name"] for s in made.ls("--all")]
             made.ok("send", "live", "echo while-full", "--enter")
             made.wait("live", "text:(?m)^while-full")
@@ -380,18 +378,14 @@ def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Pat
             foreign.mkdir(mode=0o700)
             os.chmod(tmp_path, 0o755)
             refused = cli("ls", where=foreign)
-            assert (
-                refused.returncode in (5, 7)
-                and "Traceback" not in refused.stderr
-                and len(refused.stderr.splitlines()) == 2
-            ), refused
+            assert refused.returncode in (5, 7) and "Traceback" not in refused.stderr and len(refused.stderr.splitlines()) == 2, (
+                refused
+            )
             read_only = user.home / "ro"
             read_only.mkdir(mode=0o500)
             os.chown(read_only, user.uid, user.gid)
             refused = cli("new", "x", where=read_only)
-            assert (
-                refused.returncode == 5 and "cannot create" in refused.stderr and "Traceback" not in refused.stderr
-            ), refused
+            assert refused.returncode == 5 and "cannot create" in refused.stderr and "Traceback" not in refused.stderr, refused
             os.chmod(home / "run", 0o500)  # turns read-only under a running host
             os.chmod(home, 0o500)
             refused = cli("new", "second", "--no-attach")

@@ -31,10 +31,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 def complete(hf: Installation, *words: str) -> set[str]:
     """What a real bash offers for the last word."""
-    script = (
-        f'source {hf.base / "bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _holdfast; '
-        'printf "%s\\n" "${COMPREPLY[@]}"'
-    )
+    script = f'source {hf.base / "bash"}; COMP_WORDS=("$@"); COMP_CWORD=$(($#-1)); _holdfast; printf "%s\\n" "${{COMPREPLY[@]}}"'
     done = subprocess.run(
         ["bash", "--norc", "-c", script, "bash", "holdfast", *words],
         env=hf.env,

@@ -165,26 +165,26 @@ def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation
         hf.wait("busy", "input")
         result = hf.cli("run", "busy", "--", "echo", "x")
         assert program.split()[0] in the_line(result, 255) and result.raw == b""
-        error = the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)
+        error = the_error(hf.attempt("run", "busy", "--json", "--", "echo x"), 4, rc=255)
         assert error["name"] == "busy" and error["retry_safe"] is True and program.split()[0] in error["message"]
         hf.ok("send", "busy", *quit_by)
     hf.wait("busy", "idle")
     assert hf.ok("run", "busy", "--", "echo x").out == "x\n"
     hf.ok("send", "busy", "half a com")
-    assert "typed" in the_error(hf.cli("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
+    assert "typed" in the_error(hf.attempt("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
     hf.end("busy")
 
 
 def test_run_in_a_session_without_a_shell_cannot_be_done(hf: Installation) -> None:
     hf.new("cat", "--", "cat")
-    assert "cat" in the_error(hf.cli("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
+    assert "cat" in the_error(hf.attempt("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
     hf.end("cat")
 
 
 def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
-    assert "nothere" in the_line(hf.cli("run", "nothere", "--", "true"), 255)
-    the_error(hf.cli("run", "nothere", "--json", "--", "true"), 3, rc=255)
-    the_error(hf.cli("--as", "x", "run", "nothere", "--json", "--", "true"), 3, rc=255)
+    assert "nothere" in the_line(hf.attempt("run", "nothere", "--", "true"), 255)
+    the_error(hf.attempt("run", "nothere", "--json", "--", "true"), 3, rc=255)
+    the_error(hf.attempt("--as", "x", "run", "nothere", "--json", "--", "true"), 3, rc=255)
     for args in (
         (),
         ("--",),
@@ -193,17 +193,17 @@ def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
         ("--timeout", "-1", "--", "true"),
         ("--timeout", "nan", "--", "true"),
     ):
-        the_error(hf.cli("run", "bash", "--json", *args), 2)
+        the_error(hf.attempt("run", "bash", "--json", *args), 2)
 
 
 def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
     hf.new("slow")
     result = hf.cli("run", "slow", "--timeout", "0.5", "--", "echo begun; sleep 1000")
     assert result.rc == 255 and result.out == "begun\n" and "still runs" in result.err
-    assert the_error(hf.cli("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
+    assert the_error(hf.attempt("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
     hf.ok("send", "slow", "--key", "C-c")
     hf.wait("slow", "idle")
-    error = the_error(hf.cli("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255)
+    error = the_error(hf.attempt("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255)
     assert error["name"] == "timed_out"
     hf.end("slow")
 

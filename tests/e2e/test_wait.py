@@ -30,7 +30,7 @@ def wait_for(hf: Installation, session: str, what: str) -> dict[str, object]:
 
 def not_now(hf: Installation, session: str, what: str) -> str:
     """The condition does not hold: the wait ends at its limit and says what is the case instead."""
-    error = the_error(hf.cli("wait", session, "--for", what, "--timeout", "0.4", "--json"), 124)
+    error = the_error(hf.attempt("wait", session, "--for", what, "--timeout", "0.4", "--json"), 124)
     assert error["name"] == "timed_out" and error["retry_safe"] is True
     return str(error["message"])
 
@@ -87,7 +87,7 @@ def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
     out, err = waiter.communicate(timeout=40)
     assert waiter.returncode == 0 and b"of 5000" in out, err
     not_now(hf, "sh", "text:never said")
-    the_error(hf.cli("wait", "sh", "--for", "text:(", "--json"), 2)
+    the_error(hf.attempt("wait", "sh", "--for", "text:(", "--json"), 2)
     wait_for(hf, "sh", "idle")
 
 
@@ -105,8 +105,7 @@ def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
 def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -> None:
     hf.ready("ends")
     waits = {
-        what: hf.start("wait", "ends", "--for", what, "--json")
-        for what in ("exit", "text:never", "port:1", "secret", "command")
+        what: hf.start("wait", "ends", "--for", what, "--json") for what in ("exit", "text:never", "port:1", "secret", "command")
     }
     eventually_waiting(hf)
     hf.ok("send", "ends", "exit 21", "--enter")
@@ -119,7 +118,7 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
         else:
             assert process.returncode == 3 and b"ended" in err
     assert wait_for(hf, "ends", "exit")["exit_code"] == 21  # it has happened: the answer comes at once
-    the_error(hf.cli("wait", "ends", "--for", "idle", "--json"), 3)
+    the_error(hf.attempt("wait", "ends", "--for", "idle", "--json"), 3)
 
 
 def eventually_waiting(hf: Installation) -> None:
@@ -127,13 +126,20 @@ def eventually_waiting(hf: Installation) -> None:
     hf.cli("wait", "ends", "--for", "text:never", "--timeout", "0.5")
 
 
+def test_a_pattern_that_would_never_end_harms_nobody(hf: Installation) -> None:
+    hf.quick("send", "sh", "echo " + "a" * 60 + "!", "--enter")
+    error = the_error(hf.attempt("wait", "sh", "--for", "text:(a+)+$", "--timeout", "20", "--json"), 2)
+    assert "takes too long" in error["message"]
+    hf.wait("sh", "idle")
+
+
 def test_what_cannot_be_waited_for_is_said(hf: Installation) -> None:
     for what in ("", "nonsense", "text:", "port:", "port:0", "port:65536", "port:²", "port:-1", "idle:x", "x" * 5000):
-        assert "idle, input, secret" in the_error(hf.cli("wait", "sh", "--for", what, "--json"), 2)["recover"]
+        assert "idle, input, secret" in the_error(hf.attempt("wait", "sh", "--for", what, "--json"), 2)["recover"]
     for seconds in ("-1", "nan", "inf", "x"):
-        the_error(hf.cli("wait", "sh", "--for", "idle", "--timeout", seconds, "--json"), 2)
-    the_line(hf.cli("wait", "nothere", "--for", "idle"), 3)
-    assert "did not happen within 0.2 s" in the_line(hf.cli("wait", "sh", "--for", "exit", "--timeout", "0.2"), 124)
+        the_error(hf.attempt("wait", "sh", "--for", "idle", "--timeout", seconds, "--json"), 2)
+    the_line(hf.attempt("wait", "nothere", "--for", "idle"), 3)
+    assert "did not happen within 0.2 s" in the_line(hf.attempt("wait", "sh", "--for", "exit", "--timeout", "0.2"), 124)
 
 
 def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Installation) -> None:

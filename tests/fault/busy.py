@@ -70,7 +70,7 @@ class Busy:
         for viewer in self.dead:
             faults += check_output(viewer.log, raw, strip=stripped)
         if (end := stage.session(self.name)["output"]["end"]) != len(raw):
-            faults.append(Fault(Kind.INCOMPLETE, f"the session kept output up to {end} of {len(raw)}"))
+            faults.append(Fault(Kind.INCOMPLETE, f"the session kept output up to {end} of {len(raw)}; its events {stage.events(self.name)[-4:]}"))
         faults += check_exits({self.name: self.code}, {self.name: stage.exit_code(self.name)})
         stop.close()
         return faults

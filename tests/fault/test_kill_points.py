@@ -278,5 +278,6 @@ def test_s4_after_all_kills_nothing_was_lost(world: World) -> None:
     if not world.stage.host:
         world.stage.start_host()
     faults = world.busy.stop()
+    for f in faults: print(f)
     assert [str(f) for f in faults[:10]] == []
     print(f"{world.stage.kills} kills at {len(KILLS)} probes")

@@ -96,8 +96,8 @@ DRAWING = (
     b"\x1bnab\x0f",
 )
 STATE = st.sampled_from(
-    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\b\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD", b"\x1bE",
-     b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u", b"\x1b[=3;1u",
+    [b"\x1b7", b"\x1b8", b"\x1bH", b"\x1b[g", b"\x1b[3g", b"\x1b[I", b"\b\x1b[Z", *DRAWING, b"\x1bM", b"\x1bD",
+     b"\x1bE", b"\x1b#8", b"\x1b=", b"\x1b>", b"\x1b[>1u", b"\x1b[>5u", b"\x1b[<u", b"\x1b[=3;1u",
      b"\x1b]8;;http://example/x\x1b\\", b"\x1b]8;;\x1b\\", b"\x1b[2 q", b"\x1b[5 q", b"\x1b[0 q", b"\x1b[>4;2m",
      b"\x1b[>4m", b"x\x1b[4b", "日\x1b[3b".encode(), b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?1049h", b"\x1b[?1049l",
      b"\x1b[?1047h\x1b[2J", b"\x1b[?1047l", b"\x1bc"]

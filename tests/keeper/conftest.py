@@ -1,3 +1,5 @@
+"""Each test has a nursery of its own; its keepers end with it."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -364,7 +364,7 @@ class Engine:
         except Unavailable as e:
             durable = False
             self._note(session.id, "store.failed", {"detail": e.message})
-        await _until(lambda: not any(v.paces and not v.tag and v.offset < session.ring.head for v in session.viewers), LAST_VIEW_S)
+        await self._let_finish(session)
         for viewer in list(session.viewers):
             viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
             session.remove_viewer(viewer, "ended")
@@ -377,6 +377,13 @@ class Engine:
         await session.dispose()
         shutil.rmtree(session.directory, ignore_errors=True)
         self.forget_old()
+
+    async def _let_finish(self, session: Session) -> None:
+        """Viewers that still take output get all of it: each has LAST_VIEW_S to move on. Who reads the ring itself needs nobody."""
+        shown = -1
+        while (behind := session.behind()) and shown != sum(v.offset for v in behind):
+            shown = sum(v.offset for v in behind)
+            await _until(lambda: not session.behind(), LAST_VIEW_S)
 
     def forget_old(self) -> None:
         now = time.time()

@@ -165,6 +165,8 @@ async def _serve(home: Home, lock: int) -> int:
     probe("host.stopping")
     server.close(how, messages[how])
     await engine.close()
+    if how == "down":
+        engine.nursery.dismiss()
     log.info("host %d: %s", os.getpid(), how)
     if how == "restart":
         kept = os.environ.pop("HOLDFAST_PROBE_KEPT", None)

@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -51,6 +52,14 @@ class Nursery:
         """Starts the nursery if there is none, so that the first session does not wait for it."""
         sock = await self._connect(probe_only=True)
         sock.close()
+
+    def dismiss(self) -> None:
+        """While no host runs it has nothing to do, and keepers do not need it."""
+        try:
+            with unix.connect(f"{self.run}/nursery.sock", blocking=False) as sock:
+                os.kill(unix.peer(sock)[0], signal.SIGTERM)
+        except OSError:
+            pass
 
     async def _connect(self, probe_only: bool = False) -> socket.socket:
         async with self._starting:

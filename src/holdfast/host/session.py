@@ -195,6 +195,7 @@ class Session:
         if self.link.closed and self.ended.done():
             return
         self.lane.settle()
+        flags = self.ring.flags                          # before the head: the end is told after the last byte
         head = self.ring.head
         if head > self.scanned:
             self.last_activity = time.monotonic()
@@ -209,7 +210,7 @@ class Session:
             self._pressure()
         if self._eof is None and not self.streams and not self.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
             self.link.mute(MUTE_S)                       # who watches reads the ring; the rest can wait a moment
-        if self.ring.flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
+        if flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
             self._eof.set_result(None)
 
     def _new_output(self, head: int) -> None:
@@ -466,6 +467,10 @@ class Session:
             return -1
         viewer.tag = self._tag
         return bell
+
+    def behind(self) -> list[Viewer]:
+        """Who has not been sent all there is."""
+        return [v for v in self.viewers if not (v.closed or v.foreign or v.tag) and v.offset < self.ring.head]
 
     def remove_viewer(self, viewer: Viewer, how: str) -> None:
         if viewer not in self.viewers:

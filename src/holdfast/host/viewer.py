@@ -19,6 +19,7 @@ from holdfast.host.frame import frame_of
 from holdfast.model.limits import (
     COLS_MAX,
     COLS_MIN,
+    FRAME_BYTES,
     OUTPUT_CHUNK_BYTES,
     PACE_BYTES,
     RENDER_INTERVAL_S,
@@ -33,9 +34,20 @@ from holdfast.wire import frames
 
 if TYPE_CHECKING:
     from holdfast.host.connection import Connection
+    from holdfast.host.screen import Screen
     from holdfast.host.session import Session
 
+PAINT_BYTES = FRAME_BYTES - 64 * KiB
 LAG_SKIP_BYTES = 512 * KiB     # a viewer that lags and is this far behind gets the newest screen instead of the backlog
+
+
+def _fitting(screen: Screen, scrollback: int) -> bytes:
+    """A paint that fits into a frame: as much of the history as there is room for, the newest part."""
+    paint = screen.paint(scrollback)
+    while len(paint) > PAINT_BYTES and scrollback:
+        scrollback = int(scrollback * 0.9 * PAINT_BYTES / len(paint))
+        paint = screen.paint(scrollback)
+    return paint
 
 
 class Viewer:
@@ -101,7 +113,7 @@ class Viewer:
                 self._rendered_at = offset
             else:
                 self._letterbox = None
-                offset, paint = await self.session.view.look(lambda screen: screen.paint(self.scrollback))
+                offset, paint = await self.session.view.look(lambda screen: _fitting(screen, self.scrollback))
                 shown = reason
             if self.closed:
                 return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from typing import Any
 
 from holdfast.core.commands import CommandFinished, Effect, RunDone
@@ -19,6 +20,7 @@ from holdfast.model.limits import OBSERVE_INTERVAL_S
 
 SIMPLE = ("idle", "input", "secret", "exit", "command")
 TEXT_WINDOW_BYTES = 256 * 1024     # text is searched in pieces of this size ...
+SEARCH_S = 0.25                    # for one such piece
 TEXT_OVERLAP_BYTES = 4 * 1024      # ... that overlap by this much: the longest text that is surely found
 
 
@@ -98,11 +100,30 @@ async def _port(session: Session, port: int) -> dict[str, Any]:
         await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
 
 
+def search(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    """Bounded in time: a pattern like (a+)+$ may need longer than the universe lasts, and everybody's keys would wait for it. The
+    matcher looks for signals as it goes; an alarm stops it."""
+    def stop(*_: object) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, stop)
+    try:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, SEARCH_S)
+            return pattern.search(text)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except TimeoutError as e:
+        raise Usage(f"the pattern {pattern.pattern[:60]!a} takes too long to search for", "avoid repetitions inside repetitions") from e
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
 async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
     """On the screen already, or in the output from there on."""
     offset, rows = await session.view.look(lambda screen: screen.text())
     for row in (*rows, "\n".join(rows)):
-        if match := pattern.search(row):
+        if match := search(pattern, row):
             return {"seen": match.group(0)[:500], "where": "screen"}
     first = offset
     more = asyncio.Event()
@@ -113,7 +134,7 @@ async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
                 start = max(session.ring.start, first, offset - TEXT_OVERLAP_BYTES)
                 end = min(session.ring.head, start + TEXT_WINDOW_BYTES)
                 data = session.ring.copy(start, end)
-                if data is not None and (match := pattern.search(plain(data))):
+                if data is not None and (match := search(pattern, plain(data))):
                     return {"seen": match.group(0)[:500], "where": "output"}
                 offset = end
             if session.ended.done():

@@ -1,145 +1,149 @@
 """The keeper: holds one session's terminal, for as long as it lives, whatever happens to anyone else.
 
 Rules, in order of weight:
-1. The terminal is drained into the ring by this process alone: a byte gets its offset once, and nobody's death loses it.
-2. An act is applied once. Its epoch must be this incarnation's, its sequence the next one; what was applied before is
-   skipped silently. Per client (origin) the last applied act is remembered for the hosts to come.
+1. The terminal is drained into the ring by this process alone: a byte gets its offset once, and nobody's death
+   loses it.
+2. An act is applied once, in order (keeper/acts.py). Its epoch must be this incarnation's.
 3. A newer term closes the older host's connection. An older one is refused. So a stale host is harmless.
 4. No polling: while nothing happens, this process sleeps without a timeout.
-5. It knows no operators, no policy, no network, and imports nothing beyond the standard library.
-6. It ends only when the root process has ended and a host has collected that (RELEASE), or is killed.
+5. It knows no operators, no policy, no network, and imports the standard library only.
+6. It ends only when the root process has ended and a host has collected that (RELEASE), or is killed. SIGHUP makes
+   it listen anew, for when somebody removed its socket's file; all other signals that can be ignored are.
+7. Whatever a peer sends costs at most that peer its connection.
+8. It touches little, because each page it touches is its own (docs/decisions/0002-keeper-memory.md): no exception,
+   generator or join on the way of an ordinary byte or act; what happens once is done by the launcher.
 
-Tried and rejected: the host reading the terminal itself (1.6-3.4 KB lost per kill of the host under flood); holding the slave
-side open all the time (then the end of output cannot be told from a pause).
+The other side of the terminal is held open only while no program has it open and the root process lives
+(held_slave): the kernel then says "nobody is there", and that is a pause, not the end. Once the root process has
+ended, no input is taken or written; what still waits stays, so that a host can withdraw it and learn how far each
+piece got.
+
+Tried and rejected: the host reading the terminal itself (1.6-3.4 KB lost per kill of the host under flood); holding
+the slave side open all the time (then the end of output cannot be told from a pause).
 """
 
 from __future__ import annotations
 
-import array
-import errno
-import fcntl
+import _socket
 import os
 import select
-import signal
-import socket
 import struct
+import sys
 import termios
 import time
-from collections import OrderedDict, deque
 
-from holdfast.keeper import terminal
+from holdfast.keeper import launch, terminal
+from holdfast.keeper.acts import Acts
+from holdfast.keeper.fence import Fence
+from holdfast.keeper.hosts import Hosts
 from holdfast.keeper.ring import Ring
+from holdfast.keeper.tree import Tree
 from holdfast.model.limits import (
     BELLS_MAX,
-    COLS_MAX,
-    COLS_MIN,
-    INPUT_QUEUE_BYTES,
-    KEEPER_BACKLOG,
+    KEEPER_EVENTS_PER_WAKE,
     KEEPER_PACKET_BYTES,
-    LABEL_BYTES,
-    ORIGINS_KEPT,
+    PTY_BUSY_BYTES,
     PTY_READ_BYTES,
     PTY_READS_PER_WAKE,
-    REAPED_KEPT,
-    ROWS_MAX,
-    ROWS_MIN,
 )
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
+
 _ONE = (1).to_bytes(8, "little")
-_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
-_TRUNCATED = int(socket.MSG_TRUNC)      # as a plain number: the enum's own `&` costs as much as a packet
+_ONE_DESCRIPTOR = _socket.CMSG_SPACE(4)
+packet_buffer = memoryview(bytearray(KEEPER_PACKET_BYTES))  # made once: a keeper owns what it touches of it
 
 
 class Keeper:
-    def __init__(self, request: wire.Spawn, listener: socket.socket, master: int, root_pid: int) -> None:
-        self.session = request.session
-        self.epoch = request.epoch
-        self.term = 0
-        self.label = request.label
-        self.size = (request.cols, request.rows)
-        self.created_ns = time.time_ns()
-        self.ring = Ring(request.ring_bytes, request.away_ms / 1000, request.base, request.ring_tail)
-        self.snapshot = os.memfd_create("holdfast-screen", os.MFD_CLOEXEC)
-        self.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.bells: dict[int, int] = {}                  # of viewers that read the ring themselves
-        self.accepted = self.written = request.accepted
-        self.ring.set_word(layout.ACCEPTED_WORD, self.accepted)
-        self.ring.set_word(layout.WRITTEN_WORD, self.written)
-        self._resized(*self.size)
-        self.origins: OrderedDict[int, wire.Origin] = OrderedDict((o.origin, o) for o in request.origins[-ORIGINS_KEPT:])
-        self.queue: deque[list[int | bytes]] = deque()   # [sequence, flags, bytes, bytes already written]
-        self.queued = 0
-        self.status = request.status
-        self.reaped: deque[tuple[int, int]] = deque(maxlen=REAPED_KEPT)
-        self.root_pid = root_pid
-        self.root_start = terminal.start_time(root_pid)
-        self.master = master
-        self.held_slave = -1
-        self.reading = True
-        self.watching = 0
-        self.eof = False
-        self.fence_timer = -1
-        self.freeze = -1
-        self.fenced = False
-        self.released = False
-        self.host: socket.socket | None = None
-        self.unclaimed: set[socket.socket] = set()
-        self.listener = listener
+    __slots__ = ("acts", "bell", "bells", "created_ns", "eof", "epoch", "fence", "held_slave", "hosts", "label",
+                 "master", "poll", "reading", "released", "ring", "session", "size", "snapshot", "tree", "wake",
+                 "wake_write", "watching")
+
+    def __init__(self, directory: str, fds: bytes, session: bytes, name: str, inode: int, epoch: int, label: bytes,
+                 cols: int, rows: int, created_ns: int, away_s: float, root: int, root_start: int, status: int,
+                 adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
+        self.session, self.epoch, self.label = session, epoch, label
+        self.size, self.created_ns = (cols, rows), created_ns
+        (self.master, ring_fd, self.snapshot, self.bell, listener,
+         self.wake, self.wake_write) = launch.DESCRIPTORS.unpack(fds)
+        self.bells: dict[int, int] = {}                 # of viewers that read the ring themselves
         self.poll = select.epoll()
-        self.root_watch = -1
+        self.poll.register(self.wake, select.EPOLLIN)
+        self.hosts = Hosts(self.poll, directory, name, inode, listener)
+        self.ring = Ring(ring_fd, away_s)
+        self.acts = Acts(self.ring, accepted, origins)
+        self.tree = Tree(root, root_start, status, adopted)
+        self.fence: Fence | None = None                 # made when a host sets the first deadline
+        self.held_slave = -1
+        self.reading = True                             # False: the ring is full
+        self.watching = 0                               # what the poll reports of the terminal
+        self.eof = self.released = False
 
     # ---------------------------------------------------------------- life
 
-    def run(self, first: socket.socket | None) -> None:
-        wake_r, wake_w = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        signal.set_wakeup_fd(wake_w, warn_on_full_buffer=False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)
-        self.listener.setblocking(False)
-        self.poll.register(wake_r, select.EPOLLIN)
-        self.poll.register(self.listener, select.EPOLLIN)
+    def run(self) -> None:
+        signal.set_wakeup_fd(self.wake_write)
+        signal.signal(signal.SIGCHLD, _wake)
+        signal.signal(signal.SIGHUP, _wake)
+        if self.tree.watch >= 0:
+            self.poll.register(self.tree.watch, select.EPOLLIN)
+        self.tree.reap()                                # what ended before the handler was there
+        if self.tree.status >= 0:
+            self._root_ended()
         self._interest()
-        if self.status >= 0:
-            self.ring.set_flag(layout.FLAG_EXITED, True)
-        else:
-            self._watch_adopted()
-        if first is not None:
-            self._admit(first)
-        self._reap()
         while not self.released:
-            for fd, events in self.poll.poll(self._timeout()):
-                if fd == self.master:
-                    if events & select.EPOLLOUT:
-                        self._write()
-                    if events & (select.EPOLLIN | select.EPOLLHUP | select.EPOLLERR) and self.reading:
-                        self._drain()
-                elif self.host is not None and fd == self.host.fileno():
-                    self._serve(self.host)
-                elif fd == wake_r:
-                    os.read(wake_r, 4096)
-                    self._reap()
-                elif fd == self.listener.fileno():
-                    self._accept()
-                elif fd == self.root_watch:
-                    self._adopted_ended()
-                elif fd == self.fence_timer:
-                    self._fence_fires()
-                else:
-                    for sock in [s for s in self.unclaimed if s.fileno() == fd]:
-                        self._serve(sock)
-            if not self.reading and not self.eof:
-                self._reconsider()
+            self._turn()
 
-    def _timeout(self) -> float:
-        """Sleep for ever, unless a full ring waits for its host."""
-        if self.reading or self.eof:
-            return -1
-        return max(0.0, self.ring.progress_at + self.ring.away_s - time.monotonic())
+    def close(self) -> None:
+        """Lets go of everything. The terminal's programs get their SIGHUP from the kernel."""
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.set_wakeup_fd(-1)
+        fence = (self.fence.timer, self.fence.freeze) if self.fence else ()
+        for fd in (self.master, self.ring.fd, self.snapshot, self.bell, *self.bells.values(), self.wake,
+                   self.wake_write, self.held_slave, self.tree.watch, *fence):
+            if fd >= 0:
+                os.close(fd)
+        self.hosts.close()
+        self.poll.close()
 
-    def _ring_bell(self) -> None:
-        self._ring(self.bell)
+    def _turn(self) -> None:
+        """Waits until something happens, and deals with it."""
+        hosts = self.hosts
+        patience = -1.0                                 # sleep for ever, unless a full ring waits for its host
+        if not self.reading and not self.eof:
+            patience = self.ring.progress_at + self.ring.away_s - time.monotonic()
+            patience = patience if patience > 0 else 0
+        for fd, events in self.poll.poll(patience, KEEPER_EVENTS_PER_WAKE):
+            if fd == self.master:
+                if events & select.EPOLLOUT:
+                    self._write()
+                if self.reading:
+                    self._drain()
+                elif events & select.EPOLLHUP:
+                    self._nobody_there()
+            elif hosts.host is not None and fd == hosts.host.fileno():
+                self._serve(hosts.host)
+            elif fd in hosts.newcomers:
+                self._serve(hosts.newcomers[fd])
+            elif fd == hosts.listener.fileno():
+                hosts.accept()
+            elif fd == self.wake:
+                self._signalled()
+            elif self.fence is not None and fd == self.fence.timer:
+                self._check_fence(self.fence)
+            elif fd == self.tree.watch:
+                self.tree.adopted_ended()
+                self._root_ended()
+        if not self.reading:
+            self._reconsider()
 
     def _ring(self, bell: int) -> None:
         try:
@@ -147,26 +151,26 @@ class Keeper:
         except OSError:
             pass                    # full: whoever listens is awake already
 
-    def _listen(self, packet: bytes, fds: list[int]) -> None:
-        tag = wire.read_query(packet)
-        if tag in self.bells:
-            os.close(self.bells.pop(tag))
-        if packet[0] == wire.LISTEN:
-            if not fds or len(self.bells) >= BELLS_MAX:
-                raise wire.Malformed("no descriptor, or too many bells")
-            bell = os.dup(fds[0])
-            os.set_blocking(bell, False)
-            self.bells[tag] = bell
-            self._ring(bell)
+    def _signalled(self) -> None:
+        if signal.SIGHUP in os.read(self.wake, 4096):
+            self.hosts.listen_anew()
+        if self.tree.reap():
+            self._root_ended()
 
-    def _forget_bells(self) -> None:
-        for bell in self.bells.values():
-            os.close(bell)
-        self.bells.clear()
+    def _root_ended(self) -> None:
+        if self.held_slave >= 0:
+            os.close(self.held_slave)
+            self.held_slave = -1
+        self._interest()
+        self.ring.set_flag(layout.FLAG_EXITED, True)
+        probe("keeper.root.exited")
+        self.hosts.send(wire.exited(self.tree.status, self.tree.reaped))
+        self._ring(self.bell)
 
     # ---------------------------------------------------------------- output
 
     def _drain(self) -> None:
+        """Reads what the terminal has into the ring. A short read was the last: to look again would only raise."""
         ring = self.ring
         got = 0
         try:
@@ -175,30 +179,26 @@ class Keeper:
                 if room <= 0:
                     self._pause()
                     break
-                n = ring.read_from(self.master, room)
+                count = ring.read_from(self.master, room)
                 probe("keeper.output.published")
-                got += n
-                if n == 0:
-                    self._terminal_closed()
-                    break
-                if n < 512 or got >= 4 * PTY_READ_BYTES:
+                got += count
+                if count < PTY_BUSY_BYTES or got >= 4 * PTY_READ_BYTES:
                     break
         except BlockingIOError:
             pass
-        except OSError as e:
-            if e.errno != errno.EIO:
-                raise
-            self._terminal_closed()
+        except OSError:
+            self._nobody_there()
         if got:
-            for bell in self.bells.values():    # who shows it to a person comes first
-                self._ring(bell)
-            self._ring_bell()
+            if self.bells:
+                for bell in self.bells.values():    # who shows it to a person comes first
+                    self._ring(bell)
+            self._ring(self.bell)
 
     def _pause(self) -> None:
         self.reading = False
         self.ring.progress_at = time.monotonic()
         self._interest()
-        self._ring_bell()
+        self._ring(self.bell)
 
     def _reconsider(self) -> None:
         """A full ring: the host consumed some of it, or has been away for too long."""
@@ -209,10 +209,13 @@ class Keeper:
             self._interest()
 
     def _interest(self) -> None:
-        """What the loop wants of the terminal. Nothing means unregistered: a hang-up is reported even when not asked for."""
-        if self.eof:
-            return
-        events = (select.EPOLLIN if self.reading else 0) | (select.EPOLLOUT if self.queue else 0)
+        """What the loop wants of the terminal. Nothing: unregistered, as a hang-up is reported without being asked."""
+        events = 0
+        if not self.eof:
+            if self.reading:
+                events = select.EPOLLIN
+            if self.acts.queue and self.tree.status < 0 and not (self.fence and self.fence.up):
+                events |= select.EPOLLOUT
         if events == self.watching:
             return
         if not events:
@@ -223,250 +226,150 @@ class Keeper:
             self.poll.modify(self.master, events)
         self.watching = events
 
-    def _terminal_closed(self) -> None:
-        """EIO: nobody has the slave side open. Final only once the root process has ended."""
-        if self.status == -1:
+    def _nobody_there(self) -> None:
+        """No program has the other side open. That is the end only once the root process has ended."""
+        if self.tree.status < 0 and self.held_slave < 0:
             try:
                 self.held_slave = terminal.open_slave(self.master)
                 return
             except OSError:
                 pass
-        if self.watching:
-            self.poll.unregister(self.master)
-        self.eof, self.watching = True, 0
+        self.eof = True
+        self._interest()
         self.ring.set_flag(layout.FLAG_EOF, True)
-        self._void_queue()
-        self._ring_bell()
+        self._ring(self.bell)
 
     # ---------------------------------------------------------------- acts
 
     def _act(self, kind: int, packet: bytes) -> None:
-        act, body = wire.read_act(packet)
-        if act.epoch != self.epoch:
-            return self._reject(act, wire.REJECT_EPOCH, self.epoch)
-        if act.sequence <= self.accepted or self._seen(act):
-            if act.sequence == self.accepted + 1:   # a retry under a new number: the number is used up, nothing happens
-                self._accept_act(act, remember=False)
-                self._took_effect(act.sequence, act.flags)
-            elif act.flags & wire.ACT_ACK:
-                self._ring_bell()
-            return None
-        if act.sequence != self.accepted + 1:
-            return self._reject(act, wire.REJECT_SEQUENCE, self.accepted)
-        if self.fenced:
-            return self._reject(act, wire.REJECT_FENCED, 0)
-        if kind == wire.INPUT and self.queued + len(body) > INPUT_QUEUE_BYTES:
-            return self._reject(act, wire.REJECT_FULL, self.queued)
-        if self.eof and kind != wire.SIGNAL:
-            return self._reject(act, wire.REJECT_CLOSED, 0)
+        (epoch, sequence, origin, number, flags), body = wire.read_act(packet)
+        acts = self.acts
+        fence = self.fence
+        if fence is not None:
+            self._check_fence(fence)
+        if epoch != self.epoch:
+            return self.hosts.send(wire.rejected(sequence, wire.REJECT_EPOCH, self.epoch))
+        if sequence > acts.accepted + 1:
+            return self.hosts.send(wire.rejected(sequence, wire.REJECT_SEQUENCE, acts.accepted))
+        if sequence == acts.accepted + 1:               # else: applied before
+            if origin and acts.repeats(origin, number):
+                acts.take(sequence, 0, 0)
+            elif fence is not None and fence.up:
+                return self.hosts.send(wire.rejected(sequence, wire.REJECT_FENCED, 0))
+            elif (self.eof or self.tree.status >= 0) and kind != wire.SIGNAL:
+                return self.hosts.send(wire.rejected(sequence, wire.REJECT_CLOSED, 0))
+            elif kind == wire.INPUT and acts.full(len(body)):
+                return self.hosts.send(wire.rejected(sequence, wire.REJECT_FULL, acts.queued))
+            else:
+                acts.take(sequence, origin, number)
+                self._apply(kind, body)
+            if flags & wire.ACT_ACK:
+                acts.asked = sequence
+            acts.settle()
+        if flags & wire.ACT_ACK:
+            self._ring(self.bell)
+        return None
+
+    def _apply(self, kind: int, body: bytes) -> None:
         if kind == wire.INPUT:
-            self._accept_act(act)
-            probe("keeper.input.accepted")
-            if not self.queue and self._write_at_once(act, body):
-                return None
-            self.queue.append([act.sequence, act.flags, body, 0])
-            self.queued += len(body)
+            self.acts.add(body)
             self._write()
-            return None
-        if kind == wire.RESIZE:
+        elif kind == wire.RESIZE:
             cols, rows = wire.read_size(body)
-            if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX):
-                raise wire.Malformed("degenerate size")
-            self._accept_act(act)
-            self._resized(cols, rows)
-            terminal.set_size(self.master, cols, rows)
+            self._resize(cols, rows)
+        elif kind == wire.FLUSH:
+            self._flush()
         elif kind == wire.SIGNAL:
             number, scope, pid, start = wire.read_signal(body)
-            self._accept_act(act)
-            self._signal(number, scope, pid, start)
-        elif kind == wire.FLUSH:
-            self._accept_act(act)
-            terminal.flush_input(self.master)
-        self._took_effect(act.sequence, act.flags)
-
-    def _resized(self, cols: int, rows: int) -> None:
-        self.size = (cols, rows)
-        self.ring.set_word(layout.RESIZED_WORD, self.ring.head)
-        self.ring.set_word(layout.GRID_WORD, cols << 32 | rows)
-
-    def _seen(self, act: wire.Act) -> bool:
-        known = self.origins.get(act.origin)
-        return act.origin != 0 and known is not None and act.origin_sequence <= known.origin_sequence
-
-    def _accept_act(self, act: wire.Act, remember: bool = True) -> None:
-        self.accepted = act.sequence
-        if act.origin and remember:
-            self.origins[act.origin] = wire.Origin(act.origin, act.origin_sequence, act.sequence)
-            self.origins.move_to_end(act.origin)
-            if len(self.origins) > ORIGINS_KEPT:
-                self.origins.popitem(last=False)
-        self.ring.set_word(layout.ACCEPTED_WORD, act.sequence)
-
-    def _took_effect(self, sequence: int, flags: int) -> None:
-        """Acts that are no input overtake queued input in effect, but WRITTEN only passes what is complete before it."""
-        if not self.queue:
-            self.written = max(self.written, sequence)
-            self.ring.set_word(layout.WRITTEN_WORD, self.written)
-        if flags & wire.ACT_ACK:
-            self._ring_bell()
-
-    def _reject(self, act: wire.Act, reason: int, value: int) -> None:
-        self._send(wire.rejected(act.sequence, reason, value))
-
-    def _write_at_once(self, act: wire.Act, body: bytes) -> bool:
-        """A key, nearly always: nothing waits before it and the terminal takes it whole. False if not a byte was taken."""
-        try:
-            n = os.write(self.master, body)
-        except OSError:
-            return False
-        if n < len(body):
-            self.queue.append([act.sequence, act.flags, body, n])
-            self.queued += len(body) - n
-            self._interest()
-            return True
-        probe("keeper.input.written")
-        self.written = act.sequence
-        self.ring.set_word(layout.WRITTEN_WORD, self.written)
-        if act.flags & wire.ACT_ACK:
-            self._ring_bell()
-        return True
+            self.tree.signal(number, scope, pid, start, terminal.foreground(self.master))
 
     def _write(self) -> None:
-        """Hands queued input to the terminal as far as it takes it."""
-        asked = False
-        while self.queue:
-            entry = self.queue[0]
-            sequence, flags, data, done = entry
-            assert isinstance(sequence, int) and isinstance(flags, int) and isinstance(data, bytes) and isinstance(done, int)
-            if done < len(data):
-                try:
-                    n = os.write(self.master, data[done:] if done else data)
-                except BlockingIOError:
-                    break
-                except OSError:
-                    return self._void_queue()
-                done += n
-                self.queued -= n
-                entry[3] = done
-                if done < len(data):
-                    break
-            probe("keeper.input.written")
-            self.queue.popleft()
-            self.written = sequence if self.queue else self.accepted
-            self.ring.set_word(layout.WRITTEN_WORD, self.written)
-            asked = asked or bool(flags & wire.ACT_ACK)
-        if asked:
-            self._ring_bell()
+        """Hands waiting input to the terminal; what it does not take now waits for room."""
+        if self.tree.status < 0 and not (self.fence and self.fence.up):
+            try:
+                self.acts.write(self.master)
+            except OSError:
+                self._nobody_there()
+            if self.acts.settle():
+                self._ring(self.bell)
         self._interest()
 
-    def _void_queue(self) -> None:
-        self.queue.clear()
-        self.queued = 0
+    def _resize(self, cols: int, rows: int) -> None:
+        for fd, _ in self.poll.poll(0, KEEPER_EVENTS_PER_WAKE):
+            if fd == self.master and self.reading:
+                self._drain()                           # what was drawn for the old size is counted to it
+        self.size = (cols, rows)
+        self.ring.words[layout.RESIZED_WORD] = self.ring.head
+        self.ring.words[layout.GRID_WORD] = cols << 32 | rows
+        try:
+            termios.tcsetwinsize(self.master, (rows, cols))
+        except (OSError, termios.error):
+            pass                                        # it has just ended
+
+    def _flush(self) -> None:
+        self.acts.discard()
+        self._interest()
+        try:
+            terminal.flush_input(self.master)
+        except (OSError, termios.error):
+            pass
 
     def _withdraw(self, packet: bytes) -> None:
         """Takes back what no program can have seen; tells how far each had got."""
         epoch, first = wire.read_two(packet)
-        entries: list[tuple[int, int, int]] = []
-        if epoch == self.epoch:
-            kept: deque[list[int | bytes]] = deque()
-            for entry in self.queue:
-                sequence, _, data, done = entry
-                assert isinstance(sequence, int) and isinstance(data, bytes) and isinstance(done, int)
-                if sequence >= first:
-                    entries.append((sequence, done, len(data)))
-                    self.queued -= len(data) - done
-                else:
-                    kept.append(entry)
-            self.queue = kept
-            if not self.queue:
-                self.written = self.accepted
-                self.ring.set_word(layout.WRITTEN_WORD, self.written)
-            self._interest()
-        self._send(wire.withdrawn(entries[:1000]))
-
-    def _signal(self, number: int, scope: int, pid: int, start: int) -> None:
-        if scope == wire.SCOPE_PROCESS:
-            if pid in terminal.descendants(os.getpid()):
-                terminal.send_signal(pid, start, number)
-        elif scope == wire.SCOPE_ALL:
-            for member in terminal.descendants(os.getpid()):
-                terminal.send_signal(member, 0, number)
-        else:
-            group = self._foreground() if scope == wire.SCOPE_FOREGROUND else self.root_pid
-            if group > 1:
-                try:
-                    os.killpg(group, number)
-                except OSError:
-                    pass
-
-    def _foreground(self) -> int:
-        try:
-            return os.tcgetpgrp(self.master)
-        except OSError:
-            return 0
+        entries = self.acts.withdraw(first) if epoch == self.epoch else []
+        if self.acts.settle():
+            self._ring(self.bell)
+        self._interest()
+        self.hosts.send(wire.withdrawn(entries))
 
     def _state(self, packet: bytes) -> None:
         tag = wire.read_query(packet)
         try:
-            iflag, oflag, cflag, lflag = (int(x) for x in termios.tcgetattr(self.master)[:4])
-            raw = fcntl.ioctl(self.master, termios.TIOCGWINSZ, bytes(8))
-            rows, cols = struct.unpack("HHHH", raw)[:2]
-        except OSError:
+            iflag, oflag, cflag, lflag = termios.tcgetattr(self.master)[:4]
+            rows, cols = termios.tcgetwinsize(self.master)
+        except (OSError, termios.error):
             iflag = oflag = cflag = lflag = 0
             cols, rows = self.size
-        self._send(wire.state(wire.State(tag, max(self._foreground(), 0), self.root_pid, cols, rows,
-                                         iflag, oflag, cflag, lflag, self.queued)))
+        self.hosts.send(wire.state(tag, terminal.foreground(self.master), self.tree.root, cols, rows,
+                                   iflag, oflag, cflag, lflag, self.acts.queued))
 
     # ---------------------------------------------------------------- hosts
 
-    def _accept(self) -> None:
+    def _serve(self, sock: _socket.socket) -> None:
+        """One packet; if there are more, the poll says so at once. To look for a second would delay a key's echo."""
         try:
-            sock, _ = self.listener.accept()
-        except OSError:
-            return
-        if len(self.unclaimed) >= KEEPER_BACKLOG:
-            sock.close()
-            return
-        self._admit(sock)
-
-    def _admit(self, sock: socket.socket) -> None:
-        _, uid, _ = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-        if uid not in (os.geteuid(), 0):
-            sock.close()
-            return
-        sock.setblocking(False)
-        self.unclaimed.add(sock)
-        self.poll.register(sock, select.EPOLLIN)
-
-    def _serve(self, sock: socket.socket) -> None:
-        """One packet; if there are more, the poll says so at once. A look for a second one would delay every key's echo."""
-        try:
-            packet, ancillary, flags, _ = sock.recvmsg(KEEPER_PACKET_BYTES, _ONE_DESCRIPTOR)
+            count, ancillary, flags, _ = sock.recvmsg_into([packet_buffer], _ONE_DESCRIPTOR,
+                                                           _socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
-            return None
+            return
         except OSError:
-            packet, ancillary, flags = b"", [], 0
-        fds = _descriptors(ancillary) if ancillary else []
-        if not packet:
-            return self._drop(sock)
+            count, ancillary, flags = 0, [], 0
+        fds = descriptors(ancillary) if ancillary else ()
+        packet = bytes(packet_buffer[:count])
         try:
-            if flags & _TRUNCATED:
+            if flags & _socket.MSG_TRUNC:
                 raise wire.Malformed("packet too long")
-            self._packet(sock, packet, fds)
+            if packet:
+                self._packet(sock, packet, fds)
+            else:
+                self.hosts.drop(sock)
         except wire.Malformed:
-            self._send(wire.refused(wire.REFUSED_PACKET, packet[0]), sock)
-            self._drop(sock)
+            self.hosts.refuse(sock, wire.REFUSED_PACKET, packet[0])
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            self.hosts.drop(sock)
         finally:
             for fd in fds:
                 os.close(fd)
 
-    def _packet(self, sock: socket.socket, packet: bytes, fds: list[int]) -> None:
+    def _packet(self, sock: _socket.socket, packet: bytes, fds: tuple[int, ...]) -> None:
         kind = packet[0]
-        if sock is not self.host:
+        if sock is not self.hosts.host:
             if kind != wire.HELLO:
                 raise wire.Malformed("not introduced")
-            return self._claim(sock, packet)
-        if wire.INPUT <= kind <= wire.FLUSH:
+            self._claim(sock, packet)
+        elif wire.INPUT <= kind <= wire.FLUSH:
             self._act(kind, packet)
         elif kind == wire.CONSUMED:
             self.ring.host_consumed(wire.read_one(packet), time.monotonic())
@@ -475,132 +378,70 @@ class Keeper:
         elif kind == wire.WITHDRAW:
             self._withdraw(packet)
         elif kind == wire.RELEASE:
-            if self.status >= 0:
-                self.released = True
+            if len(packet) > 1:
+                raise wire.Malformed("release with a body")
+            self.released = self.tree.status >= 0
         elif kind == wire.LABEL:
-            if len(packet) - 1 > LABEL_BYTES:
-                raise wire.Malformed("label too long")
-            self.label = packet[1:]
+            self.label = wire.read_label(packet)
         elif kind == wire.FENCE:
             self._fence(packet, fds)
         elif kind in (wire.LISTEN, wire.SILENCE):
-            self._listen(packet, fds)
+            self._set_bell(packet, fds)
         else:
             raise wire.Malformed(f"unknown packet {kind}")
 
-    def _claim(self, sock: socket.socket, packet: bytes) -> None:
-        lowest, highest, term = wire.read_hello(packet)
-        if not lowest <= wire.VERSION <= highest:
-            self._send(wire.refused(wire.REFUSED_VERSION, wire.VERSION), sock)
-            return self._drop(sock)
-        if term <= self.term:
-            self._send(wire.refused(wire.REFUSED_TERM, self.term), sock)
-            return self._drop(sock)
-        if self.host is not None:
-            self._drop(self.host)
-        self.unclaimed.discard(sock)
-        self.host, self.term = sock, term
-        self._forget_bells()
-        welcome = wire.welcome(wire.Welcome(
-            wire.VERSION, self.epoch, term, self.ring.consumed, self.created_ns, self.root_pid, self.root_start, self.status,
-            *self.size, self.session, self.label, tuple(self.origins.values()), tuple(self.reaped)))
-        try:
-            socket.send_fds(sock, [welcome], [self.ring.fd, self.snapshot, self.bell])
-        except OSError:
-            self._drop(sock)
-
-    def _send(self, packet: bytes, sock: socket.socket | None = None) -> None:
-        """A host that does not read its answers is gone: it comes back and asks again."""
-        target = sock or self.host
-        if target is None:
+    def _claim(self, sock: _socket.socket, packet: bytes) -> None:
+        if not self.hosts.claim(sock, packet):
             return
-        try:
-            target.send(packet)
-        except OSError:
-            self._drop(target)
+        for bell in self.bells.values():                # the older host's viewers
+            os.close(bell)
+        self.bells.clear()
+        cols, rows = self.size
+        welcome = wire.welcome(wire.VERSION, self.epoch, self.hosts.term, self.ring.consumed, self.created_ns,
+                               self.tree.root, self.tree.start, self.tree.status, cols, rows, self.session, self.label,
+                               self.acts.origins.values(), self.tree.reaped)
+        self.hosts.send(welcome, launch.THREE.pack(self.ring.fd, self.snapshot, self.bell))
 
-    def _drop(self, sock: socket.socket) -> None:
-        self.unclaimed.discard(sock)
-        if sock is self.host:
-            self.host = None
-        if sock.fileno() >= 0:
-            self.poll.unregister(sock)
-            sock.close()
+    def _set_bell(self, packet: bytes, fds: tuple[int, ...]) -> None:
+        """A viewer on this machine reads the ring itself: rings for it too, or no longer."""
+        tag = wire.read_query(packet)
+        if packet[0] == wire.LISTEN and (not fds or len(self.bells) >= BELLS_MAX):
+            raise wire.Malformed("no descriptor, or too many bells")
+        if tag in self.bells:
+            os.close(self.bells.pop(tag))
+        if packet[0] == wire.LISTEN:
+            bell = os.dup(fds[0])
+            os.set_blocking(bell, False)
+            self.bells[tag] = bell
+            self._ring(bell)
 
-    # ---------------------------------------------------------------- ends and fences
-
-    def _watch_adopted(self) -> None:
-        """A root process that is no child of ours is watched by pidfd; its exit code may stay unknown."""
-        try:
-            os.waitid(os.P_PID, self.root_pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            try:
-                self.root_watch = os.pidfd_open(self.root_pid)
-                self.poll.register(self.root_watch, select.EPOLLIN)
-            except OSError:
-                self._root_ended(0xFF00)
-
-    def _adopted_ended(self) -> None:
-        self.poll.unregister(self.root_watch)
-        os.close(self.root_watch)
-        self.root_watch = -1
-        if self.status == -1:
-            self._root_ended(0xFF00)
-
-    def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid == self.root_pid and self.status == -1:
-                self._root_ended(status)
-            else:
-                self.reaped.append((pid, status))
-
-    def _root_ended(self, status: int) -> None:
-        self.status = status
-        if self.held_slave >= 0:
-            os.close(self.held_slave)
-            self.held_slave = -1
-        self.ring.set_flag(layout.FLAG_EXITED, True)
-        probe("keeper.root.exited")
-        self._send(wire.exited(status, list(self.reaped)))
-        self._ring_bell()
-
-    def _fence(self, packet: bytes, fds: list[int]) -> None:
-        """Freeze at a deadline on the machine's own clock, because a paused host cannot fence itself. 0 lifts it."""
-        epoch, deadline = wire.read_two(packet)
+    def _fence(self, packet: bytes, fds: tuple[int, ...]) -> None:
+        epoch, deadline_ns = wire.read_two(packet)
         if epoch != self.epoch:
-            return
-        if self.freeze >= 0:
-            os.close(self.freeze)
-        self.freeze = os.dup(fds[0]) if fds else -1
-        if self.fence_timer < 0:
-            self.fence_timer = terminal.boottime_timer()
-            self.poll.register(self.fence_timer, select.EPOLLIN)
-        terminal.arm_timer(self.fence_timer, deadline)
-        self.fenced = False
+            return self.hosts.send(wire.rejected(0, wire.REJECT_EPOCH, self.epoch))
+        if self.fence is None:
+            self.fence = Fence()
+            self.poll.register(self.fence.timer, select.EPOLLIN)
+        self._check_fence(self.fence)                   # an old deadline that passed unseen has passed
+        self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
+        self._write()
+        return None
 
-    def _fence_fires(self) -> None:
-        os.read(self.fence_timer, 8)
-        self.fenced = True
-        self.ring.set_flag(layout.FLAG_FENCED, True)
-        if self.freeze >= 0:
-            try:
-                os.pwrite(self.freeze, b"1", 0)
-            except OSError:
-                pass
-        self._ring_bell()
+    def _check_fence(self, fence: Fence) -> None:
+        if fence.falls():
+            self.ring.set_flag(layout.FLAG_FENCED, True)
+            self._interest()
+            self._ring(self.bell)
 
 
-def _descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    fds = array.array("i")
+def descriptors(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
+    fds: tuple[int, ...] = ()
     for level, kind, data in ancillary:
-        if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-            fds.frombytes(data[:len(data) - len(data) % fds.itemsize])
-    return list(fds)
+        if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
+            fds += struct.unpack(f"{len(data) // 4}i", data[:len(data) - len(data) % 4])
+    return fds
 
+
+def _wake(number: int, frame: object) -> None:
+    """The signal's number is in the wake-up pipe already."""

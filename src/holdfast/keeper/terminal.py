@@ -1,133 +1,89 @@
-"""The keeper's hold on the kernel: the PTY, the root process and its descendants.
+"""The keeper's hold on the kernel: the terminal's master side, the processes below it, and calls Python does not have.
 
-Either starts a program on a fresh terminal, or takes over a terminal and a tree that something else launched.
+`_signal` and `_ctypes` are the C modules without the Python around them (enumerations, classes): each call of
+`signal.signal` would cost a keeper more pages of its own than everything else here.
 """
 
 from __future__ import annotations
 
-import ctypes
-import errno
+import _ctypes
 import fcntl
 import os
-import resource
-import signal
 import struct
 import termios
 import time
 
-from holdfast.wire.keeper import Spawn
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
 
-_libc = ctypes.CDLL(None, use_errno=True)
 _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 15, 36
-_TIOCGPTN = 0x80045430
+_F_ADD_SEALS = 1033
+_TIOCGPTPEER = 0x5441
 _TFD_TIMER_ABSTIME, _TFD_CLOEXEC_NONBLOCK = 1, 0o2000000 | 0o4000
+_RTLD_NOW = 2
+
+_libc = _ctypes.dlopen(None, _RTLD_NOW)  # type: ignore[arg-type]  # None: this process, libc included
+_prctl = _ctypes.dlsym(_libc, "prctl")
+_fcntl = _ctypes.dlsym(_libc, "fcntl")
+_timerfd_create = _ctypes.dlsym(_libc, "timerfd_create")
+_timerfd_settime = _ctypes.dlsym(_libc, "timerfd_settime")
 
 
-class CannotStart(Exception):
-    """The program could not be started; `errno` and a plain reason."""
-
-    def __init__(self, number: int, reason: str) -> None:
-        super().__init__(reason)
-        self.errno = number
-        self.reason = reason
+def set_title(name: bytes) -> None:
+    """What `ps -o comm` and `top` show: at most 15 bytes."""
+    _ctypes.call_function(_prctl, (_PR_SET_NAME, name, 0, 0, 0))
 
 
-def become_subreaper() -> None:
+def be_subreaper(on: int) -> None:
     """Orphans of the session become our children, so their exit codes are collected and nothing escapes the tree."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _ctypes.call_function(_prctl, (_PR_SET_CHILD_SUBREAPER, on, 0, 0, 0))
 
 
-def set_title(name: str) -> None:
-    _libc.prctl(_PR_SET_NAME, name.encode()[:15], 0, 0, 0)
+def seal(fd: int, seals: int) -> None:
+    """Forbids changes to a memfd. (fcntl.fcntl does so by way of an exception that it drops: 60 KB per keeper.)"""
+    _ctypes.call_function(_fcntl, (fd, _F_ADD_SEALS, seals))
 
 
-def start_time(pid: int) -> int:
-    """Start time of a process in clock ticks since boot: with the boot id, its identity. 0 if it is gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as f:
-            return int(f.read().rsplit(b")", 1)[1].split()[19])
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def set_size(fd: int, cols: int, rows: int) -> None:
-    fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", rows, cols, 0, 0))
-
+# ---------------------------------------------------------------- the terminal
 
 def open_slave(master: int) -> int:
-    number = struct.unpack("I", fcntl.ioctl(master, _TIOCGPTN, bytes(4)))[0]
-    return os.open(f"/dev/pts/{number}", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    """The other side of this very terminal, without its path (which another mount namespace may not have)."""
+    return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def flush_input(master: int) -> None:
-    """Discards what was typed but no program has read: on its way (master side) and in the line discipline (slave side)."""
+    """Discards what was typed and not read: on its way (master side) and in the line discipline (slave side)."""
     termios.tcflush(master, termios.TCOFLUSH)
-    try:
-        slave = open_slave(master)
-    except OSError:
-        return
+    slave = open_slave(master)
     try:
         termios.tcflush(slave, termios.TCIFLUSH)
     finally:
         os.close(slave)
 
 
-def start(request: Spawn) -> tuple[int, int]:
-    """Runs the program on a new terminal; gives (master, pid) once it has been executed."""
-    master, slave = os.openpty()
-    set_size(slave, request.cols, request.rows)
-    attrs = termios.tcgetattr(slave)
-    attrs[0] |= termios.IUTF8 if hasattr(termios, "IUTF8") else 0o40000
-    termios.tcsetattr(slave, termios.TCSANOW, attrs)
-    report_r, report_w = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        _child(request, master, slave, report_w)
-    os.close(slave)
-    os.close(report_w)
-    report = b""
-    while piece := os.read(report_r, 512):
-        report += piece
-    os.close(report_r)
-    if report:
-        os.waitpid(pid, 0)
-        os.close(master)
-        number, _, what = report.partition(b":")
-        raise CannotStart(int(number), what.decode("utf-8", "replace"))
-    os.set_blocking(master, False)
-    return master, pid
-
-
-def _child(request: Spawn, master: int, slave: int, report: int) -> None:
-    what = "terminal"
+def foreground(master: int) -> int:
+    """The process group in the foreground, 0 if there is none."""
     try:
-        for number in range(1, signal.NSIG):
-            if number not in (signal.SIGKILL, signal.SIGSTOP, 32, 33):
-                try:
-                    signal.signal(number, signal.SIG_DFL)
-                except (OSError, ValueError):
-                    pass
-        signal.set_wakeup_fd(-1)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        os.login_tty(slave)
-        what = f"directory {os.fsdecode(request.cwd)}"
-        os.chdir(request.cwd)
-        os.umask(request.umask)
-        what = os.fsdecode(request.argv[0])
-        env = dict(e.split(b"=", 1) for e in request.env)
-        os.closerange(3, report)
-        os.closerange(report + 1, min(resource.getrlimit(resource.RLIMIT_NOFILE)[0], 65536))
-        os.execvpe(request.argv[0], request.argv, env)
-    except OSError as e:
-        os.write(report, f"{e.errno or errno.EIO}:{what}: {e.strerror}".encode()[:500])
-    except Exception as e:
-        os.write(report, f"{errno.EIO}:{what}: {e}".encode()[:500])
-    finally:
-        os._exit(127)
+        return os.tcgetpgrp(master)
+    except OSError:
+        return 0
+
+
+# ---------------------------------------------------------------- processes
+
+def start_time(pid: int) -> int:
+    """Start time of a process in clock ticks since boot: with the boot id, its identity. 0 if it is gone."""
+    try:
+        return int(_read(f"/proc/{pid}/stat").rsplit(b")", 1)[1].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 
 def descendants(root: int) -> list[int]:
-    """All living processes below `root`, children before their own children, from the kernel's child lists."""
+    """All processes below `root`, parents before their children, from the kernel's child lists."""
     found: list[int] = []
     todo = [root]
     while todo:
@@ -138,8 +94,7 @@ def descendants(root: int) -> list[int]:
             continue
         for thread in threads:
             try:
-                with open(f"/proc/{pid}/task/{thread}/children") as f:
-                    children = [int(p) for p in f.read().split()]
+                children = [int(p) for p in _read(f"/proc/{pid}/task/{thread}/children").split()]
             except OSError:
                 continue
             found += children
@@ -147,33 +102,46 @@ def descendants(root: int) -> list[int]:
     return found
 
 
-def send_signal(pid: int, start_ticks: int, number: int) -> bool:
-    """Signals exactly this process: a pid that was reused is not touched. `start_ticks` 0 means: whatever has the pid now."""
+def send_signal(pid: int, start_ticks: int, number: int) -> None:
+    """Signals exactly this process: a pid that was reused is not touched. `start_ticks` 0: whatever has it now."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
-        return False
+        return
     try:
-        if start_ticks and start_time(pid) != start_ticks:
-            return False
-        signal.pidfd_send_signal(handle, number)
-        return True
+        if not start_ticks or start_time(pid) == start_ticks:
+            signal.pidfd_send_signal(handle, number)
     except OSError:
-        return False
+        pass
     finally:
         os.close(handle)
 
 
+def _read(path: str) -> bytes:
+    """A file of /proc, whole."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = piece = os.read(fd, 4096)
+        while piece:
+            piece = os.read(fd, 4096)
+            data += piece
+        return data
+    finally:
+        os.close(fd)
+
+
+# ---------------------------------------------------------------- the fence's timer
+
 def boottime_timer() -> int:
     """A timer on CLOCK_BOOTTIME, which goes on while the machine sleeps (the stdlib has it only from 3.13)."""
-    fd: int = _libc.timerfd_create(time.CLOCK_BOOTTIME, _TFD_CLOEXEC_NONBLOCK)
+    fd: int = _ctypes.call_function(_timerfd_create, (time.CLOCK_BOOTTIME, _TFD_CLOEXEC_NONBLOCK))
     if fd < 0:
-        raise OSError(ctypes.get_errno(), "timerfd_create")
+        raise OSError("timerfd_create failed")
     return fd
 
 
 def arm_timer(fd: int, deadline_ns: int) -> None:
     """Fires at the absolute CLOCK_BOOTTIME `deadline_ns`; 0 disarms."""
     spec = struct.pack("qqqq", 0, 0, deadline_ns // 10**9, deadline_ns % 10**9)
-    if _libc.timerfd_settime(fd, _TFD_TIMER_ABSTIME, spec, None) != 0:
-        raise OSError(ctypes.get_errno(), "timerfd_settime")
+    if _ctypes.call_function(_timerfd_settime, (fd, _TFD_TIMER_ABSTIME, spec, None)) != 0:
+        raise OSError("timerfd_settime failed")

@@ -17,8 +17,11 @@ RING_BYTES_MIN = 64 * KiB
 RING_BYTES_MAX = 1024 * MiB
 PTY_READ_BYTES = 64 * KiB        # one readv; the kernel hands out about 4 KiB at a time anyway
 PTY_READS_PER_WAKE = 32          # then other descriptors get their turn
+PTY_BUSY_BYTES = 2 * KiB         # after a read of this much there is more, nearly always; after less nothing
+HOST_AWAY_MAX_S = 24 * 3600.0
 HOST_AWAY_S = 10.0               # no progress of the host for this long: roll the ring rather than block programs
 INPUT_QUEUE_BYTES = 1 * MiB      # typed but not yet taken by the program; beyond it inputs are refused
+INPUT_QUEUE_ACTS = 4096          # ... in at most this many pieces: what was withdrawn fits into one packet
 INPUT_CHUNK_BYTES = 64 * KiB     # one input packet
 ORIGINS_KEPT = 256               # clients whose last applied sequence the keeper remembers (exactly-once)
 REAPED_KEPT = 64                 # exit codes of orphans kept for the host
@@ -27,7 +30,13 @@ SPAWN_BYTES = 4 * MiB            # a spawn request: argv and environment (the ke
 SPAWN_WAIT_S = 10.0              # from asking the nursery to a keeper that answers
 KEEPER_PACKET_BYTES = 128 * KiB  # one packet between host and keeper
 SNAPSHOT_BYTES = 64 * MiB        # the latest screen with its scrollback, in the keeper's second memfd
-KEEPER_BACKLOG = 8
+KEEPER_BACKLOG = 8               # connections that have not said who they are; the oldest gives way
+KEEPER_EVENTS_PER_WAKE = 16
+KEEPER_NAME_BYTES = 80           # a session's id, and its socket's file name (a unix socket's whole path has 107)
+KEEPER_LOG_BYTES = 1 * MiB       # what went wrong and could be told to nobody; begun anew when larger
+LISTEN_BACKLOG = 64              # connections that wait to be accepted
+NURSERY_PAUSE_S = 0.1            # after an accept that failed for want of descriptors
+SIGNAL_ROUNDS = 8                # a tree that forks while it is signalled is walked again, so often
 BELLS_MAX = 64                   # viewers on this machine that read one ring themselves; more are served by the host
 
 # --- host: frames and connections -----------------------------------------------------------------------------

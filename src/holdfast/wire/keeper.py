@@ -28,21 +28,30 @@ negotiated: the host offers the range it speaks, the keeper answers with what it
 
     ACT ::= epoch u64, sequence u64, origin u64, origin sequence u64, flags u8
 
-Each act carries the incarnation's **epoch** (the fencing token: an older one is rejected), and a **sequence** that rises by
-one; what was applied is never applied again. The connection carries the **term** (which host process speaks): a claim
-with a higher term closes the older connection, a claim that is not higher is refused. **origin** and its own sequence
-name the client's act behind it: the keeper remembers the last one per origin, so a host that died between
-sending and hearing back finds in WELCOME what was applied, and a client's retry is recognised (exactly once).
-Effects are not answered by packets: the keeper raises ACCEPTED and WRITTEN in the ring's header, and rings the eventfd only
-if the act asked for it (flag ACK): an echoed key wakes the host once, not twice.
+Each act carries the incarnation's **epoch** (the fencing token: another one is rejected), and a **sequence** that
+rises by one; what was applied is never applied again. The connection carries the **term** (which host process
+speaks): a claim with a higher term closes the older connection, a claim that is not higher is refused. **origin** and
+its own sequence name the client's act behind it: the keeper remembers the last one per origin, so a host that died
+between sending and hearing back finds in WELCOME what was applied, and a client's retry is recognised (exactly once).
+
+Acts take effect in sequence order, with one exception: RESIZE and SIGNAL do not wait for input that the program has
+not read (as on every terminal). FLUSH discards all input before it. WITHDRAW takes back waiting input from a sequence
+on and says how far each piece had got. Once the root process has ended, only SIGNAL is taken. An act that is refused
+(REJECTED) is not used up: the next one has the same sequence.
+
+Effects are not answered by packets: the keeper raises ACCEPTED and WRITTEN in the ring's header, and rings the
+eventfd only if the act asked for it (flag ACK; again when its effect is complete later): an echoed key wakes the host
+once, not twice.
 """
 
 from __future__ import annotations
 
 import struct
+import sys
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from holdfast.model.limits import KEEPER_PACKET_BYTES, LABEL_BYTES, ORIGINS_KEPT, REAPED_KEPT, SPAWN_BYTES
+from holdfast.model import limits
 
 VERSION: Final = 1
 
@@ -56,8 +65,11 @@ SCOPE_FOREGROUND, SCOPE_ROOT_GROUP, SCOPE_ALL, SCOPE_PROCESS = 0, 1, 2, 3
 
 ACT_ACK: Final = 1
 
+SIGNAL_MAX, PID_MAX, OFFSET_MAX, STATUS_MAX = 64, 2**31 - 1, 2**63 - 1, 0xFFFF
+
 _HELLO = struct.Struct("<BHHQ")
 _ACT = struct.Struct("<BQQQQB")
+ACT_BYTES: Final = _ACT.size
 _SIZE = struct.Struct("<HH")
 _SIGNAL = struct.Struct("<BBIQ")
 _TWO = struct.Struct("<BQQ")
@@ -72,6 +84,7 @@ _REAPED = struct.Struct("<Ii")
 _WELCOME = struct.Struct("<BHQQQQIQiBHHH")
 _ORIGIN = struct.Struct("<QQQ")
 _STATE = struct.Struct("<BIIIHHIIIIQ")
+_ORIGIN_BYTES, _REAPED_BYTES = _ORIGIN.size, _REAPED.size
 
 
 class Malformed(Exception):
@@ -175,13 +188,13 @@ def fence(epoch: int, deadline_ns: int) -> bytes:
 
 
 def label(data: bytes) -> bytes:
-    if len(data) > LABEL_BYTES:
+    if len(data) > limits.LABEL_BYTES:
         raise Malformed("label too long")
     return bytes([LABEL]) + data
 
 
 def listen(tag: int) -> bytes:
-    """One more bell to ring at output: a viewer on this machine that reads the ring itself. Bells are gone with the host's term."""
+    """One more bell to ring at output: of a viewer here that reads the ring itself. Bells go with the host's term."""
     return _QUERY.pack(LISTEN, tag)
 
 
@@ -205,43 +218,72 @@ def exited(status: int, reaped: list[tuple[int, int]]) -> bytes:
     return _EXITED.pack(EXITED, status, len(reaped)) + b"".join(_REAPED.pack(*r) for r in reaped)
 
 
-def state(s: State) -> bytes:
-    return _STATE.pack(STATE, *s)
+def state(tag: int, foreground: int, session_leader: int, cols: int, rows: int, iflag: int, oflag: int, cflag: int,
+          lflag: int, queued_input: int) -> bytes:
+    """The fields of State, in their order."""
+    return _STATE.pack(STATE, tag, foreground, session_leader, cols, rows, iflag, oflag, cflag, lflag, queued_input)
 
 
-def welcome(w: Welcome) -> bytes:
-    session = w.session.encode()
-    head = _WELCOME.pack(WELCOME, w.version, w.epoch, w.term, w.consumed, w.created_ns, w.root_pid, w.root_start, w.status,
-                         len(session), len(w.label), len(w.origins), len(w.reaped))
-    return b"".join([head, _SIZE.pack(w.cols, w.rows), session, w.label, *(_ORIGIN.pack(*o) for o in w.origins),
-                     *(_REAPED.pack(*r) for r in w.reaped)])
+def welcome(version: int, epoch: int, term: int, consumed: int, created_ns: int, root_pid: int, root_start: int,
+            status: int, cols: int, rows: int, session: bytes, label: bytes, origins: Iterable[tuple[int, int, int]],
+            reaped: Iterable[tuple[int, int]]) -> bytes:
+    """The fields of Welcome, in their order. (Sums, not joins: a keeper has touched what that needs already.)"""
+    origins_ = reaped_ = b""
+    for origin, number, sequence in origins:
+        origins_ += _ORIGIN.pack(origin, number, sequence)
+    for pid, code in reaped:
+        reaped_ += _REAPED.pack(pid, code)
+    return (_WELCOME.pack(WELCOME, version, epoch, term, consumed, created_ns, root_pid, root_start, status,
+                          len(session), len(label), len(origins_) // _ORIGIN_BYTES, len(reaped_) // _REAPED_BYTES)
+            + _SIZE.pack(cols, rows) + session + label + origins_ + reaped_)
 
 
-def _unpack(layout: struct.Struct, packet: bytes, exact: bool = True) -> tuple[int, ...]:
-    if len(packet) < layout.size or (exact and len(packet) != layout.size):
-        raise Malformed(f"packet {packet[:1].hex()} has {len(packet)} bytes")
-    return layout.unpack_from(packet)
+def _unpack(layout: struct.Struct, packet: bytes, more: bool = False) -> tuple[int, ...]:
+    """The fields of a packet, its code first; `more` if it goes on after them."""
+    try:
+        return layout.unpack_from(packet) if more else layout.unpack(packet)
+    except struct.error:
+        raise Malformed(f"packet {packet[:1].hex()} has {len(packet)} bytes") from None
 
 
-def read_act(packet: bytes) -> tuple[Act, bytes]:
-    fields = _unpack(_ACT, packet, exact=False)
-    return Act(*fields[1:]), packet[_ACT.size:]
+def read_act(packet: bytes) -> tuple[tuple[int, ...], bytes]:
+    """The fields of Act, in their order, and the body, which is right for its kind."""
+    fields = _unpack(_ACT, packet, more=True)
+    body = packet[ACT_BYTES:]
+    kind = fields[0]
+    if kind == RESIZE:
+        read_size(body)
+    elif kind == SIGNAL:
+        read_signal(body)
+    elif kind == FLUSH and body:
+        raise Malformed("flush with a body")
+    return fields[1:], body
 
 
 def read_size(body: bytes) -> tuple[int, int]:
-    if len(body) != _SIZE.size:
-        raise Malformed("bad size")
-    cols, rows = _SIZE.unpack(body)
+    try:
+        cols, rows = _SIZE.unpack(body)
+    except struct.error:
+        raise Malformed("bad size") from None
+    if not (limits.COLS_MIN <= cols <= limits.COLS_MAX and limits.ROWS_MIN <= rows <= limits.ROWS_MAX):
+        raise Malformed(f"degenerate size {cols}x{rows}")
     return cols, rows
 
 
 def read_signal(body: bytes) -> tuple[int, int, int, int]:
-    if len(body) != _SIGNAL.size:
-        raise Malformed("bad signal")
-    number, scope, pid, start = _SIGNAL.unpack(body)
-    if not 0 <= number <= 64 or scope > SCOPE_PROCESS:
+    try:
+        number, scope, pid, start = _SIGNAL.unpack(body)
+    except struct.error:
+        raise Malformed("bad signal") from None
+    if number > SIGNAL_MAX or scope > SCOPE_PROCESS or pid > PID_MAX:
         raise Malformed("bad signal")
     return number, scope, pid, start
+
+
+def read_label(packet: bytes) -> bytes:
+    if len(packet) - 1 > limits.LABEL_BYTES:
+        raise Malformed("label too long")
+    return packet[1:]
 
 
 def read_hello(packet: bytes) -> tuple[int, int, int]:
@@ -273,17 +315,17 @@ def read_rejected(packet: bytes) -> tuple[int, int, int]:
 
 
 def read_withdrawn(packet: bytes) -> list[tuple[int, int, int]]:
-    _, count = _unpack(_COUNT, packet, exact=False)
+    _, count = _unpack(_COUNT, packet, more=True)
     body = packet[_COUNT.size:]
-    if len(body) != count * _WITHDRAWN.size:
+    if count > limits.INPUT_QUEUE_ACTS or len(body) != count * _WITHDRAWN.size:
         raise Malformed("bad withdrawn")
     return [(a, b, c) for a, b, c in _WITHDRAWN.iter_unpack(body)]
 
 
 def read_exited(packet: bytes) -> tuple[int, list[tuple[int, int]]]:
-    _, status, count = _unpack(_EXITED, packet, exact=False)
+    _, status, count = _unpack(_EXITED, packet, more=True)
     body = packet[_EXITED.size:]
-    if count > REAPED_KEPT or len(body) != count * _REAPED.size:
+    if count > limits.REAPED_KEPT or len(body) != count * _REAPED.size:
         raise Malformed("bad exited")
     return status, [(pid, code) for pid, code in _REAPED.iter_unpack(body)]
 
@@ -293,12 +335,12 @@ def read_state(packet: bytes) -> State:
 
 
 def read_welcome(packet: bytes) -> Welcome:
-    fields = _unpack(_WELCOME, packet, exact=False)
+    fields = _unpack(_WELCOME, packet, more=True)
     (version, epoch, term, consumed_, created, root_pid, root_start, status,
      session_len, label_len, origin_count, reaped_count) = fields[1:]
     at = _WELCOME.size
     want = at + _SIZE.size + session_len + label_len + origin_count * _ORIGIN.size + reaped_count * _REAPED.size
-    if len(packet) != want or origin_count > ORIGINS_KEPT or reaped_count > REAPED_KEPT:
+    if len(packet) != want or origin_count > limits.ORIGINS_KEPT or reaped_count > limits.REAPED_KEPT:
         raise Malformed("bad welcome")
     cols, rows = _SIZE.unpack_from(packet, at)
     at += _SIZE.size
@@ -312,9 +354,9 @@ def read_welcome(packet: bytes) -> Welcome:
                    tuple((p, s) for p, s in _REAPED.iter_unpack(packet[split:])))
 
 
-# --- spawn requests: tag u8, length u32, value; sent as one stream to the nursery --------------------------------------
+# --- spawn requests: tag u8, length u32, value; sent as one stream to the nursery -------------------------------
 # A keeper either starts a program (ARGV, ENV, CWD, UMASK) or takes over a tree that something else launched
-# (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED, STATUS): start from saved state.
+# (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED, STATUS): saved state.
 
 (T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL, T_SOCKET, T_AWAY,
  T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED, T_STATUS) = range(1, 18)
@@ -360,10 +402,11 @@ def spawn(s: Spawn) -> bytes:
         (T_LABEL, s.label), (T_CWD, s.cwd), (T_UMASK, _U64.pack(s.umask)), (T_ADOPT_PID, _U64.pack(s.adopt_pid)),
         (T_BASE, _U64.pack(s.base)), (T_RING_TAIL, s.ring_tail), (T_ACCEPTED, _U64.pack(s.accepted)),
         (T_STATUS, _I64.pack(s.status)),
-        *((T_ARGV, a) for a in s.argv), *((T_ENV, e) for e in s.env), *((T_ORIGIN, _ORIGIN.pack(*o)) for o in s.origins)]
+        *((T_ARGV, a) for a in s.argv), *((T_ENV, e) for e in s.env),
+        *((T_ORIGIN, _ORIGIN.pack(*o)) for o in s.origins)]
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
-    if len(body) > SPAWN_BYTES:
-        raise Malformed(f"spawn request of {len(body)} bytes; at most {SPAWN_BYTES}")
+    if len(body) > limits.SPAWN_BYTES:
+        raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
     return SPAWN_HEADER.pack(SPAWN_MAGIC, VERSION, len(body)) + body
 
 
@@ -388,23 +431,50 @@ def read_spawn(body: bytes) -> Spawn:
         else:
             raise Malformed(f"unknown or repeated tag {tag} in spawn request")
     try:
-        cols, rows = _SIZE.unpack(one[T_SIZE])
+        cols, rows = read_size(one[T_SIZE])
         request = Spawn(
-            session=one[T_SESSION].decode("ascii"), epoch=_U64.unpack(one[T_EPOCH])[0], socket=one[T_SOCKET].decode("ascii"),
-            cols=cols, rows=rows, ring_bytes=_U64.unpack(one[T_RING])[0], away_ms=_U64.unpack(one[T_AWAY])[0],
-            label=one[T_LABEL], argv=tuple(many[T_ARGV]), env=tuple(many[T_ENV]), cwd=one[T_CWD],
-            umask=_U64.unpack(one[T_UMASK])[0], adopt_pid=_U64.unpack(one[T_ADOPT_PID])[0], base=_U64.unpack(one[T_BASE])[0],
-            ring_tail=one[T_RING_TAIL], origins=tuple(Origin(*_ORIGIN.unpack(o)) for o in many[T_ORIGIN]),
+            session=one[T_SESSION].decode("ascii"), epoch=_U64.unpack(one[T_EPOCH])[0],
+            socket=one[T_SOCKET].decode("ascii"), cols=cols, rows=rows, ring_bytes=_U64.unpack(one[T_RING])[0],
+            away_ms=_U64.unpack(one[T_AWAY])[0], label=one[T_LABEL], argv=tuple(many[T_ARGV]), env=tuple(many[T_ENV]),
+            cwd=one[T_CWD], umask=_U64.unpack(one[T_UMASK])[0], adopt_pid=_U64.unpack(one[T_ADOPT_PID])[0],
+            base=_U64.unpack(one[T_BASE])[0], ring_tail=one[T_RING_TAIL],
+            origins=tuple(Origin(*_ORIGIN.unpack(o)) for o in many[T_ORIGIN]),
             accepted=_U64.unpack(one[T_ACCEPTED])[0], status=_I64.unpack(one[T_STATUS])[0])
     except (KeyError, struct.error, UnicodeDecodeError) as e:
         raise Malformed(f"incomplete spawn request: {e}") from e
-    if not request.adopt_pid and not request.argv:
-        raise Malformed("nothing to run")
-    if "/" in request.socket or request.socket in ("", ".", ".."):
-        raise Malformed("bad socket name")
-    if any(b"\0" in a for a in request.argv) or any(b"\0" in e or b"=" not in e[1:] for e in request.env):
-        raise Malformed("bad argument or environment")
+    wrong = _wrong(request)
+    if wrong:
+        raise Malformed(wrong)
     return request
 
 
-assert _WELCOME.size + LABEL_BYTES + ORIGINS_KEPT * _ORIGIN.size + REAPED_KEPT * _REAPED.size + 256 < KEEPER_PACKET_BYTES
+def _wrong(r: Spawn) -> str:
+    """What makes a request that can be read one that cannot be meant; empty if nothing."""
+    if not r.adopt_pid and not r.argv:
+        return "nothing to run"
+    if "/" in r.socket or r.socket in ("", ".", "..") or "\0" in r.socket or len(r.socket) > limits.KEEPER_NAME_BYTES:
+        return "bad socket name"
+    if len(r.session) > limits.KEEPER_NAME_BYTES or len(r.label) > limits.LABEL_BYTES:
+        return "session id or label too long"
+    if any(b"\0" in word for word in (*r.argv, *r.env, r.cwd)):
+        return "a zero byte in argument, environment or directory"
+    if any(entry.find(b"=") < 1 for entry in r.env):
+        return "an environment entry without a name"
+    if not 1 <= r.ring_bytes <= limits.RING_BYTES_MAX or r.away_ms > limits.HOST_AWAY_MAX_S * 1000:
+        return "ring or patience out of range"
+    if r.umask > 0o777 or r.adopt_pid > PID_MAX or not -1 <= r.status <= STATUS_MAX:
+        return "umask, pid or status out of range"
+    if r.base > OFFSET_MAX or r.accepted > OFFSET_MAX or len(r.ring_tail) > r.base:
+        return "offset or sequence out of range"
+    return ""
+
+
+assert (_WELCOME.size + _SIZE.size + limits.KEEPER_NAME_BYTES + limits.LABEL_BYTES + limits.ORIGINS_KEPT * _ORIGIN.size
+        + limits.REAPED_KEPT * _REAPED.size) < limits.KEEPER_PACKET_BYTES
+assert _COUNT.size + limits.INPUT_QUEUE_ACTS * _WITHDRAWN.size < limits.KEEPER_PACKET_BYTES
+
+
+def nursery_command(run_dir: str) -> list[str]:
+    """How to start a nursery: by its path, without site packages (why: docs/decisions/0002-keeper-memory.md)."""
+    package = __file__.rsplit("/", 2)[0]
+    return [sys.executable, "-I", "-S", "-X", "utf8", f"{package}/keeper/__main__.py", run_dir]

@@ -6,18 +6,19 @@
     -----|-----------|------------|----------------------------------------------------------------------
       0  | MAGIC     | keeper     | identifies the layout; another value is refused
       1  | SIZE      | keeper     | bytes of DATA
-      2  | START     | keeper     | lowest offset that is still intact; raised BEFORE older bytes are overwritten
+      2  | START     | keeper     | lowest offset that is still intact; raised BEFORE older bytes may be overwritten
       3  | HEAD      | keeper     | offset after the newest byte; raised AFTER the bytes are in place
       4  | ACCEPTED  | keeper     | highest act sequence taken over from a host
       5  | WRITTEN   | keeper     | highest act sequence that took effect completely
       6  | FLAGS     | keeper     | EOF, EXITED, ROLLING, FENCED
-      7  | RESIZED   | keeper     | HEAD when the terminal last changed its size: a screen is derived at that size from there on
+      7  | RESIZED   | keeper     | HEAD when the terminal last changed its size; screens have that size from there on
       8  | GRID      | keeper     | that size, cols << 32 | rows
 
 A reader copies or uses [a, b), then looks at START again: if START <= a, what it used was intact. Words are 8-byte
 aligned and written through memoryview.cast("Q"), which is one 8-byte store; struct.pack_into("<Q") would write byte
-by byte and can be seen half done (measured). Only the keeper writes: the memfd is sealed against further writers
-(F_SEAL_FUTURE_WRITE) before anyone else gets it.
+by byte and can be seen half done (measured). RESIZED is written before GRID and read after it: who looks in between
+finds the old size from the new offset on, which is right up to there, and is rung for the rest. Only the keeper
+writes: the memfd is sealed against further writers (F_SEAL_FUTURE_WRITE) before anyone else gets it.
 """
 
 from __future__ import annotations
@@ -44,10 +45,13 @@ class RingReader:
     """Read-only access to a ring by absolute offset."""
 
     def __init__(self, fd: int) -> None:
-        self._map = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        try:
+            self._map = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        except (OSError, ValueError) as e:
+            raise RingUnreadable(f"no shared memory: {e}") from e
         view = memoryview(self._map)
-        self._words = view[:HEADER_BYTES].cast("Q")
-        if self._words[MAGIC_WORD] != MAGIC or self._words[SIZE_WORD] + HEADER_BYTES != len(view):
+        self._words = view[:HEADER_BYTES if len(view) > HEADER_BYTES else 0].cast("Q")
+        if not self._words or self._words[MAGIC_WORD] != MAGIC or self._words[SIZE_WORD] + HEADER_BYTES != len(view):
             self._words.release()
             view.release()
             self._map.close()
@@ -79,13 +83,13 @@ class RingReader:
     @property
     def resized(self) -> tuple[int, int, int]:
         """(offset, cols, rows) of the last change of size."""
-        grid = self._words[GRID_WORD]
-        return self._words[RESIZED_WORD], grid >> 32, grid & 0xFFFFFFFF
+        size = self._words[GRID_WORD]
+        return self._words[RESIZED_WORD], size >> 32, size & 0xFFFFFFFF
 
     def span(self, start: int, limit: int) -> memoryview:
         """The longest contiguous piece from `start`, at most `limit` bytes and never beyond HEAD. No copy."""
         at = start % self.size
-        return self._data[at:min(at + min(limit, self.head - start), self.size)]
+        return self._data[at:min(at + max(min(limit, self.head - start), 0), self.size)]
 
     def intact(self, start: int) -> bool:
         """Whether bytes from `start` on have not been overwritten; to be asked after using a span."""
@@ -93,7 +97,7 @@ class RingReader:
 
     def copy(self, start: int, end: int) -> bytes | None:
         """Bytes [start, end), or None if any of them has rolled off."""
-        if start < self.start or end > self.head:
+        if not self.start <= start <= end <= self.head:
             return None
         at, count = start % self.size, end - start
         first = min(count, self.size - at)

@@ -1,0 +1,110 @@
+"""Connections: one host at a time, the one with the highest term so far; newcomers until they say who they are.
+
+Newcomers may be silent for ever: when there are too many, the oldest gives way, so that nobody can lock a host out.
+Nothing is queued for a host: one that does not read its answers is dropped, comes back with a new term and asks
+again.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import select
+
+from holdfast.keeper import launch
+from holdfast.model.limits import KEEPER_BACKLOG
+from holdfast.wire import keeper as wire
+
+_ONCE_PER_ARRIVAL = select.EPOLLIN | select.EPOLLET     # an accept that fails must not become a busy loop
+
+
+class Hosts:
+    __slots__ = ("directory", "host", "inode", "listener", "name", "newcomers", "poll", "term")
+
+    def __init__(self, poll: select.epoll, directory: str, name: str, inode: int, listener: int) -> None:
+        self.poll = poll
+        self.directory, self.name, self.inode = directory, name, inode     # where it listens
+        self.term = 0
+        self.host: _socket.socket | None = None
+        self.newcomers: dict[int, _socket.socket] = {}  # by descriptor, oldest first
+        self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, listener)
+        self.listener.setblocking(False)
+        launch.listen(self.listener, name)
+        poll.register(listener, _ONCE_PER_ARRIVAL)
+
+    def listen_anew(self) -> None:
+        """If somebody removed the socket's file, or the whole directory and made it again."""
+        try:
+            os.chdir(self.directory)
+            if self.inode == launch.inode(self.name):
+                return
+            fresh = launch.bind(self.name, _socket.SOCK_SEQPACKET)
+            launch.listen(fresh, self.name)
+            self.inode = launch.inode(self.name)
+        except OSError:
+            return
+        self.listener.close()
+        self.listener = fresh
+        fresh.setblocking(False)
+        self.poll.register(fresh.fileno(), _ONCE_PER_ARRIVAL)
+
+    def accept(self) -> None:
+        try:
+            fd, _ = self.listener._accept()  # type: ignore[attr-defined]
+        except OSError:
+            return
+        self.poll.modify(self.listener.fileno(), _ONCE_PER_ARRIVAL)     # tells again if another one waits
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
+        if not launch.same_user(sock):
+            sock.close()
+            return
+        sock.setblocking(False)
+        if len(self.newcomers) >= KEEPER_BACKLOG:
+            self.drop(next(iter(self.newcomers.values())))
+        self.newcomers[fd] = sock
+        self.poll.register(fd, select.EPOLLIN)
+
+    def claim(self, sock: _socket.socket, packet: bytes) -> bool:
+        """A newcomer says who it is; whether it is the host from now on."""
+        lowest, highest, term = wire.read_hello(packet)
+        if not lowest <= wire.VERSION <= highest:
+            self.refuse(sock, wire.REFUSED_VERSION, wire.VERSION)
+            return False
+        if term <= self.term:
+            self.refuse(sock, wire.REFUSED_TERM, self.term)
+            return False
+        if self.host is not None:
+            self.drop(self.host)
+        del self.newcomers[sock.fileno()]
+        self.host, self.term = sock, term
+        return True
+
+    def send(self, packet: bytes, fds: bytes = b"") -> None:
+        if self.host is not None:
+            try:
+                self.host.sendmsg([packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)] if fds else ())
+            except OSError:
+                self.drop(self.host)
+
+    def refuse(self, sock: _socket.socket, reason: int, value: int) -> None:
+        try:
+            sock.send(wire.refused(reason, value))
+        except OSError:
+            pass
+        self.drop(sock)
+
+    def drop(self, sock: _socket.socket) -> None:
+        """The poll forgets what is closed."""
+        self.newcomers.pop(sock.fileno(), None)
+        if sock is self.host:
+            self.host = None
+        sock.close()
+
+    def close(self) -> None:
+        for sock in (self.listener, self.host, *self.newcomers.values()):
+            if sock is not None:
+                sock.close()
+        try:
+            os.unlink(self.name)
+        except OSError:
+            pass

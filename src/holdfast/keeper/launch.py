@@ -1,0 +1,239 @@
+"""The launcher: reads one request and becomes the program that was asked for.
+
+It is the keeper's child and does all that is done once: it parses the request, makes terminal, ring, snapshot, bell
+and listener, hands them to the keeper over a socket pair, and then executes the program in its own place (or exits,
+when the keeper takes over a tree that something else launched). So whatever this touches or leaks goes away with it,
+and the keeper, which stays for as long as the session lives, never sees argv or environment.
+
+To the keeper:  one packet (marshalled: both are the same interpreter) with DESCRIPTORS; then end of file once the
+                program has been executed, or one byte if it could not be.
+To the asker:   the refusal, if anything fails. (That all went well is the keeper's to say.)
+"""
+
+from __future__ import annotations
+
+import _socket
+import errno
+import fcntl
+import marshal
+import os
+import struct
+import termios
+import time
+
+from holdfast.keeper import ring, terminal
+from holdfast.model.limits import LISTEN_BACKLOG, ORIGINS_KEPT, SPAWN_BYTES, SPAWN_WAIT_S
+from holdfast.wire import keeper as wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+    from typing import NoReturn
+else:
+    import _signal as signal
+
+DESCRIPTORS = struct.Struct("7i")    # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
+THREE = struct.Struct("3i")
+DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size)
+NURSERY_LOCK = "nursery.lock"
+_PATH = b"/usr/local/bin:/usr/bin:/bin"
+_SHELL = b"/bin/sh"
+_IUTF8 = 0o40000
+_LIBC_SIGNALS = (32, 33)             # used by libc itself; the kernel has them, nobody else may
+
+
+class CannotStart(Exception):
+    """The program could not be started: an errno and a plain reason."""
+
+    def __init__(self, number: int | None, reason: str) -> None:
+        super().__init__(reason)
+        self.number = number or errno.EIO
+
+
+def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket | None) -> NoReturn:
+    try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(int(SPAWN_WAIT_S))     # whoever does not finish asking is not waited for
+        request, adopted = _read_request(conn, nursery)
+        if request.adopt_pid:
+            if adopted < 0 or not os.isatty(adopted):
+                raise wire.Malformed("taking over a tree needs its terminal")
+            _hand_over(keeper, request, adopted)
+            os._exit(0)
+        master, slave = _open_terminal(request)
+        _hand_over(keeper, request, master)
+        _become(request, slave)
+    except CannotStart as e:
+        refuse(conn, e.number, str(e))
+    except wire.Malformed as e:
+        refuse(conn, errno.EINVAL, f"bad spawn request: {e}")
+    except BaseException as e:              # not the request's fault, whatever its errno: EIO
+        refuse(conn, errno.EIO, f"{e}")
+    finally:
+        try:
+            keeper.send(b"!")
+        finally:
+            os._exit(127)
+
+
+def refuse(conn: _socket.socket, number: int, text: str) -> None:
+    body = text.encode("utf-8", "replace")[:1000]
+    try:
+        conn.sendall(wire.SPAWN_REPLY.pack(wire.SPAWN_FAILED, number, 0, len(body)) + body)
+    except OSError:
+        pass
+
+
+def same_user(sock: _socket.socket) -> bool:
+    """Only this account (and root) may ask. The directory's mode says so too; this does not depend on it."""
+    uid = THREE.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
+    return uid in (os.geteuid(), 0)
+
+
+def bind(name: str, kind: int) -> _socket.socket:
+    """A socket that will listen at `name`, bound under a temporary name so far."""
+    listener = _socket.socket(_socket.AF_UNIX, kind)
+    try:
+        os.unlink(f".{name}")
+    except OSError:
+        pass
+    listener.bind(f".{name}")
+    return listener
+
+
+def inode(name: str) -> int:
+    """Which file that is; 0 if there is none."""
+    try:
+        return os.stat(name).st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def listen(listener: _socket.socket, name: str) -> None:
+    """The path never leads to a socket that does not listen; and who listens is who the peer's credentials name."""
+    listener.listen(LISTEN_BACKLOG)
+    os.rename(f".{name}", name)
+
+
+# ---------------------------------------------------------------- the request
+
+def _read_request(conn: _socket.socket, nursery: _socket.socket | None) -> tuple[wire.Spawn, int]:
+    """The request, and the descriptor that came with it (or -1)."""
+    if not same_user(conn):
+        raise wire.Malformed("another user's request")
+    magic, ancillary, _, _ = conn.recvmsg(len(wire.SPAWN_MAGIC), _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    fd = struct.unpack_from("i", ancillary[0][2])[0] if ancillary else -1
+    magic += _read_exactly(conn, len(wire.SPAWN_MAGIC) - len(magic))
+    if magic == wire.QUIT_MAGIC and nursery is not None:
+        _end_nursery(nursery)
+    if magic != wire.SPAWN_MAGIC:
+        raise wire.Malformed(f"it begins with {magic!r}")
+    head = magic + _read_exactly(conn, wire.SPAWN_HEADER.size - len(magic))
+    _, version, length = wire.SPAWN_HEADER.unpack(head)
+    if version != wire.VERSION:
+        raise wire.Malformed(f"version {version} of the wire; this nursery speaks {wire.VERSION}")
+    if length > SPAWN_BYTES:
+        raise wire.Malformed(f"{length} bytes; at most {SPAWN_BYTES}")
+    return wire.read_spawn(_read_exactly(conn, length)), fd
+
+
+def _read_exactly(conn: _socket.socket, length: int) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        piece = conn.recv(min(length - len(data), 1 << 16))
+        if not piece:
+            raise wire.Malformed("the connection ended early")
+        data += piece
+    return bytes(data)
+
+
+def _end_nursery(nursery: _socket.socket) -> NoReturn:
+    """Its accept fails now, and it ends. Who asked hears the end of the connection when the home is free again."""
+    nursery.shutdown(_socket.SHUT_RDWR)
+    fcntl.flock(os.open(NURSERY_LOCK, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_SH)
+    os._exit(0)
+
+
+# ---------------------------------------------------------------- what the keeper needs
+
+def _open_terminal(request: wire.Spawn) -> tuple[int, int]:
+    master, slave = os.openpty()
+    termios.tcsetwinsize(slave, (request.rows, request.cols))
+    attributes = termios.tcgetattr(slave)
+    attributes[0] |= _IUTF8
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    return master, slave
+
+
+def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int) -> None:
+    if _answers(request.socket):
+        raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
+    os.set_blocking(master, False)
+    root = request.adopt_pid or os.getpid()
+    fds = DESCRIPTORS.pack(
+        master,
+        ring.create(request.ring_bytes, request.base, request.ring_tail, request.accepted, request.status >= 0,
+                    request.cols, request.rows),
+        os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
+        os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
+        bind(request.socket, _socket.SOCK_SEQPACKET).detach(),
+        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+    origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
+    begin = (wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0), request.session.encode(), request.socket,
+             inode(f".{request.socket}"), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
+             request.away_ms / 1000, root, terminal.start_time(root), request.status, request.adopt_pid > 0,
+             request.accepted, origins)
+    keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
+
+
+def _answers(name: str) -> bool:
+    """Whether somebody listens there. To take over the name would make that session unreachable."""
+    sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    try:
+        sock.connect(name)
+        return True
+    except OSError:
+        return False
+    finally:
+        sock.close()
+
+
+# ---------------------------------------------------------------- the program
+
+def _become(request: wire.Spawn, slave: int) -> NoReturn:
+    """Executes the program on the terminal: default signals, nothing open but 0, 1 and 2 (else: close-on-exec)."""
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, *_LIBC_SIGNALS):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.login_tty(slave)
+    try:
+        os.chdir(request.cwd)
+    except OSError as e:
+        raise CannotStart(e.errno, f"directory {_shown(request.cwd)}: {e.strerror}") from e
+    os.umask(request.umask)
+    signal.alarm(0)
+    environment = dict(entry.split(b"=", 1) for entry in request.env)
+    error = _execute(request.argv, environment)
+    raise CannotStart(error.errno, f"{_shown(request.argv[0])}: {error.strerror}")
+
+
+def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes]) -> OSError:
+    """execvpe(3): looks along PATH, goes on after what cannot be run, gives a script without #! to the shell."""
+    name = argv[0]
+    directories = environment.get(b"PATH", _PATH).split(b":") if name and b"/" not in name else [b""]
+    error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
+    for directory in directories:
+        path = directory + b"/" + name if directory else name
+        try:
+            os.execve(path, argv, environment)
+        except OSError as e:
+            if e.errno == errno.ENOEXEC:
+                os.execve(_SHELL, (_SHELL, path, *argv[1:]), environment)
+            if e.errno not in (errno.ENOENT, errno.ENOTDIR):
+                error = e
+    return error
+
+
+def _shown(name: bytes) -> str:
+    return name.decode("utf-8", "replace")
