@@ -86,6 +86,21 @@ def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installatio
     hf.end("stays")
 
 
+def test_a_session_that_has_just_ended_leaves_nothing_when_the_host_goes_down(hf: Installation) -> None:
+    for n in range(5):
+        made = hf.new("short", "--", "cat")
+        if n % 2:
+            hf.end("short")
+        else:
+            os.kill(made["pid"], 9)
+            hf.wait("short", "exit")
+        hf.quick("down")
+        eventually(lambda: not hf.processes(), "everything to be gone", 5)
+        hf.quick("up", "--detach")
+        assert hf.get("short")["exit_code"] in (129, 137)
+        hf.quick("forget", "short")
+
+
 def test_a_host_that_was_killed_is_started_again_by_whoever_needs_it(hf: Installation) -> None:
     hf.ok("up", "--detach")
     made = hf.new("orphan")

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.model.limits import INPUT_QUEUE_ACTS, INPUT_QUEUE_BYTES, ORIGINS_KEPT
 from holdfast.wire import keeper as wire
-from tests.keeper.harness import RAW, Nursery, below, gone, start_of, state_of, stop, until
+from tests.keeper.harness import RAW, Nursery, below, gone, start_of, state_of, until
 
 DEAF = RAW + "exec sleep 600"                                  # a program that never reads
 
@@ -287,18 +287,3 @@ def test_a_program_that_ignores_a_hangup_outlives_it(nursery: Nursery) -> None:
     link.signal(signal.SIGKILL, wire.SCOPE_ALL)
     assert wire.read_exited(link.packet(wire.EXITED))[0] == signal.SIGKILL
 
-
-def test_p5_a_tree_that_forks_while_it_is_killed_is_killed(nursery: Nursery) -> None:
-    """Each process starts the next and ends: whoever is missed goes on for ever."""
-    script = nursery.directory / "fork"
-    script.write_text("#!/bin/sh\n[ -e stop ] || (sh ./fork &)\n")
-    link = nursery.run("a", ["sh", "-c", "sh ./fork & sh ./fork & echo READY; exec sleep 600"], cwd=str(nursery.directory))
-    link.wait_for(b"READY")
-    stop(link.welcome.root_pid)
-    for _ in range(20):
-        link.signal(signal.SIGKILL, wire.SCOPE_ALL)
-        link.taken()
-        if not [p for p in below(nursery.keepers["a"]) if not gone(p)]:
-            break
-    (nursery.directory / "stop").touch()
-    assert wire.read_exited(link.packet(wire.EXITED))[0] == signal.SIGKILL

@@ -52,6 +52,7 @@ ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
 PATH_CHARS = 256
 TOKEN_CHARS = 64
+BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
 LAST_VIEW_S = 2.0               # after the end: for viewers that keep up to take the last output
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
@@ -77,6 +78,7 @@ class Engine:
         self.counters: dict[str, int] = {}
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
+        self._burying: set[asyncio.Task[None]] = set()
         self._on_event: list[Any] = []
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
 
@@ -353,7 +355,14 @@ class Engine:
         """At once, before anybody who waits for the end goes on: its name is free, and it is found among the ended."""
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
-        session.spawn(self._bury(session))
+        task = asyncio.get_running_loop().create_task(self._bury(session))
+        self._burying.add(task)
+        task.add_done_callback(self._buried)
+
+    def _buried(self, task: asyncio.Task[None]) -> None:
+        self._burying.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
 
     async def _bury(self, session: Session) -> None:
         """Keep what is known of it, then let its keeper go. While it cannot be written, the keeper keeps it."""
@@ -423,7 +432,10 @@ class Engine:
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """Leaves every session running: the links are dropped, the keepers do not mind."""
+        """Leaves every session running: the links are dropped, the keepers do not mind. Those of ended sessions are let go
+        first, or they would wait for the next host."""
+        if self._burying:
+            await asyncio.wait(self._burying, timeout=BURY_WAIT_S)
         for task in self._tasks:
             task.cancel()
         for session in list(self.sessions.values()):
