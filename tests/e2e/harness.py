@@ -30,6 +30,8 @@ from unittest import mock
 
 import avt
 
+from holdfast import home as homes
+from holdfast.client.link import Link
 from holdfast.faces.cli.main import main as command_line
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
@@ -186,6 +188,18 @@ class Installation:
         result = self.attempt(*args, env=env)
         assert result.rc == 0, (args, result)
         return result.out
+
+    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+        """A request without the command line around it."""
+        link = Link(homes.resolve(self.env), "tester", autostart=False)
+        try:
+            return link.request(op, **fields)
+        finally:
+            link.close()
+
+    def under_way(self, op: str, count: int) -> None:
+        """Waits until the host has that many such requests to answer."""
+        eventually(lambda: self.ask("stats")["under_way"].get(op, 0) >= count, f"{count} requests of {op}")
 
     def new(self, name: str, *args: str, env: dict[str, str] | None = None) -> dict[str, Any]:
         made: dict[str, Any] = json.loads(self.quick("new", name, "--json", *args, env=env))

@@ -191,13 +191,18 @@ def test_scrollback_of_any_size_can_be_attached_to(hf: Installation) -> None:
 def test_status_lines_say_what_happens_and_can_be_turned_off(fresh: Installation) -> None:
     fresh.ready("status")
     terminal = attached(fresh, "status")
-    assert b"[holdfast] attached; C-\\ ? for help, C-\\ d to detach" in terminal.output
+    session = fresh.get("status")["id"]
+    assert f"[holdfast] attached to status ({session}); C-\\ ? for help, C-\\ d to detach".encode() in terminal.output
     terminal.leave()
     assert b"[holdfast] detached from status; it keeps running. `holdfast attach status` comes back." in terminal.output
     fresh.configure("[attach]\nstatus = false\n")
     terminal = attached(fresh, "status")
     terminal.leave()
     assert b"[holdfast]" not in terminal.output
+    made = fresh.attach("new", "silent")
+    made.until(lambda: made.rows()[0] == "$", "a prompt")
+    assert fresh.get("silent")["id"].encode() + b"\r\n" in made.output
+    made.leave()
 
 
 def test_the_prefix_key_can_be_changed(fresh: Installation) -> None:
@@ -317,14 +322,15 @@ def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Install
     result = hf.cli("attach", "newer")
     assert result.rc == 2 and "terminal" in result.err
     gone = hf.attach("nothere")
-    assert gone.wait() == 3 and gone.restored and b"no session" in gone.output
+    assert gone.wait() == 3 and gone.restored and b"no session" in gone.output and b"attached" not in gone.output
     hf.end("older", "newer")
 
 
 def test_new_attaches_when_on_a_terminal(hf: Installation) -> None:
     terminal = hf.attach("new", "direct", size=(93, 31))
     terminal.see("$")
-    assert b"attached to a new session" in terminal.output
+    made = hf.get("direct")
+    assert f"[holdfast] attached to the new session direct ({made['id']})".encode() in terminal.output
     terminal.send("stty size\r")
     terminal.see("31 93")
     terminal.leave()
@@ -358,7 +364,7 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     terminal.see("rc=4")
     at = len(terminal.output)
     terminal.send(f"clear; {program} second\r")  # another one may be shown
-    terminal.expect(r"attached;", at)
+    terminal.expect(r"attached to second", at)
     terminal.see("$")
     eventually(lambda: hf.get("second")["operators"], "the second attachment")
     terminal.send(f"clear; {program} outer; echo rc''=$?\r")  # through that one it would be itself again

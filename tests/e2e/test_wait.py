@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.harness import Installation, installation
+from tests.e2e.harness import Installation, eventually, installation
 from tests.e2e.test_commands import the_error, the_line
 
 SERVE = (
@@ -38,7 +38,9 @@ def not_now(hf: Installation, session: str, what: str) -> str:
 def test_idle_command_and_working(hf: Installation) -> None:
     wait_for(hf, "sh", "idle")
     waiter = hf.start("wait", "sh", "--for", "command", "--timeout", "30", "--json")
-    hf.ok("send", "sh", "sleep 0.8; (exit 4)", "--enter")
+    hf.under_way("wait", 1)
+    hf.ok("send", "sh", "sleep 2; (exit 4)", "--enter")
+    eventually(lambda: hf.view("sh")["waiting"]["foreground"] == "sleep 2", "the command")
     assert "sleep" in not_now(hf, "sh", "idle")
     not_now(hf, "sh", "input")
     out, err = waiter.communicate(timeout=40)
@@ -78,6 +80,7 @@ def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
         "where": "screen",
     }
     waiter = hf.start("wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "30", "--json")
+    hf.under_way("wait", 1)
     hf.ok(
         "send",
         "sh",
@@ -107,7 +110,7 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
     waits = {
         what: hf.start("wait", "ends", "--for", what, "--json") for what in ("exit", "text:never", "port:1", "secret", "command")
     }
-    eventually_waiting(hf)
+    hf.under_way("wait", len(waits))
     hf.ok("send", "ends", "exit 21", "--enter")
     for what, process in waits.items():
         out, err = process.communicate(timeout=40)
@@ -119,11 +122,6 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
             assert process.returncode == 3 and b"ended" in err
     assert wait_for(hf, "ends", "exit")["exit_code"] == 21  # it has happened: the answer comes at once
     the_error(hf.attempt("wait", "ends", "--for", "idle", "--json"), 3)
-
-
-def eventually_waiting(hf: Installation) -> None:
-    """All waits have reached the host: it answers one that came after them."""
-    hf.cli("wait", "ends", "--for", "text:never", "--timeout", "0.5")
 
 
 def test_a_pattern_that_would_never_end_harms_nobody(hf: Installation) -> None:
@@ -149,7 +147,7 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
     waiter = hf.start("wait", "sh", "--for", "text:after-the-''death", "--timeout", "60", "--json")
     limited = hf.start("wait", "sh", "--for", "text:never", "--timeout", "3", "--json")
     begun = time.monotonic()
-    hf.cli("wait", "sh", "--for", "text:never", "--timeout", "1")
+    hf.under_way("wait", 2)
     os.kill(hf.host_pid, 9)
     hf.ls()
     assert limited.wait(timeout=30) == 124

@@ -21,7 +21,7 @@ from typing import Any
 
 from tests.fault.stage import COLS, ROWS, Stage
 
-from holdfast.model.errors import from_wire
+from holdfast.model.errors import Unavailable, from_wire
 from holdfast.testing.history import Outcome, Output, Screen, Sent, Shown
 from holdfast.testing.oracle import Eye
 from holdfast.transport import unix
@@ -156,8 +156,9 @@ class Lean:
 
     def _attached(self, ok: bool, body: dict[str, Any]) -> None:
         if not ok:
-            self.error = from_wire(body)
-            self.gone = self.error.name != "unavailable"
+            error = from_wire(body)
+            if not isinstance(error, Unavailable):      # as a session whose keeper is just being claimed again
+                self.error, self.gone = error, True
             return self._lost()
         self.live = True
         self.acked = max(self.acked, int(body["acked"]))

@@ -278,10 +278,5 @@ def test_s4_after_all_kills_nothing_was_lost(world: World) -> None:
     if not world.stage.host:
         world.stage.start_host()
     faults = world.busy.stop()
-    for f in faults: print(f)
-    if faults:
-        for v in world.busy.viewers: print(v.position, v.ended, v.error, v.connects, v.live, v.log[-3:], v.events[-3:])
-        print(world.stage.log()[-1500:])
-        print(world.stage.events("busy")[-3:])
     assert [str(f) for f in faults[:10]] == []
     print(f"{world.stage.kills} kills at {len(KILLS)} probes")

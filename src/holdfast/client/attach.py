@@ -90,9 +90,12 @@ class Attachment:
 
     # ------------------------------------------------------------ life
 
-    def run(self) -> tuple[str, int]:
-        """Until the user detaches or the session ends. Gives the message for the user and the exit code."""
+    def begin(self) -> None:
+        """Asks for the session; what goes wrong here is the command's error, and the terminal is as it was."""
         self._open()
+
+    def run(self) -> tuple[str, int]:
+        """Until the user detaches or the session ends, after `begin`. Gives the message for the user and the exit code."""
         old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:

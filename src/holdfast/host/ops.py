@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
@@ -50,12 +51,18 @@ class Ops:
         self.engine = engine
         self.stop = stop
         self.viewers: dict[Connection, Viewer] = {}
+        self.under_way: Counter[str] = Counter()       # requests being answered, by operation
 
     async def handle(self, conn: Connection, number: int, body: dict[str, Any]) -> dict[str, Any]:
         op = OPS.get(str(body.get("op")))
         if op is None:
             raise Usage(f"unknown operation {str(body.get('op'))[:40]!a}", "this host may be older than the client")
-        return await op.handler(self, conn, number, check(op.fields, body))
+        fields = check(op.fields, body)
+        self.under_way[op.handler.__name__] += 1
+        try:
+            return await op.handler(self, conn, number, fields)
+        finally:
+            self.under_way[op.handler.__name__] -= 1
 
     # ------------------------------------------------------------ the host itself
 
@@ -69,7 +76,7 @@ class Ops:
     async def stats(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
         return {"events": dict(sorted(e.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
-                "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
+                "under_way": dict(+self.under_way), "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
                 "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers)}
 
     async def events(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -221,7 +221,7 @@ def _become(request: wire.Spawn, slave: int) -> NoReturn:
 def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes]) -> OSError:
     """execvpe(3): looks along PATH, goes on after what cannot be run, gives a script without #! to the shell."""
     name = argv[0]
-    directories = environment.get(b"PATH", _PATH).split(b":") if name and b"/" not in name else [b""]
+    directories = [b""] if b"/" in name else environment.get(b"PATH", _PATH).split(b":")
     error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for directory in directories:
         path = directory + b"/" + name if directory else name
@@ -230,7 +230,7 @@ def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes]) -> OSErro
         except OSError as e:
             if e.errno == errno.ENOEXEC:
                 os.execve(_SHELL, (_SHELL, path, *argv[1:]), environment)
-            if e.errno not in (errno.ENOENT, errno.ENOTDIR):
+            if len(directories) == 1 or e.errno not in (errno.ENOENT, errno.ENOTDIR):
                 error = e
     return error
 

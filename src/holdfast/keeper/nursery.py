@@ -111,12 +111,12 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
     terminal.be_subreaper(1)
     probe("keeper.spawning")
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    os.close(lock)
     child = os.fork()
     if child == 0:
         launch.launch(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd), theirs, listener)
     theirs.close()
     listener.close()
-    os.close(lock)
     count, ancillary, _, _ = ours.recvmsg_into([packet_buffer], launch.DESCRIPTORS_SPACE,
                                                _socket.MSG_CMSG_CLOEXEC)
     if ancillary:
@@ -149,9 +149,16 @@ def _rehearse(directory: str, lock: int) -> None:
     except rehearsal.TooLong:
         pass                          # keepers work without it; they only cost more
     signal.alarm(0)
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)     # dead keepers are reaped by the kernel
+    for conn in asks:
+        conn.close()
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)     # dead keepers are reaped by the kernel
+    try:
+        os.waitpid(-1, 0)             # so are those of the rehearsal, as soon as all have ended
+    except ChildProcessError:
+        pass
     terminal.be_subreaper(0)
     terminal.set_title(b"hf-nursery")
 

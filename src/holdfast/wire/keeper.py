@@ -450,7 +450,7 @@ def read_spawn(body: bytes) -> Spawn:
 
 def _wrong(r: Spawn) -> str:
     """What makes a request that can be read one that cannot be meant; empty if nothing."""
-    if not r.adopt_pid and not r.argv:
+    if not r.adopt_pid and not (r.argv and r.argv[0]):
         return "nothing to run"
     if "/" in r.socket or r.socket in ("", ".", "..") or "\0" in r.socket or len(r.socket) > limits.KEEPER_NAME_BYTES:
         return "bad socket name"

@@ -157,9 +157,12 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     lines = values["attach.scrollback"] if scrollback is None else max(0, scrollback)
     attachment = Attachment(connection, session, observe, take, prefix_key(prefix), prefix, lines, values["attach.status"],
                             os.environ.get("SSH_AUTH_SOCK"))
+    attachment.begin()
     if values["attach.status"]:
-        what = "observing" if observe else "attached"
-        print(f"[holdfast] {what}{' to a new session' if new else ''}; {prefix} ? for help, {prefix} d to detach", flush=True)
+        what = "observing" if observe else "attached to the new session" if new else "attached to"
+        print(f"[holdfast] {what} {attachment.name} ({attachment.session}); {prefix} ? for help, {prefix} d to detach", flush=True)
+    elif new:
+        print(attachment.session, flush=True)
     message, code = attachment.run()
     if message and (values["attach.status"] or code):
         print(message, flush=True)
