@@ -7,6 +7,8 @@ import os
 import pty
 import signal
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,14 +43,14 @@ def tree() -> Iterator[Tree]:
     made.reap()
 
 
-def adopt(nursery: Nursery, tree: Tree, **saved: object) -> tuple[int, int, int, str]:
+def adopt(nursery: Nursery, tree: Tree, **saved: Any) -> tuple[int, int, int, str]:
     request = wire.Spawn("a", 9, "a.keeper", 100, 40, 70_001, 10_000, b"saved label", adopt_pid=tree.pid)._replace(**saved)
     answer = nursery.ask(wire.spawn(request), "a", [tree.master])
     os.close(tree.master)
     return answer
 
 
-def adopted(nursery: Nursery, tree: Tree, **saved: object) -> Link:
+def adopted(nursery: Nursery, tree: Tree, **saved: Any) -> Link:
     result, _, _, text = adopt(nursery, tree, **saved)
     assert result == wire.SPAWN_OK, text
     return nursery.link("a")
@@ -95,7 +97,7 @@ def test_r2_the_end_of_a_root_that_is_no_child_is_seen(nursery: Nursery, tree: T
 def test_r2_its_whole_tree_can_be_signalled(nursery: Nursery, tree: Tree) -> None:
     link = adopted(nursery, tree)
     link.wait_for(b"READY")
-    child = next(int(p) for p in open(f"/proc/{tree.pid}/task/{tree.pid}/children").read().split())
+    child = next(int(p) for p in Path(f"/proc/{tree.pid}/task/{tree.pid}/children").read_text().split())
     link.signal(signal.SIGSTOP, wire.SCOPE_PROCESS, os.getpid())
     link.signal(signal.SIGKILL, wire.SCOPE_ALL)
     for pid in (tree.pid, child):

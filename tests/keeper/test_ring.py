@@ -72,8 +72,8 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(size: int
 def test_a_reader_is_never_given_what_is_not_there() -> None:
     fd = ring.create(1000, 50, b"x" * 50, 7, True, 80, 24)
     reader = layout.RingReader(fd)
-    assert reader.span(50, 10) == b"" and reader.span(51, 10) == b"" and reader.span(10**9, 10) == b""
-    assert reader.span(10, -5) == b"" and reader.copy(20, 10) is None
+    assert len(reader.span(50, 10)) == len(reader.span(51, 10)) == len(reader.span(10**9, 10)) == 0
+    assert len(reader.span(10, -5)) == 0 and reader.copy(20, 10) is None
     assert (reader.accepted, reader.written, reader.resized) == (7, 7, (50, 80, 24))
     assert reader.flags == layout.FLAG_EXITED
     os.close(fd)

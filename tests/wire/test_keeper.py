@@ -173,7 +173,8 @@ def test_the_welcome_comes_back(welcome: wire.Welcome) -> None:
 
 def test_the_largest_welcome_and_withdrawn_fit_into_a_packet() -> None:
     origins = [(2**64 - 1,) * 3] * ORIGINS_KEPT
-    packet = wire.welcome(1, *[2**64 - 1] * 4, 2**32 - 1, 2**64 - 1, -1, 1000, 1000, b"s" * 80, bytes(LABEL_BYTES), origins,
+    top = 2**64 - 1
+    packet = wire.welcome(1, top, top, top, top, 2**32 - 1, 2**64 - 1, -1, 1000, 1000, b"s" * 80, bytes(LABEL_BYTES), origins,
                           [(2**32 - 1, -1)] * REAPED_KEPT)
     assert len(packet) < 128 * 1024 and len(wire.read_welcome(packet).origins) == ORIGINS_KEPT
     packet = wire.withdrawn([(2**64 - 1, 2**32 - 1, 2**32 - 1)] * INPUT_QUEUE_ACTS)
