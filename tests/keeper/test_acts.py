@@ -263,10 +263,10 @@ def test_p5_one_process_is_signalled_by_pid_and_start(nursery: Nursery) -> None:
     link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, one, start_of(one) + 1)       # a pid that was reused
     link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, os.getpid(), start_of(os.getpid()))     # not of this session
     link.taken()
-    assert state_of(one) == "S"
+    assert state_of(one) in ("S", "R", "D")
     link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, one, start_of(one))
     until(lambda: gone(one), "its end")
-    assert state_of(other) == "S"
+    assert state_of(other) in ("S", "R", "D")
 
 
 def test_p5_groups_are_signalled_as_such(nursery: Nursery) -> None:
@@ -283,7 +283,7 @@ def test_a_program_that_ignores_a_hangup_outlives_it(nursery: Nursery) -> None:
     link.wait_for(b"READY")
     link.signal(signal.SIGHUP, wire.SCOPE_ALL)
     link.taken()
-    assert state_of(link.welcome.root_pid) == "S"
+    assert state_of(link.welcome.root_pid) in ("S", "R", "D")
     link.signal(signal.SIGKILL, wire.SCOPE_ALL)
     assert wire.read_exited(link.packet(wire.EXITED))[0] == signal.SIGKILL
 
