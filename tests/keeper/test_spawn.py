@@ -173,13 +173,14 @@ def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
     nursery = Nursery(tmp_path, stderr=write_end)
     os.close(write_end)
     try:
-        nursery.run("a", ["cat"])
+        link = nursery.run("a", ["cat"])
         assert nursery.process.stdout is not None and nursery.process.stdout.read() == b"" and os.read(read_end, 1) == b""
         kinds = sorted(os.readlink(f"/proc/{nursery.keepers['a']}/fd/{fd}").partition("/tmp")[0].partition("[")[0].partition("(")[0].strip()
                        for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd"))
         # null twice and the log; terminal, ring (and its mapping), snapshot, bell; poll, wake-up pipe, listener and host
         assert kinds == sorted(["", "/dev/null", "/dev/null", "/dev/ptmx", "/memfd:holdfast-ring", "/memfd:holdfast-ring",
                                 "/memfd:holdfast-screen", "anon_inode:", "anon_inode:", "pipe:", "pipe:", "socket:", "socket:"]), kinds
+        link.close()
     finally:
         nursery.close()
         os.close(read_end)
