@@ -191,8 +191,7 @@ class Nursery:
     def ask(self, request: bytes, name: str, fds: list[int] | None = None) -> tuple[int, int, int, str]:
         with self.connect() as sock:
             if fds:
-                sent = socket.send_fds(sock, [request], fds)
-                sock.sendall(request[sent:])
+                assert socket.send_fds(sock, [request], fds) == len(request)
             else:
                 sock.sendall(request)
             return self.answer(sock, name)
