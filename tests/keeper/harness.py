@@ -68,6 +68,7 @@ class Link:
         self.sock.send(wire.hello(term))
         packet, fds, _, _ = socket.recv_fds(self.sock, 1 << 17, 3)
         self.first = packet
+        self._fds = fds
         if packet[:1] != bytes([wire.WELCOME]):
             return
         self.welcome = wire.read_welcome(packet)
@@ -105,10 +106,10 @@ class Link:
             pass
         return state
 
-    def fill(self) -> list[int]:
+    def fill(self, flags: int = 0) -> list[int]:
         """Types until the terminal takes no more and a piece is partly written; gives the sequences that wait."""
         while not self.state().queued_input:
-            self.type(bytes(range(32, 96)) * 512)                 # 32 KiB each
+            self.type(bytes(range(32, 96)) * 512, flags=flags)    # 32 KiB each
         until(lambda: self.ring.accepted == self.sequence, "all to be taken")
         return list(range(self.ring.written + 1, self.sequence + 1))
 
@@ -159,6 +160,10 @@ class Link:
 
     def close(self) -> None:
         self.sock.close()
+
+    def __del__(self) -> None:
+        for fd in getattr(self, "_fds", ()):
+            os.close(fd)
 
 
 class Nursery:

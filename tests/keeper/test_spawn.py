@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -83,7 +84,7 @@ def test_a_script_without_an_interpreter_line_is_the_shells(nursery: Nursery) ->
 def test_what_cannot_be_started_is_said(nursery: Nursery) -> None:
     directory = nursery.directory
     (directory / "data").write_text("x")
-    for n, (argv, cwd, number, named) in enumerate([
+    for argv, cwd, number, named in [
             (["/no/such/program"], "/", errno.ENOENT, "/no/such/program"),
             (["no-such-program"], "/", errno.ENOENT, "no-such-program"),
             (["/usr"], "/", errno.EACCES, "/usr"),
@@ -91,12 +92,12 @@ def test_what_cannot_be_started_is_said(nursery: Nursery) -> None:
             ([str(directory / "data" / "below")], "/", errno.ENOTDIR, "below"),
             (["sh"], "/no/such/place", errno.ENOENT, "/no/such/place"),
             (["sh"], str(directory / "data"), errno.ENOTDIR, "data"),
-            (["sh", "-c", "x" * 300_000], "/", errno.E2BIG, "sh")]):
-        result, found, pid, text = nursery.spawn(f"a{n}", argv, cwd=cwd)      # names of their own: the last one may still be going
+            (["sh", "-c", "x" * 300_000], "/", errno.E2BIG, "sh")]:
+        result, found, pid, text = nursery.spawn("a", argv, cwd=cwd)    # the name is free again at once
         assert (result, pid) == (wire.SPAWN_FAILED, 0), (argv, text)
         assert found == number and named in text, (argv, found, text)
     until(lambda: not below(nursery.process.pid), "all that was begun for it to be gone")
-    assert not [name for name in os.listdir(directory) if name.endswith(".keeper")]
+    assert not [name for name in os.listdir(directory) if ".keeper" in name]
 
 
 def test_requests_that_cannot_be_meant_are_refused_with_the_reason(nursery: Nursery) -> None:
@@ -127,20 +128,13 @@ def test_a_name_in_use_is_refused_and_a_stale_one_is_not(nursery: Nursery) -> No
     assert nursery.run("b", ["sh", "-c", "echo second; exec cat"]).wait_for(b"second")
 
 
-def test_a_failure_of_the_machine_is_not_the_requests(tmp_path: Path) -> None:
+def test_a_failure_of_the_machine_is_not_the_requests(nursery: Nursery) -> None:
     """No place for the socket: said as such, with an errno that no program can have."""
-    nursery = Nursery(tmp_path)
-    try:
-        os.rename(tmp_path, tmp_path.with_name("moved"))
-        tmp_path.with_name("moved").chmod(0)
-        (tmp_path.with_name("moved") / ".a.keeper").mkdir()     # root may do anything but bind over a directory
-        with socket.socket(socket.AF_UNIX) as sock:
-            sock.connect(str(tmp_path.with_name("moved") / "nursery.sock"))
-            sock.sendall(wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))))
-            result, number, _, text = nursery.answer(sock, "a")
-        assert (result, number) == (wire.SPAWN_FAILED, errno.EIO) and text
-    finally:
-        nursery.close()
+    with nursery.connect() as sock:
+        shutil.rmtree(nursery.directory)
+        sock.sendall(wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))))
+        result, number, _, text = nursery.answer(sock, "a")
+    assert (result, number) == (wire.SPAWN_FAILED, errno.EIO) and text
 
 
 # ---------------------------------------------------------------- who waits for whom

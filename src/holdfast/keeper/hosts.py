@@ -19,18 +19,22 @@ _ONCE_PER_ARRIVAL = select.EPOLLIN | select.EPOLLET     # an accept that fails m
 
 
 class Hosts:
-    __slots__ = ("directory", "host", "inode", "listener", "name", "newcomers", "poll", "term")
+    __slots__ = ("directory", "fresh", "host", "inode", "listener", "name", "newcomers", "poll", "term")
 
-    def __init__(self, poll: select.epoll, directory: str, name: str, inode: int, listener: int) -> None:
+    def __init__(self, poll: select.epoll, directory: str, name: str, fresh: str, inode: int, listener: int) -> None:
         self.poll = poll
-        self.directory, self.name, self.inode = directory, name, inode     # where it listens
+        self.directory, self.name = directory, name     # where it listens
+        self.fresh, self.inode = fresh, inode           # the file's temporary name, and which file that is
         self.term = 0
         self.host: _socket.socket | None = None
         self.newcomers: dict[int, _socket.socket] = {}  # by descriptor, oldest first
         self.listener = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, listener)
+
+    def listen(self) -> None:
         self.listener.setblocking(False)
-        launch.listen(self.listener, name)
-        poll.register(listener, _ONCE_PER_ARRIVAL)
+        launch.listen(self.listener, self.fresh, self.name)
+        self.fresh = ""
+        self.poll.register(self.listener.fileno(), _ONCE_PER_ARRIVAL)
 
     def listen_anew(self) -> None:
         """If somebody removed the socket's file, or the whole directory and made it again."""
@@ -38,15 +42,13 @@ class Hosts:
             os.chdir(self.directory)
             if self.inode == launch.inode(self.name):
                 return
-            fresh = launch.bind(self.name, _socket.SOCK_SEQPACKET)
-            launch.listen(fresh, self.name)
-            self.inode = launch.inode(self.name)
+            fresh, self.fresh = launch.bind(self.name, _socket.SOCK_SEQPACKET)
+            self.inode = launch.inode(self.fresh)
         except OSError:
             return
         self.listener.close()
         self.listener = fresh
-        fresh.setblocking(False)
-        self.poll.register(fresh.fileno(), _ONCE_PER_ARRIVAL)
+        self.listen()
 
     def accept(self) -> None:
         try:
@@ -104,7 +106,4 @@ class Hosts:
         for sock in (self.listener, self.host, *self.newcomers.values()):
             if sock is not None:
                 sock.close()
-        try:
-            os.unlink(self.name)
-        except OSError:
-            pass
+        launch.forget(self.fresh or self.name)

@@ -90,15 +90,13 @@ def same_user(sock: _socket.socket) -> bool:
     return uid in (os.geteuid(), 0)
 
 
-def bind(name: str, kind: int) -> _socket.socket:
-    """A socket that will listen at `name`, bound under a temporary name so far."""
+def bind(name: str, kind: int) -> tuple[_socket.socket, str]:
+    """A socket that will listen at `name`, and the temporary name that it has so far."""
     listener = _socket.socket(_socket.AF_UNIX, kind)
-    try:
-        os.unlink(f".{name}")
-    except OSError:
-        pass
-    listener.bind(f".{name}")
-    return listener
+    fresh = f".{name}.{os.getpid()}"
+    forget(fresh)
+    listener.bind(fresh)
+    return listener, fresh
 
 
 def inode(name: str) -> int:
@@ -109,10 +107,17 @@ def inode(name: str) -> int:
         return 0
 
 
-def listen(listener: _socket.socket, name: str) -> None:
+def listen(listener: _socket.socket, fresh: str, name: str) -> None:
     """The path never leads to a socket that does not listen; and who listens is who the peer's credentials name."""
     listener.listen(LISTEN_BACKLOG)
-    os.rename(f".{name}", name)
+    os.rename(fresh, name)
+
+
+def forget(name: str) -> None:
+    try:
+        os.unlink(name)
+    except OSError:
+        pass
 
 
 # ---------------------------------------------------------------- the request
@@ -169,6 +174,7 @@ def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int) -> None
     if _answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
     os.set_blocking(master, False)
+    listener, fresh = bind(request.socket, _socket.SOCK_SEQPACKET)
     root = request.adopt_pid or os.getpid()
     fds = DESCRIPTORS.pack(
         master,
@@ -176,11 +182,11 @@ def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int) -> None
                     request.cols, request.rows),
         os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
         os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
-        bind(request.socket, _socket.SOCK_SEQPACKET).detach(),
+        listener.detach(),
         *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
     begin = (wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0), request.session.encode(), request.socket,
-             inode(f".{request.socket}"), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
+             fresh, inode(fresh), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
              request.away_ms / 1000, root, terminal.start_time(root), request.status, request.adopt_pid > 0,
              request.accepted, origins)
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])

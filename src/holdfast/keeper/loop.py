@@ -66,9 +66,9 @@ class Keeper:
                  "master", "poll", "reading", "released", "ring", "session", "size", "snapshot", "tree", "wake",
                  "wake_write", "watching")
 
-    def __init__(self, directory: str, fds: bytes, session: bytes, name: str, inode: int, epoch: int, label: bytes,
-                 cols: int, rows: int, created_ns: int, away_s: float, root: int, root_start: int, status: int,
-                 adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
+    def __init__(self, directory: str, fds: bytes, session: bytes, name: str, fresh: str, inode: int, epoch: int,
+                 label: bytes, cols: int, rows: int, created_ns: int, away_s: float, root: int, root_start: int,
+                 status: int, adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
         (self.master, ring_fd, self.snapshot, self.bell, listener,
@@ -76,7 +76,7 @@ class Keeper:
         self.bells: dict[int, int] = {}                 # of viewers that read the ring themselves
         self.poll = select.epoll()
         self.poll.register(self.wake, select.EPOLLIN)
-        self.hosts = Hosts(self.poll, directory, name, inode, listener)
+        self.hosts = Hosts(self.poll, directory, name, fresh, inode, listener)
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
         self.tree = Tree(root, root_start, status, adopted)
@@ -88,7 +88,8 @@ class Keeper:
 
     # ---------------------------------------------------------------- life
 
-    def run(self) -> None:
+    def begin(self) -> None:
+        """The program runs: from here on nothing that happens is missed, and hosts may come."""
         signal.set_wakeup_fd(self.wake_write)
         signal.signal(signal.SIGCHLD, _wake)
         signal.signal(signal.SIGHUP, _wake)
@@ -98,6 +99,9 @@ class Keeper:
         if self.tree.status >= 0:
             self._root_ended()
         self._interest()
+        self.hosts.listen()
+
+    def run(self) -> None:
         while not self.released:
             self._turn()
 

@@ -10,11 +10,11 @@ and starts its own.
 Prints one line `ready` to stdout when it listens. Everything it makes lies in RUN_DIRECTORY (mode 0700); what went
 wrong in a keeper and could be told to nobody is in `nursery.log` there.
 
-Memory: children share its pages until they write. Measured for 200 keepers on Python 3.11, own memory (PSS) each:
-1700 KB at first, 440 KB now; with a host attached and in use 1920 KB at first, 580 KB now. What paid: the launcher
-does what is done once; the life of a keeper is rehearsed here before forking, so that bytecode is specialised and
-caches are filled in shared pages; no exceptions on the ordinary way; a heap without gaps (keeper/heap.py). Steps,
-numbers, and what did not pay: docs/decisions/0002-keeper-memory.md.
+Memory: children share its pages until they write. Measured for 200 keepers on Python 3.11, PSS each: 1700 KB at first,
+450 KB now; with a host attached and in use 1950 KB at first, 590 KB now. What paid: the launcher does what is done
+once; the life of a keeper is rehearsed here before forking, so that bytecode is specialised and caches are filled in
+shared pages; no exceptions on the ordinary way; a heap without gaps (keeper/heap.py). Steps, numbers, and what did
+not pay: docs/decisions/0002-keeper-memory.md.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def main() -> int:
     terminal.set_title(b"hf-nursery")
     _rehearse(directory, lock)
     _arm_probes()
-    listener = launch.bind(SOCKET, _socket.SOCK_STREAM)
-    launch.listen(listener, SOCKET)
+    listener, fresh = launch.bind(SOCKET, _socket.SOCK_STREAM)
+    launch.listen(listener, fresh, SOCKET)
     print("ready", flush=True)
     _detach()
     gc.collect()
@@ -127,6 +127,7 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
                 ours.close()
                 if keeper.tree.root != child:
                     os.waitpid(child, 0)
+                keeper.begin()
                 probe("keeper.spawned")
                 try:
                     os.write(fd, reply)

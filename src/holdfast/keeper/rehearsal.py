@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-ROUNDS = 16          # code is specialised after 8 calls; the calls made once per session decide
+ROUNDS = 12          # code is specialised after 8 calls; the calls made once per session decide
 ALLOWED_S = 5
 _SOCKET = "rehearsal.sock"
 _PROGRAM = (b"/bin/sh", b"-c", b"read line; echo $line; exit 3")

@@ -5,13 +5,14 @@
     kill@NAME#N      SIGKILL itself the Nth time it passes NAME (default: the first)
     stop@NAME#N      SIGSTOP itself there (a test sees state T, inspects, and continues or kills it)
     log:PATH         append every passed name to PATH, one per line
-    random:SEED:P    SIGKILL itself at any probe with probability P, reproducibly for a seed
+    random:SEED:P    SIGKILL itself at any probe with probability P, reproducibly for a seed (all keepers throw the same dice)
 """
 
 from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 
 from holdfast.model import probe
@@ -23,15 +24,15 @@ def arm_from(text: str) -> None:
     log = -1
     dice: tuple[random.Random, float] | None = None
     for directive in filter(None, text.split(",")):
-        verb, _, rest = directive.partition("@" if "@" in directive else ":")
-        if verb in ("kill", "stop"):
+        verb, mark, rest = re.split("([@:])", directive, maxsplit=1) if re.search("[@:]", directive) else (directive, "", "")
+        if verb in ("kill", "stop") and mark == "@":
             name, _, nth = rest.partition("#")
             acts[name] = (signal.SIGKILL if verb == "kill" else signal.SIGSTOP, int(nth or 1))
         elif verb == "log":
             log = os.open(rest, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         elif verb == "random":
             seed, _, chance = rest.partition(":")
-            dice = (random.Random(f"{seed}-{os.getpid()}"), float(chance))
+            dice = (random.Random(seed), float(chance))
         else:
             raise ValueError(f"bad probe directive {directive!r}")
     passed: dict[str, int] = {}

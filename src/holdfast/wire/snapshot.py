@@ -5,8 +5,9 @@
     slot words: offset (the output offset the screen belongs to), length, crc32, position in the file
 
 A writer fills the slot that is not active, then its words, then flips ACTIVE with one 8-byte write: a host killed at
-any byte leaves the older snapshot intact. A reader that finds a wrong checksum has no snapshot, never a wrong one.
-Writers are hosts (one at a time: the keeper admits one term); the keeper itself never looks inside.
+any byte leaves the older snapshot intact. At rest there is the latest and at most one older. A reader that finds a
+wrong checksum has no snapshot, never a wrong one. Writers are hosts (one at a time: the keeper admits one term); the
+keeper itself never looks inside.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ def store(fd: int, offset: int, data: bytes) -> None:
     os.pwrite(fd, _SLOT.pack(offset, len(data), zlib.crc32(data), position), 16 + (target - 1) * _SLOT.size)
     os.pwrite(fd, _WORD.pack(MAGIC), 0)
     os.pwrite(fd, _WORD.pack(target), 8)
+    if target == 1:
+        os.ftruncate(fd, position + len(data))  # the older one's room, and what a larger one before left in this slot
 
 
 def load(fd: int) -> tuple[int, bytes] | None:
