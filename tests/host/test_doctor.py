@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -343,3 +344,18 @@ def test_criu_by_version_and_its_own_check(version: str, says: str, ok: bool, tm
     found = one(check)
     assert found.ok is ok
     assert version in found.detail
+
+
+def test_a_caller_with_many_open_files_is_examined_as_well(tmp_path: Path) -> None:
+    """A host of many sessions has descriptors far above 1023, which select() refuses."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip(f"no more than {hard} open files are allowed here")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    many = [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) for _ in range(1100)]
+    try:
+        check_here(json.loads(json.dumps(to_json(run_doctor(private(tmp_path))))))
+    finally:
+        for fd in many:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

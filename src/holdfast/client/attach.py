@@ -75,6 +75,7 @@ class Attachment:
         self._frames = frames.Reader(frames.FROM_HOST)
         self._inbox: deque[tuple[int, bytes]] = deque()     # frames that came with an answer
         self._poll = select.poll()
+        self._room = [(self.term.out, select.POLLOUT)]
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._away_since: float | None = None
         self._retry_at = 0.0
@@ -122,7 +123,13 @@ class Attachment:
         if self._rung and self.term.pending is None:
             self._output()
         self._interest()
-        for fd, events in self._poll.poll(self._timeout()):
+        ready = self._poll.poll(self._timeout())
+        while ready == self._room:           # a flood: nothing happens but that the terminal takes more of it
+            self.term.flush()
+            if self.term.pending is None:
+                return
+            ready = self._poll.poll(self._timeout())
+        for fd, events in ready:
             if fd == 0:
                 self._keys()
             elif fd == self._wake_r:

@@ -7,7 +7,6 @@ A host that died (killed, crashed, machine rebooted) is started again by whoever
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import time
 
@@ -36,6 +35,8 @@ def mark_stopped(home: Home, stopped: bool) -> None:
 
 def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     """Starts a host apart from this process and returns when it answers. Two callers at once: one host wins, both succeed."""
+    import subprocess  # only here: it takes as long to import as an attach has for everything else
+
     homes.prepare(home)
     err_r, err_w = os.pipe()
     try:

@@ -74,6 +74,12 @@ class UserTerminal:
                 return False
         return True
 
+    def takes(self) -> bool:
+        """Whether it takes anything at all: the last word is not worth hanging for."""
+        poll = select.poll()
+        poll.register(self.out, select.POLLOUT)
+        return bool(poll.poll(LEAVE_WAIT_S * 1000))
+
     def write(self, data: bytes | memoryview) -> None:
         """Only when nothing is pending."""
         try:

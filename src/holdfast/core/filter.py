@@ -38,7 +38,7 @@ from __future__ import annotations
 
 import enum
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAX_HELD_BYTES = 4096
 """The longest start of a sequence that is held back. Real queries have under 100 bytes."""
@@ -50,8 +50,7 @@ LINK_SCHEMES = (b"http:", b"https:", b"mailto:", b"file:")
 """Schemes an OSC 8 link may have; any other could start a program on the machine of whoever clicks."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterOptions:
+class FilterOptions(NamedTuple):
     """What a viewer may get beyond the default. Both reach out of the terminal's window, so both are off."""
 
     keep_notifications: bool = False
@@ -143,6 +142,9 @@ _HARMLESS = (
     rb"|\](?:[0127]|133);[^\x00-\x1f\xc2]*+(?:\x07|\x1b\\))"
 )
 _SUSPECT = re.compile(rb"\x1b" + _HARMLESS)
+# Looked for before: the first ESC that does more than colour, erase or move within its line (SGR, EL, CUF, CUB, CHA, ECH, DCH, ICH,
+# back to ASCII). A flood seldom has one, and who passes over floods (core/skim.py) asks the same: one answer for both.
+_LEAVES_LINE = re.compile(rb"\x1b(?!\[[0-;]*+[mKCDGXP@]|\(B)")
 _SUSPECT_OR_C1 = re.compile(rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))")
 
 _OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B  # SOS and PM are taken for APC, as libghostty takes them
@@ -178,6 +180,7 @@ class ViewerFilter:
         self._respelled = -1
         self._out: list[bytes] = []
         self._suspect = _SUSPECT
+        self.in_line = True  # what the last chunk decided prints text and moves and colours within its lines, no more
 
     @property
     def pending(self) -> int:
@@ -190,19 +193,17 @@ class ViewerFilter:
         if not data:
             return chunk
         enquires = b"\x05" in data
-        if (
-            self._mode is _Mode.GROUND
-            and not self._held
-            and not enquires
-            and _SUSPECT.search(data) is None
-            and (b"\xc2" not in data or _C1_CHAR.search(data) is None)
-        ):
-            self._last = data[-1]
-            self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
-            return chunk
+        if self._mode is _Mode.GROUND and not self._held and not enquires:
+            leaves = _LEAVES_LINE.search(data) if b"\x1b" in data else None
+            if (leaves is None or _SUSPECT.search(data, leaves.start()) is None) and (b"\xc2" not in data or _C1_CHAR.search(data) is None):
+                self.in_line = leaves is None
+                self._last = data[-1]
+                self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
+                return chunk
         carried = len(self._held)
         clean = self._without_enq(data) if enquires else data
         edited = self._edit(clean)
+        self.in_line = self.in_line and not enquires
         if self._held and self._held_from < carried:
             self._pending += len(data)
         else:
@@ -230,14 +231,20 @@ class ViewerFilter:
 
     def _edit(self, data: bytes) -> bytes:
         self._buffer = self._held + data if self._held else data
-        self._suspect = _SUSPECT_OR_C1 if b"\xc2" in self._buffer else _SUSPECT
+        c1 = _C1_CHAR.search(self._buffer) if b"\xc2" in self._buffer else None
+        self._suspect = _SUSPECT_OR_C1 if c1 else _SUSPECT
         self._out, self._done, self._held_from, self._respelled = [], 0, -1, -1
-        position = 0
+        position = in_line_to = 0
+        if self._mode is _Mode.GROUND and not self._cuts:
+            end = c1.start() if c1 else len(self._buffer)
+            leaves = _LEAVES_LINE.search(self._buffer)
+            position = in_line_to = min(end, leaves.start()) if leaves else end
         while position < len(self._buffer):
             position = self._ground(position) if self._mode is _Mode.GROUND else self._in_string(position)
         if self._held_from < 0:
             self._held_from = len(self._buffer)
         self._held = self._buffer[self._held_from :]
+        self.in_line = in_line_to >= self._held_from
         untouched = self._buffer is data and not self._out and not self._done and not self._held
         self._give(self._held_from)
         self._buffer = b""

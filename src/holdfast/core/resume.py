@@ -12,14 +12,17 @@ from typing import Final
 from holdfast.core.filter import ViewerFilter
 from holdfast.model.limits import MiB
 
-LOOKBACK_BYTES: Final = 1 * MiB      # longer removed strings than this would show their end
+LOOKBACK_BYTES: Final = MiB // 2      # the end of a longer removed string than this would be shown
 
 
-def filter_after(before: bytes | None) -> ViewerFilter:
-    """The filter of a viewer that has been given what there was to give of `before`; a new one if that is not known."""
+def filter_after(before: bytes | None, holding: bool = False) -> ViewerFilter:
+    """The filter of a viewer that has been given what there was to give of `before`; a new one if that is not known.
+
+    A viewer's place is never inside of what is held back. Whoever reads on from the last byte seen says so: `holding`.
+    """
     found = ViewerFilter()
     if before:
         found.feed(before)
-        if found.pending:
+        if found.pending and not holding:
             return ViewerFilter()
     return found

@@ -6,7 +6,6 @@ place and the remedy; a file that cannot be read stops the start, it does not si
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from holdfast.model.errors import Usage
@@ -93,8 +92,7 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
     return Value(option.key, value, path)
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(NamedTuple):
     """What the host uses of it."""
 
     shell: str

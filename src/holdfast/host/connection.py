@@ -8,7 +8,10 @@ a viewer looks at `blocked` and waits in the ring.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import socket
+import struct
+import termios
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +32,7 @@ class Connection:
         self.client = 0                     # the client's own id; 0 until it introduced itself
         self.operator = ""
         self.modality = ""
-        self.wants_ack = False
+        self.wants_ack = 0                  # the client asked to be told when its input of this number is taken
         self.closed = False
         self.on_drain: Callable[[], None] = lambda: None
         self.tasks: dict[int, asyncio.Task[None]] = {}     # requests under way, by their number
@@ -74,6 +77,15 @@ class Connection:
             self.bye("protocol", e.message)
 
     # ------------------------------------------------------------ out
+
+    @property
+    def unread(self) -> int:
+        """About how many bytes the client has not taken yet, here and in the kernel, which holds up to two megabytes: it says that
+        there is room again only when most of that is gone, so room is no measure of how quick a client is."""
+        if self.closed:
+            return 0
+        in_kernel: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
+        return self._out_bytes + in_kernel
 
     @property
     def blocked(self) -> bool:

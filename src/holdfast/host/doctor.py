@@ -19,14 +19,13 @@ import contextlib
 import json
 import os
 import secrets
-import select
 import signal
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.host.checks import Check, Derived, Outcome, Surroundings, gates, home, isolation, machine
+from holdfast.host.checks import Check, Derived, Outcome, Surroundings, gates, home, isolation, machine, readable
 
 ANSWER_BYTES_MAX = 65_536
 
@@ -111,7 +110,7 @@ def _collect(trial: _Trial, surroundings: Surroundings) -> Outcome:
         return Outcome(None, trial.failure)
     said = b""
     complete = False
-    while (left := trial.deadline - time.monotonic()) > 0 and select.select([trial.reader], [], [], left)[0]:
+    while (left := trial.deadline - time.monotonic()) > 0 and readable(trial.reader, left):
         part = os.read(trial.reader, ANSWER_BYTES_MAX)
         if not part:
             complete = True

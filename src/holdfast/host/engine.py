@@ -142,7 +142,7 @@ class Engine:
         record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
-        self._take(record, link, label).await_return()
+        self._take(record, link, label).pace.await_return()
         self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
                                                    "output": [link.ring.start, link.ring.head]})
 
@@ -171,7 +171,6 @@ class Engine:
         _, record.cols, record.rows = link.ring.resized
         directory = self._directory(record.id)
         session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
-        session.turn.idle_s = self.settings.turn_idle_s
         session.turn.idle_s = self.settings.turn_idle_s
         self.sessions[record.id] = session
         session.ended.add_done_callback(lambda _: self._over(session))

@@ -83,6 +83,11 @@ class Lane:
         return any(act.done is not None for act in self._flight) or bool(self._waiting)
 
     @property
+    def next(self) -> int:
+        """The number of the act that is submitted next."""
+        return self.sequence + len(self._waiting) + 1
+
+    @property
     def outstanding(self) -> bool:
         return bool(self._flight or self._waiting)
 

@@ -156,7 +156,7 @@ class Ops:
             "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,
             "output": {"start": s.ring.start, "end": s.ring.head}, "argv": _short(s.record.argv), "cwd": s.record.cwd,
             "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
-            "shell": s.shell_kind, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
+            "shell": s.commands.kind, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
 
     async def rename(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         session = self.engine.find(q["session"])

@@ -15,8 +15,9 @@ from typing import Any
 
 from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
 from holdfast.core.onlcr import OnlcrInverse
+from holdfast.host.commands import Run
 from holdfast.host.connection import Connection
-from holdfast.host.session import Run, Session
+from holdfast.host.session import Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
 from holdfast.model.errors import Busy, Impossible, Lost, NotFound, TimedOut, TurnHeld, Unavailable
@@ -35,7 +36,7 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     runid = f"{conn.client:x}-{act}"
     watch = _Watch(session, runid)
     started, done = watch.started, watch.done
-    known = session.runs.get(runid)
+    known = session.commands.runs.get(runid)
     holds = False
     try:
         if known is None:
@@ -51,7 +52,7 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
                 session.begin_long(conn.operator)
                 holds = True
         onlcr = await _onlcr(session)
-        begin = session.runs.get(runid)
+        begin = session.commands.runs.get(runid)
         if begin is None:
             raise Lost("the session ended before the run could be followed", "look at the screen: `holdfast view`")
         start = max(begin.start, int(request.get("resume") or 0))
@@ -72,7 +73,7 @@ class _Watch:
         self.started: asyncio.Future[RunStarted] = session.loop.create_future()
         self.done: asyncio.Future[RunDone] = session.loop.create_future()
         self.stream: Stream | None = None
-        session.watchers.append(self._look)
+        session.commands.watchers.append(self._look)
         session.streams.append(self._here)
 
     def _here(self) -> None:
@@ -88,7 +89,7 @@ class _Watch:
                     self.stream.end = effect.output_end
 
     def close(self) -> None:
-        self.session.watchers.remove(self._look)
+        self.session.commands.watchers.remove(self._look)
         self.session.streams.remove(self._here)
         self.started.cancel()
         self.done.cancel()
@@ -96,19 +97,19 @@ class _Watch:
 
 def _looked_at(session: Session) -> int:
     """Up to here there is no mark, nor the beginning of one, that has not been seen."""
-    return session.scanned - (session.scanner.pending if session.scanner is not None else 0)
+    return session.scanned - session.commands.pending
 
 
 async def _ready(session: Session) -> None:
     """Returns when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
     waited for; a program in the foreground is not: it is named."""
-    if session.shell_kind is None:
+    if session.commands.kind is None:
         raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
                          "use `holdfast send`, or make a session with bash, zsh or sh as its program")
     begun = session.loop.time()
     while True:
         state = await session.terminal()
-        shell = session.shell
+        shell = session.commands.shell
         own = state.foreground == session.record.root_pid
         if own and shell.ready:
             return
@@ -126,7 +127,7 @@ async def _ready(session: Session) -> None:
 
 
 async def _busy(session: Session, own: bool) -> Busy:
-    shell = session.shell
+    shell = session.commands.shell
     _, why, foreground = await session.attention()
     if not own or not shell.at_prompt:
         what = foreground or why
@@ -138,10 +139,10 @@ async def _busy(session: Session, own: bool) -> Busy:
 
 
 async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
-    if session.shell_kind is None or not session.shell.ready:          # somebody was quicker
+    if session.commands.kind is None or not session.commands.shell.ready:          # somebody was quicker
         raise await _busy(session, own=True)
     try:
-        trigger = write_run(Path(session.directory), session.shell_kind, runid, text)
+        trigger = write_run(Path(session.directory), session.commands.kind, runid, text)
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")

@@ -124,7 +124,7 @@ class Server:
             raise PeerFault(f"an input of {len(data)} bytes with number {number}")
         probe("host.input.received")
         if flags & frames.INPUT_ACK:
-            conn.wants_ack = True
+            conn.wants_ack = number
         try:
             viewer.session.keys(viewer, number, data, bool(flags & frames.INPUT_ACK))
         except HoldfastError as e:

@@ -16,20 +16,21 @@ import os
 import signal
 import termios
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from holdfast.core import session as lifecycle
 from holdfast.core.attention import classify
-from holdfast.core.commands import Effect as ShellEffect
-from holdfast.core.commands import MarkScanner, PromptShown, RunDone, RunStarted, Shell
 from holdfast.core.filter import ViewerFilter
+from holdfast.core.resume import LOOKBACK_BYTES, filter_after
+from holdfast.core.skim import flows
 from holdfast.core.turn import Denied, Turn
 from holdfast.host import observe, process
+from holdfast.host.commands import Commands
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
+from holdfast.host.pace import Pace
 from holdfast.host.store import Record
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
@@ -42,8 +43,6 @@ from holdfast.model.limits import (
     END_TERM_WAIT_S,
     EXIT_DRAIN_S,
     OUTPUT_CHUNK_BYTES,
-    PACE_WINDOW_S,
-    RECONNECT_MAX_S,
     ROWS_MAX,
     ROWS_MIN,
 )
@@ -52,19 +51,9 @@ from holdfast.wire import keeper as wire
 from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
-RUNS_KEPT = 64
 EXIT_DRAIN_MAX_S = 10.0        # of a program that ended while its background jobs go on printing
-RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back after a restart of the host
 MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
-
-
-class Run(NamedTuple):
-    """Where the output of a `run` lies, and how it ended if it has."""
-
-    start: int
-    end: int | None
-    exit_code: int | None
 
 
 class Session:
@@ -83,31 +72,22 @@ class Session:
         self.turn = Turn()
         self.viewers: list[Viewer] = []
         self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
-        self.watchers: list[Callable[[list[ShellEffect]], None]] = []
         self.last_activity = time.monotonic()
-        self.shell_kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
-        self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
-        self.shell = Shell(marks_start=self.shell_kind != "posix")
-        self.filter = ViewerFilter()                       # of all viewers that are up to date
-        self.scanned = self.view.fed
-        self.scanner = MarkScanner(label["nonce"]) if self.shell_kind else None
-        self._restore(self.view.notes)
+        self.commands = Commands(label, directory, self.view.notes)
+        self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
+        self.scanned = int(self.view.notes.get("scanned", self.view.fed))
+        before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
+        self.filter = filter_after(before, holding=True)   # of all viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.gaps: list[tuple[int, int]] = []
         self._on_event = on_event
-        self._consumed = link.welcome.consumed
-        self._prompted_at = 0
-        self._pace_timer: asyncio.TimerHandle | None = None
-        self._returning: asyncio.TimerHandle | None = None
-        self._returned = asyncio.Event()
-        self._returned.set()
+        self._answers: list[tuple[int, bytes]] = []        # to terminal queries, until it is known who reads
         self._turn_timer: asyncio.TimerHandle | None = None
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
         self._ending: asyncio.Task[None] | None = None
         self._eof: asyncio.Future[None] | None = None      # set once the root process ended: the end of output
         self._asked_size: tuple[int, int] | None = None
-        self._paced_by: dict[object, int] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         link.on_bell = self._bell
         link.on_packet = self._packet
@@ -116,25 +96,12 @@ class Session:
         self.view.on_reply = self._answer_query
         self.view.on_progress = self._view_moved
         self.view.on_gap = self._gap
-        self.view.on_snapshot = self._report_consumed
-        self.view.saved_notes = self._save
+        self.view.on_snapshot = self.pace.report
+        self.view.saved_notes = lambda: {"scanned": self.scanned, **self.commands.save()}
+        self.view.may_lag = lambda: bool(self.viewers) and not any(v.foreign for v in self.viewers)
         if link.welcome.status >= 0:
             self._begin_end(link.welcome.status)
-        self.loop.call_soon(self._bell)
-
-    def _save(self) -> dict[str, Any]:
-        """What the next host must know beside the screen."""
-        if self.scanner is None:
-            return {}
-        return {"scanned": self.scanned, "shell": self.shell.save(), "scanner": self.scanner.save(), "runs": list(self.runs.items())}
-
-    def _restore(self, notes: dict[str, Any]) -> None:
-        if self.scanner is None or "scanner" not in notes:
-            return
-        self.scanned = int(notes["scanned"])
-        self.shell = Shell.restore(notes["shell"])
-        self.scanner = MarkScanner.restore(self.label["nonce"], notes["scanner"])
-        self.runs = OrderedDict((run, Run(*info)) for run, info in notes["runs"])
+        self.loop.call_soon(self._first_look)
 
     # ------------------------------------------------------------ facts
 
@@ -185,10 +152,6 @@ class Session:
         await asyncio.wait(waiting, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         return future.done()
 
-    def unwatch(self, watcher: Callable[[list[ShellEffect]], None]) -> None:
-        if watcher in self.watchers:
-            self.watchers.remove(watcher)
-
     # ------------------------------------------------------------ from the keeper
 
     def _bell(self) -> None:
@@ -206,9 +169,8 @@ class Session:
             self.view.poke()
         for stream in tuple(self.streams):
             stream()
-        if head - self._consumed > self.ring.size // 2:
-            self._pressure()
-        if self._eof is None and not self.streams and not self.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
+        self.pace.look()
+        if self._eof is None and not self.streams and not self.commands.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
             self.link.mute(MUTE_S)                       # who watches reads the ring; the rest can wait a moment
         if flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
             self._eof.set_result(None)
@@ -228,31 +190,15 @@ class Session:
             data = self.filter.feed(piece)
             for viewer in self.viewers:
                 viewer.give(self.scanned, len(piece), data, held, self.filter.pending)
+            decided = self.scanned + len(piece) - self.filter.pending
+            self.view.seen(self.scanned - held, decided, self.filter.in_line and flows(bytes(piece)))
             if len(data) + self.filter.pending != len(piece) + held:
                 self.view.poke(urgent=True)
-            if self.scanner is not None:
-                marks = self.scanner.feed(self.scanned, piece)
-                if marks:
-                    now = time.time()
-                    effects = [e for mark in marks for e in self.shell.handle(mark, now)]
-                    self._note_runs(effects)
-                    for watcher in tuple(self.watchers):
-                        watcher(effects)
+            self.commands.feed(self.scanned, piece)
             start, self.scanned = self.scanned, self.scanned + len(piece)
             if not self.ring.intact(start):                 # overwritten while it was sent: screens are needed
                 for viewer in self.viewers:
                     self.spawn(viewer.refresh(SCREEN_LAG))
-
-    def _note_runs(self, effects: list[ShellEffect]) -> None:
-        for e in effects:
-            if isinstance(e, RunStarted):
-                self.runs[e.run] = Run(e.output_start, None, None)
-                if len(self.runs) > RUNS_KEPT:
-                    self.runs.popitem(last=False)
-            elif isinstance(e, PromptShown):
-                self._prompted_at = e.offset
-            elif isinstance(e, RunDone):
-                self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
 
     def _packet(self, kind: int, packet: bytes) -> None:
         try:
@@ -273,18 +219,27 @@ class Session:
     def _answer_query(self, offset: int, data: bytes) -> None:
         """The program asked its terminal something; it gets one answer, whoever watches. Keyed by the query's offset: a
         restarted host does not answer again."""
-        self.spawn(self._answer(offset, data))
+        self._answers.append((offset, data))
+        if len(self._answers) == 1:
+            self.spawn(self._answer())
 
-    async def _answer(self, offset: int, data: bytes) -> None:
+    async def _answer(self) -> None:
         """Not in line mode, where nobody could read it (an answer has no line end) and the terminal would echo it into the output:
-        what a binary file happens to ask is not answered. Nor at a prompt that came after the question: who asked is gone."""
+        what a binary file happens to ask is not answered. Nor at a prompt that came after the question: who asked is gone.
+        The keeper is asked once for all questions that have come together."""
         try:
-            if (await self.terminal()).lflag & termios.ICANON or (self.shell.at_prompt and offset < self._prompted_at):
-                return
-            self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
-        except (Refused, Unavailable):
-            return                      # a program that asks without reading the answers
-        probe("host.query.answered")
+            line_mode = bool((await self.terminal()).lflag & termios.ICANON)
+        except Unavailable:
+            line_mode = True
+        answers, self._answers = self._answers, []
+        for offset, data in answers:
+            if line_mode or (self.commands.shell.at_prompt and offset < self.commands.prompted_at):
+                continue
+            try:
+                self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
+            except Refused:
+                return                  # a program that asks without reading the answers
+            probe("host.query.answered")
 
     def _view_moved(self) -> None:
         _at, cols, rows = self.ring.resized
@@ -299,51 +254,6 @@ class Session:
     def _gap(self, start: int, end: int) -> None:
         self.gaps = [*self.gaps[-15:], (start, end)]
         self.event("session.output_rolled", start=start, end=end)
-
-    # ------------------------------------------------------------ pace
-
-    def _pressure(self) -> None:
-        """The ring is half full of what somebody still needs: who keeps up may hold the program back, who does not may not."""
-        self._report_consumed()
-        if self._pace_timer is None and self.ring.head - self._consumed > self.ring.size // 2:
-            for viewer in self.viewers:
-                viewer.pace_mark = viewer.offset
-            self._pace_timer = self.loop.call_later(PACE_WINDOW_S, self._check_pace)
-
-    def _check_pace(self) -> None:
-        self._pace_timer = None
-        for viewer in self.viewers:
-            viewer.check_pace()
-            if viewer.lagging:
-                viewer.pump()
-        self._pressure()
-
-    def await_return(self) -> None:
-        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off."""
-        self._returned.clear()
-        self._returning = self.loop.call_later(RETURN_S, self._all_back)
-
-    def _all_back(self) -> None:
-        self._returning = None
-        self._returned.set()
-        self._report_consumed()
-
-    def _report_consumed(self) -> None:
-        if self._returning is not None:
-            return
-        floor = min([self.view.snapshot_at, *(v.offset for v in self.viewers if v.paces), *self._paced_by.values()])
-        if floor > self._consumed:
-            self._consumed = floor
-            self.link.send(wire.consumed(floor))
-            probe("host.consumed.sent")
-
-    def pace(self, who: object, offset: int | None) -> None:
-        """A stream (run, read --follow) that must not miss bytes holds the ring at `offset`; None lets go."""
-        if offset is None:
-            self._paced_by.pop(who, None)
-        else:
-            self._paced_by[who] = offset
-        self._report_consumed()
 
     # ------------------------------------------------------------ acts
 
@@ -397,22 +307,23 @@ class Session:
             self.may_write(conn.operator)
             if viewer.size != self.size:
                 self.follow_size(viewer)
+            self.commands.typed(data, self.lane.next, self.scanned)
         self.lane.submit(wire.INPUT, data, conn.client, number, flags=wire.ACT_ACK if ack else 0)
-        if new:                                   # the key is on its way; nothing that follows from it can have happened yet
-            self._typed(data)
+        if new:
             self.last_activity = time.monotonic()
 
     async def type(self, operator: str, client: int, number: int, data: bytes) -> int:
         """Typed input as one act; returns its number once the session has taken it."""
         if not self.lane.known(client, number):
             self.may_write(operator)
-            self._typed(data)
+            self.commands.typed(data, self.lane.next, self.scanned)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
         return await done
 
-    def _typed(self, data: bytes) -> None:
-        self.shell.typed(data, time.time())
+    def _first_look(self) -> None:
+        self._bell()
+        self.commands.recall(self.ring.accepted)
 
     def signal_all(self, number: int) -> None:
         self.lane.submit(wire.SIGNAL, wire.signal_body(number, wire.SCOPE_ALL), ORIGIN_HOST, 0)
@@ -486,7 +397,7 @@ class Session:
             self.change("left", operator=operator, modality=viewer.conn.modality, how=how,
                         root_pid=self.record.root_pid, output=self.ring.head)
         self.tell_viewers("left", operator=operator)
-        self._report_consumed()
+        self.pace.report()
 
     # ------------------------------------------------------------ looking at the live state
 
@@ -510,9 +421,9 @@ class Session:
         self._bell()                                     # marks up to this moment
         mode = observe.TerminalMode(bool(state.lflag & termios.ICANON), bool(state.lflag & termios.ECHO), state.foreground or None)
         root = process.process(self.record.root_pid)
-        shell = self.record.root_pid if self.shell_kind else None
+        shell = self.record.root_pid if self.commands.kind else None
         rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
-        facts = observe.terminal_facts(mode, rdev, self.keeper_pid, shell, self.shell.at_prompt if self.shell_kind else None)
+        facts = observe.terminal_facts(mode, rdev, self.keeper_pid, shell, self.commands.shell.at_prompt if self.commands.kind else None)
         verdict = classify(facts)
         group = observe.foreground(self.keeper_pid, state.foreground) if state.foreground else []
         words = " ".join(group[0].argv) or group[0].comm if group else ""
@@ -549,7 +460,7 @@ class Session:
     async def _finish(self, status: int) -> None:
         """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
         probe("host.exit.seen")
-        await self._returned.wait()          # who was attached when the last host died gets the end of it
+        await self.pace.returned.wait()          # who was attached when the last host died gets the end of it
         self._eof = self.loop.create_future()
         self.link.unmute()
         self._bell()
@@ -567,8 +478,7 @@ class Session:
         viewers still take, the keeper reads nothing, and its silence means nothing."""
         deadline, head = self.loop.time() + EXIT_DRAIN_MAX_S, -1
         while not eof.done() and self.loop.time() < deadline:
-            full = self.ring.head - self._consumed >= self.ring.size
-            if self.ring.head == head and not full:
+            if self.ring.head == head and not self.pace.full:
                 return
             head = self.ring.head
             await asyncio.wait({eof}, timeout=EXIT_DRAIN_S)
@@ -602,10 +512,11 @@ class Session:
             self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))
 
     async def dispose(self) -> None:
-        for timer in (self._pace_timer, self._turn_timer, self._returning):
-            if timer is not None:
-                timer.cancel()
+        if self._turn_timer is not None:
+            self._turn_timer.cancel()
+        self.pace.close()
         await self.view.close()
+        self.commands.close()
         self.link.dispose()
 
     def rename(self, name: str) -> None:

@@ -34,7 +34,7 @@ class Stream:
         self._previous_drain = conn.on_drain
         conn.on_drain = self._drained
         session.streams.append(self.pump)
-        session.pace(self, self.offset)
+        session.pace.hold(self, self.offset)
 
     def _drained(self) -> None:
         self._previous_drain()
@@ -67,7 +67,7 @@ class Stream:
         if conn.closed or (self.end is not None and self.offset >= self.end):
             self._finish()
         else:
-            self.session.pace(self, self.offset)
+            self.session.pace.hold(self, self.offset)
             if self.offset < limit and self._timer is None:
                 self._timer = self.session.loop.call_later(self._patience_s, self._impatient)
 
@@ -86,7 +86,7 @@ class Stream:
         if self.done.done():
             return
         if self.session.loop.time() - self._moved_at >= self._patience_s:
-            self.session.pace(self, None)
+            self.session.pace.hold(self, None)
         self.pump()
 
     def until(self, end: int) -> None:
@@ -107,6 +107,6 @@ class Stream:
         if self.pump in self.session.streams:
             self.session.streams.remove(self.pump)
         self.conn.on_drain = self._previous_drain
-        self.session.pace(self, None)
+        self.session.pace.hold(self, None)
         if not self.done.done():
             self.done.set_result(None)

@@ -29,9 +29,9 @@ from holdfast.wire import snapshot
 from holdfast.wire.ring import RingReader
 
 FLOOD_DELAY_S = 0.1            # under flood the screen follows less closely: more of the backlog may be passed over
+FLOOD_SHARE = 3 / 8            # of the ring: such a backlog is passed over at once; at a half viewers begin to be hurried
 INLINE_BYTES = 32 * 1024       # fed on the loop; more goes to the pool
 SKIM_BYTES = 1536 * 1024       # a backlog worth looking at for what may be passed over
-SKIM_SPAN_BYTES = 8 << 20
 _HEAD = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -58,6 +58,10 @@ class View:
         self.skimmed = 0
         self._looking = 0               # who waits for an answer
         self._flood = False
+        self._due = 0                   # up to here it must be emulated soon: a program waits for an answer
+        self._flooded_to = -1           # the head when the newest lines of a flood were left for later
+        self._plain = (self.fed, self.fed)      # from, to: the last stretch of output that only prints and colours lines
+        self.may_lag: Callable[[], bool] = lambda: False      # whether the screen of a flood may wait for its end
         self._every = min(SNAPSHOT_EVERY_BYTES, ring.size // 4)
         self.on_reply: Callable[[int, bytes], None] = lambda offset, data: None
         self.on_progress: Callable[[], None] = lambda: None
@@ -95,7 +99,9 @@ class View:
         """There is output the screen has not seen."""
         if self.closed:
             return
-        if urgent or self.ring.head - self.fed > self.ring.size * 3 // 8:
+        if urgent:
+            self._due = self.ring.head
+        if urgent or self.ring.head - self.fed > self.ring.size * FLOOD_SHARE:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = None
@@ -109,10 +115,38 @@ class View:
             return
         backlog = self.ring.head - self.fed
         self._flood = backlog > VIEW_SLICE_BYTES
+        if self._goes_on() or self._passes_over():
+            return self.poke()
         if self._screen is not None and not self._lock.locked() and backlog <= INLINE_BYTES:
             self._feed_inline()
             return
         self._spawn(self._catch_up())
+
+    def _goes_on(self) -> bool:
+        """Whether a flood comes as quickly as before, so that its newest lines are likely to be pushed out too."""
+        head, before = self.ring.head, self._flooded_to
+        self._flooded_to = -1
+        if not self._flood or head - self.fed > self.ring.size * FLOOD_SHARE or not self._may_wait():
+            return False
+        if before >= 0 and head - before < VIEW_SLICE_BYTES:
+            return False
+        self._flooded_to = head
+        return True
+
+    def _passes_over(self) -> bool:
+        """Under flood the newest lines are left for when it is over or somebody looks. Until then they are in the ring, behind a
+        snapshot from which any host would get the same screen. Here and not in the pool: each hop to a thread and back waits for
+        a processor, which is what a flood leaves none of, and the program would wait for us."""
+        if self._screen is None or self._lock.locked() or not self._may_wait() or not self._skim():
+            return False
+        self._save_now()
+        self._flooded_to = self.ring.head
+        return True
+
+    def _may_wait(self) -> bool:
+        """Whether the newest lines of a flood can wait: the processor is for whoever watches the bytes themselves. With nobody
+        attached the screen is kept up to date beside the program, which costs more processor time and, measured, no speed."""
+        return self._due <= self.fed and not self._looking and self.may_lag()
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -147,18 +181,25 @@ class View:
             piece = ring.span(self.fed, limit)
             return (self.fed, piece) if len(piece) else None
 
-    def _skim(self) -> None:
-        """Passes over what of a large backlog would scroll out anyhow."""
-        while self.ring.head - self.fed >= SKIM_BYTES and self.screen.flows_plainly:
-            start = self.fed
-            data = bytes(self.ring.span(start, SKIM_SPAN_BYTES))
-            count, pen = skim(data, SCROLLBACK_LINES + self.screen.size[1])
-            at, cols, rows = self.ring.resized
-            if not count or not self.ring.intact(start) or ((cols, rows) != self.screen.size and at < start + count):
-                return
-            self.screen.feed(pen)
-            self.fed = start + count
-            self.skimmed += count
+    def seen(self, start: int, end: int, plain: bool) -> None:
+        """What the session found when it looked through new output."""
+        since, to = self._plain
+        self._plain = (since if to == start else start, end) if plain else (end, end)
+
+    def _skim(self) -> bool:
+        """Passes over what of a large backlog would scroll out anyhow; whether there was any. What is on the screen and in its
+        history then will be pushed out by the lines that follow, so it is dropped: the snapshot of this moment is small."""
+        start, (since, end) = self.fed, self._plain
+        if since > start or end - start < SKIM_BYTES or not self.screen.flows_plainly:
+            return False
+        count, pen = skim(self.ring.copy(start, end) or b"", SCROLLBACK_LINES + self.screen.size[1])
+        at, cols, rows = self.ring.resized
+        if not count or not self.ring.intact(start) or ((cols, rows) != self.screen.size and at < start + count):
+            return False
+        self.screen.feed(pen + b"\x1b[3J")
+        self.fed = start + count
+        self.skimmed += count
+        return True
 
     def _fed(self, start: int, count: int, replies: list[tuple[int, bytes]]) -> None:
         self.fed = start + count
@@ -178,8 +219,11 @@ class View:
         if self._screen is None:
             await self._loop.run_in_executor(self._pool, lambda: self.screen)
         while not self.closed and (until is not None or not self._looking):
-            if self.ring.head - self.fed >= SKIM_BYTES:
-                await self._loop.run_in_executor(self._pool, self._skim)
+            if self._skim():
+                self._save_now()
+                if until is None and self._may_wait():
+                    self._flooded_to = self.ring.head
+                    return self.poke()
             if (piece := self._next_piece()) is None or (until is not None and self.fed >= until):
                 break
             start, data = piece
@@ -216,15 +260,26 @@ class View:
         """The screen as it is, with the host's notes, into the keeper's memory. The caller holds the lock."""
         if self.closed:
             return
-        offset = self.fed - self.screen.pending
-        notes = json.dumps(self.saved_notes()).encode()
+        offset, notes = self._place()
         busy = self.ring.head - self.fed > VIEW_SLICE_BYTES      # a flood: the portable part can wait for quiet
         blob = await self._loop.run_in_executor(self._pool, self.screen.save, not busy)
         probe("host.snapshot.saved")
         if self.closed:
             return
-        await self._loop.run_in_executor(self._pool, snapshot.store, self._snapshot_fd, offset,
-                                         _HEAD.pack(len(notes)) + notes + blob)
+        await self._loop.run_in_executor(self._pool, snapshot.store, self._snapshot_fd, offset, notes + blob)
+        self._saved_at(offset)
+
+    def _save_now(self) -> None:
+        """The same of a screen without history, which takes a fraction of a millisecond."""
+        offset, notes = self._place()
+        snapshot.store(self._snapshot_fd, offset, notes + self.screen.save(False))
+        self._saved_at(offset)
+
+    def _place(self) -> tuple[int, bytes]:
+        notes = json.dumps(self.saved_notes()).encode()
+        return self.fed - self.screen.pending, _HEAD.pack(len(notes)) + notes
+
+    def _saved_at(self, offset: int) -> None:
         probe("host.snapshot.stored")
         self.snapshot_at = offset
         self.on_snapshot()

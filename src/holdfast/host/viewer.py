@@ -82,6 +82,11 @@ class Viewer:
         return self._live and not self.lagging and not self.foreign and not self.closed
 
     @property
+    def taken(self) -> int:
+        """Where the client is, rather than what was sent to it: a host that dies takes the difference with it."""
+        return self.offset if self.tag else max(0, self.offset - self.conn.unread)
+
+    @property
     def acked(self) -> int:
         return self.session.lane.acked(self.conn.client)
 
@@ -210,21 +215,20 @@ class Viewer:
     def tell_ack(self, force: bool) -> None:
         """An answer for keys the program does not echo, when the client asked for one."""
         acked = self.acked
-        if acked > self._told_ack and (force or self.conn.wants_ack) and not self.conn.blocked and self._live:
+        if acked > self._told_ack and (force or self._told_ack < self.conn.wants_ack) and not self.conn.blocked and self._live:
             self._told_ack = acked
-            self.conn.wants_ack = False
             at = self.offset - (self._filter or self.session.filter).pending
             self.conn.send(frames.output_header(at, at, acked, 0))
 
     def check_pace(self) -> None:
         """Called once per window while the ring is under pressure."""
-        behind = self.session.ring.head - self.offset
-        if self.offset - self.pace_mark < PACE_BYTES and behind > (2 * SEEN_EVERY_BYTES if self.tag else 0):
+        behind, taken = self.session.ring.head - self.offset, self.taken
+        if taken - self.pace_mark < PACE_BYTES and behind > (2 * SEEN_EVERY_BYTES if self.tag else 0):
             if self.tag and not self.lagging and self._letterbox is None:
                 self.skips += 1
                 self.session.spawn(self.refresh(frames.SCREEN_LAG))     # waits in its socket until it reads again
             self.lagging = True
-        self.pace_mark = self.offset
+        self.pace_mark = taken
 
     # ------------------------------------------------------------ drawing for another size
 

@@ -71,13 +71,13 @@ async def _command(session: Session) -> dict[str, Any]:
             if isinstance(effect, CommandFinished | RunDone) and not found.done():
                 found.set_result({"seen": f"a command finished with {effect.exit}", "exit_code": effect.exit})
 
-    session.watchers.append(watch)
+    session.commands.watchers.append(watch)
     try:
         if not await session.or_end(found):
             raise _ended(session)
         return found.result()
     finally:
-        session.unwatch(watch)
+        session.commands.unwatch(watch)
 
 
 async def _attention(session: Session, wanted: str) -> dict[str, Any]:

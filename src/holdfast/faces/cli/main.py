@@ -147,15 +147,29 @@ def parser(name: str) -> ArgumentParser:
         def error(self, message: str) -> NoReturn:
             raise Usage(f"{name}: {message}", f"see `holdfast {name} --help`")
 
+    class Formatter(RawDescriptionHelpFormatter):
+        def __init__(self, prog: str) -> None:
+            super().__init__(prog, width=_columns() - 2)       # or argparse imports shutil to ask, for every argument added
+
     command = COMMANDS[name]
     made = Parser(prog=f"holdfast {name}", description=command.summary, epilog=f"example:\n  {command.example}",
-                  formatter_class=RawDescriptionHelpFormatter, allow_abbrev=False)
+                  formatter_class=Formatter, allow_abbrev=False)
     made.add_argument("--as", dest="as_", metavar="NAME", help="act as this identity (default: $HOLDFAST_AS or your login name)")
     module = import_module(f"holdfast.faces.cli.{command.module}")
     getattr(module, f"{name}_parser")(made)
     for action in made._actions:
         action.help = action.help or COMMON_HELP.get(action.dest)
     return made
+
+
+def _columns() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdigit() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return 80
 
 
 def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:

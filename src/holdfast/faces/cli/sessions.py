@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -164,8 +165,9 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     elif new:
         print(attachment.session, flush=True)
     message, code = attachment.run()
-    if message and (values["attach.status"] or code):
-        print(message, flush=True)
+    if message and (values["attach.status"] or code) and attachment.term.takes():
+        with contextlib.suppress(OSError):            # the terminal may be gone
+            os.write(1, f"{message}\n".encode("utf-8", "backslashreplace"))
     return code
 
 

@@ -12,6 +12,7 @@ rename it.
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,3 +64,10 @@ def sysctl(name: str) -> str | None:
         return Path("/proc/sys", *name.split(".")).read_text().strip()
     except OSError:
         return None
+
+
+def readable(fd: int, wait_s: float) -> bool:
+    """Whether there is something to read within that time. Not select(), which knows no descriptor above 1023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(wait_s * 1000))

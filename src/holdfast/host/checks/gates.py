@@ -11,7 +11,6 @@ import errno
 import fcntl
 import os
 import pty
-import select
 import signal
 import socket
 import struct
@@ -20,7 +19,7 @@ import termios
 import time
 from pathlib import Path
 
-from holdfast.host.checks import Check, Outcome, Surroundings, sysctl
+from holdfast.host.checks import Check, Outcome, Surroundings, readable, sysctl
 from holdfast.host.checks.libc import (
     PR_SET_NO_NEW_PRIVS,
     PTRACE_SEIZE,
@@ -89,7 +88,7 @@ def _file_events(surroundings: Surroundings) -> Outcome:
             call("fanotify_mark", watch, _FAN_MARK_ADD, _FAN_CREATE, _AT_FDCWD, os.fsencode(directory))
             child = forked(Path(directory, "created").touch)
             os.waitpid(child, 0)
-            if select.select([watch], [], [], EVENT_WAIT_S)[0]:
+            if readable(watch, EVENT_WAIT_S):
                 seen, by = struct.unpack_from("=QxxxxI", os.read(watch, 4096), 8)
         os.close(watch)
     except OSError as error:
@@ -119,7 +118,7 @@ def _process_events(_: Surroundings) -> Outcome:
         child = forked(lambda: None)
         os.waitpid(child, 0)
         deadline = time.monotonic() + EVENT_WAIT_S
-        while (left := deadline - time.monotonic()) > 0 and select.select([events], [], [], left)[0]:
+        while (left := deadline - time.monotonic()) > 0 and readable(events.fileno(), left):
             if struct.pack("=I", child) in events.recv(4096)[36:]:  # behind two headers
                 return Outcome(True, "a fork of ours was reported")
     return Outcome(False, "proc connector: listening was allowed, but a fork of ours was not reported", fix)

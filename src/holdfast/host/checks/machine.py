@@ -7,7 +7,6 @@ import os
 import pty
 import re
 import resource
-import select
 import shutil
 import signal
 import socket
@@ -15,7 +14,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.host.checks import Check, Outcome, Surroundings, sysctl
+from holdfast.host.checks import Check, Outcome, Surroundings, readable, sysctl
 from holdfast.host.checks.libc import PR_SET_CHILD_SUBREAPER, call, forked
 
 PYTHON_MIN = (3, 11)
@@ -109,7 +108,7 @@ def _pidfd(_: Surroundings) -> Outcome:
     try:
         fd = os.pidfd_open(pid)
         signal.pidfd_send_signal(fd, signal.SIGKILL)
-        ended = bool(select.select([fd], [], [], TOOL_WAIT_S)[0])
+        ended = readable(fd, TOOL_WAIT_S)
         os.close(fd)
     except OSError as error:
         os.kill(pid, signal.SIGKILL)

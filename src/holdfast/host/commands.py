@@ -1,0 +1,93 @@
+"""What the host knows of the shell in a session: its marks, whether it is at a prompt, its runs.
+
+The marks come with the output, so a new host restores what the last one knew from the notes beside the screen's snapshot
+and reads on. What was typed leaves no mark: that is written down apart (host/halfline.py). A session that runs something
+other than a known shell has no marks; then nothing here ever changes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple
+
+from holdfast.core.commands import Effect, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.host.halfline import HalfLine, Note
+
+RUNS_KEPT = 64
+
+
+class Run(NamedTuple):
+    """Where the output of a `run` lies, and how it ended if it has."""
+
+    start: int
+    end: int | None
+    exit_code: int | None
+
+
+class Commands:
+    def __init__(self, label: dict[str, Any], directory: str, notes: dict[str, Any]) -> None:
+        self.kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
+        self.shell = Shell(marks_start=self.kind != "posix")
+        self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
+        self.prompted_at = 0                               # where the last prompt stands in the output
+        self.watchers: list[Callable[[list[Effect]], None]] = []
+        self._scanner = MarkScanner(label["nonce"]) if self.kind else None
+        self._half = HalfLine(directory)
+        if self._scanner is not None and "scanner" in notes:
+            self.shell = Shell.restore(notes["shell"])
+            self._scanner = MarkScanner.restore(label["nonce"], notes["scanner"])
+            self.runs = OrderedDict((run, Run(*info)) for run, info in notes["runs"])
+            self.prompted_at = int(notes.get("prompted", 0))
+
+    def save(self) -> dict[str, Any]:
+        """What the next host must know."""
+        if self._scanner is None:
+            return {}
+        return {"shell": self.shell.save(), "scanner": self._scanner.save(), "runs": list(self.runs.items()), "prompted": self.prompted_at}
+
+    @property
+    def pending(self) -> int:
+        """Bytes of output seen that may be the beginning of a mark."""
+        return self._scanner.pending if self._scanner is not None else 0
+
+    def unwatch(self, watcher: Callable[[list[Effect]], None]) -> None:
+        if watcher in self.watchers:
+            self.watchers.remove(watcher)
+
+    def feed(self, offset: int, piece: memoryview) -> None:
+        marks = self._scanner.feed(offset, piece) if self._scanner is not None else ()
+        if not marks:
+            return
+        now = time.time()
+        effects = [e for mark in marks for e in self.shell.handle(mark, now)]
+        for e in effects:
+            if isinstance(e, RunStarted):
+                self.runs[e.run] = Run(e.output_start, None, None)
+                if len(self.runs) > RUNS_KEPT:
+                    self.runs.popitem(last=False)
+            elif isinstance(e, PromptShown):
+                self.prompted_at = e.offset
+            elif isinstance(e, RunDone):
+                self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
+        for watcher in tuple(self.watchers):
+            watcher(effects)
+
+    def typed(self, data: bytes, act: int, scanned: int) -> None:
+        """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
+        if self._scanner is None:
+            return
+        before = self.shell.line_dirty, self.shell.typeahead
+        self.shell.typed(data, time.time())
+        if (now := (self.shell.line_dirty, self.shell.typeahead)) != before:
+            self._half.write(Note(act, scanned, *now))
+
+    def recall(self, accepted: int) -> None:
+        """What the last host knew of a line that somebody has begun, once the marks since then have been seen."""
+        note = self._half.last(accepted)
+        if self._scanner is not None and note is not None and (note.ahead or (note.dirty and self.prompted_at <= note.scanned)):
+            self.shell.typed(b"?", time.time())
+
+    def close(self) -> None:
+        self._half.close()

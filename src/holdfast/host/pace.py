@@ -1,0 +1,91 @@
+"""How far the ring may roll: who keeps up may hold the program back for a moment, who does not may not.
+
+The keeper overwrites nothing that the host has not called consumed. That is the oldest of: the last snapshot (or a new host could not
+have the screen), viewers that keep up, streams that must not miss a byte (`run`, `read --follow`), and after a restart of the
+host whatever the clients on their way back may still need.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from holdfast.host.keeperlink import KeeperLink
+from holdfast.model.limits import PACE_WINDOW_S, RECONNECT_MAX_S
+from holdfast.model.probe import probe
+from holdfast.wire import keeper as wire
+
+if TYPE_CHECKING:
+    from holdfast.host.viewer import Viewer
+
+RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back after a restart of the host
+
+
+class Pace:
+    def __init__(self, link: KeeperLink, viewers: list[Viewer], snapshot_at: Callable[[], int]) -> None:
+        self.consumed = link.welcome.consumed
+        self.returned = asyncio.Event()              # nobody is on the way back
+        self.returned.set()
+        self._link = link
+        self._ring = link.ring
+        self._viewers = viewers
+        self._snapshot_at = snapshot_at
+        self._held: dict[object, int] = {}
+        self._loop = asyncio.get_running_loop()
+        self._window: asyncio.TimerHandle | None = None
+        self._returning: asyncio.TimerHandle | None = None
+
+    @property
+    def full(self) -> bool:
+        return self._ring.head - self.consumed >= self._ring.size
+
+    def look(self) -> None:
+        """Is the ring half full of what somebody still needs?"""
+        if self._ring.head - self.consumed <= self._ring.size // 2:
+            return
+        self.report()
+        if self._window is None and self._ring.head - self.consumed > self._ring.size // 2:
+            for viewer in self._viewers:
+                viewer.pace_mark = viewer.taken
+            self._window = self._loop.call_later(PACE_WINDOW_S, self._check)
+
+    def _check(self) -> None:
+        self._window = None
+        for viewer in self._viewers:
+            viewer.check_pace()
+            if viewer.lagging:
+                viewer.pump()
+        self.look()
+
+    def await_return(self) -> None:
+        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off."""
+        self.returned.clear()
+        self._returning = self._loop.call_later(RETURN_S, self._all_back)
+
+    def _all_back(self) -> None:
+        self._returning = None
+        self.returned.set()
+        self.report()
+
+    def report(self) -> None:
+        if self._returning is not None:
+            return
+        floor = min([self._snapshot_at(), *(v.taken for v in self._viewers if v.paces), *self._held.values()])
+        if floor > self.consumed:
+            self.consumed = floor
+            self._link.send(wire.consumed(floor))
+            probe("host.consumed.sent")
+
+    def hold(self, who: object, offset: int | None) -> None:
+        """A stream that must not miss bytes holds the ring at `offset`; None lets go."""
+        if offset is None:
+            self._held.pop(who, None)
+        else:
+            self._held[who] = offset
+        self.report()
+
+    def close(self) -> None:
+        for timer in (self._window, self._returning):
+            if timer is not None:
+                timer.cancel()
