@@ -29,11 +29,12 @@ from holdfast.wire import frames
 
 RETRY_S = 0.02
 READ_BYTES = 1 << 18
+TERMINAL_READS = 64       # in one turn
 
 
 class Lean:
     def __init__(self, stage: Stage, session: str, operator: str = "tester", observe: bool = False, size: tuple[int, int] = (COLS, ROWS),
-                 eye: bool = False, scrollback: int = 0) -> None:
+                 eye: bool = False, scrollback: int = 0, second: bool = True) -> None:
         self.stage, self.session, self.operator, self.observe, self.size = stage, session, operator, observe, size
         self.client = int.from_bytes(os.urandom(8), "little") | 2
         self.log: list[Shown] = []
@@ -44,7 +45,7 @@ class Lean:
         self.number = 0
         self.refused: set[int] = set()
         self.sent: dict[int, bytes] = {}
-        self.eye = Eye(*size) if eye else None
+        self.eye = Eye(*size, second) if eye else None
         self.scrollback = scrollback
         self.live = False                # attached; output comes
         self.gone = False                # this client is dead for good
@@ -229,13 +230,13 @@ class Attached:
     """`holdfast attach` on a terminal. `data` is everything it wrote there."""
 
     def __init__(self, stage: Stage, session: str, *options: str, size: tuple[int, int] = (COLS, ROWS), eye: bool = True,
-                 env: dict[str, str] | None = None) -> None:
+                 env: dict[str, str] | None = None, second: bool = True) -> None:
         self.stage = stage
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
         os.set_blocking(self.master, False)
         self.data = bytearray()
-        self.eye = Eye(*size) if eye else None
+        self.eye = Eye(*size, second) if eye else None
         self.stalled = False
         self._out: deque[bytes] = deque()
         self.pid = stage.forge.cli(stage.env | (env or {}), ["attach", session, *options], slave)
@@ -257,13 +258,15 @@ class Attached:
                 self._out.popleft()
 
     def _readable(self) -> None:
-        try:
-            data = os.read(self.master, 1 << 16)
-        except (BlockingIOError, OSError):
-            return
-        self.data += data
-        if self.eye is not None:
-            self.eye.feed(data)
+        """As a terminal does: what there is, not only the 4 KiB that the kernel gives at a time."""
+        for _ in range(TERMINAL_READS):
+            try:
+                data = os.read(self.master, 1 << 16)
+            except (BlockingIOError, OSError):
+                return
+            self.data += data
+            if self.eye is not None:
+                self.eye.feed(data)
 
     def attached(self) -> Attached:
         self.stage.pump.until(lambda: b"to detach" in self.data and len(self.data) > 300, lambda: f"attach shows a screen: {bytes(self.data[-500:])!r}")

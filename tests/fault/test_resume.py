@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from tests.fault.busy import stripped
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import Stage
 
-from holdfast.testing.history import check_output
+from holdfast.model.limits import SNAPSHOT_QUIET_S
+from holdfast.testing.history import Output, check_output
 
 CLIPBOARD = (b"\x1b]52;c;", b"QUJD" * 40_000, b"\x07")          # never shown to viewers
 TITLE = (b"\x1b]2;", b"t" * 3000, b"\x07")                      # passes
@@ -80,3 +82,31 @@ def _python(data: bytes) -> str:
             head, _, tail = data.partition(unit * count)
             return f"{head!r} + {unit!r} * {count} + {tail!r}"
     return repr(data)
+
+
+@pytest.mark.parametrize("name", ["order", "clipboard"])
+def test_s4_a_shell_whose_screen_was_kept_inside_a_sequence(stage: Stage, name: str) -> None:
+    """The host's own place in the output, kept beside the screen, is inside a sequence too when it dies."""
+    stage.start_host()
+    pieces = halves(PARTS[name])
+    program = Path(stage.directory, "program.py")
+    program.write_text(PROGRAM.format(", ".join(_python(p) for p in pieces)))
+    stage.new("sh", ["bash"])
+    stage.pump.until(lambda: stage.view("sh")["waiting"]["for"] == "idle", "the shell is at its prompt")
+    viewer = Lean(stage, "sh").attached()
+    viewer.type(f"{sys.executable} -I -S {program}\r".encode())
+    stage.pump.until(lambda: any("begin|" in line for line in stage.view("sh")["lines"]), "the program has begun")
+    begun = int(stage.session("sh")["output"]["end"]) - len(b"begin|")
+    raw = b"begin|"
+    for piece in pieces:
+        stage.pump.until(lambda: stage.session("sh")["output"]["end"] >= begun + len(raw), f"{len(raw)} bytes are there")
+        stage.pump.during(1.5 * SNAPSHOT_QUIET_S)             # until its screen is kept
+        stage.kill_host()
+        stage.start_host()
+        stage.pump.until(lambda: viewer.live, "the viewer is back")
+        viewer.type(b"k")
+        raw += piece
+    raw += b"|end"
+    stage.pump.until(lambda: (viewer.position or 0) >= begun + len(raw), lambda: f"all is shown: {viewer.position} of {begun + len(raw)}")
+    shown = b"".join(one.data for one in viewer.log if isinstance(one, Output))
+    assert shown.endswith(b"begin|" + stripped(raw).removeprefix(b"begin|")), shown[-300:]

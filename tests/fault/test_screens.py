@@ -1,6 +1,7 @@
-"""S6: after detach, reconnect or kill of the host, what a terminal shows equals the host's model.
+"""S6: after any detach, reconnect, redraw or kill of the host, what a terminal shows equals the host's model.
 
-Real programs draw, a real `holdfast attach` shows it on a real terminal, and two independent emulators look at that terminal.
+Real programs draw; a real `holdfast attach` shows each on a real terminal, and a client of the wire shows it too; two independent emulators
+look at both terminals. One host serves them all, so one kill puts all of them to the test. Every comparison is counted.
 """
 
 from __future__ import annotations
@@ -10,77 +11,133 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.fault.clients import Attached
+from tests.fault.clients import Attached, Lean
 from tests.fault.stage import Stage
 
+from holdfast.testing import workload
+
 PROGRAMS: dict[str, tuple[list[str], list[bytes]]] = {
-    "less": (["less", "-R", "TEXT"], [b" ", b"b", b"G", b"g", b"j", b"/line 1\r", b"d", b"u"]),
-    "vim": (["vim", "-u", "NONE", "-i", "NONE", "-N", "-n", "TEXT"],
-            [b"\x06", b"\x02", b"G", b"gg", b"ihello \xe6\x97\xa5\xe6\x9c\xac\x1b", b"dd", b"u", b"5j", b"A end\x1b"]),
-    "top": (["top", "-d", "600"], [b" ", b"1", b"M", b"P", b"t", b"m", b"c"]),
+    "less": (["less", "-R", "TEXT"], [b" ", b"b", b"G", b"g", b"j", b"/line 1\r", b"d", b"u", b"-S\r", b"\x1b[C", b"\x1b[D"]),
+    "vim": (["vim", "-u", "NONE", "-i", "NONE", "-N", "-n", "+set number ruler", "TEXT"],
+            [b"\x06", b"\x02", b"G", b"gg", b"ihello \xe6\x97\xa5\xe6\x9c\xac \xc3\xa9\x1b", b"dd", b"u", b"5j", b"A end\x1b", b":split\r",
+             b":only\r", b"/line 7\r", b":set hlsearch\r", b"v5jd", b":r TEXT\r"]),
+    "top": (["top", "-d", "600"], [b" ", b"1", b"M", b"P", b"t", b"m", b"c", b"z", b"V", b"E"]),
     "tmux": (["tmux", "-L", "SOCKET", "-f", "/dev/null", "new-session", "cat TEXT; exec sh"],
-             [b"echo \x1b[31mred\r", b"ls -la / \r", b"\x02%", b"\x02o", b"printf '\\033[38;2;1;200;3mx\\n'\r", b"\x02\""]),
+             [b"echo \x1b[31mred\r", b"ls -la /\r", b"\x02%", b"\x02o", b"printf '\\033[38;2;1;200;3mx\\n'\r", b"\x02\"", b"\x02x", b"y",
+              b"cat TEXT\r", b"\x02[", b"q", b"\x02z"]),
+    "scene": (workload.command("scene", 8), [b"k"]),
+    "marks": (workload.command("scene", 9), [b"k"]),             # combining characters: the second emulator has none
 }
 
 
-def quiet(stage: Stage, name: str) -> int:
-    """The offset at which the session has stopped writing for a while."""
-    last, since = -1, 0
-    while since < 6:
-        now = int(stage.session(name)["output"]["end"])
-        since = since + 1 if now == last else 0
-        last = now
-        stage.pump.during(0.02)
-    return last
+class Show:
+    """One program, the terminal of a real client and that of a client of the wire."""
+
+    def __init__(self, stage: Stage, name: str, rng: random.Random) -> None:
+        self.stage, self.name, self.rng = stage, name, rng
+        text = f"{stage.directory}/text"
+        argv, keys = PROGRAMS[name]
+        words = {"TEXT": text, "SOCKET": f"hf{Path(stage.directory).name}"}
+
+        def fill(part: str) -> str:
+            for word, value in words.items():
+                part = part.replace(word, value)
+            return part
+
+        self.keys = [fill(key.decode("latin-1")).encode("latin-1") for key in keys]
+        stage.new(name, [fill(part) for part in argv])
+        stage.pump.until(lambda: stage.session(name)["output"]["end"] > 6, f"{name} draws")
+        self.attach()
+        self.lean = Lean(stage, name, observe=True, eye=True, second=name != "marks").attached()
+
+    def attach(self) -> None:
+        self.client = Attached(self.stage, self.name, second=self.name != "marks").attached()
+
+    def act(self) -> None:
+        for _ in range(self.rng.randint(1, 3)):
+            self.client.type(self.rng.choice(self.keys))
+            self.stage.pump.turn(0.005)
+
+    def back(self) -> bool:
+        """The real client is attached (again)."""
+        return any(o["pid"] == self.client.pid for o in self.stage.session(self.name)["operators"])
+
+    def differences(self) -> list[str]:
+        """Between each terminal and the model; nothing only if the model has not moved meanwhile."""
+        stage = self.stage
+        view = stage.view(self.name)
+        stage.pump.turn(0)
+        assert self.client.eye is not None and self.lean.eye is not None
+        found = [f"attach: {d}" for d in self.client.eye.differences(view)]
+        found += [f"wire: {d}" for d in self.lean.eye.differences(view)]
+        if stage.session(self.name)["output"]["end"] != view["offset"]:
+            found.append("it still draws")
+        return found
+
+    def check(self, what: str) -> None:
+        seen: list[str] = []
+
+        def equal() -> bool:
+            seen[:] = self.differences()
+            return not seen
+
+        self.stage.pump.until(equal, lambda: f"{self.name} is right after {what}: {seen[:4]}", 15)
 
 
-def same(stage: Stage, name: str, client: Attached, what: str) -> None:
-    assert client.eye is not None
-    eye = client.eye
-    quiet(stage, name)
-    differences: list[str] = ["not looked yet"]
-
-    def equal() -> bool:
-        differences[:] = eye.differences(stage.view(name))
-        return not differences
-
-    try:
-        stage.pump.until(equal, what, 10)
-    except AssertionError as e:
-        raise AssertionError(f"{what}: {differences[:6]}") from e
+FATES = ("detach", "kill", "redraw", "kill", "cut", "both")
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_s6_screens_are_right_after_detach_and_host_kill(stage: Stage, program: str) -> None:
-    argv, keys = PROGRAMS[program]
-    if shutil.which(argv[0]) is None:
-        pytest.skip(f"{argv[0]} is not installed")
-    text = Path(stage.directory, "text")
-    text.write_text("".join(f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)}\n" for i in range(400)))
-    argv = [a.replace("TEXT", str(text)).replace("SOCKET", f"hf{random.randrange(10**9)}") for a in argv]
-    rng = random.Random(program)
+def shows(stage: Stage, seed: int) -> list[Show]:
+    lines = (f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)} \x1b[38;2;{i % 256};100;200mtrue\x1b[0m\n" for i in range(400))
+    Path(stage.directory, "text").write_text("".join(lines))
+    return [Show(stage, name, random.Random(f"{seed}-{name}")) for name, (argv, _) in PROGRAMS.items() if shutil.which(argv[0])]
+
+
+def rehearse(stage: Stage, rounds: int, seed: int) -> tuple[int, int]:
+    """(comparisons, kills) after so many rounds."""
+    rng = random.Random(seed)
     stage.start_host()
-    stage.new(program, argv)
-    stage.pump.until(lambda: stage.session(program)["output"]["end"] > 50, f"{program} draws")
-    quiet(stage, program)
-    client = Attached(stage, program).attached()
-    same(stage, program, client, f"{program}: first attach")
-    for n in range(12):
-        for _ in range(rng.randint(1, 4)):
-            client.type(rng.choice(keys))
-            stage.pump.during(0.03)
-        fate = n % 3
-        if fate == 0:                                   # the client dies; another one comes
-            client.close()
-            client = Attached(stage, program).attached()
-        elif fate == 1:                                 # the host dies; the client comes back by itself
+    stage.autostart(False)
+    all_shows = shows(stage, seed)
+    compared = 0
+    for show in all_shows:
+        show.check("the first attach")
+    for n in range(rounds):
+        for show in all_shows:
+            show.act()
+        fate = FATES[n % len(FATES)]
+        if rng.random() < 0.5:
+            stage.pump.during(rng.uniform(0, 0.1))               # so far into the drawing
+        if fate in ("detach", "both"):
+            for show in all_shows:
+                show.client.close()
+        if fate in ("kill", "both"):
             stage.kill_host()
-            stage.find_host()
-        else:                                           # both die
-            client.close()
-            stage.kill_host()
-            stage.start_host()
-            client = Attached(stage, program).attached()
-        same(stage, program, client, f"{program}: round {n}, fate {fate}")
-    client.close()
-    stage.ask("end", session=program)
+            stage.start_host(wait=fate == "both")
+        if fate in ("detach", "both"):
+            for show in all_shows:
+                show.attach()
+        if fate == "cut":
+            for show in all_shows:
+                show.lean.cut()
+        if fate == "redraw":
+            for show in all_shows:
+                show.client.type(b"\x1cr")                       # the prefix key, and redraw
+        for show in all_shows:
+            stage.pump.until(lambda show=show: show.back() and show.lean.live, f"{show.name} is attached again")  # type: ignore[misc]
+            show.check(f"round {n}: {fate}")
+            compared += 2
+    return compared, stage.kills
+
+
+def test_s6_screens_through_detach_reconnect_and_host_kills(stage: Stage) -> None:
+    compared, kills = rehearse(stage, 30, 5)
+    print(f"{compared} screens compared, {kills} hosts killed")
+    assert compared >= 30 * 2 * 4 and kills >= 15
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_s6_screens_for_long(stage: Stage, seed: int) -> None:
+    rehearse(stage, 120, seed)

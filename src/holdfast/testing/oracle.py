@@ -66,7 +66,10 @@ class Eye:
 
     def _second_opinion(self, model: list[str], cursor: dict[str, Any]) -> list[str]:
         shown = [line.text.rstrip(" ") for line in self._second.view()]
-        kept = [i for i, row in enumerate(model) if not any(_contested(c) for c in row)]
+        doubt = [any(_contested(c) for c in row + other) for row, other in zip(model, shown, strict=True)]
+        for i in range(1, len(doubt)):      # what such a row pushed over its end is doubtful too
+            doubt[i] = doubt[i] or (doubt[i - 1] and max(len(model[i - 1]), len(shown[i - 1])) >= self.size[0] // 2)
+        kept = [i for i, unsure in enumerate(doubt) if not unsure]
         found = _rows("the second emulator", [shown[i] for i in kept], [model[i] for i in kept])
         at = self._second.cursor
         if cursor["visible"] and cursor["x"] < self.size[0] - 1 and cursor["y"] in kept and (at.col, at.row) != (cursor["x"], cursor["y"]):

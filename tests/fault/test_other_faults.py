@@ -1,0 +1,274 @@
+"""S4, S5: the other ways to be hurt: nursery, keeper and host killed, stopped, replaced, started twice."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from tests.fault.busy import Busy, stripped
+from tests.fault.clients import Attached, Lean
+from tests.fault.stage import SOURCE, Stage, members
+
+from holdfast.testing import workload
+from holdfast.testing.history import Gap, Output, check_output, check_processes
+
+PATIENT = "[host]\naway_s = 120.0\n"
+
+
+def called(stage: Stage, comm: str) -> list[int]:
+    """Processes of this home by the name they gave themselves."""
+    found = []
+    for pid in members(stage.path):
+        try:
+            if Path(f"/proc/{pid}/comm").read_text().strip() == comm:
+                found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def faults_of(busy: Busy) -> list[str]:
+    return [str(f)[:500] for f in busy.stop()]
+
+
+# ---------------------------------------------------------------- nursery and keepers
+
+
+def test_s4_the_nursery_killed(stage: Stage) -> None:
+    """Sessions do not notice; new ones are made; also when host and nursery die together."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 3)
+    for both in (False, True):
+        [nursery] = called(stage, "hf-nursery")
+        os.kill(nursery, signal.SIGKILL)
+        if both:
+            stage.kill_host()
+            stage.start_host()
+        stage.pump.until(lambda nursery=nursery: not stage.running(nursery), "the nursery is dead")  # type: ignore[misc]
+        stage.new(f"after-{both}", ["sleep", "1000"])
+        assert stage.identity(f"after-{both}")
+        stage.pump.until(lambda: len(called(stage, "hf-nursery")) == 1, "there is one nursery")
+    assert faults_of(busy) == []
+
+
+def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
+    """It is said, to those who watched too; its name is free; nothing else is touched. Also when no host was there to see it."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 4)
+    for name, hosted in (("seen", True), ("unseen", False)):
+        stage.work(name, "record", f"{stage.directory}/{name}", 0)
+        viewer = Lean(stage, name).attached()
+        keeper, program = stage.session(name)["keeper"], stage.session(name)["pid"]
+        if not hosted:
+            viewer.away = True
+            stage.kill_host()
+        os.kill(keeper, signal.SIGKILL)
+        stage.pump.until(lambda program=program: not stage.running(program), "the program is hung up on")  # type: ignore[misc]
+        if not hosted:
+            stage.start_host()
+            viewer.away = False
+        stage.pump.until(lambda name=name: stage.ended(name), f"{name} is known to have ended")  # type: ignore[misc]
+        found = stage.session(name)
+        assert found["reason"] == "lost: its keeper died" and found["exit_code"] is None
+        stage.pump.until(lambda viewer=viewer: viewer.ended or viewer.error, "the viewer is told")  # type: ignore[misc]
+        if hosted:
+            assert viewer.ended is not None and viewer.ended["reason"] == "lost: its keeper died"
+        assert [e["event"] for e in stage.events(name) if e["event"] == "session.lost"] == ["session.lost"]
+        stage.new(name, ["sleep", "1000"])
+        assert stage.identity(name)
+    assert faults_of(busy) == []
+
+
+def test_s2_a_stopped_keeper_is_unknown_and_holds_up_nobody(stage: Stage) -> None:
+    stage.start_host()
+    busy = Busy(stage, "busy", 5)
+    stage.work("held", "record", f"{stage.directory}/held", 6)
+    keeper, identifier = stage.session("held")["keeper"], stage.session("held")["id"]
+    os.kill(keeper, signal.SIGSTOP)
+    stage.kill_host()
+    begun = time.monotonic()
+    stage.start_host(wait=False)
+    stage.pump.until(lambda: all(v.live for v in busy.viewers), "the others are served")
+    assert time.monotonic() - begun < 5.0
+    [found] = [s for s in stage.ask("ls")["sessions"] if s["id"] == identifier]
+    assert found["state"] == "unknown" and found["liveness"]["process"] == "unknown"
+    os.kill(keeper, signal.SIGCONT)
+    typist = Lean(stage, "held")
+    typist.type(b"<alive>" + workload.STOP)
+    assert stage.exit_code("held") == 6
+    assert Path(stage.directory, "held").read_bytes() == b"<alive>"
+    assert faults_of(busy) == []
+
+
+# ---------------------------------------------------------------- the host stopped
+
+
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
+def test_s4_the_host_stopped_for_a_moment(stage: Stage) -> None:
+    stage.start_host()
+    busy = Busy(stage, "busy", 6, burst=64, pause_ms=2)
+    client = Attached(stage, "busy", eye=False).attached()
+    rng = random.Random(2)
+    for seconds in (0.1, 0.4, 1.2):
+        os.kill(stage.host, signal.SIGSTOP)
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            stage.pump.turn()
+            busy.type(rng)
+        os.kill(stage.host, signal.SIGCONT)
+        at = (busy.viewers[0].position or 0) + 300_000
+        stage.pump.until(lambda at=at: all((v.position or 0) > at for v in busy.viewers), "output goes on")  # type: ignore[misc]
+    client.close()
+    assert faults_of(busy) == []
+
+
+@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 1048576\n[host]\naway_s = 0.5\n"], indirect=True)
+def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
+    """The program is not held up; what rolled off is told to the byte, to a reader, to a viewer and in the events."""
+    stage.start_host()
+    blocks = 12_000
+    script = "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("flood", blocks, 19))
+    stage.new("gate", ["sh", "-c", script])
+    stage.pump.until(lambda: stage.session("gate")["output"]["end"] >= 6, "the program listens")
+    raw = b"GATE\r\n" + workload.flood(blocks)
+    viewer = Lean(stage, "gate", eye=True).attached()
+    reader = stage.cli("read", "gate", "--follow", "--json", bufsize=0)
+    assert reader.stdout is not None
+    first = reader.stdout.readline()                 # it follows
+    program = stage.identities("gate")["gate"][0]
+    stage.pump.until(lambda: len(stage.session("gate")["operators"]) == 1, "the viewer is there")
+    viewer.type(b"\n")
+    stage.pump.until(lambda: (viewer.position or 0) > 200_000, "output comes")
+    os.kill(stage.host, signal.SIGSTOP)
+    begun = time.monotonic()
+    stage.pump.until(lambda: not stage.running(program), "the program ends by itself")
+    took = time.monotonic() - begun
+    assert took < 15.0, f"the program was held up for {took:.1f} s"
+    os.kill(stage.host, signal.SIGCONT)
+    stage.pump.until(lambda: viewer.ended, lambda: f"the viewer hears of the end: {viewer.position}")
+    assert viewer.ended is not None and viewer.ended["exit_code"] == 19
+    assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw), may_skip=True)] == []
+    assert any(reason == 1 for _, reason in viewer.screens), "the viewer was not told that it skipped"
+    code, out, err = stage.finish(reader)
+    assert code == 6, (code, err)
+    records = [json.loads(line) for line in (first, *out.splitlines())]
+    log = [Gap(r["gap"]["start"], r["gap"]["end"]) if r["gap"] else Output(r["offset"], r["end"], base64.b64decode(r["data"]))
+           for r in records if "offset" in r]
+    assert [r["error"]["code"] for r in records if "error" in r] in ([], [6])
+    assert any(isinstance(one, Gap) for one in log)
+    assert [str(f) for f in check_output(log, raw, start=0, until=len(raw))] == []
+    rolled = [(e["start"], e["end"]) for e in stage.events("gate") if e["event"] == "session.output_rolled"]
+    assert rolled and all(0 < a < b < len(raw) for a, b in rolled)
+    assert stage.exit_code("gate") == 19
+
+
+# ---------------------------------------------------------------- the host replaced, started twice
+
+
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
+def test_s4_the_host_replaced_in_place(stage: Stage) -> None:
+    """kill -HUP under flood and input: same process id, another term, nothing lost, nobody thrown out."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 7)
+    client = Attached(stage, "busy", eye=False).attached()
+    rng = random.Random(3)
+    host, term = stage.host, stage.ask("ping")["term"]
+    for n in range(5):
+        os.kill(host, signal.SIGHUP)
+        stage.pump.until(lambda: stage.ask("ping")["term"] > term, "the next one serves")
+        assert stage.ask("ping")["pid"] == host
+        term = stage.ask("ping")["term"]
+        at = (busy.viewers[0].position or 0) + 50_000
+        for _ in range(30):
+            busy.type(rng)
+            stage.pump.turn(0.002)
+        stage.pump.until(lambda at=at: all((v.position or 0) > at for v in busy.viewers), f"output goes on after {n}")  # type: ignore[misc]
+    assert client.running
+    client.close()
+    assert faults_of(busy) == []
+
+
+def test_s4_up_with_another_release(stage: Stage) -> None:
+    """Another release is installed over the running one; `up` replaces the host, the session keeps its process."""
+    tree = Path(stage.directory, "site")
+    shutil.copytree(SOURCE / "holdfast", tree / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    version = tree / "holdfast" / "__init__.py"
+    old = version.read_text()
+    stage.env["PYTHONPATH"] = str(tree)
+    version.write_text(old + '\n__version__ = "0.0.1"\n')
+    first = stage.json("up", "--detach")
+    assert first["release"] == "0.0.1" and first["started"]
+    stage.find_host()
+    busy = Busy(stage, "busy", 8)
+    version.write_text(old + '\n__version__ = "0.0.2"\n')
+    for path in tree.rglob("__pycache__"):
+        shutil.rmtree(path)
+    second = stage.json("up", "--detach")
+    assert second["release"] == "0.0.2"
+    assert check_processes(busy.identity, {"busy": stage.identity("busy")}) == []
+    stage.find_host()
+    assert faults_of(busy) == []
+
+
+def test_s4_many_hosts_started_at_once(stage: Stage) -> None:
+    """One wins, the others leave; the sessions have one master all the time."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 9)
+    stage.kill_host()
+    clients = [stage.cli("ls", "--json") for _ in range(3)]
+    hosts = [stage.forge.host(stage.env) for _ in range(4)]
+    for client in clients:
+        code, out, err = stage.finish(client)
+        assert code == 0 and len(json.loads(out)) == 1, err
+    winner = stage.find_host()
+    ours = [pid for pid in hosts if pid != winner]
+    stage.pump.until(lambda: not any(stage.running(pid) for pid in ours), "the others are gone")
+    assert [stage.forge.wait(pid) for pid in ours] == [3] * len(ours)
+    stage.pump.until(lambda: sum(b"holdfast.host.main" in Path(f"/proc/{p}/cmdline").read_bytes() for p in members(stage.path)) <= 1,
+                     "one host is left")
+    assert stage.find_host() == winner
+    assert faults_of(busy) == []
+
+
+def test_s4_a_host_that_is_stopped_and_another_that_waits(stage: Stage) -> None:
+    """A stopped host keeps its lock: another one does not take its sessions from it, and clients are told to wait."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 10)
+    first = stage.host
+    os.kill(first, signal.SIGSTOP)
+    second = stage.forge.host(stage.env)
+    assert stage.forge.wait(second) == 3
+    code, _, err = stage.finish(stage.cli("ls"))
+    assert code in (5, 124) and "stopped" in err, err
+    os.kill(first, signal.SIGCONT)
+    assert stage.find_host() == first
+    assert faults_of(busy) == []
+
+
+def test_s3_terminal_put_back_and_session_alive_when_attach_is_told_to_go(stage: Stage) -> None:
+    """kill -TERM, -HUP of a client under flood: it leaves its terminal as it found it, and the session does not notice."""
+    import termios
+
+    stage.start_host()
+    busy = Busy(stage, "busy", 11, burst=64, pause_ms=1)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        client = Attached(stage, "busy", eye=False)
+        before = termios.tcgetattr(client._slave)
+        client.attached()
+        stage.pump.until(lambda client=client: len(client.data) > 100_000, "it shows the flood")  # type: ignore[misc]
+        assert termios.tcgetattr(client._slave) != before
+        assert client.kill(number) == 128 + number
+        assert termios.tcgetattr(client._slave) == before
+        stage.pump.until(lambda client=client: b"keeps running" in client.data, "it says so")  # type: ignore[misc]
+        assert b"\x1b[?1049l" in client.data[-600:]
+        client.close()
+    assert faults_of(busy) == []
+
+
