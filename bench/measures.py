@@ -221,12 +221,42 @@ def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped
         os.unlink(go_path)
 
 
+def bare_fan_out(bench: Bench, ansi: bool, mb: float, viewers: int) -> Values:
+    """No tool, but one program on many terminals all the same: a copy into a pipe for each, and `cat`. What every tool that delivers
+    everything has to do at least."""
+    path, written, expected = bench.data(ansi, mb)
+    pipes = [os.path.join(bench.dir, f"pipe{i}") for i in range(viewers)]
+    go_path, done = os.path.join(bench.dir, "go"), bench.fifo("done")
+    for pipe in (*pipes, go_path):
+        os.mkfifo(pipe)
+    terminals = list[Terminal]()
+    try:
+        terminals += [Terminal(programs.reader(pipe), os.environ) for pipe in pipes]
+        copier = Terminal(programs.fan_out(pipes, programs.flood(path, go_path, done.path, False)), os.environ)
+        terminals.append(copier)
+        for terminal in terminals[:viewers]:
+            terminal.keep()
+        with open(go_path, "w") as fifo:
+            begin = time.perf_counter()
+            fifo.write("go\n")
+        seen_s = read_until(terminals[:viewers], [programs.END.encode()], FLOOD_S) - begin
+        shown = [t.shown().partition(programs.END.encode())[0] for t in terminals[:viewers]]
+        return {"MBps": written / 1e6 / seen_s, "received": min(len(s) for s in shown) / len(expected),
+                "exact": float(all(s == expected for s in shown))}
+    finally:
+        done.close()
+        for terminal in terminals:
+            terminal.close()
+        for pipe in (*pipes, go_path):
+            os.unlink(pipe)
+
+
 def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
     def run(peer: Peer, bench: Bench) -> Values:
-        if viewers > 1 and not peer.keeps_sessions:
-            return {}
         count = bench.sizes.viewers if viewers > 1 else viewers
         mb = bench.sizes.mb / 2 if viewers > 1 else bench.sizes.mb
+        if viewers > 1 and not peer.keeps_sessions:
+            return bare_fan_out(bench, ansi, mb, count)
         got = flood(peer, bench, ansi, mb, count if peer.keeps_sessions else 1)
         written = got.written / 1e6
         cost: Values = {"cpu_ms_per_MB": got.cpu_s * 1e3 / written} if peer.keeps_sessions else {}

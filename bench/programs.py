@@ -7,13 +7,16 @@ Started by path, not as a module of the package: a session's program must not de
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
+import pty
 import random
 import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 TOP, END = "TOPM4RK", "ENDM4RK"
 READY, PROMPT = b"READYM4RK", b"PROMPTM4RK"
@@ -94,6 +97,15 @@ def counter(log: str) -> list[str]:
     return [sys.executable, os.path.abspath(__file__), "counter", log]
 
 
+def fan_out(pipes: Sequence[str], argv: Sequence[str]) -> list[str]:
+    """Copies what the program shows into each pipe: the least that somebody who shares a terminal must do."""
+    return [sys.executable, os.path.abspath(__file__), "fan_out", str(len(pipes)), *pipes, *argv]
+
+
+def reader(pipe: str) -> list[str]:
+    return ["sh", "-c", f"stty raw -echo; exec cat {shlex.quote(pipe)}"]
+
+
 def _say(mark: bytes, end: str = "") -> str:
     """A shell command that shows the mark, while neither its own echo nor its place in an argument list does."""
     text = mark.decode()
@@ -101,6 +113,21 @@ def _say(mark: bytes, end: str = "") -> str:
 
 
 # ---------------------------------------------------------------- running
+
+def run_fan_out(pipes: Sequence[str], argv: Sequence[str]) -> None:
+    outs = [os.open(pipe, os.O_WRONLY) for pipe in pipes]
+    for out in outs:
+        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, 1 << 20)
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execvp(argv[0], list(argv))
+    while True:
+        data = os.read(terminal, 1 << 16)
+        for out in outs:
+            left = memoryview(data)
+            while len(left):
+                left = left[os.write(out, left):]
+
 
 def run_screen(lines: int, mode: str, ready: str) -> None:
     """Lines, then a full screen. live: repaints when the size changes, and now and then; static: never."""
@@ -136,5 +163,8 @@ def run_counter(log: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "screen":
         run_screen(int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    elif sys.argv[1] == "fan_out":
+        count = int(sys.argv[2])
+        run_fan_out(sys.argv[3:3 + count], sys.argv[3 + count:])
     else:
         run_counter(sys.argv[2])

@@ -75,6 +75,7 @@ class Attachment:
         self._frames = frames.Reader(frames.FROM_HOST)
         self._inbox: deque[tuple[int, bytes]] = deque()     # frames that came with an answer
         self._poll = select.poll()
+        self._stuck = select.poll()             # used while the terminal has not taken everything: more output can wait
         self._room = [(self.term.out, select.POLLOUT)]
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._away_since: float | None = None
@@ -82,7 +83,7 @@ class Attachment:
         self._pause = RECONNECT_FIRST_S
         self._notice_until: float | None = None
         self._listing: str | None = None
-        self._registered = (-1, False)          # what the poll watches: the host's descriptor, a stuck terminal
+        self._registered = -1                   # the host's descriptor in the poll
         self.direct: Direct | None = None       # the session's ring, if we may read it ourselves
         self._descriptors: list[int] = []       # it, before it is opened: a screen comes first
         self._rung = False                      # there may be output in the ring
@@ -102,8 +103,10 @@ class Attachment:
         try:
             self.term.enter()
             self.term.write(SAVE_TITLE)
-            self._poll.register(0, select.POLLIN)
-            self._poll.register(self._wake_r, select.POLLIN)
+            for poll in (self._poll, self._stuck):
+                poll.register(0, select.POLLIN)
+                poll.register(self._wake_r, select.POLLIN)
+            self._stuck.register(self.term.out, select.POLLOUT)
             while True:
                 self._turn()
         except Finished as end:
@@ -123,12 +126,11 @@ class Attachment:
         if self._rung and self.term.pending is None:
             self._output()
         self._interest()
-        ready = self._poll.poll(self._timeout())
-        while ready == self._room:           # a flood: nothing happens but that the terminal takes more of it
+        poll = self._poll if self.term.pending is None else self._stuck
+        while (ready := poll.poll(self._timeout())) == self._room:       # a flood: the terminal takes more of it, no more happens
             self.term.flush()
             if self.term.pending is None:
                 return
-            ready = self._poll.poll(self._timeout())
         for fd, events in ready:
             if fd == 0:
                 self._keys()
@@ -166,24 +168,15 @@ class Attachment:
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
-        """Nothing is read from the host while the terminal has not taken the last frame."""
-        stuck = self.term.pending is not None
-        fd = self.link.sock.fileno() if self.link.sock is not None and not stuck and not self._inbox else -1
-        if (fd, stuck) == self._registered:
+        fd = self.link.sock.fileno() if self.link.sock is not None and not self._inbox else -1
+        if fd == self._registered:
             return
-        old_fd, was_stuck = self._registered
-        if old_fd != fd:
-            if old_fd >= 0:
-                with contextlib.suppress(OSError, KeyError):
-                    self._poll.unregister(old_fd)
-            if fd >= 0:
-                self._poll.register(fd, select.POLLIN)
-        if stuck != was_stuck:
-            if stuck:
-                self._poll.register(self.term.out, select.POLLOUT)
-            else:
-                self._poll.unregister(self.term.out)
-        self._registered = (fd, stuck)
+        if self._registered >= 0:
+            with contextlib.suppress(OSError, KeyError):
+                self._poll.unregister(self._registered)
+        if fd >= 0:
+            self._poll.register(fd, select.POLLIN)
+        self._registered = fd
 
     # ------------------------------------------------------------ connection
 
