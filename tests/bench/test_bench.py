@@ -25,8 +25,8 @@ TINY = {"mb": 0.3, "keys": 20, "lines": 300, "viewers": 2, "sessions": 4, "kills
         "idle-s": 0.2, "away-s": 0.1, "settle-s": 0.1}
 RUN_S = 110
 OF_RAW = {name: ("MBps" if name.startswith("bulk") else "p50_us" if name == "echo" else "ms")
-          for name in MEASURES if name not in ("bulk_plain_8", "stall", "memory", "survival")}
-OF_HOLDFAST = OF_RAW | {"bulk_plain_8": "MBps", "stall": "slowdown", "memory": "kb_per_session",
+          for name in MEASURES if name not in ("stall", "memory", "survival")}
+OF_HOLDFAST = OF_RAW | {"stall": "slowdown", "memory": "kb_per_session",
                         "survival": "longest_ms"}
 
 
