@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.client.link import HostGone
+from holdfast.client.link import HostGone, OutcomeUnknown
 from holdfast.model import errors
 
 SURFACE = {2, 3, 4, 5, 6, 7, 124}
@@ -18,7 +18,7 @@ def subclasses(cls: type[errors.HoldfastError]) -> set[type[errors.HoldfastError
 
 
 def test_every_class_is_in_the_table_once_and_in_the_drawing() -> None:
-    known = subclasses(errors.HoldfastError) - {errors.HoldfastError, HostGone}
+    known = subclasses(errors.HoldfastError) - {errors.HoldfastError, HostGone, OutcomeUnknown}
     assert known == set(errors.ALL)
     assert len(errors.BY_NAME) == len(errors.ALL)
     assert all(cls.__name__ in (errors.__doc__ or "") for cls in errors.ALL)
@@ -70,4 +70,4 @@ def test_facts_cannot_overwrite_the_error_itself() -> None:
 
 def test_whoever_may_retry_is_told_so() -> None:
     safe = {cls.name for cls in errors.ALL if cls.retry_safe}
-    assert safe == {"turn_held", "busy", "unavailable", "timed_out"}
+    assert safe == {"turn_held", "busy", "unfinished", "unavailable", "timed_out"}

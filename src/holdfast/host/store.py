@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from holdfast.host import recordtable
 from holdfast.model.errors import Unavailable
 
 SCHEMA = 1
@@ -35,6 +36,11 @@ CREATE TABLE IF NOT EXISTS events (
     number INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, session TEXT NOT NULL, event TEXT NOT NULL,
     body TEXT NOT NULL) STRICT;
 CREATE INDEX IF NOT EXISTS events_of ON events (session, number);
+CREATE TABLE IF NOT EXISTS operators (name TEXT PRIMARY KEY, kind TEXT NOT NULL, added INTEGER NOT NULL, actor BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS operator_keys (key BLOB PRIMARY KEY, operator TEXT NOT NULL, added INTEGER NOT NULL, actor BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS envelopes (link BLOB PRIMARY KEY, chain TEXT NOT NULL, given INTEGER NOT NULL, actor BLOB NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS revocations (
+    kind TEXT NOT NULL, subject BLOB NOT NULL, at INTEGER NOT NULL, actor BLOB NOT NULL, PRIMARY KEY (kind, subject)) STRICT;
 """
 EVENTS_KEPT = 10_000          # the newest ones; the record proper is not this table
 GROUP_JOBS = 256              # committed together
@@ -101,7 +107,10 @@ class Store:
                 for suffix in ("", "-wal", "-shm"):
                     if os.path.exists(self.path + suffix):
                         os.rename(self.path + suffix, self.put_aside + suffix)
-                return self._try_open()
+                db = self._try_open()
+                # For good: an empty table in this file does not mean that nothing was ever in it.
+                db.execute("INSERT OR REPLACE INTO meta VALUES ('follows_a_lost_one', 1)")
+                return db
         except (apsw.Error, OSError) as e:
             raise Unavailable(f"cannot open {self.path}: {e}", "free disk space or make the directory writable") from e
 
@@ -121,7 +130,7 @@ class Store:
         if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
             db.close()
             raise apsw.CorruptError(str(found[:1]))
-        db.execute(_CREATE)
+        db.execute(_CREATE + recordtable.CREATE)
         if version != SCHEMA:
             db.execute(f"PRAGMA user_version={SCHEMA}")
         return db
@@ -211,6 +220,9 @@ class Store:
                 "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"))
         except apsw.Error as e:
             raise Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable") from e
+
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        return self._db.execute(query).fetchall()
 
     def records(self) -> list[Record]:
         """What can be read of it; a row that cannot is left out, for its keeper knows better."""

@@ -4,8 +4,10 @@
     ├── Usage (2)            the caller asked for something malformed
     ├── NotFound (3)         no such session, reference, operator
     ├── Refused (4)          envelope, gate, turn, admission, state of the session
+    │   ├── NotAllowed          an operator lacks the right
     │   ├── TurnHeld            somebody else holds the turn
     │   ├── Busy                something other than an idle shell is in the foreground
+    │   ├── Unfinished          somebody else's half-typed line, paste or key is in the way
     │   └── Nested              a session may not be attached inside itself
     ├── Unavailable (5)      host, keeper or relay cannot be reached; trying again is safe
     │   └── PeerFault           the other side broke the protocol
@@ -54,6 +56,11 @@ class Refused(HoldfastError):
     name, exit_code = "refused", 4
 
 
+class NotAllowed(Refused):
+    name = "not_allowed"
+    default_recover = "`holdfast operator ls` shows who could grant it"
+
+
 class TurnHeld(Refused):
     name = "turn_held"
     retry_safe = True
@@ -64,6 +71,12 @@ class Busy(Refused):
     name = "busy"
     retry_safe = True
     default_recover = "wait for the program (`holdfast wait SESSION --for idle`) or steer it with `holdfast send`"
+
+
+class Unfinished(Refused):
+    name = "unfinished"
+    retry_safe = True
+    default_recover = "wait until it is entered or given up, or take over with `holdfast seize SESSION`"
 
 
 class Nested(Refused):
@@ -99,7 +112,7 @@ class TimedOut(HoldfastError):
     default_recover = "try again with a longer --timeout"
 
 
-ALL: tuple[type[HoldfastError], ...] = (Usage, NotFound, Refused, TurnHeld, Busy, Nested, Unavailable, PeerFault,
+ALL: tuple[type[HoldfastError], ...] = (Usage, NotFound, Refused, NotAllowed, TurnHeld, Busy, Unfinished, Nested, Unavailable, PeerFault,
                                         Lost, Impossible, TimedOut)
 BY_NAME: dict[str, type[HoldfastError]] = {cls.name: cls for cls in ALL}
 

@@ -19,6 +19,7 @@ from holdfast.model.limits import NAME_CHARS
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_CHARS = 12
+OPERATOR_KINDS = ("human", "agent", "service")
 _ID = re.compile(rf"[{ALPHABET}]{{{ID_CHARS}}}\Z")
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*\Z")
 _REF = re.compile(rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z", re.ASCII)

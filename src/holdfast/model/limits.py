@@ -37,6 +37,7 @@ KEEPER_LOG_BYTES = 1 * MiB       # what went wrong and could be told to nobody; 
 LISTEN_BACKLOG = 64              # connections that wait to be accepted
 NURSERY_PAUSE_S = 0.1            # after an accept that failed for want of descriptors
 SIGNAL_ROUNDS = 8                # a tree that forks while it is signalled is walked again, so often
+CONTAINED_PATHS = 256            # hidden, fresh or kept paths of one contained session
 BELLS_MAX = 64                   # viewers on this machine that read one ring themselves; more are served by the host
 
 # --- host: frames and connections -----------------------------------------------------------------------------
@@ -62,8 +63,17 @@ SCROLLBACK_LINES = 5_000         # kept by the host per session
 SCROLLBACK_PAINTED = 1_000       # lines of it sent to a terminal that attaches
 RENDER_INTERVAL_S = 0.033        # viewers of another size are redrawn at most this often
 
+# --- operators ------------------------------------------------------------------------------------------------
+OPERATORS_MAX = 4096             # known on one machine, revoked ones included: their names stay taken
+OPERATOR_KEYS_MAX = 32           # devices of one operator
+ENVELOPES_MAX = 64               # held by one key; what has ended gives way
+DECISIONS_KEPT = 1 << 16         # (key, right, session) that were answered yes; all forgotten when more, and at any change
+GRANTORS_NAMED = 3               # in a refusal
+GRANTORS_KEPT_S = 10             # how long "who could grant it" may be out of date in a refusal
+
 # --- turns, waits, ends ---------------------------------------------------------------------------------------
 TURN_IDLE_S = 10.0               # a holder that has not written for this long holds nothing
+TURN_REQUESTS_MAX = 64           # operators that wait for the turn of one session
 OBSERVE_INTERVAL_S = 0.2         # live state without kernel events is looked at this often, only while someone waits
 END_HUP_WAIT_S = 2.0             # `end`: HUP, then ...
 END_TERM_WAIT_S = 3.0            # ... TERM, then KILL
@@ -79,6 +89,7 @@ RUN_TRIGGER_WAIT_S = 5.0         # from typing the trigger to the shell's mark t
 CONNECT_WAIT_S = 5.0             # until a host that was just started answers
 RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 1.0
 UNACKED_INPUT_BYTES = 1 * MiB    # keys typed while the host is away
+INPUT_IN_FLIGHT_BYTES = 96 * KiB # of one attached client: less than a socket's buffer, far less than the host keeps for a session
 ACK_EVERY_INPUTS = 16
 SEEN_EVERY_BYTES = 256 * KiB     # how often a viewer that reads the ring itself says how far it is
 REPLY_WAIT_S = 30.0              # an ordinary request

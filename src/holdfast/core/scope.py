@@ -1,0 +1,201 @@
+"""How far an envelope reaches: which machine, which session, which commands, when, how often.
+
+A limit that is missing does not limit. Of two scopes one is the narrower if it has every limit of the other and none of them is looser; that one
+rule (`widening`) decides what may be handed on, when a link is made and again when it is checked. There is no "or" in a scope: who is to have
+two sessions gets two envelopes, so that narrower stays a question that can be answered field by field.
+
+`commands` are the names that a program may go by: its own (`git`) or a class that the gate gives it (`read-only`). It limits what starts programs, `run`
+and `new`; and because keys cannot be told apart by command, an envelope that has it does not allow typing at all.
+A `rate` [count, seconds] is a bucket of `count` acts that refills at count / seconds, so the narrower one has neither the larger burst nor the
+quicker refill.
+When you add a limit: `_READ`, `show`, `widening`, `inherit`, `outside`, docs/operators.md, and a vector.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from holdfast.model import ids, signing
+from holdfast.model.rights import MACHINE_WIDE
+
+TIME_MAX: Final = 1 << 53           # what every language's number holds exactly
+COMMANDS_MAX: Final = 32            # names in one envelope
+COMMAND_CHARS: Final = 64
+RATE_COUNT_MAX: Final = 1_000_000
+RATE_SECONDS_MAX: Final = 366 * 86400
+STARTS_PROGRAMS: Final = frozenset(("run", "new"))
+_COMMAND = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._+-]{{0,{COMMAND_CHARS - 1}}}\Z", re.ASCII)
+
+Command = tuple[frozenset[str], ...]
+"""What a text would start: for each program the names it goes by, its own and its classes. Empty: nobody could tell."""
+
+
+class Malformed(ValueError):
+    """What is no envelope, or one whose links contradict each other. `code` is for programs, the message for people."""
+
+    def __init__(self, message: str, code: str = "malformed") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Scope(NamedTuple):
+    machine: bytes | None = None
+    session: str | None = None
+    commands: frozenset[str] | None = None
+    not_before: int | None = None
+    expires: int | None = None
+    rate: tuple[int, int] | None = None
+
+    def show(self) -> dict[str, Any]:
+        """As it stands in a link: only the limits there are."""
+        found: dict[str, Any] = {}
+        if self.machine is not None:
+            found["machine"] = signing.show(self.machine)
+        if self.session is not None:
+            found["session"] = self.session
+        if self.commands is not None:
+            found["commands"] = sorted(self.commands)
+        if self.not_before is not None:
+            found["not_before"] = self.not_before
+        if self.expires is not None:
+            found["expires"] = self.expires
+        if self.rate is not None:
+            found["rate"] = list(self.rate)
+        return found
+
+
+class Facts(NamedTuple):
+    """What an act is about, to be held against a scope."""
+
+    machine: bytes
+    session: str | None = None
+    command: Command | None = None
+
+
+class Denied(NamedTuple):
+    code: str
+    reason: str
+
+
+# ------------------------------------------------------------ reading
+
+def read_key(value: Any) -> bytes:
+    if type(value) is not str:
+        raise Malformed("a key is not text")
+    try:
+        return signing.read(value)
+    except ValueError as e:
+        raise Malformed(str(e)) from e
+
+
+def _session(value: Any) -> str:
+    if type(value) is not str or not ids.is_session_id(value):
+        raise Malformed("a scope names something that is no session id")
+    return value
+
+
+def _commands(value: Any) -> frozenset[str]:
+    if type(value) is not list or not 0 < len(value) <= COMMANDS_MAX:
+        raise Malformed(f"the commands of a scope are a list of 1 to {COMMANDS_MAX}")
+    if not all(type(name) is str and _COMMAND.match(name) for name in value):
+        raise Malformed("a scope names something that is no command")
+    if value != sorted(set(value)):
+        raise Malformed("the commands of a scope are not sorted, or not unique")
+    return frozenset(value)
+
+
+def _time(value: Any) -> int:
+    return _whole(value, 0, TIME_MAX, "a time")
+
+
+def _rate(value: Any) -> tuple[int, int]:
+    if type(value) is not list or len(value) != 2:
+        raise Malformed("a rate is [count, seconds]")
+    return _whole(value[0], 1, RATE_COUNT_MAX, "the count of a rate"), _whole(value[1], 1, RATE_SECONDS_MAX, "the seconds of a rate")
+
+
+def _whole(value: Any, low: int, high: int, what: str) -> int:
+    if type(value) is not int or not low <= value <= high:      # a bool is an int to Python, and to nobody else
+        raise Malformed(f"{what} is not a whole number from {low} to {high}")
+    return value
+
+
+_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "machine": read_key, "session": _session, "commands": _commands, "not_before": _time, "expires": _time, "rate": _rate}
+
+
+def read(value: Any) -> Scope:
+    """The scope that stands in a link; Malformed for anything that is not exactly one."""
+    if type(value) is not dict:
+        raise Malformed("a scope is not an object")
+    if unknown := [name for name in value if name not in _READ]:
+        raise Malformed(f"a scope has the unknown limit {unknown[0][:40]!a}")
+    scope = Scope(**{name: _READ[name](item) for name, item in value.items()})
+    if scope.not_before is not None and scope.expires is not None and scope.not_before >= scope.expires:
+        raise Malformed("a scope ends before it begins")
+    return scope
+
+
+# ------------------------------------------------------------ comparing
+
+def widening(parent: Scope, child: Scope) -> str | None:
+    """Which limit of `parent` the child does not keep, as the end of "it ..."; None if it is as narrow or narrower."""
+    for name, outer, inner in zip(Scope._fields, parent, child, strict=True):
+        if outer is not None and inner is None:
+            return f"drops the limit `{name}`"
+    if parent.machine not in (None, child.machine):
+        return "is for another machine"
+    if parent.session not in (None, child.session):
+        return "is for another session"
+    if parent.commands is not None and child.commands is not None and not child.commands <= parent.commands:
+        return f"adds the command {min(child.commands - parent.commands)}"
+    if parent.not_before is not None and child.not_before is not None and child.not_before < parent.not_before:
+        return "begins before the one it comes from"
+    if parent.expires is not None and child.expires is not None and child.expires > parent.expires:
+        return "outlives the one it comes from"
+    if parent.rate is not None and child.rate is not None:
+        (count, seconds), (most, within) = child.rate, parent.rate
+        if count > most or count * within > most * seconds:
+            return "allows a higher rate"
+    return None
+
+
+def inherit(parent: Scope, wanted: Scope) -> Scope:
+    """`wanted`, with every limit it leaves out taken from the parent."""
+    return parent._replace(**{name: limit for name, limit in wanted._asdict().items() if limit is not None})
+
+
+def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None:
+    """Why this right is not within the scope in this case; None if it is. The rate is counted elsewhere."""
+    if scope.machine is not None and scope.machine != facts.machine:
+        return Denied("machine", "the envelope is for another machine")
+    if scope.session is not None:
+        if right in MACHINE_WIDE:
+            return Denied("session", f"`{right}` concerns the machine, and the envelope is for one session")
+        if scope.session != facts.session:
+            return Denied("session", "the envelope is for another session")
+    if scope.not_before is not None and now < scope.not_before:
+        return Denied("early", f"the envelope begins in {span(scope.not_before - now)}")
+    if scope.expires is not None and now >= scope.expires:
+        return Denied("expired", f"the envelope ended {span(now - scope.expires)} ago")
+    if scope.commands is not None:
+        if right == "input":
+            return Denied("command", "the envelope is for certain commands, and keys cannot be told apart by command")
+        if right in STARTS_PROGRAMS and not permits(scope.commands, facts.command):
+            return Denied("command", f"the envelope is only for {', '.join(sorted(scope.commands))}")
+    return None
+
+
+def permits(commands: frozenset[str], command: Command | None) -> bool:
+    """Whether every program of the command goes by a name that is listed."""
+    return bool(command) and all(not names.isdisjoint(commands) for names in command or ())
+
+
+def span(seconds: float) -> str:
+    """About how long, for people."""
+    for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
+        if seconds >= 2 * size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{int(seconds)} s"

@@ -1,0 +1,322 @@
+"""Who is known on this machine and what each may do: how that changes, durably.
+
+What follows from it at each act is in `standing.py`: one picture in memory, loaded from the store at the start. A change takes effect after it is durable;
+a revocation the other way round: it bites at once and is then written, and when it cannot be written the caller is told so loudly while it goes on biting
+and is tried again. A full disk must not keep a stolen key alive, nor may the answer "revoked" hide that a restart would forget it.
+
+Nobody owns the machine, so nobody's departure may close it:
+- What an operator with `manage` and `grant` gives through the host (`issue`) is signed by the machine's key. It does not go through the giver's key and so
+  outlives the giver. It is still narrower than what the giver has, and is listed as theirs.
+- What somebody hands on with their own key (`envelope.delegate`, then `give` or `admit`) goes through that key, and ends with it.
+- The last operator who could let others in is revoked only with `force`, and `recover` is the way back: a statement signed with the machine's key file.
+- A first link counts only if this roster remembers it. So a lost database loses authority, never revocations; and it does not make whoever comes
+  first the new first identity: `recover` does.
+
+Each change is also an event of the machine, written with it. When you add one: take `by`, ask what it needs here, and never rely on the caller for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.core import envelope, recovery, scope
+from holdfast.core.envelope import Denied, Facts, Scope
+from holdfast.home.keys import Identity
+from holdfast.host import roster, store
+from holdfast.host.roster import Held, Job, Key, Operator, Revocation, Subject
+from holdfast.host.standing import MANAGES, RECOVER, Standing
+from holdfast.host.store import Store
+from holdfast.model import signing
+from holdfast.model.errors import NotAllowed, Refused, Unavailable, Usage
+from holdfast.model.ids import OPERATOR_KINDS, check_name
+from holdfast.model.limits import ENVELOPES_MAX, OPERATOR_KEYS_MAX, OPERATORS_MAX
+from holdfast.model.rights import ADMIN
+
+T = TypeVar("T")
+
+
+class Authority(Standing):
+    def __init__(self, store: Store, machine: Identity) -> None:
+        """Before the store's thread starts."""
+        super().__init__(roster.load(store, machine.public), machine.public)
+        self._private, self._store = machine.secret(), store
+        self._alone = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._owed: dict[Subject, Revocation] = {}       # bites, and is not durable yet
+
+    # ------------------------------------------------------------ letting in
+
+    async def first_identity(self, name: str, kind: str, key: bytes, now: float) -> Operator:
+        """On a machine where nobody was ever known: this one gets admin, from the machine itself."""
+        async def work() -> Operator:
+            if not self.needs_first:
+                raise Refused("the list of operators was lost with the database" if self._roster.lost else "there are operators here already",
+                              RECOVER if self._roster.lost else "ask one of them: `holdfast operator ls`")
+            return await self._enter("operator.first", name, kind, key, self.machine, now, os.urandom(envelope.NONCE_BYTES))
+
+        return await self._serial(work())
+
+    async def recover(self, statement: bytes, signature: bytes, now: float) -> Operator:
+        """Admin for whoever can sign with the machine's key (`core/recovery.py`)."""
+        async def work() -> Operator:
+            try:
+                wish = recovery.read(self.machine, statement, signature, now)
+            except envelope.Malformed as e:
+                raise NotAllowed(f"not recovered: {e}", RECOVER) from e
+            if self._known_nonce(wish.nonce):
+                raise NotAllowed("not recovered: this recovery was used already", RECOVER)
+            if wish.name not in self._roster.operators:
+                return await self._enter("operator.recovered", wish.name, wish.kind, wish.key, self.machine, now, wish.nonce)
+            operator, known = self._living(wish.name), self._roster.keys.get(wish.key)
+            if known is None:
+                self._new_key(wish.key)
+                known = Key(wish.key, wish.name, int(now), self.machine)
+            elif self.who(wish.key).name != wish.name:
+                raise Refused(f"this key belongs to {known.operator}", "recover with that name, or with a new key")
+            held = self._sign(wish.key, ADMIN, Scope(), wish.nonce, now, self.machine)
+            await self._write(roster.save(key=known, held=held), now, "operator.recovered", operator=wish.name, key=signing.show(wish.key))
+            self._know(operator, known)
+            self._hold(held)
+            return operator
+
+        return await self._serial(work())
+
+    async def add_operator(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> Operator:
+        """Known from now on, with no rights. Needs `manage` or `grant`."""
+        async def work() -> Operator:
+            self._may_one(by, MANAGES, now)
+            return await self._enter("operator.added", name, kind, key, by, now)
+
+        return await self._serial(work())
+
+    async def add_key(self, name: str, key: bytes, by: bytes, now: float) -> None:
+        """Another device of an operator: added by themselves, or by somebody with `manage`. It has no rights until it is given some."""
+        async def work() -> None:
+            if self.who(by).name != name:
+                self.may(by, "manage", None, now)
+            self._living(name)
+            self._new_key(key)
+            if sum(one.operator == name for one in self._roster.keys.values()) >= OPERATOR_KEYS_MAX:
+                raise Refused(f"{name} has {OPERATOR_KEYS_MAX} keys already", "revoke those that are not used")
+            added = Key(key, name, int(now), by)
+            await self._write(roster.save(key=added), now, "operator.key_added", operator=name, key=signing.show(key), by=self.name_of(by))
+            self._roster.keys[key] = added
+            self._changed()
+
+        await self._serial(work())
+
+    async def admit(self, name: str, kind: str, text: str, by: bytes, now: float) -> Operator:
+        """A newcomer with an envelope: known from now on, for whoever may hand on rights may let in who gets them. Its holder says so, or its issuer."""
+        async def work() -> Operator:
+            held = self._presented(text, now)
+            if by not in (held.holder, held.actor):
+                raise NotAllowed("not accepted: the envelope is for another key", "its holder or whoever issued it can bring it")
+            operator, key = self._new(name, kind, held.holder, held.actor, now)
+            await self._write(roster.save(operator, key, held), now, "operator.admitted", operator=name, kind=kind, key=signing.show(key.key),
+                              by=self.name_of(held.actor), link=held.id.hex())
+            self._know(operator, key)
+            self._hold(held)
+            return operator
+
+        return await self._serial(work())
+
+    # ------------------------------------------------------------ giving
+
+    async def issue(self, holder: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float) -> Held:
+        """Rights from the machine itself, on the word of somebody with `manage` and `grant` who has them: they outlive the giver."""
+        async def work() -> Held:
+            self.who(holder)
+            for right in MANAGES:
+                self.may(by, right, None, now)
+            asked, why = frozenset(rights), "you lack it"
+            for verdict, mine in self._verdicts(by, "grant", Facts(self.machine), now):
+                if isinstance(verdict, Denied):
+                    continue
+                within = scope.inherit(mine.chain.last.scope, wanted)
+                more, wider = asked - mine.chain.last.rights, scope.widening(mine.chain.last.scope, within)
+                if not more and not wider:
+                    held = self._sign(holder, asked, within, os.urandom(envelope.NONCE_BYTES), now, by)
+                    await self._give(held, now)
+                    return held
+                why = f"you lack `{min(more)}`" if more else f"it {wider}"
+            raise NotAllowed(f"not granted: {why}", "grant only what you have; for more, ask who gave it to you")
+
+        return await self._serial(work())
+
+    async def give(self, text: str, now: float) -> Held:
+        """An envelope that was handed on by its issuer's own key, to somebody known here. It proves itself: anybody may bring it."""
+        async def work() -> Held:
+            held = self._presented(text, now)
+            self.who(held.holder)
+            await self._give(held, now)
+            return held
+
+        return await self._serial(work())
+
+    def _presented(self, text: str, now: float) -> Held:
+        try:
+            chain = envelope.verify(envelope.decode(text), [self.machine])
+        except envelope.Malformed as e:
+            raise NotAllowed(f"not accepted: {e}", "ask whoever gave it for a new one") from e
+        if chain.links[0].id not in {held.chain.links[0].id for held in self.all_held()}:
+            raise NotAllowed("not accepted: this machine does not remember where the envelope begins", "ask an operator for a new one")
+        held = Held(chain, text, int(now), chain.last.issuer)
+        if (state := self.state_of(held, now)) in ("revoked", "expired"):
+            raise NotAllowed(f"not accepted: the envelope has {'ended' if state == 'expired' else 'been revoked'}", "ask an operator for a new one")
+        return held
+
+    def _sign(self, holder: bytes, rights: Iterable[str], within: Scope, nonce: bytes, now: float, actor: bytes) -> Held:
+        chain = envelope.delegate(self._private, (), holder, rights, within, nonce)
+        return Held(envelope.verify(chain, [self.machine]), envelope.encode(chain), int(now), actor)
+
+    async def _give(self, held: Held, now: float) -> None:
+        mine = self._held.get(held.holder, [])
+        gone = [] if len(mine) < ENVELOPES_MAX else [one for one in mine if self.state_of(one, now) in ("expired", "revoked")]
+        if len(mine) - len(gone) >= ENVELOPES_MAX:
+            raise Refused(f"{self.name_of(held.holder)} holds {ENVELOPES_MAX} envelopes already", "revoke those that are not needed")
+        await self._write(roster.save(held=held, drop=gone), now, "envelope.given", operator=self.name_of(held.holder), by=self.name_of(held.actor),
+                          link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=held.chain.last.scope.show())
+        if gone:
+            self._held[held.holder] = [one for one in mine if one not in gone]
+        self._hold(held)
+
+    # ------------------------------------------------------------ revoking
+
+    async def revoke_operator(self, name: str, by: bytes, now: float, force: bool = False, with_grants: bool = False) -> None:
+        """All keys of it, and what was handed on with them. `with_grants`: also what the machine issued on its word."""
+        operator = self._operator(name)
+        keys = [key for key, one in self._roster.keys.items() if one.operator == name]
+        if self.who(by).name != name and self.name_of(operator.actor) != self.who(by).name:
+            self.may(by, "manage", None, now)
+        subjects: list[Subject] = [("operator", name.encode()), *(("key", key) for key in keys)]
+        await self._revoke(name, [*subjects, *(self._given_by(keys) if with_grants else [])], by, now, force)
+
+    async def revoke_key(self, key: bytes, by: bytes, now: float, force: bool = False, with_grants: bool = False) -> None:
+        """One device, also one that was never seen here, and what was handed on with it."""
+        if key == self.machine:
+            raise Usage("the machine's own key cannot be revoked", "to begin anew: stop the host, remove keys/machine, then `holdfast operator recover`")
+        known = self._roster.keys.get(key)
+        if known is None or self.who(by).name not in (known.operator, self.name_of(known.actor)):
+            self.may(by, "manage", None, now)
+        await self._revoke(f"the key {signing.show(key)}", [("key", key), *(self._given_by([key]) if with_grants else [])], by, now, force)
+
+    async def revoke_link(self, link: bytes, by: bytes, now: float, force: bool = False) -> None:
+        """One link and every envelope through it: by its issuer, anybody before it, its holder, or somebody with `manage`."""
+        me = self.who(by).name
+        concerned = {self.name_of(key) for held in self.all_held() for at, one in enumerate(held.chain.links) if one.id == link
+                     for key in (*held.chain.keys[:at + 2], *((held.actor,) if at == len(held.chain.links) - 1 else ()))}
+        if me not in concerned:
+            self.may(by, "manage", None, now)
+        await self._revoke(f"the envelope {link.hex()[:16]}", [("link", link)], by, now, force)
+
+    def _given_by(self, keys: Sequence[bytes]) -> list[Subject]:
+        return [("link", held.id) for held in self.all_held() if held.actor in keys and held.chain.links[0].issuer == self.machine
+                and len(held.chain.links) == 1]
+
+    async def _revoke(self, what: str, subjects: Iterable[Subject], by: bytes, now: float, force: bool) -> None:
+        new = [subject for subject in subjects if subject not in self._roster.revoked]
+        if not force and self._orphans(new, now):
+            raise Refused(f"{what} is the last who can let others in", f"grant admin to somebody else first, or use --force; afterwards {RECOVER}")
+        revocation = Revocation(int(now), by)
+        self._owed.update(dict.fromkeys(new, revocation))
+        self._bury(new, revocation)
+        if self._owed:
+            try:
+                await self._settle(now, what, self.name_of(by))
+            except Unavailable as e:
+                self._keep(self._settle_later(now, what, self.name_of(by)))
+                raise Unavailable(f"{what} is revoked and bites from now on, but it could not be written down: {e.message}",
+                                  "free disk space or make the directory writable: it is tried again until it is written; until then a restart of the host "
+                                  "forgets it") from e
+
+    async def _settle(self, now: float, what: str, by: str) -> None:
+        owed = dict(self._owed)
+        jobs = [roster.revoke([subject], revocation) for subject, revocation in owed.items()]
+        await self._write(_all(jobs), now, "revoked", what=what, by=by, subjects=[[kind, subject.hex()] for kind, subject in owed])
+        for subject in owed:
+            self._owed.pop(subject, None)
+
+    async def _settle_later(self, now: float, what: str, by: str) -> None:
+        while self._owed:
+            await asyncio.sleep(store.RETRY_S)
+            try:
+                await self._settle(now, what, by)
+            except Unavailable:
+                continue
+
+    @property
+    def owed(self) -> int:
+        """Revocations that bite but are not durable yet."""
+        return len(self._owed)
+
+    # ------------------------------------------------------------ changing
+
+    async def _enter(self, event: str, name: str, kind: str, key: bytes, by: bytes, now: float, nonce: bytes | None = None) -> Operator:
+        operator, added = self._new(name, kind, key, by, now)
+        held = self._sign(key, ADMIN, Scope(), nonce, now, self.machine) if nonce is not None else None
+        await self._write(roster.save(operator, added, held), now, event, operator=name, kind=kind, key=signing.show(key), by=self.name_of(by))
+        self._know(operator, added)
+        if held is not None:
+            self._hold(held)
+        return operator
+
+    def _new(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> tuple[Operator, Key]:
+        check_name(name)
+        if kind not in OPERATOR_KINDS:
+            raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
+        if name == "machine" or name in self._roster.operators:
+            raise Refused(f"the name {name} is taken" + (" by somebody who was revoked" if ("operator", name.encode()) in self._roster.revoked else ""),
+                          "choose another one: names are never used again, because the record names people by them")
+        if len(self._roster.operators) >= OPERATORS_MAX:
+            raise Refused(f"{OPERATORS_MAX} operators are known here, and there is no room for more", "use another machine's home")
+        self._new_key(key)
+        return Operator(name, kind, int(now), by), Key(key, name, int(now), by)
+
+    def _new_key(self, key: bytes) -> None:
+        if len(key) != signing.KEY_BYTES or key == self.machine:
+            raise Usage("that is no operator's key", "keys look like ed25519:...")
+        if key in self._roster.keys:
+            raise Refused(f"this key belongs to {self._roster.keys[key].operator} already", "every operator has keys of its own")
+        if key in self._dead_keys:
+            raise Refused("this key was revoked", "make a new one")
+
+    def _may_one(self, by: bytes, rights: Sequence[str], now: float) -> None:
+        for right in rights[:-1]:
+            try:
+                return self.may(by, right, None, now)
+            except NotAllowed:
+                continue
+        self.may(by, rights[-1], None, now)
+
+    def _known_nonce(self, nonce: bytes) -> bool:
+        return any(held.chain.links[0].nonce == nonce for held in self.all_held())
+
+    async def _write(self, job: Job, now: float, event: str, **facts: Any) -> None:
+        await self._store.write(_all([job, store.event(now, "", event, facts)]))
+
+    async def _serial(self, work: Coroutine[Any, Any, T]) -> T:
+        """One change after the other, each to its end even if nobody waits for it any more: what is durable must be in memory too."""
+        async def go() -> T:
+            async with self._alone:
+                return await work
+
+        return await asyncio.shield(self._keep(go()))
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _all(jobs: Iterable[Job]) -> Job:
+    def job(db: apsw.Connection) -> None:
+        for one in jobs:
+            one(db)
+
+    return job

@@ -1,0 +1,235 @@
+"""What each operator may do at this moment: the picture in memory, and the questions asked of it.
+
+`may` is on the path of every key that is typed. A yes that depends on nothing but time is kept per (key, right, session) with the time from which and
+until which it holds, so it is right whatever the clock does; any change forgets all of them. What has a rate or depends on the command is judged afresh,
+and so is every no.
+
+Knows no disk: `authority.py` changes the picture, after the change is durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from holdfast.core import envelope, rate, scope
+from holdfast.core.envelope import Allowed, Command, Denied, Facts, Revoked
+from holdfast.host.roster import Held, Key, Operator, Revocation, Roster, Subject
+from holdfast.model import signing
+from holdfast.model.errors import NotAllowed, NotFound, Refused
+from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAMED
+
+FOREVER = float("inf")
+RECOVER = "whoever controls the machine's account can run `holdfast operator recover`"
+MANAGES = ("manage", "grant")        # who has both can let others in
+_NEAREST = ("command", "expired", "early", "session", "machine", "revoked", "right", "holder")     # of several reasons, the one that says most
+
+
+class Standing:
+    def __init__(self, roster: Roster, machine: bytes) -> None:
+        self.machine, self._roster = machine, roster
+        self._held: dict[bytes, list[Held]] = {}
+        for held in roster.held:
+            self._held.setdefault(held.holder, []).append(held)
+        self._links = {subject for kind, subject in roster.revoked if kind == "link"}
+        self._dead_keys = {subject for kind, subject in roster.revoked if kind == "key"}
+        self._revoked = Revoked(self._links, self._dead_keys)
+        self._buckets: dict[bytes, rate.Bucket] = {}
+        self._yes: dict[tuple[bytes, str, str | None], tuple[float, float]] = {}
+        self._grantors: dict[tuple[str, str | None], tuple[float, list[str]]] = {}
+        self.on_change: list[Callable[[], None]] = []    # called after every change: what was cached or shown is to be asked again
+        self.version = 0
+
+    # ------------------------------------------------------------ asking
+
+    def may(self, key: bytes, right: str, session: str | None, now: float, command: Command | None = None, spend: bool = True) -> None:
+        """Returns if this key has the right there and then, or raises NotAllowed. `spend` counts it against rates: once for each act."""
+        yes = self._yes.get((key, right, session))
+        if yes is not None and yes[0] <= now < yes[1]:
+            return
+        self._decide(key, right, session, now, command, spend)
+
+    def who(self, key: bytes) -> Operator:
+        """Whose key this is. NotAllowed for a stranger and for whoever was revoked."""
+        known = self._roster.keys.get(key)
+        if known is None:
+            raise NotAllowed("this key belongs to nobody who is known here", RECOVER if self._roster.lost else "an operator with `manage` adds it: `holdfast operator add`",
+                             key=signing.show(key))
+        if key in self._dead_keys or ("operator", known.operator.encode()) in self._roster.revoked:
+            raise NotAllowed(f"{known.operator} was revoked" if ("operator", known.operator.encode()) in self._roster.revoked
+                             else f"this key of {known.operator} was revoked", "ask an operator with `manage`; what was revoked does not come back",
+                             operator=known.operator)
+        return self._roster.operators[known.operator]
+
+    def name_of(self, key: bytes) -> str:
+        """For people: also of who was revoked or is unknown."""
+        known = self._roster.keys.get(key)
+        return known.operator if known else "machine" if key == self.machine else signing.show(key)
+
+    def rights_of(self, key: bytes, session: str | None, now: float) -> frozenset[str]:
+        """Everything this key may do there now; what is limited to certain commands or a rate included."""
+        found: set[str] = set()
+        if key in self._roster.keys:
+            for held in self._held.get(key, ()):
+                found |= {right for right in held.chain.last.rights if self._could(held, right, session, now)}
+        return frozenset(found)
+
+    def until(self, key: bytes, right: str, session: str | None, now: float) -> float:
+        """Until when it may, as things are: a moment at which to ask again, `now` if it may not."""
+        ends = [held.chain.last.scope.expires for held in self._held.get(key, ()) if self._could(held, right, session, now)]
+        return FOREVER if None in ends else float(max((end for end in ends if end is not None), default=now))
+
+    @property
+    def needs_first(self) -> bool:
+        """Nobody was ever known here: whoever comes first gets admin."""
+        return not self._roster.operators and not self._roster.lost
+
+    def grantors(self, right: str, session: str | None, now: float) -> list[str]:
+        """Who could grant that right there."""
+        kept = self._grantors.get((right, session))
+        if kept is not None and kept[0] <= now < kept[0] + GRANTORS_KEPT_S:
+            return kept[1]
+        found = {self._roster.keys[key].operator for key, mine in self._held.items() if key in self._roster.keys for held in mine
+                 if self._could(held, "grant", session, now) and self._could(held, right, session, now)}
+        if len(self._grantors) >= DECISIONS_KEPT:
+            self._grantors.clear()
+        self._grantors[right, session] = (now, sorted(found))
+        return sorted(found)
+
+    def _could(self, held: Held, right: str, session: str | None, now: float) -> bool:
+        """Whether the envelope allows it there now, if the command is one it allows and the rate is not used up."""
+        commands = held.chain.last.scope.commands
+        facts = Facts(self.machine, session, None if commands is None else (commands,))
+        return isinstance(envelope.judge(held.chain, held.holder, right, facts, now, self._revoked), Allowed)
+
+    def _verdicts(self, key: bytes, right: str, facts: Facts, now: float) -> list[tuple[Allowed | Denied, Held]]:
+        return [(envelope.judge(held.chain, key, right, facts, now, self._revoked), held) for held in self._held.get(key, ())]
+
+    def _decide(self, key: bytes, right: str, session: str | None, now: float, command: Command | None, spend: bool) -> None:
+        operator = self.who(key)
+        verdicts = self._verdicts(key, right, Facts(self.machine, session, command), now)
+        wait: float | None = None
+        for verdict, held in verdicts:
+            if isinstance(verdict, Allowed) and not verdict.rates:
+                if held.chain.last.scope.commands is None or right not in scope.STARTS_PROGRAMS:
+                    if len(self._yes) >= DECISIONS_KEPT:
+                        self._yes.clear()
+                    self._yes[key, right, session] = (verdict.since, FOREVER if verdict.until is None else verdict.until)
+                return
+        for verdict, _ in verdicts:
+            if isinstance(verdict, Allowed):
+                left = rate.take([self._bucket(*one, now) for one in verdict.rates], now) if spend else 0.0
+                if left <= 0.0:
+                    return
+                wait = left if wait is None else min(wait, left)
+        where = f" in session {session}" if session else ""
+        facts: dict[str, Any] = {"operator": operator.name, "right": right, **({"session": session} if session else {})}
+        if wait is not None:
+            raise NotAllowed(f"{operator.name} used the right `{right}`{where} as often as it may for now", f"again in {wait:.1f} s",
+                             **facts, retry_in_s=round(wait, 3))
+        near = min((verdict for verdict, _ in verdicts if isinstance(verdict, Denied)), key=lambda denied: _NEAREST.index(denied.code), default=None)
+        why = near.reason if near else "no envelope was given"
+        names = self.grantors(right, session, now)
+        raise NotAllowed(f"{operator.name} lacks the right `{right}`{where}: {why}", _ask(names) if names else f"nobody here can grant it; {RECOVER}",
+                         **facts, grantors=names[:GRANTORS_NAMED])
+
+    def _bucket(self, link: bytes, count: int, seconds: int, now: float) -> rate.Bucket:
+        found = self._buckets.get(link)
+        if found is None:
+            found = self._buckets[link] = rate.Bucket(count, seconds, now)
+        return found
+
+    # ------------------------------------------------------------ the last who can let others in
+
+    def _orphans(self, subjects: Iterable[Subject], now: float) -> bool:
+        """Whether revoking these takes the last who can let others in. Who can for good counts before who can for a time."""
+        after = Revoked(self._links | {s for kind, s in subjects if kind == "link"}, self._dead_keys | {s for kind, s in subjects if kind == "key"})
+        for lasting in (True, False):
+            if self._managers(self._revoked, now, lasting):
+                return not self._managers(after, now, lasting)
+        return False
+
+    def _managers(self, revoked: Revoked, now: float, lasting: bool) -> set[str]:
+        facts = Facts(self.machine)
+        return {self._roster.keys[held.holder].operator for held in self.all_held() if held.holder in self._roster.keys
+                and not (lasting and held.chain.last.scope.expires is not None)
+                and all(isinstance(envelope.judge(held.chain, held.holder, right, facts, now, revoked), Allowed) for right in MANAGES)}
+
+    # ------------------------------------------------------------ listing
+
+    def all_held(self) -> list[Held]:
+        return [held for mine in self._held.values() for held in mine]
+
+    def envelopes(self, key: bytes) -> list[Held]:
+        """What this key holds, for its holder to hand on."""
+        return list(self._held.get(key, ()))
+
+    def state_of(self, held: Held, now: float) -> str:
+        verdict = envelope.judge(held.chain, held.holder, "", Facts(self.machine), now, self._revoked)
+        if isinstance(verdict, Denied) and verdict.code == "revoked":
+            return "revoked"
+        within = held.chain.last.scope
+        return "expired" if within.expires is not None and now >= within.expires else "early" if now < (within.not_before or 0) else "valid"
+
+    def describe(self, name: str, now: float) -> dict[str, Any]:
+        """An operator with its keys and envelopes, as `operator show` prints it."""
+        operator = self._operator(name)
+        keys = [one for one in self._roster.keys.values() if one.operator == name]
+        return {"name": name, "kind": operator.kind, "added": operator.added, "added_by": self.name_of(operator.actor),
+                **self._when("operator", name.encode()),
+                "keys": [{"key": signing.show(one.key), "added": one.added, "added_by": self.name_of(one.actor), **self._when("key", one.key)} for one in keys],
+                "envelopes": [{"id": held.id.hex(), "holder": signing.show(held.holder), "rights": sorted(held.chain.last.rights),
+                               "scope": held.chain.last.scope.show(), "given": held.given, "given_by": self.name_of(held.actor),
+                               "through": [self.name_of(key) for key in held.chain.keys[:-1]], "state": self.state_of(held, now)}
+                              for one in keys for held in self._held.get(one.key, ())]}
+
+    def operators(self, now: float) -> list[dict[str, Any]]:
+        return [self.describe(name, now) for name in self._roster.operators]
+
+    def _when(self, kind: str, subject: bytes) -> dict[str, Any]:
+        found = self._roster.revoked.get((kind, subject))
+        return {"revoked": found.at if found else None, "revoked_by": self.name_of(found.actor) if found else None}
+
+    def _operator(self, name: str) -> Operator:
+        found = self._roster.operators.get(name)
+        if found is None:
+            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them")
+        return found
+
+    def _living(self, name: str) -> Operator:
+        found = self._operator(name)
+        if ("operator", name.encode()) in self._roster.revoked:
+            raise Refused(f"{name} was revoked", "add a new operator")
+        return found
+
+    # ------------------------------------------------------------ changing the picture
+
+    def _know(self, operator: Operator, key: Key) -> None:
+        self._roster.operators[operator.name] = operator
+        self._roster.keys[key.key] = key
+        self._changed()
+
+    def _hold(self, held: Held) -> None:
+        mine = [one for one in self._held.get(held.holder, ()) if one.id != held.id]
+        self._held[held.holder] = [*mine, held]
+        self._changed()
+
+    def _bury(self, subjects: Iterable[Subject], revocation: Revocation) -> None:
+        for kind, subject in subjects:
+            self._roster.revoked[kind, subject] = revocation
+            if kind == "link":
+                self._links.add(subject)
+            elif kind == "key":
+                self._dead_keys.add(subject)
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        self._yes.clear()
+        self._grantors.clear()
+        for told in self.on_change:
+            told()
+
+
+def _ask(names: Sequence[str]) -> str:
+    return f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `holdfast grant`"
