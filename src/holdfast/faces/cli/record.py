@@ -1,0 +1,293 @@
+"""log: the record of a session, for people and programs; exported and verified.
+
+For people one line is one act: its intent, what it was, and what became of it. What the record keeps besides (the signature over
+keys already shown, the outcome as an entry of its own) is in `--json`. Contents are shown escaped: a log must not act on the terminal
+that shows it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import IO, TYPE_CHECKING, Any
+
+from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.main import shown
+from holdfast.faces.cli.output import color, put_json
+from holdfast.model.errors import NotFound, Unavailable, Usage
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+    from collections.abc import Callable, Iterable, Iterator
+
+    from holdfast.core.examine import Fact, Finding
+
+CONTENT_CHARS = 160            # of a command in a line for people
+LIMIT_DEFAULT = 100
+SPREAD_BYTES = 2 << 20         # a larger export is verified by several processes
+AHEAD = 4                      # pieces under way for each of them
+_COLORS = {"dim": "\x1b[2m", "who": "\x1b[1m", "bad": "\x1b[31m", "wait": "\x1b[33m", "good": "\x1b[32m"}
+
+
+def log_parser(p: ArgumentParser) -> None:
+    p.add_argument("words", nargs="+", metavar="SESSION | export SESSION [FILE] | verify FILE|SESSION",
+                   help="whose record; export it (to FILE, or stdout); verify an export or what a session has recorded")
+    p.add_argument("--follow", "-f", action="store_true", help="go on with what is recorded from now on")
+    p.add_argument("--limit", type=int, default=LIMIT_DEFAULT, metavar="N", help=f"the newest N entries (default {LIMIT_DEFAULT})")
+    p.add_argument("--kept", metavar="FILE", help="verify: heads and acks that were kept elsewhere")
+    p.add_argument("--machine", metavar="KEY", help="verify: the machine's key as you know it")
+    p.add_argument("--json", action="store_true", help="one object per entry; verify: one object")
+    p.description = ("the record of a session: who did what, on whose state, with which verdict. An export can be verified anywhere, without a host: "
+                     "exit code 0 if nothing is broken, 1 if something is.")
+
+
+def log(args: Namespace) -> int:
+    words = args.words
+    if words[0] == "export" and 2 <= len(words) <= 3:
+        return _export(args, words[1], words[2] if len(words) == 3 else None)
+    if words[0] == "verify" and len(words) == 2:
+        return _verify(args, words[1])
+    if len(words) != 1:
+        raise Usage("log takes one session", "holdfast log SESSION, log export SESSION [FILE], log verify FILE|SESSION")
+    return _show(args, words[0])
+
+
+# ---------------------------------------------------------------- showing
+
+def _show(args: Namespace, session: str) -> int:
+    connection = link(args)
+    entries = newest(lambda after, limit: connection.request("log", session=session, limit=limit, after=after)["entries"], max(1, args.limit))
+    if args.json:
+        for entry in entries:
+            put_json(entry)
+    else:
+        for line in lines(entries, color()):
+            print(line)
+        if not entries and not args.follow:
+            print("nothing is recorded")
+    sys.stdout.flush()
+    if args.follow:
+        def on_event(event: dict[str, Any]) -> None:
+            if event.get("event") != "recorded":
+                return
+            entry = event["body"]["entry"]
+            if args.json:
+                put_json(entry)
+            else:
+                for line in lines([entry], color(), alone=True):
+                    print(line)
+            sys.stdout.flush()
+
+        connection.request("log", wait_s=None, on_event=on_event, session=session, follow=True, after=entries[-1]["seq"] if entries else 0)
+    return 0
+
+
+def newest(ask: Callable[[int | None, int], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
+    """The newest `count` entries. A host answers with a page at most: what is missing is asked for, oldest first."""
+    found = ask(None, count)
+    if not found or len(found) >= count:
+        return found
+    after, before = max(0, found[0]["seq"] - 1 - (count - len(found))), []
+    while after < found[0]["seq"] - 1 and (page := ask(after, found[0]["seq"] - 1 - after)):
+        page = [entry for entry in page if entry["seq"] < found[0]["seq"]]
+        before += page
+        if not page:
+            break
+        after = page[-1]["seq"]
+    return before + found
+
+
+def lines(entries: list[dict[str, Any]], colored: bool, alone: bool = False) -> list[str]:
+    """One line per act, oldest first. `alone`: as it comes, so that an outcome is a line of its own."""
+    outcomes = {} if alone else {e["intent"]: e for e in entries if e["phase"] == "outcome"}
+    known = {e["seq"] for e in entries if e["phase"] == "intent"}
+    covers = [e for e in entries if e["kind"] == "cover"]
+    made: list[str] = []
+    keys: dict[str, Any] | None = None              # ranges that follow each other are one line
+    for e in entries:
+        if e["kind"] == "cover" or (e["phase"] == "outcome" and e["intent"] in known):
+            continue
+        if e["kind"] == "keys" and e["phase"] == "fact":
+            if keys is not None and keys["client"] == e["client"] and keys["number"] + 1 == e["first"]:
+                keys = {**keys, "number": e["number"]}
+                made[-1] = _line(keys, None, colored, covers)
+                continue
+            keys = e
+        else:
+            keys = None
+        made.append(_line(e, outcomes.get(e["seq"]), colored, covers))
+    return made
+
+
+def _line(e: dict[str, Any], outcome: dict[str, Any] | None, colored: bool, covers: list[dict[str, Any]]) -> str:
+    def paint(name: str, text: str) -> str:
+        return f"{_COLORS[name]}{text}\x1b[0m" if colored and text else text
+
+    stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"] // 1_000_000_000))
+    place = paint("dim", f"{stamp} {e['seq']:>5}")
+    who = f"{place} {paint('who', shown(e['actor']))} ({shown(e['modality'])})"
+    if e["phase"] == "outcome":
+        return f"{who} {shown(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
+    what = f"{shown(e['kind'])}: {text}" if (text := _what(e)) else shown(e["kind"])
+    became = []
+    if e["verdict"] in ("refuse", "hold"):
+        became.append(paint("bad" if e["verdict"] == "refuse" else "wait", {"refuse": "refused", "hold": "held"}[e["verdict"]] + _because(e)))
+    elif e["verdict"]:
+        became.append("allowed")
+    if outcome is not None:
+        became.append(_result(outcome, paint))
+    elif e["phase"] == "intent":
+        became.append(paint("wait", "no outcome yet"))
+    known = "; ".join(filter(None, (_originators(e), *_attested(e, covers))))
+    return who + " " + what + (f" -> {', '.join(became)}" if became else "") + (" " + paint("dim", f"[{known}]") if known else "")
+
+
+def _originators(e: dict[str, Any]) -> str:
+    foreign = [o for o in e["originators"] if o != e["actor"]]
+    return "originators unknown" if foreign == ["unknown"] else f"on what {shown(', '.join(foreign))} left" if foreign else ""
+
+
+def _what(e: dict[str, Any]) -> str:
+    if e["kind"] == "keys":
+        count = e["number"] - e["first"] + 1
+        return f"({count} {'key' if count == 1 else 'keys'}, not stored)"
+    if e["content"] is not None:
+        text = shown(e["content"])
+        return text if len(text) <= CONTENT_CHARS and not e["cut"] else text[:CONTENT_CHARS] + "..."
+    if e["kept"]:
+        return "(taken away)"
+    if e["attestation"] == "host" and e["facts"]:
+        return shown(" ".join(f"{k}={v}" for k, v in e["facts"].items()))[:CONTENT_CHARS]
+    return "(not stored)" if e["commit"] else ""
+
+
+def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
+    code = e["facts"].get("exit_code")
+    text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + _because(e)
+    return paint("good" if e["outcome"] == "applied" and not code else "bad" if e["outcome"] in ("void", "failed") else "wait", text)
+
+
+def _because(e: dict[str, Any]) -> str:
+    return f": {shown(e['reason'])}" if e["reason"] else ""
+
+
+def _attested(e: dict[str, Any], covers: list[dict[str, Any]]) -> Iterator[str]:
+    """How it is known who did it; nothing for the ordinary case, the actor's own signature."""
+    if e["attestation"].startswith("bridge:"):
+        yield f"signed by the bridge {shown(e['attestation'][7:])}"
+    elif e["attestation"] == "channel" and not any(
+            c["client"] == e["client"] and c["first"] <= e["number"] and e["first"] <= c["number"] for c in covers):
+        yield "not signed yet"
+    elif e["attestation"] == "host" and e["actor"] != "host":
+        yield "by the host's word"
+    if e["late"]:
+        yield "written later"
+
+
+# ---------------------------------------------------------------- export
+
+def _export(args: Namespace, session: str, path: str | None) -> int:
+    if path is None:
+        _pull(args, session, sys.stdout.buffer)
+        sys.stdout.buffer.flush()
+        return 0
+    if os.path.lexists(path):
+        raise Usage(f"{path} exists", "remove it, or choose another name")
+    unfinished = f"{path}.{os.getpid()}.unfinished"
+    try:
+        with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+            result = _pull(args, session, file)
+        os.rename(unfinished, path)
+    except BaseException:
+        if os.path.exists(unfinished):
+            os.unlink(unfinished)
+        raise
+    if args.json:
+        put_json({**result, "file": path})
+    else:
+        print(f"{result['entries']} entries of {result['name']} in {path}; `holdfast log verify {path}` verifies them")
+    return 0
+
+
+def _pull(args: Namespace, session: str, out: IO[bytes]) -> dict[str, Any]:
+    def on_data(begin: int, end: int, data: bytes) -> None:
+        out.write(data)
+
+    result = link(args).request("log.export", on_data=on_data, session=session)
+    return result
+
+
+# ---------------------------------------------------------------- verify
+
+def _verify(args: Namespace, what: str) -> int:
+    from tempfile import TemporaryFile
+
+    if os.path.isfile(what):
+        try:
+            with open(what, "rb") as file:
+                return _judge(args, file)
+        except OSError as e:
+            raise Unavailable(f"cannot read {what}: {e.strerror}", "check its permissions") from e
+    if os.sep in what:
+        raise NotFound(f"there is no file {what}", "give an export, or a session")
+    with TemporaryFile() as file:
+        _pull(args, what, file)
+        file.seek(0)
+        return _judge(args, file)
+
+
+def _judge(args: Namespace, file: IO[bytes]) -> int:
+    from holdfast.core import audit
+    from holdfast.core.examine import read_signed
+
+    kept: list[bytes] = []
+    if args.kept:
+        try:
+            with open(args.kept, "rb") as other:
+                kept = list(other)
+        except OSError as e:
+            raise Usage(f"cannot read {args.kept}: {e.strerror}") from e
+    large = os.fstat(file.fileno()).st_size > SPREAD_BYTES
+    findings = audit.verify(file, kept, args.machine, spread=spread if large else audit.one_by_one)
+    bad = audit.broken(findings)
+    file.seek(0)
+    try:
+        header: dict[str, Any] = read_signed(file.readline(), None)[1]
+    except ValueError:
+        header = {}
+    if args.json:
+        put_json({"ok": not bad, "session": header.get("session"), "machine": header.get("machine"), "first": header.get("first"),
+                  "last": header.get("last"), "findings": [f._asdict() for f in findings]})
+        return 1 if bad else 0
+    for line in findings_shown(findings, color()):
+        print(line)
+    if bad:
+        print("BROKEN: this is not what was recorded")
+        return 1
+    print(f"nothing is broken: entries {header['first']} to {header['last']} of session {header['session']}, machine {header['machine']}"
+          + ("" if args.machine else "\n  (compare that key with the machine's own, or give it with --machine)"))
+    return 0
+
+
+def findings_shown(findings: list[Finding], colored: bool) -> Iterator[str]:
+    for f in findings:
+        level = f"{_COLORS['bad' if f.level == 'broken' else 'wait']}{f.level}\x1b[0m" if colored else f.level
+        yield f"{level} {f.code}{'' if f.seq is None else f' at {f.seq}'}: {shown(f.text)}"
+
+
+def spread(work: Callable[[list[bytes], str], list[Fact | Finding]], chunks: Iterable[list[bytes]], machine: str) -> Iterator[list[Fact | Finding]]:
+    """The same, by as many processes as there are processors, in order, with a bounded number of pieces under way."""
+    from collections import deque
+    from concurrent.futures import Future, ProcessPoolExecutor
+    from multiprocessing import get_context
+
+    count = len(os.sched_getaffinity(0))
+    with ProcessPoolExecutor(count, mp_context=get_context("fork")) as pool:
+        under_way: deque[Future[list[Fact | Finding]]] = deque()
+        for chunk in chunks:
+            under_way.append(pool.submit(work, chunk, machine))
+            if len(under_way) >= AHEAD * count:
+                yield under_way.popleft().result()
+        while under_way:
+            yield under_way.popleft().result()

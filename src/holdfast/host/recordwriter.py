@@ -1,0 +1,250 @@
+"""From drafts to durable entries: the queue in front of the store's writer thread.
+
+Whatever is to be recorded gets its place here, in the order in which it was asked, and is written in groups: while one group is being
+made durable the next one gathers. What is awaited starts a group at once; what is posted joins the next one within POST_DELAY_S.
+Nothing wakes up while nothing is recorded.
+
+When the disk takes nothing, who waits to act is told so, at once and each; what is owed stays first in the queue and is tried again.
+What is owed and finds no room is counted, and the count is recorded as a `gap` as soon as there is room: the record may have a
+hole, but says so.
+
+After each group, but at most once in HEAD_EVERY_S and once more when it gets quiet, the end of each chain is signed. The newest head of a
+session is kept; others keep those they were given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import apsw
+
+from holdfast.core import record
+from holdfast.core.record import Draft, Terminal, Written
+from holdfast.host import recordtable as table
+from holdfast.host.store import Store
+from holdfast.model.errors import Unavailable, Usage
+from holdfast.model.probe import probe
+
+GROUP_ENTRIES: Final = 512             # written together
+QUEUE_ENTRIES: Final = 4096            # waiting; beyond it intents fail and keys are counted, not recorded
+QUEUE_BYTES: Final = 16 << 20          # of content waiting
+POST_DELAY_S: Final = 0.05             # how long what is posted may gather
+HEAD_EVERY_S: Final = 1.0
+RETRY_S: Final = 1.0                   # until what is owed is tried again
+LATE_NS: Final = 1_000_000_000         # an entry written this long after it happened says so
+RECENT_ENTRIES: Final = 256            # of a session: what an actor may say it has seen last
+AT_ONCE: Final = ("seize", "halt")     # posted, but shown as soon as the disk takes it
+
+
+@dataclass(slots=True, eq=False)
+class Item:
+    draft: Draft
+    asked: int
+    owed: bool
+    future: asyncio.Future[Written] | None = None
+    last: int | None = None            # of keys: where the range ends so far
+
+
+class RecordWriter:
+    def __init__(self, store: Store, private: bytes, clock: Callable[[], int], on_written: Callable[[str], None]) -> None:
+        self.failing = False                         # the disk took nothing the last time
+        self.newest: dict[str, Item] = {}            # session -> its last item, while it waits: keys are added to it
+        self.tips: dict[str, Written] = {}
+        self.recent: dict[str, deque[str]] = {}      # hashes of the newest entries, of sessions where somebody asked
+        self._store = store
+        self._private = private
+        self._clock = clock
+        self._on_written = on_written
+        self._queue: deque[Item] = deque()
+        self._bytes = 0
+        self._lost: dict[str, tuple[int, int]] = {}  # session -> how many entries found no room, in which epoch
+        self._head_at: dict[str, float] = {}
+        self._unsigned: set[str] = set()
+        self._writing: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------ in
+
+    def admit(self, draft: Draft, terminal: Terminal, owed: bool, wanted: bool) -> Item | None:
+        """A place in the queue; None for what is owed and finds none. `wanted`: somebody waits for it."""
+        draft = record.only_what_may_be_kept(draft, terminal)
+        size = len(draft.content or b"")
+        room = len(self._queue) < (2 * QUEUE_ENTRIES if owed and draft.kind != record.KEYS else QUEUE_ENTRIES)
+        if not room or self._bytes + size > QUEUE_BYTES:
+            if not owed:
+                raise Unavailable("the record cannot keep up", "try again in a moment")
+            self._lost[draft.session] = (self._lost.get(draft.session, (0, 0))[0] + 1, draft.epoch)
+            return None
+        if draft.session in self._lost:
+            lost, epoch = self._lost.pop(draft.session)
+            gap = Draft(draft.session, epoch, "fact", record.GAP, "host", "host", record.HOST, originators=(), facts={"lost": lost})
+            self._queue.append(Item(gap, self._clock(), True))
+        item = Item(draft, self._clock(), owed, asyncio.get_running_loop().create_future() if wanted else None)
+        self._queue.append(item)
+        self.newest[draft.session] = item
+        self._bytes += size
+        self._go(0.0 if (wanted and not owed) or draft.kind in AT_ONCE else RETRY_S if self.failing else 0.0 if wanted else POST_DELAY_S)
+        return item
+
+    def _go(self, delay: float) -> None:
+        """Begins the next group after `delay`, or earlier if that was asked before."""
+        if self._writing is not None:
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + delay:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_at(loop.time() + delay, self._begin)
+
+    def _begin(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None or not self._queue:
+            return
+        batch = [self._queue.popleft() for _ in range(min(len(self._queue), GROUP_ENTRIES))]
+        for item in batch:
+            if self.newest.get(item.draft.session) is item:
+                del self.newest[item.draft.session]
+            if item.last is not None:
+                item.draft = replace(item.draft, number=item.last)
+        self._writing = asyncio.get_running_loop().create_task(self._write(batch))
+
+    # ------------------------------------------------------------ one group
+
+    async def _write(self, batch: list[Item]) -> None:
+        now = time.monotonic()
+        touched = {item.draft.session for item in batch}
+        due = {s for s in touched if now - self._head_at.get(s, -HEAD_EVERY_S) >= HEAD_EVERY_S}
+        try:
+            results = await self._store.write(self._group(batch, due))
+        except Unavailable as e:
+            self.failing = True
+            self._refuse(batch, e)
+        else:
+            probe("host.journal.durable")
+            self.failing = False
+            self._head_at.update(dict.fromkeys(due, now))
+            self._sign_later(touched - due)
+            for item, result in zip(batch, results, strict=True):
+                self._bytes -= len(item.draft.content or b"")
+                self._settle(item, result)
+            for session in touched:
+                self._on_written(session)
+        finally:
+            self._writing = None
+        if self._queue:
+            self._go(RETRY_S if self.failing else 0.0 if any(item.future is not None for item in self._queue) else POST_DELAY_S)
+
+    def _group(self, batch: list[Item], sign: set[str]) -> Callable[[apsw.Connection], list[Written | Exception]]:
+        def job(db: apsw.Connection) -> list[Written | Exception]:
+            probe("host.journal.appending")
+            tips: dict[str, table.Tip] = {}
+            results: list[Written | Exception] = []
+            now = self._clock()
+            for item in batch:
+                session = item.draft.session
+                end = tips.get(session) or table.tip(db, session)
+                try:
+                    written = table.append(db, item.draft, end, item.draft.time or item.asked, now - item.asked > LATE_NS)
+                except ValueError as e:                 # not canonical, too long: a defect of the caller, not of the disk
+                    results.append(e)
+                    continue
+                tips[session] = table.Tip(written.seq, written.hash)
+                results.append(written)
+            for session in sign & tips.keys():
+                self.sign(db, session, tips[session])
+            probe("host.journal.appended")
+            return results
+
+        return job
+
+    def _settle(self, item: Item, result: Written | Exception) -> None:
+        if isinstance(result, Written):
+            self.remember(result)
+        if item.future is not None and not item.future.done():
+            if isinstance(result, Exception):
+                item.future.set_exception(Usage(f"this cannot be recorded: {result}"))
+            else:
+                item.future.set_result(result)
+
+    def remember(self, written: Written) -> None:
+        self.tips[written.session] = written._replace(content=None, salt=None)
+        if written.session in self.recent:
+            self.recent[written.session].append(written.hash)
+
+    def _refuse(self, batch: list[Item], error: Unavailable) -> None:
+        """The disk takes nothing: who waits to act is told, also who came meanwhile; what is owed stays first in the queue."""
+        waiting = [*batch, *self._queue]
+        self._queue = deque(item for item in waiting if item.owed)
+        self.newest.clear()
+        for item in waiting:
+            if not item.owed:
+                self._bytes -= len(item.draft.content or b"")
+                if item.future is not None and not item.future.done():
+                    item.future.set_exception(Unavailable(error.message, error.recover))
+
+    async def settled(self) -> None:
+        """Returns when all that was asked for until now is durable, or the disk takes nothing."""
+        while self._queue or self._writing is not None:
+            if self._writing is None:
+                self._begin()
+            if self._writing is not None:
+                await asyncio.wait([self._writing])
+            if self.failing:
+                return
+
+    async def close(self) -> None:
+        await self.settled()
+        for timer in (self._timer, self._head_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._unsigned and not self.failing:
+            await self.sign_heads(frozenset(self._unsigned))
+
+    def forget(self, session: str) -> None:
+        self.tips.pop(session, None)
+        self.recent.pop(session, None)
+        self._head_at.pop(session, None)
+        self._lost.pop(session, None)
+        self._unsigned.discard(session)
+
+    # ------------------------------------------------------------ heads
+
+    def sign(self, db: apsw.Connection, session: str, end: table.Tip) -> None:
+        table.put_head(db, session, end.seq, record.head(self._private, session, end.seq, end.hash, self._clock()))
+
+    def _sign_later(self, sessions: set[str]) -> None:
+        self._unsigned |= sessions
+        if self._unsigned and self._head_timer is None:
+            self._head_timer = asyncio.get_running_loop().call_later(HEAD_EVERY_S, self._sign_due)
+
+    def _sign_due(self) -> None:
+        self._head_timer = None
+        sessions, self._unsigned = frozenset(self._unsigned), set()
+        task = asyncio.get_running_loop().create_task(self.sign_heads(sessions))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def sign_heads(self, sessions: Iterable[str]) -> None:
+        """Signs the ends of these chains as they stand."""
+        def job(db: apsw.Connection) -> None:
+            for session in sessions:
+                if (end := table.tip(db, session)).seq:
+                    self.sign(db, session, end)
+
+        try:
+            await self._store.write(job)
+        except Unavailable:
+            self._sign_later(set(sessions))
+        else:
+            self._head_at.update(dict.fromkeys(sessions, time.monotonic()))
+            self._unsigned -= set(sessions)

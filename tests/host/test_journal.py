@@ -1,0 +1,593 @@
+"""P1, P2: what is acknowledged is in the record after any death; what could not be recorded was not done, or the record says so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.core import record
+from holdfast.core.audit import broken, verify
+from holdfast.core.examine import Finding
+from holdfast.core.record import Draft, Written
+from holdfast.host import recordtable, recordwriter
+from holdfast.host.journal import Journal, Typist
+from holdfast.host.store import Store
+from holdfast.model import canonical
+from holdfast.model.errors import Unavailable, Usage
+from holdfast.testing.records import Scribe
+
+SOURCE = Path(__file__).resolve().parents[2] / "src"
+WRITER = Path(__file__).with_name("journal_writer.py")
+PLENTY = 1_000_000
+
+
+class Desk:
+    """A journal on a store of its own, and a scribe whose drafts it is given."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(str(path))
+        self.store.start(asyncio.get_running_loop())
+        self.scribe = Scribe(b"writer")
+        self.journal = Journal(self.store, self.scribe.private)
+        ann = self.scribe.ann
+        self.typist = Typist(self.scribe.session, 1, ann.name, ann.key, ann.modality, ann.client)
+
+    def draft(self, content: bytes = b"make", phase: Any = "intent", kind: str = "command", **more: Any) -> Draft:
+        tip = self.journal.tip(self.scribe.session)
+        return self.scribe.draft(self.scribe.ann, phase, kind, content, seen=tip.hash if tip else None, **more)
+
+    async def act(self, content: bytes = b"make") -> Written:
+        intent = await self.journal.intent(self.draft(content))
+        self.journal.outcome(intent, record.APPLIED, exit_code=0)
+        return intent
+
+    async def export(self) -> list[bytes]:
+        return [line async for line in self.journal.export(self.scribe.session, "work", self.scribe.operators)]
+
+    async def findings(self, kept: list[bytes] | None = None) -> list[Finding]:
+        return verify(await self.export(), kept or (), self.scribe.machine)
+
+    async def entries(self) -> list[dict[str, Any]]:
+        await self.journal.settled()
+        return [w.fields for w in await self.journal.read(self.scribe.session)]
+
+
+def at_desk(path: Path, work: Callable[[Desk], Coroutine[Any, Any, Any]]) -> Any:
+    async def go() -> Any:
+        desk = Desk(path)
+        try:
+            return await asyncio.wait_for(work(desk), 60)
+        finally:
+            await desk.journal.close()
+            desk.store.close()
+
+    return asyncio.run(go())
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    return tmp_path / "state.db"
+
+
+def void(intent: dict[str, Any]) -> str:
+    return record.VOID
+
+
+# ---------------------------------------------------------------- recording
+
+def test_p2_acts_keys_and_outcomes_make_a_record_that_verifies(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.act(b"one")
+        keys = [(desk.scribe.ann.next(), data) for data in (b"l", b"s", b"\r")]
+        for number, _ in keys:
+            desk.journal.keys(desk.typist, number)
+        said = await desk.journal.cover(desk.typist, *covering(desk, keys))
+        second = await desk.act(b"two")
+        entries = await desk.entries()
+        assert [(e["phase"], e["kind"]) for e in entries] == [
+            ("intent", "command"), ("outcome", "command"), ("fact", "keys"), ("fact", "cover"), ("intent", "command"), ("outcome", "command")]
+        assert (entries[2]["first"], entries[2]["number"]) == (keys[0][0], keys[-1][0])
+        assert (said.seq, second.seq) == (4, 5)
+        assert await desk.findings() == []
+
+    at_desk(database, work)
+
+
+def covering(desk: Desk, keys: list[tuple[int, bytes]]) -> tuple[bytes, bytes]:
+    """A statement over these keys, signed."""
+    ann = desk.scribe.ann
+    commit = record.commit(bytes(16), record.keys_content(keys))
+    said = record.statement(desk.scribe.machine, desk.scribe.session, 1, ann.client, keys[-1][0], record.KEYS, "", None, commit, keys[0][0])
+    return said, record.sign_statement(ann.private, said)
+
+
+def test_p1_many_at_once_are_one_order_and_few_commits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(desk: Desk) -> None:
+        groups = 0
+        real = desk.store.write
+
+        async def counted(job: Any, patient: bool = False) -> Any:
+            nonlocal groups
+            groups += 1
+            return await real(job, patient)
+
+        monkeypatch.setattr(desk.store, "write", counted)
+        drafts = [desk.draft(b"%d" % n) for n in range(300)]
+        written = await asyncio.gather(*(desk.journal.intent(d) for d in drafts))
+        assert [w.seq for w in written] == list(range(1, 301)), "the order is that in which they were asked"
+        assert groups <= 5
+        assert codes(await desk.findings()) == set()
+
+    at_desk(database, work)
+
+
+def codes(findings: list[Finding]) -> set[str]:
+    return {f.code for f in findings if f.level == "broken"}
+
+
+def test_p2_what_must_not_be_stored_is_nowhere_in_the_database(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.journal.intent(desk.draft(b"hunter2-raw", kind="line"), (False, False))
+        await desk.journal.intent(desk.draft(b"hunter2-noecho", kind="line"), (False, True))
+        await desk.journal.intent(desk.draft(b"hunter2-unseen", kind="line"))
+        await desk.journal.intent(desk.draft(b"shown-on-the-screen", kind="line"), (True, True))
+        assert [w.content for w in await desk.journal.read(desk.scribe.session)] == [None, None, None, b"shown-on-the-screen"]
+        assert codes(await desk.findings()) == set()
+
+    at_desk(database, work)
+    stored = b"".join(p.read_bytes() for p in database.parent.iterdir())
+    assert b"shown-on-the-screen" in stored and b"hunter2" not in stored
+
+
+def test_p1_an_ack_shows_later_that_the_act_was_recorded(database: Path, tmp_path: Path) -> None:
+    async def work(desk: Desk) -> bytes:
+        await desk.act()
+        last = await desk.act()
+        return record.signed_line("ack", desk.journal.ack(last, desk.scribe.ann.client, last.fields["number"]))
+
+    ack = at_desk(database, work)
+    before = tmp_path / "earlier.db"
+
+    async def shorter(desk: Desk) -> None:
+        await desk.act()
+        assert "truncated" in codes(await desk.findings([ack]))
+
+    at_desk(before, shorter)
+    at_desk(database, lambda desk: _no_findings(desk, [ack]))
+
+
+async def _no_findings(desk: Desk, kept: list[bytes]) -> None:
+    assert await desk.findings(kept) == []
+
+
+def test_p1_what_an_actor_says_it_has_seen_must_be_known(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.host.journal.RECENT_ENTRIES", 4)
+
+    async def first(desk: Desk) -> list[str]:
+        return [(await desk.act()).hash for _ in range(4)]
+
+    hashes = at_desk(database, first)
+
+    async def second(desk: Desk) -> None:
+        session = desk.scribe.session
+        known = [await desk.journal.knows(session, hash) for hash in hashes]
+        assert known == [False, False, True, True], "each act is two entries; after a restart they are read again"
+        desk.scribe.ann.number = 100
+        assert await desk.journal.knows(session, (await desk.act()).hash)
+        assert not await desk.journal.knows(session, "0" * 64) and not await desk.journal.knows("another", hashes[-1])
+
+    at_desk(database, second)
+
+
+def test_p1_a_cover_for_another_session_or_client_is_refused(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        number = desk.scribe.ann.next()
+        desk.journal.keys(desk.typist, number)
+        said = covering(desk, [(number, b"k")])
+        for wrong in (desk.typist._replace(session="zzzzzzzzzzzz"), desk.typist._replace(epoch=2), desk.typist._replace(client="0" * 16),
+                      desk.typist._replace(key=desk.scribe.bot.key), desk.typist._replace(key=None)):
+            with pytest.raises(ValueError):
+                await desk.journal.cover(wrong, *said)
+        for first, last in ((None, number), (number + 1, number), (number, number + 64), ("1", number)):
+            body = canonical.encode({**canonical.decode(said[0]), "first": first, "number": last})
+            with pytest.raises(ValueError):
+                await desk.journal.cover(desk.typist, body, record.sign_statement(desk.scribe.ann.private, body))
+        await desk.journal.cover(desk.typist, *said)
+        assert await desk.findings() == []
+
+    at_desk(database, work)
+
+
+def test_whoever_stops_waiting_leaves_no_open_intent(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        task = asyncio.ensure_future(desk.journal.intent(desk.draft()))
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while len(entries := await desk.entries()) < 2:
+            await asyncio.sleep(0)
+        assert [(e["phase"], e.get("outcome")) for e in entries] == [("intent", None), ("outcome", "void")]
+
+    at_desk(database, work)
+
+
+def test_a_draft_that_cannot_be_recorded_fails_alone(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        bad = replace(desk.draft(), facts={"big": "x" * record.ENTRY_BYTES})
+        results = await asyncio.gather(desk.journal.intent(bad), desk.journal.intent(desk.draft()), return_exceptions=True)
+        assert isinstance(results[0], Usage) and isinstance(results[1], Written)
+        assert codes(await desk.findings()) == set()
+
+    at_desk(database, work)
+
+
+def test_entries_are_never_changed(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.act()
+        with pytest.raises(Unavailable, match="append-only"):
+            await desk.store.write(lambda db: db.execute("UPDATE record SET hash = 'x'"))
+
+    at_desk(database, work)
+
+
+def test_sessions_have_chains_of_their_own(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        for n in range(4):
+            await desk.journal.fact(Draft(f"session{n % 2}", 1, "fact", "note", "host", "host", record.HOST))
+        for session in ("session0", "session1"):
+            assert [w.seq for w in await desk.journal.read(session)] == [1, 2]
+        assert await desk.journal.read("session2") == []
+
+    at_desk(database, work)
+
+
+# ---------------------------------------------------------------- heads
+
+def test_p2_heads_are_signed_at_most_once_a_second_and_when_it_gets_quiet(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordwriter, "HEAD_EVERY_S", 0.2)
+
+    async def work(desk: Desk) -> None:
+        signed = 0
+        real = recordtable.put_head
+
+        def counted(*args: Any) -> None:
+            nonlocal signed
+            signed += 1
+            real(*args)
+
+        monkeypatch.setattr(recordtable, "put_head", counted)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while loop.time() - began < 0.5:
+            await desk.act()
+        assert 1 <= signed <= 8
+        await desk.journal.settled()
+        [last] = await desk.journal.read(desk.scribe.session, limit=1, newest=True)
+
+        async def head() -> int:
+            heads = await desk.store.write(recordtable.heads)
+            return int(canonical.decode(heads[desk.scribe.session].body)["seq"])
+
+        while await head() != last.seq:
+            await asyncio.sleep(0)
+
+    at_desk(database, work)
+
+
+def test_a_record_that_was_changed_while_the_host_was_away_is_seen(database: Path) -> None:
+    at_desk(database, lambda desk: desk.act())
+    db = apsw.Connection(str(database))
+    db.execute("DROP TRIGGER record_is_never_changed; UPDATE record SET hash = 'x' WHERE seq = 2")
+    db.close()
+
+    async def work(desk: Desk) -> None:
+        recovered = await desk.journal.recover(void)
+        assert recovered.damaged == [desk.scribe.session]
+
+    at_desk(database, work)
+
+
+# ---------------------------------------------------------------- reading
+
+def test_reading_from_both_ends_and_in_pages(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        for n in range(10):
+            await desk.act(b"%d" % n)
+        await desk.journal.settled()
+        session = desk.scribe.session
+        assert [w.seq for w in await desk.journal.read(session, after=5, limit=3)] == [6, 7, 8]
+        assert [w.seq for w in await desk.journal.read(session, limit=3, newest=True)] == [18, 19, 20]
+        contents = [w.content for w in await desk.journal.read(session) if w.content]
+        assert contents == [b"%d" % n for n in range(10)]
+
+    at_desk(database, work)
+
+
+def test_long_entries_come_in_short_pages(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordtable, "PAGE_BYTES", 5_000)
+
+    async def work(desk: Desk) -> None:
+        for _ in range(4):
+            await desk.act(b"x" * 4_000)
+        assert len(await desk.journal.read(desk.scribe.session)) < 4
+        assert await desk.findings() == []
+
+    at_desk(database, work)
+
+
+def test_following_shows_each_entry_once(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.act()
+        seen: list[int] = []
+
+        async def follow() -> None:
+            async for written in desk.journal.follow(desk.scribe.session):
+                seen.append(written.seq)
+                if len(seen) == 8:
+                    return
+
+        following = asyncio.ensure_future(follow())
+        for _ in range(3):
+            await desk.act()
+        await asyncio.wait_for(following, 30)
+        assert seen == list(range(1, 9))
+        assert desk.journal._followers == {}
+
+    at_desk(database, work)
+
+
+# ---------------------------------------------------------------- forgetting
+
+def test_p2_redacted_contents_are_gone_and_the_record_still_verifies(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        await desk.act(b"export TOKEN=abcdefgh")
+        await desk.act(b"make")
+        assert await desk.journal.redact(desk.scribe.session, [1, 2, 99], "ann", "cli", "a token") == [1]
+        entries = await desk.journal.read(desk.scribe.session)
+        assert [w.content for w in entries if w.fields["phase"] == "intent"] == [None, b"make"]
+        assert entries[-1].fields["facts"] == {"seqs": [1]} and entries[-1].fields["actor"] == "ann"
+        assert await desk.findings() == []
+        assert await desk.journal.redact(desk.scribe.session, [1], "ann", "cli") == []
+
+    at_desk(database, work)
+    assert b"TOKEN=abcdefgh" not in database.read_bytes()
+
+
+def test_p2_a_pruned_record_verifies_from_its_checkpoint(database: Path) -> None:
+    async def work(desk: Desk) -> None:
+        for _ in range(10):
+            await desk.act()
+        await desk.journal.settled()
+        cut = (await desk.entries())[9]["time"]
+        assert await desk.journal.prune(desk.scribe.session, before_time=cut) == 9
+        entries = await desk.entries()
+        assert (entries[0]["seq"], entries[-1]["kind"]) == (10, "checkpoint")
+        assert codes(await desk.findings()) == set()
+        assert await desk.journal.prune(desk.scribe.session, keep=3) == 9
+        assert codes(await desk.findings()) == set()
+        await desk.journal.intent(desk.draft())
+        assert await desk.journal.prune(desk.scribe.session, keep=0) == 4
+        entries = await desk.entries()
+        assert entries[0]["phase"] == "intent", "an intent that is still open stays"
+        assert codes(await desk.findings()) == set()
+        assert await desk.journal.prune(desk.scribe.session, keep=5) == 0
+        await desk.journal.fact(Draft("another", 1, "fact", "note", "host", "host", record.HOST))
+        assert await desk.journal.retain(before_time=1 << 62) == 1 + 0, "one of the other session; here an intent is open"
+        await desk.journal.forget(desk.scribe.session)
+        assert await desk.entries() == []
+
+    at_desk(database, work)
+
+
+# ---------------------------------------------------------------- a full disk
+
+def full(store: Store, pages: int) -> None:
+    """SQLite's own limit stands in for the disk's."""
+    done = threading.Event()
+
+    def job(db: apsw.Connection) -> None:
+        db.execute(f"PRAGMA max_page_count={pages}")
+        done.set()
+
+    store.post(job)
+    assert done.wait(10)
+
+
+def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordwriter, "RETRY_S", 0.02)
+    monkeypatch.setattr(recordwriter, "LATE_NS", 1)
+
+    async def work(desk: Desk) -> None:
+        before = await desk.act()
+        await desk.journal.settled()
+        full(desk.store, 1)
+        with pytest.raises(Unavailable, match="full"):
+            for n in range(100):                            # until the pages there are have been filled
+                await desk.journal.intent(desk.draft(b"%d" % n * 3000))
+        desk.journal.post(desk.draft(b"", phase="fact", kind="seize"))
+        desk.journal.keys(desk.typist, desk.scribe.ann.next())
+        desk.journal.post(desk.draft(b"", phase="fact", kind="halt"))
+        with pytest.raises(Unavailable):
+            await desk.journal.intent(desk.draft(b"x" * 30_000))
+        assert desk.journal.failing
+        read = await desk.journal.read(desk.scribe.session)
+        assert read[0].seq == before.seq, "reading goes on"
+        full(desk.store, PLENTY)
+        while desk.journal.failing:
+            await desk.journal.settled()
+        late = [e for e in await desk.entries() if e.get("late")]
+        assert [e["kind"] for e in late if e["kind"] in ("seize", "keys", "halt")] == ["seize", "keys", "halt"]
+        assert broken(await desk.findings()) is False
+
+    at_desk(database, work)
+
+
+def test_what_finds_no_room_is_counted(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordwriter, "QUEUE_ENTRIES", 10)
+
+    async def work(desk: Desk) -> None:
+        await desk.act()
+        await desk.journal.settled()
+        full(desk.store, 1)
+        while not desk.journal.failing:
+            try:
+                await desk.journal.intent(desk.draft(b"x" * 30_000))
+            except Unavailable:
+                pass
+        for _ in range(40):
+            desk.journal.keys(desk.typist, desk.scribe.ann.next(2))         # no two belong together
+        with pytest.raises(Unavailable, match="keep up"):
+            await desk.journal.intent(desk.draft())
+        full(desk.store, PLENTY)
+        while desk.journal.failing:
+            await desk.journal.settled()
+        await desk.act()
+        entries = await desk.entries()
+        lost = [e["facts"]["lost"] for e in entries if e["kind"] == record.GAP]
+        kept = len([e for e in entries if e["kind"] == record.KEYS])
+        assert lost and sum(lost) + kept == 40
+        found = await desk.findings()
+        assert "gap" in {f.code for f in found} and not broken(found)
+
+    at_desk(database, work)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a small file system can only be mounted by root")
+def test_a4_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordwriter, "RETRY_S", 0.02)
+    monkeypatch.setattr(recordwriter, "LATE_NS", 1)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = shutil.which("mount")
+    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False).returncode:
+        pytest.skip("no small file system can be mounted here")
+
+    async def work(desk: Desk) -> None:
+        await desk.act()
+        await desk.journal.settled()
+        ballast = disk / "ballast"
+        with pytest.raises(Unavailable), ballast.open("wb", buffering=0) as file:
+            try:
+                while file.write(bytes(1024)):
+                    pass
+            except OSError:
+                pass
+            while True:                                     # as large as what must fail below: there is no room for that either
+                await desk.journal.fact(desk.draft(b"", phase="fact", kind="seize"))
+        with pytest.raises(Unavailable):
+            await desk.journal.intent(desk.draft())
+        desk.journal.post(desk.draft(b"", phase="fact", kind="halt"))
+        await desk.journal.settled()
+        assert desk.journal.failing
+        ballast.unlink()
+        while desk.journal.failing:
+            await desk.journal.settled()
+        assert [e["kind"] for e in await desk.entries() if e.get("late")][-1] == "halt"
+        assert not broken(await desk.findings())
+
+    try:
+        at_desk(disk / "state.db", work)
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+# ---------------------------------------------------------------- crashes
+
+def writer(database: Path, effects: Path, count: int, probe: str = "", start: int = 0) -> int:
+    done = subprocess.run([sys.executable, str(WRITER), str(database), str(effects), str(count), str(start)], check=False, timeout=60, capture_output=True,
+                          env=os.environ | {"PYTHONPATH": str(SOURCE), "HOLDFAST_PROBE": probe})
+    assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
+    return done.returncode
+
+
+KILLS = [f"host.journal.{name}#{n}" for name in ("appending", "appended", "durable") for n in (1, 2, 5)]
+
+
+@pytest.mark.parametrize("where", KILLS)
+def test_p2_killed_at(tmp_path: Path, where: str) -> None:
+    """Every effect was recorded before it; every intent has its outcome afterwards; nothing is half there."""
+    database, effects = tmp_path / "state.db", tmp_path / "effects"
+    assert writer(database, effects, 20, f"kill@{where}") == -signal.SIGKILL
+    done = [int(line) for line in effects.read_text().splitlines()] if effects.exists() else []
+
+    async def work(desk: Desk) -> None:
+        def fate(intent: dict[str, Any]) -> str:
+            return record.APPLIED if intent["number"] in done else record.VOID
+
+        before = await desk.entries()
+        recorded = {e["number"] for e in before if e["phase"] == "intent"}
+        assert set(done) <= recorded, "an effect without a record"
+        recovered = await desk.journal.recover(fate)
+        entries = await desk.entries()
+        outcomes = {e["number"]: e["outcome"] for e in entries if e["phase"] == "outcome"}
+        assert outcomes.keys() == recorded
+        assert {n for n, o in outcomes.items() if o == record.APPLIED} == set(done)
+        assert recovered.damaged == []
+        found = await desk.findings()
+        assert not broken(found) and "open" not in {f.code for f in found}
+        assert await desk.journal.recover(fate) == ({}, [])
+
+    at_desk(database, work)
+
+
+def test_p2_killed_while_it_recovers(tmp_path: Path) -> None:
+    database, effects = tmp_path / "state.db", tmp_path / "effects"
+    writer(database, effects, 20, "kill@host.journal.durable#3")
+    assert writer(database, effects, 0, "kill@host.journal.recovering") == -signal.SIGKILL
+    assert writer(database, effects, 5, start=1000) == 0
+
+    async def work(desk: Desk) -> None:
+        found = await desk.findings()
+        assert not broken(found) and "open" not in {f.code for f in found}
+
+    at_desk(database, work)
+
+
+def test_p2_killed_again_and_again(tmp_path: Path) -> None:
+    database, effects = tmp_path / "state.db", tmp_path / "effects"
+    killed = [writer(database, effects, 25, f"random:{n}:0.03", 1000 * n) for n in range(8)].count(-signal.SIGKILL)
+    assert killed >= 3
+    assert writer(database, effects, 1, start=9000) == 0
+    done = {int(line) for line in effects.read_text().splitlines()}
+
+    async def work(desk: Desk) -> None:
+        entries = [json.loads(json.loads(line)["entry"]) for line in (await desk.export())[1:-1]]
+        assert {e["number"] for e in entries if e.get("outcome") == record.APPLIED} == done
+        found = await desk.findings()
+        assert not broken(found) and "open" not in {f.code for f in found}
+
+    at_desk(database, work)
+
+
+def test_s4_keys_that_a_crash_kept_out_of_the_record_are_added(database: Path) -> None:
+    async def first(desk: Desk) -> int:
+        await desk.act()
+        desk.journal.keys(desk.typist, desk.scribe.ann.next())
+        await desk.journal.settled()
+        return desk.scribe.ann.number
+
+    last = at_desk(database, first)
+
+    async def second(desk: Desk) -> None:
+        client = desk.scribe.ann.client
+        assert await desk.journal.catch_up(desk.scribe.session, 1, {client: last + 5, "00000000000000ff": 9}) == 5
+        entry = (await desk.entries())[-1]
+        assert (entry["actor"], entry["attestation"], entry["first"], entry["number"]) == ("ann", "host", last + 1, last + 5)
+        assert await desk.journal.catch_up(desk.scribe.session, 1, {client: last + 5}) == 0
+        assert not broken(await desk.findings())
+
+    at_desk(database, second)

@@ -1,0 +1,107 @@
+"""`log` and `log.export` over a real connection."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from holdfast.core import record
+from holdfast.core.audit import verify
+from holdfast.host import recordops
+from holdfast.host.connection import Connection
+from holdfast.host.journal import Journal
+from holdfast.host.store import Store
+from holdfast.testing.records import Scribe
+from holdfast.wire import frames
+
+
+class Client:
+    """The other end: reads only when told."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.splitter = frames.Splitter(frames.FROM_HOST)
+        self.frames: list[tuple[int, bytes]] = []
+        self.received = 0
+
+    async def until(self, enough: Callable[[], bool]) -> None:
+        loop = asyncio.get_running_loop()
+        while not enough():
+            data = await asyncio.wait_for(loop.sock_recv(self.sock, 1 << 16), 30)
+            assert data
+            self.frames.extend((kind, bytes(payload)) for kind, payload in self.splitter.feed(data))
+            self.received += len(data)
+
+    def events(self) -> list[dict[str, Any]]:
+        return [frames.read_json(payload) for kind, payload in self.frames if kind == frames.EVENT]
+
+    def data(self) -> bytes:
+        return b"".join(bytes(frames.read_data(memoryview(p))[3]) for kind, p in self.frames if kind == frames.DATA)
+
+
+def connected(path: Path, work: Callable[[Journal, Scribe, Connection, Client], Coroutine[Any, Any, None]]) -> None:
+    async def go() -> None:
+        store = Store(str(path))
+        store.start(asyncio.get_running_loop())
+        scribe = Scribe()
+        journal = Journal(store, scribe.private)
+        ours, theirs = socket.socketpair()
+        theirs.setblocking(False)
+        conn = Connection(ours, 1, lambda *_: None, lambda _: None)
+        try:
+            await asyncio.wait_for(work(journal, scribe, conn, Client(theirs)), 60)
+        finally:
+            conn.close()
+            theirs.close()
+            await journal.close()
+            store.close()
+
+    asyncio.run(go())
+
+
+async def act(journal: Journal, scribe: Scribe, content: bytes) -> None:
+    tip = journal.tip(scribe.session)
+    intent = await journal.intent(scribe.draft(scribe.ann, "intent", "command", content, seen=tip.hash if tip else None))
+    journal.outcome(intent, record.APPLIED)
+    await journal.settled()
+
+
+def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> None:
+    async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
+        for n in range(5):
+            await act(journal, scribe, b"%d" % n)
+        answer = await recordops.log(journal, conn, 1, scribe.session, None, 4, False)
+        assert [e["seq"] for e in answer["entries"]] == [7, 8, 9, 10]
+        answer = await recordops.log(journal, conn, 1, scribe.session, 2, 3, False)
+        assert [e["seq"] for e in answer["entries"]] == [3, 4, 5]
+        answer = await recordops.log(journal, conn, 1, scribe.session, 0, 2, False)
+        assert [e["seq"] for e in answer["entries"]] == [1, 2]
+        following = asyncio.ensure_future(recordops.log(journal, conn, 7, scribe.session, 8, 1, True))
+        await act(journal, scribe, b"new")
+        await client.until(lambda: len(client.events()) == 4)
+        assert [(e["event"], e["request"], e["body"]["number"]) for e in client.events()] == [("recorded", 7, n) for n in (9, 10, 11, 12)]
+        assert client.events()[2]["body"]["entry"]["content"] == "new"
+        following.cancel()
+
+    connected(tmp_path / "state.db", work)
+
+
+def test_p2_an_export_waits_for_a_client_that_does_not_read(tmp_path: Path) -> None:
+    """More than fits into the queue of a client: nothing is lost, and it is not disconnected."""
+    async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
+        for n in range(12):
+            await act(journal, scribe, b"%d" % n * 1_000_000)
+        exporting = asyncio.ensure_future(recordops.export(journal, conn, 3, scribe.session, "work", scribe.operators))
+        while not conn.blocked:
+            await asyncio.sleep(0)
+        await client.until(lambda: exporting.done())
+        answer = exporting.result()
+        await client.until(lambda: client.received >= answer["bytes"] and len(client.data()) == answer["bytes"])
+        whole = client.data()
+        assert len(whole) == answer["bytes"] > 12_000_000 and answer["entries"] == 24
+        assert verify(whole.splitlines(keepends=True)) == []
+
+    connected(tmp_path / "state.db", work)
