@@ -1,0 +1,64 @@
+"""Foreign text as a person sees it who has to decide about it: nothing in it can hide, reorder or act.
+
+Control characters, direction marks, zero-width characters, unusual blanks, fillers and marks that would sit on the character
+before them appear as `\\u{...}`. The spelling is unambiguous: a backslash that would begin such a sequence is itself written
+`\\u{5c}`, so two different texts never look the same. Letters of other alphabets stay what they are; `foreign` says that there
+are some, since a Cyrillic a looks like a Latin one.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+_INVISIBLE: Final = frozenset("\u115f\u1160\u3164\uffa0\u2800\u034f\u17b4\u17b5\u180b\u180c\u180d\u180e\u180f")
+_HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
+
+
+def shown(text: str) -> str:
+    """One line that says exactly what the text is."""
+    if text.isascii() and text.isprintable() and "\\u{" not in text:
+        return text
+    out: list[str] = []
+    for at, c in enumerate(text):
+        if c == "\\":
+            out.append("\\u{5c}" if text.startswith("u{", at + 1) else c)
+        elif c.isascii() and c.isprintable():
+            out.append(c)
+        elif _hides(c, out[-1][-1] if out else " "):
+            out.append(f"\\u{{{ord(c):x}}}")
+        else:
+            out.append(c)
+    return "".join(out)
+
+
+def _hides(c: str, before: str) -> bool:
+    kind = unicodedata.category(c)
+    if (
+        kind in _HIDDEN
+        or c in _INVISIBLE
+        or (kind == "Zs" and c != " ")
+        or 0xFE00 <= ord(c) <= 0xFE0F
+        or 0xE0100 <= ord(c) <= 0xE01EF
+    ):
+        return True
+    return kind in ("Mn", "Me") and before.isascii()
+
+
+def read(line: str) -> str:
+    """The text behind a shown line."""
+    out, at = list[str](), 0
+    while at < len(line):
+        if line.startswith("\\u{", at):
+            end = line.index("}", at)
+            out.append(chr(int(line[at + 3 : end], 16)))
+            at = end + 1
+        else:
+            out.append(line[at])
+            at += 1
+    return "".join(out)
+
+
+def foreign(text: str) -> bool:
+    """Whether letters of more than one alphabet, or look-alikes, may be in it."""
+    return any(not c.isascii() and c.isalpha() for c in text)

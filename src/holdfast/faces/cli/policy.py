@@ -1,0 +1,362 @@
+"""policy, approvals, approve, deny.
+
+`policy` needs no host: it reads the file that a host would read, and judges examples by the rules alone, without looking at the
+file system and without asking plug-ins. The approver's side shows an act exactly as it is, escaped, and sends back what was
+shown: who approves an act that changed meanwhile approves nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.output import clean, duration, put_json, table
+from holdfast.model.errors import NotFound, Usage
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from holdfast.core.conditions import Request
+    from holdfast.core.policy import Decision, Policy
+
+EXAMPLES_BYTES_MAX = 1024 * 1024
+_EXAMPLE_KEYS = {
+    "name": str,
+    "act": str,
+    "text": str,
+    "argv": list,
+    "kind": str,
+    "operator": str,
+    "attached": bool,
+    "cwd": str,
+    "project": str,
+    "home": str,
+    "session": str,
+    "shell": str,
+    "foreground": str,
+    "contained": bool,
+    "mounted": list,
+    "shadowed": list,
+    "details": dict,
+    "expect": str,
+    "rule": str,
+}
+_SURROUNDINGS = frozenset(_EXAMPLE_KEYS) - {"name", "text", "argv", "expect", "rule"}
+
+
+# ---------------------------------------------------------------- policy
+
+
+def policy_parser(p: ArgumentParser) -> None:
+    p.add_argument(
+        "act",
+        choices=("show", "check", "test", "try"),
+        metavar="show|check|test|try",
+        help="show: the rules in force; check: is a file right; test: judge the examples of a file; try: judge one command",
+    )
+    p.add_argument("what", nargs="?", metavar="FILE|TEXT", help="check: a policy file; test: a file of examples; try: a command")
+    p.add_argument("--policy", metavar="FILE", help="judge by this file instead of the one in force")
+    p.add_argument("--kind", default="agent", choices=("human", "agent", "service"), help="try: who acts (default: agent)")
+    p.add_argument("--cwd", metavar="D", help="try: where (default: here)")
+    p.add_argument("--json", action="store_true")
+    p.description = (
+        "the gate's policy: what agents, services and people may do at once, what waits for approval, what is refused. Needs no host. "
+        "`test` exits with 1 if a verdict differs from what its example expects."
+    )
+
+
+def policy(args: Namespace) -> int:
+    if args.act == "show":
+        return _show(args)
+    if args.act == "check":
+        return _check(args)
+    if args.what is None:
+        raise Usage(
+            f"policy {args.act} needs {'a file of examples' if args.act == 'test' else 'a command'}",
+            "see `holdfast policy --help`",
+        )
+    return _test(args) if args.act == "test" else _try(args)
+
+
+def _in_force() -> str:
+    from holdfast import home
+
+    return os.path.join(os.path.dirname(home.resolve(os.environ).config), "policy.toml")
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as f:
+            return f.read(EXAMPLES_BYTES_MAX + 1)
+    except FileNotFoundError as e:
+        raise NotFound(f"there is no file {path}", "name a file that exists") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise Usage(f"cannot read {path}: {e}", "a policy is a TOML file in UTF-8") from e
+
+
+def _load(path: str | None) -> tuple[Policy, str, str]:
+    """The policy, where it comes from, its text."""
+    from holdfast.core import policy as policies
+
+    file = path or _in_force()
+    if path is None and not os.path.exists(file):
+        return policies.default(), "default", policies.default_text()
+    text = _read(file)
+    try:
+        return policies.parse(text, file), file, text
+    except policies.BadPolicy as e:
+        raise Usage(e.message, "`holdfast policy check FILE` says when it is right; docs/policy.md says how") from e
+
+
+def _show(args: Namespace) -> int:
+    from holdfast.core.policy import render
+
+    found, where, text = _load(args.policy or args.what)
+    if args.json:
+        put_json(
+            {
+                "file": where,
+                "version": found.version,
+                "rules": [
+                    {
+                        "name": r.name,
+                        "verdict": str(r.verdict),
+                        "because": r.because,
+                        "who": {"kind": list(r.kinds), "operators": list(r.operators), "attached": r.attached},
+                        "when": dict(r.when),
+                        "unless": [dict(u) for u in r.unless],
+                        "by": list(r.by),
+                        "approvals": r.approvals,
+                    }
+                    for r in found.rules
+                ],
+            }
+        )
+        return 0
+    import tomllib
+
+    extended = "extends" in tomllib.loads(text)
+    print(f"# in force: {clean(where)}, version {found.version[:12]}\n{render(found) if extended else text}", end="")
+    return 0
+
+
+def _check(args: Namespace) -> int:
+    found, where, _ = _load(args.what or args.policy)
+    if args.json:
+        put_json({"file": where, "ok": True, "rules": len(found.rules), "version": found.version})
+    else:
+        print(f"{clean(where)}: {len(found.rules)} rules, version {found.version[:12]}")
+    return 0
+
+
+def _try(args: Namespace) -> int:
+    from holdfast.core.policy import Verdict, explain
+
+    found, _, _ = _load(args.policy)
+    cwd = os.path.abspath(args.cwd or os.getcwd())
+    decision = _judge(
+        found, _request({"text": args.what, "kind": args.kind, "cwd": cwd, "project": cwd, "home": os.path.expanduser("~")})
+    )
+    if args.json:
+        put_json(
+            {
+                "verdict": str(decision.verdict),
+                "rule": decision.rule,
+                "because": decision.because,
+                "reasons": list(decision.reasons),
+                "explanation": explain(decision),
+            }
+        )
+    else:
+        print(explain(decision))
+    return 4 if decision.verdict is Verdict.REFUSE else 0
+
+
+def _test(args: Namespace) -> int:
+    from holdfast.core.policy import explain
+
+    where, examples = _examples(args.what)
+    found, _, _ = _load(args.policy or where)
+    results = list[dict[str, Any]]()
+    for example in examples:
+        decision = _judge(found, _request(example))
+        right = str(decision.verdict) == example["expect"] and example.get("rule", decision.rule) == decision.rule
+        results.append(
+            {
+                "name": example["name"],
+                "ok": right,
+                "expect": example["expect"],
+                "verdict": str(decision.verdict),
+                "rule": decision.rule,
+                "explanation": explain(decision),
+            }
+        )
+    wrong = [r for r in results if not r["ok"]]
+    if args.json:
+        put_json(results)
+    else:
+        for r in wrong:
+            print(f"{clean(r['name'])}: expected {r['expect']}, but {clean(r['explanation'])}")
+        print(f"{len(results) - len(wrong)} of {len(results)} examples as expected")
+    return 1 if wrong else 0
+
+
+def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
+    """The policy that the file names, and its examples, each with what it left to the defaults."""
+    import tomllib
+
+    try:
+        body = tomllib.loads(_read(path))
+    except tomllib.TOMLDecodeError as e:
+        raise Usage(f"{path}: {e}", "examples are a TOML file, see docs/policy.md") from e
+    unknown = sorted(set(body) - {"policy", "defaults", "example"})
+    if unknown:
+        raise Usage(f"{path}: unknown key {unknown[0]!a}", "known: policy, defaults, example")
+    defaults, examples = body.get("defaults", {}), body.get("example", [])
+    if not isinstance(defaults, dict) or not isinstance(examples, list) or not examples:
+        raise Usage(f"{path}: there are no examples", "write them as [[example]], see docs/policy.md")
+    where = body.get("policy")
+    if where is not None and not isinstance(where, str):
+        raise Usage(f"{path}: `policy` is the name of a file")
+    _keys(defaults, _SURROUNDINGS, f"{path}: defaults")
+    found = []
+    for n, example in enumerate(examples, 1):
+        if not isinstance(example, dict):
+            raise Usage(f"{path}: examples are written as [[example]]")
+        label = f"{path}: example {n}"
+        _keys(example, frozenset(_EXAMPLE_KEYS), label)
+        if example.get("expect") not in ("allow", "ask", "refuse"):
+            raise Usage(f"{label}: `expect` is one of allow, ask, refuse")
+        merged = {**defaults, **example}
+        if ("text" in merged) + ("argv" in merged) + (
+            merged.get("act", "run") not in ("run", "line", "paste", "keys", "exec")
+        ) != 1:
+            raise Usage(f"{label}: it needs `text` or `argv`, or an `act` that has neither")
+        merged.setdefault("name", str(merged.get("text") or merged.get("argv") or merged.get("act")))
+        found.append(merged)
+    return (None if where is None else os.path.join(os.path.dirname(path), where)), found
+
+
+def _keys(body: dict[str, Any], known: frozenset[str], label: str) -> None:
+    for key, value in body.items():
+        if key not in known:
+            raise Usage(f"{label}: unknown key {key!a}", f"known: {', '.join(sorted(known))}")
+        if type(value) is not _EXAMPLE_KEYS[key]:
+            raise Usage(f"{label}: `{key}` has the wrong type")
+
+
+def _request(example: dict[str, Any]) -> Request:
+    from holdfast.core.conditions import Actor, Request
+
+    e = {"kind": "agent", "home": "/home/user", "cwd": "/home/user/project", **example}
+    act = e.get("act", "exec" if "argv" in e else "run")
+    content = "\0".join(map(str, e["argv"])) if "argv" in e else e.get("text", "")
+    return Request(
+        act,
+        Actor(e.get("operator", e["kind"]), "", e["kind"], e.get("attached", False)),
+        e.get("session", ""),
+        e.get("session", ""),
+        1,
+        content.encode("utf-8", "surrogateescape"),
+        e["cwd"],
+        e.get("project", e["cwd"]),
+        e["home"],
+        e.get("shell", "bash"),
+        e.get("foreground", ""),
+        e.get("contained", False),
+        b"",
+        frozenset(map(str, e.get("shadowed", ()))),
+        tuple(map(str, e.get("mounted", ()))),
+        {str(k): str(v) for k, v in e.get("details", {}).items()},
+    )
+
+
+def _judge(found: Policy, request: Request) -> Decision:
+    from holdfast.core.gate import facts_of
+    from holdfast.host.parse import Parser
+
+    global _parser
+    if _parser is None:
+        _parser = Parser()
+    return found.decide(request, facts_of(request, _parser))
+
+
+_parser: Any = None
+
+
+# ---------------------------------------------------------------- approvals
+
+
+def approvals_parser(p: ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true")
+    p.description = "what waits for a decision: who wants to do what, where, and which rule asks"
+
+
+def approvals(args: Namespace) -> int:
+    found = _waiting(args)
+    if args.json:
+        put_json(found)
+    elif not found:
+        print("nothing waits for approval", file=sys.stderr)
+    else:
+        rows = [
+            (
+                p["id"],
+                p["operator"],
+                p["session"],
+                duration(p["expires_in"]),
+                f"{len(p['given'])}/{p['needed']}",
+                p["because"],
+                p["text"],
+            )
+            for p in found
+        ]
+        print(table(("ID", "OPERATOR", "SESSION", "LEFT", "APPROVED", "BECAUSE", "ACT"), [tuple(map(str, row)) for row in rows]))
+    return 0
+
+
+def approve_parser(p: ArgumentParser) -> None:
+    p.add_argument("id", metavar="ID", help="of the question, or a unique beginning of it; see `holdfast approvals`")
+    p.add_argument("--json", action="store_true")
+    p.description = "let one waiting act happen, exactly as it was asked, once"
+
+
+def approve(args: Namespace) -> int:
+    return _decide(args, "approve")
+
+
+def deny_parser(p: ArgumentParser) -> None:
+    p.add_argument("id", metavar="ID", help="of the question, or a unique beginning of it; see `holdfast approvals`")
+    p.add_argument("--json", action="store_true")
+    p.description = "refuse one waiting act"
+
+
+def deny(args: Namespace) -> int:
+    return _decide(args, "deny")
+
+
+def _waiting(args: Namespace) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = link(args).request("approvals")["approvals"]
+    return found
+
+
+def _decide(args: Namespace, answer: str) -> int:
+    matching = [p for p in _waiting(args) if str(p["id"]).startswith(args.id)]
+    if len(matching) != 1:
+        raise NotFound(
+            f"{'several questions begin' if matching else 'no question begins'} with {args.id[:40]!a}",
+            "`holdfast approvals` lists what waits",
+        )
+    pending = matching[0]
+    result = link(args).request(answer, id=pending["id"], binding=pending["binding"])
+    if args.json:
+        put_json(result)
+        return 0
+    print(
+        f"{'approved' if answer == 'approve' else 'denied'}: {clean(pending['operator'])} in {clean(pending['cwd'] or 'a directory that is not known')}: {clean(pending['text'])}"
+    )
+    if answer == "approve" and not result.get("complete", True):
+        print(f"{pending['needed'] - len(pending['given']) - 1} more must approve it")
+    return 0

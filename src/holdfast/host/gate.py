@@ -1,0 +1,278 @@
+"""The gate at input depth, as the host runs it: an act in, a decision out, never later than a limit, never on the host's loop.
+
+What has no text and no plug-ins to ask (a key of a person, a size) is decided at once, by rules alone: that is microseconds.
+Everything else goes to a thread: the parser is a process, links are followed on the file system, plug-ins are processes
+(host/plugins.py). The loop waits for the answer for JUDGE_S; a thread that is still stuck then is left behind, the act is
+refused, and when all threads are stuck everything is refused. Error means refuse, and the reason says which.
+
+The policy file is looked at before every act, by what the kernel says of it (inode, size, times), and read again when that
+changed. A file that cannot be read or used, or that others could have written, refuses everything but seizing, halting and
+looking. Without a file the default policy is in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any, Final
+
+from holdfast.core import policy as policies
+from holdfast.core.conditions import Request
+from holdfast.core.facts import Facts
+from holdfast.core.gate import TEXT_ACTS, facts_of
+from holdfast.core.places import same
+from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, combine
+from holdfast.host.parse import Parser
+from holdfast.host.plugins import Plugin, Worker
+
+JUDGE_S: Final = 5.0  # for the whole: the parser and the plug-ins have limits of their own below it
+THREADS: Final = 4
+MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
+CEDAR_FILE: Final = "policy.cedar"
+CEDAR_TARGET: Final = "holdfast.host.cedar:judge"
+_PARTITION: Final = re.compile(
+    r"(/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+))\d+$|(/dev/(?:nvme\d+n\d+|mmcblk\d+|loop\d+|nbd\d+))p\d+$"
+)
+
+
+class Gate:
+    """One per host. It belongs to the loop's thread, where `on_policy` is called too. A worker dies with the thread that started it: threads of the pool stay."""
+
+    def __init__(
+        self,
+        policy_file: str | None,
+        plugins: Sequence[Plugin] = (),
+        parser: Parser | None = None,
+        judge_s: float = JUDGE_S,
+        worker: Callable[[Plugin], Worker] = Worker,
+        on_policy: Callable[[str], None] | None = None,
+    ) -> None:
+        self.policy_file = policy_file
+        self.parser = parser or Parser()
+        self.judge_s = judge_s
+        self.on_policy = on_policy
+        self._make = worker
+        self._workers = {p: worker(p) for p in plugins}
+        self._pool = ThreadPoolExecutor(THREADS, "gate")
+        self._seen: tuple[Any, ...] | None = None
+        self._policy: Policy | None = None
+        self._version = ""
+        self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
+        for w in self._workers.values():
+            self._pool.submit(w.start)
+
+    # ------------------------------------------------------------ policy
+
+    @property
+    def policy(self) -> Policy:
+        """The policy in force, read again if its file changed."""
+        mark = _mark(self.policy_file)
+        if self._policy is not None and mark == self._seen:
+            return self._policy
+        before, self._seen = self._version, mark
+        self._policy = load(self.policy_file)
+        self._cedar()
+        self._version = policies.fingerprint(
+            "\0".join([self._policy.version, *(f"{p.name} {p.target} {p.version}" for p in self._workers)]).encode()
+        )
+        if before not in ("", self._version) and self.on_policy is not None:
+            self.on_policy(self._version)
+        return self._policy
+
+    @property
+    def version(self) -> str:
+        """What approvals are bound to: the rules, and who else is asked. Looking at it looks at the file."""
+        _ = self.policy
+        return self._version
+
+    def _cedar(self) -> None:
+        """Cedar speaks when there is a file for it beside the policy."""
+        path = _beside(self.policy_file, CEDAR_FILE)
+        wanted = Plugin("cedar", CEDAR_TARGET, str(_mark(path))) if path is not None and os.path.lexists(path) else None
+        for old in [p for p in self._workers if p.target == CEDAR_TARGET and p != wanted]:
+            self._pool.submit(self._workers.pop(old).close)
+        if wanted is not None and wanted not in self._workers:
+            self._workers[wanted] = self._make(wanted)
+            self._pool.submit(self._workers[wanted].start)
+
+    # ------------------------------------------------------------ judging
+
+    def quick(self, request: Request) -> Decision | None:
+        """The decision, if it needs neither parser nor plug-ins; else None: ask `judge`."""
+        if request.act in UNGATED:
+            return Decision(Verdict.ALLOW, "", "it answers to the envelope alone", request.act, "gate")
+        policy = self.policy
+        if self._workers or request.act in TEXT_ACTS:
+            return None
+        return replace(policy.decide(request, facts_of(request, _no_parser)), version=self._version)
+
+    async def judge(self, request: Request) -> Decision:
+        """The decision. Does not raise because of the act, the policy or a plug-in."""
+        try:
+            decision = self.quick(request)
+            if decision is None:
+                loop = asyncio.get_running_loop()
+                work = loop.run_in_executor(
+                    self._pool, self._work, request, self.policy, self._version, list(self._workers.values())
+                )
+                decision = await asyncio.wait_for(work, self.judge_s)
+            return decision
+        except TimeoutError:
+            return self._refuse(f"the gate did not decide within {self.judge_s:g} s")
+        except Exception as e:
+            return self._refuse(f"the gate failed: {type(e).__name__}: {e}"[:300])
+
+    def decide(self, request: Request) -> Decision:
+        """The same, for whoever has no loop and may wait."""
+        return self.quick(request) or self._work(request, self.policy, self._version, list(self._workers.values()))
+
+    def facts(self, request: Request) -> Facts | None:
+        return facts_of(request, self.parser, same if request.contained else real)
+
+    def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker]) -> Decision:
+        """In a thread, on what was in force when the act came."""
+        if request.act in TEXT_ACTS and not request.mounted:
+            request = replace(request, mounted=self._mounts())
+        facts = self.facts(request)
+        opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
+        others = list[Decision]()
+        if workers and not policy.broken:
+            question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")
+            others = [w.judge(question, version) for w in workers]
+        return combine(opinions, others)
+
+    def _refuse(self, why: str) -> Decision:
+        return Decision(Verdict.REFUSE, "", why, "", "gate", self._version)
+
+    def _mounts(self) -> tuple[str, ...]:
+        at, known = self._mounted
+        if time.monotonic() - at > MOUNTS_S:
+            known = mounted()
+            self._mounted = (time.monotonic(), known)
+        return known
+
+    def close(self) -> None:
+        """Ends the workers. Threads that are stuck are not waited for."""
+        for w in self._workers.values():
+            w.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+# ---------------------------------------------------------------- the policy's file
+
+
+def load(path: str | None) -> Policy:
+    """The policy of this file; the default one if there is none; one that refuses if it cannot be used."""
+    if path is None:
+        return policies.default()
+    try:
+        with open(path, "rb") as f:
+            info = os.fstat(f.fileno())
+            data = f.read(policies.POLICY_BYTES_MAX + 1)
+    except FileNotFoundError:
+        return policies.default()
+    except OSError as e:
+        return policies.broken(f"{path}: {e.strerror}", "file")
+    if info.st_uid not in (0, os.geteuid()) or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return policies.broken(f"{path}: others could have written it (chmod go-w)", "file", policies.fingerprint(data))
+    try:
+        return policies.parse(data.decode(), path)
+    except UnicodeDecodeError:
+        return policies.broken(f"{path}: it is not UTF-8", "file", policies.fingerprint(data))
+    except BadPolicy as e:
+        return policies.broken(e.message, "file", policies.fingerprint(data))
+
+
+def _mark(path: str | None) -> tuple[Any, ...]:
+    if path is None:
+        return ()
+    marks: list[Any] = []
+    for name in (path, _beside(path, CEDAR_FILE) or path):
+        try:
+            info = os.stat(name)
+            marks += [info.st_ino, info.st_dev, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, info.st_uid]
+        except OSError as e:
+            marks.append(e.errno)
+    return tuple(marks)
+
+
+def _beside(path: str | None, name: str) -> str | None:
+    return None if path is None else os.path.join(os.path.dirname(path), name)
+
+
+# ---------------------------------------------------------------- the world
+
+
+def real(path: str) -> str:
+    """The path behind links, as far as it exists."""
+    try:
+        return os.path.realpath(path)
+    except (OSError, ValueError):
+        return path
+
+
+def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:
+    """Devices with a file system in use, and the disks they are parts of."""
+    found: dict[str, None] = {}
+    with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="replace") as f:
+        for line in f:
+            source = line.split(" ", 1)[0]
+            if source.startswith("/dev/"):
+                for name in (source, real(source)):
+                    found[name] = None
+                    if m := _PARTITION.match(name):
+                        found[m[1] or m[2]] = None
+    return tuple(found)
+
+
+def _no_parser(text: str, dialect: str) -> dict[str, Any]:
+    raise AssertionError("an act without a text has nothing to parse")
+
+
+def describe(request: Request, facts: Facts | None, config: str) -> dict[str, Any]:
+    """An act as a plug-in is told of it. Keys are only added, never renamed."""
+    return {
+        "act": request.act,
+        "operator": request.actor.operator,
+        "kind": request.actor.kind,
+        "attached": request.actor.attached,
+        "key": request.actor.key,
+        "session": request.session,
+        "name": request.name,
+        "epoch": request.epoch,
+        "cwd": request.cwd,
+        "project": request.project,
+        "home": request.home,
+        "shell": request.shell,
+        "foreground": request.foreground,
+        "contained": request.contained,
+        "details": dict(request.details),
+        "config": config,
+        "text": request.content.decode("utf-8", "replace") if request.act in TEXT_ACTS else None,
+        "unresolvable": [{"code": r.code, "detail": r.detail} for r in facts.unresolvable] if facts is not None else [],
+        "commands": []
+        if facts is None
+        else [
+            {
+                "name": c.name,
+                "words": [w.text for w in c.words],
+                "flags": sorted(c.flags),
+                "paths": sorted({p.path for item in c.paths for p in item}),
+                "writes": sorted({p.path for item in c.writes for p in item}),
+                "network": c.network,
+                "via": list(c.via),
+                "fed_by": list(c.fed_by),
+                "background": c.background,
+                "inside": c.inside,
+                "shown": c.shown,
+            }
+            for c in facts.commands
+        ],
+    }
