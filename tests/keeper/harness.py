@@ -251,9 +251,12 @@ class Nursery:
 def below(pid: int) -> list[int]:
     """All processes below this one."""
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in map(int, task.read_text().split()):
-            found += [child, *below(child)]
+    try:
+        lists = [Path(f"/proc/{pid}/task/{thread}/children").read_text() for thread in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return found                            # it has just ended
+    for child in map(int, " ".join(lists).split()):
+        found += [child, *below(child)]
     return found
 
 

@@ -17,7 +17,7 @@ import pytest
 from holdfast.model.limits import SPAWN_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import Link, Nursery, below, gone, until
+from tests.keeper.harness import Link, Nursery, below, gone, stop, until
 
 # ---------------------------------------------------------------- the program's world
 
@@ -218,3 +218,16 @@ def test_s4_a_keeper_that_dies_takes_its_session_only(nursery: Nursery) -> None:
     links[1].wait_for(b"alive")
     del nursery.keepers["a"]
     os.unlink(nursery.path("a"))
+
+
+def test_nothing_is_started_for_who_has_gone(nursery: Nursery, tmp_path: Path) -> None:
+    """A host that gave up waiting has said that there is no session: a nursery that was slow must not make one all the same."""
+    ran = tmp_path / "ran"
+    stop(nursery.process.pid)
+    request = wire.Spawn("late", 1, "late.keeper", 80, 24, 1 << 16, 1000, argv=(b"touch", os.fsencode(ran)), env=(b"PATH=/usr/bin:/bin",))
+    with nursery.connect() as sock:
+        sock.sendall(wire.spawn(request))
+    os.kill(nursery.process.pid, signal.SIGCONT)
+    for n in range(3):
+        assert nursery.spawn(f"after{n}", ["cat"])[0] == wire.SPAWN_OK
+    assert not ran.exists() and not (nursery.directory / "late.keeper").exists()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from holdfast.model.limits import (
     COLS_MAX,
     COLS_MIN,
+    CONTAINED_PATHS,
     INPUT_QUEUE_ACTS,
     LABEL_BYTES,
     ORIGINS_KEPT,
@@ -28,6 +29,7 @@ from holdfast.model.limits import (
     SPAWN_BYTES,
 )
 from holdfast.wire import keeper as wire
+from holdfast.wire import spawning
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "keeper_wire.json"
 
@@ -76,6 +78,10 @@ def built() -> dict[str, bytes]:
                                        (b"sh", b"-c", b"exit 3"), (b"PATH=/bin", b"X=\xff"), b"/tmp", 0o022)),
         "adopt": wire.spawn(wire.Spawn("0123456789ab", 4, "0123456789ab.keeper", 80, 24, 65536, 10_000, adopt_pid=4242, base=1 << 40,
                                        ring_tail=b"tail", origins=(wire.Origin(1, 2, 3),), accepted=9, status=256)),
+        "contained": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label", (b"sh",),
+                                           cgroup=b"/sys/fs/cgroup/g", containment=wire.Containment(
+                                               (b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",)))),
+        "flush of one": wire.act(wire.FLUSH, act._replace(flags=wire.ACT_ACK | wire.ACT_REPORT), wire.flush_body(5)),
         "quit": wire.QUIT_MAGIC,
         "spawn reply": wire.SPAWN_REPLY.pack(wire.SPAWN_FAILED, 2, 0, 3) + b"why",
     }
@@ -91,7 +97,7 @@ def test_t6_golden_bytes(name: str) -> None:
 def test_t6_every_packet_has_a_vector() -> None:
     packets = json.loads(VECTORS.read_text())["packets"]
     assert set(packets) == set(built())
-    codes = {bytes.fromhex(packet)[0] for name, packet in packets.items() if name not in ("spawn", "adopt", "quit", "spawn reply")}
+    codes = {bytes.fromhex(packet)[0] for name, packet in packets.items() if name not in ("spawn", "adopt", "contained", "quit", "spawn reply")}
     assert codes == {*range(wire.HELLO, wire.SILENCE + 1), *range(wire.WELCOME, wire.EXITED + 1)}
     for code in codes:
         name = f"0x{code:02x} | "
@@ -115,6 +121,10 @@ def test_t6_what_the_vectors_say_is_read() -> None:
     head, adopt = packets["adopt"][:wire.SPAWN_HEADER.size], packets["adopt"][wire.SPAWN_HEADER.size:]
     assert wire.SPAWN_HEADER.unpack(head) == (wire.SPAWN_MAGIC, wire.VERSION, len(adopt))
     assert wire.read_spawn(adopt).origins == ((1, 2, 3),) and wire.read_spawn(adopt).status == 256
+    plain, contained = (wire.read_spawn(packets[name][wire.SPAWN_HEADER.size:]) for name in ("spawn", "contained"))
+    assert plain.containment is None and plain.cgroup == b"" and contained.cgroup == b"/sys/fs/cgroup/g"
+    assert contained.containment == ((b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",))
+    assert wire.read_flush(wire.read_act(packets["flush"])[1]) == 0 and wire.read_flush(wire.read_act(packets["flush of one"])[1]) == 5
 
 
 # ---------------------------------------------------------------- round trips
@@ -187,11 +197,16 @@ SPAWNS = st.builds(
     st.integers(1, RING_BYTES_MAX), st.integers(0, 24 * 3600 * 1000), st.binary(max_size=200),
     st.lists(WORD.map(lambda w: b"x" + w), min_size=1, max_size=5).map(tuple), st.lists(ENTRIES, max_size=8).map(tuple), WORD,
     st.integers(0, 0o777), st.integers(0, 2**31 - 1), st.integers(300, 2**63 - 1), st.binary(max_size=300),
-    st.lists(ORIGINS, max_size=5).map(tuple), st.integers(0, 2**63 - 1), st.integers(-1, 0xFFFF))
+    st.lists(ORIGINS, max_size=5).map(tuple), st.integers(0, 2**63 - 1), st.integers(-1, 0xFFFF),
+    cgroup=st.just(b""), containment=st.none())
+PATHS = st.lists(WORD.map(lambda w: b"/" + w), max_size=4).map(tuple)
+CONTAINMENTS = st.none() | st.builds(wire.Containment, PATHS, PATHS, PATHS)
 
 
-@given(SPAWNS)
-def test_a_spawn_request_comes_back(request: wire.Spawn) -> None:
+@given(SPAWNS, WORD.map(lambda w: b"/" + w) | st.just(b""), CONTAINMENTS)
+def test_a_spawn_request_comes_back(request: wire.Spawn, cgroup: bytes, containment: wire.Containment | None) -> None:
+    if not request.adopt_pid:
+        request = request._replace(cgroup=cgroup, containment=containment)
     data = wire.spawn(request)
     magic, version, length = wire.SPAWN_HEADER.unpack_from(data)
     assert (magic, version, length) == (wire.SPAWN_MAGIC, wire.VERSION, len(data) - wire.SPAWN_HEADER.size)
@@ -224,7 +239,7 @@ def test_a_packet_with_bytes_changed_cut_or_added(name: str, data: st.DataObject
         packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(U8)
     packet = packet[:data.draw(st.integers(1, len(packet)))] + data.draw(st.binary(max_size=5))
     read(bytes(packet))
-    if name in ("spawn", "adopt"):
+    if name in ("spawn", "adopt", "contained"):
         try:
             wire.read_spawn(bytes(packet[wire.SPAWN_HEADER.size:]))
         except wire.Malformed:
@@ -259,20 +274,32 @@ SOUND = wire.Spawn("s", 1, "s.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))
 def test_unknown_repeated_and_missing_tags_are_refused() -> None:
     sound = parts(SOUND)
     assert wire.read_spawn(tagged(*sound)) == SOUND
-    for tag in (0, *range(wire.T_STATUS + 1, 256)):
+    for tag in (0, *range(spawning.T_KEEP + 1, 256)):
         with pytest.raises(wire.Malformed, match="unknown"):
             wire.read_spawn(tagged(*sound, (tag, b"")))
     for tag, value in sound:
         without = tagged(*(item for item in sound if item[0] != tag))
         with pytest.raises(wire.Malformed):
             wire.read_spawn(without)
-        if tag not in (wire.T_ARGV, wire.T_ENV, wire.T_ORIGIN):
+        if tag not in (spawning.T_ARGV, spawning.T_ENV, spawning.T_ORIGIN):
             with pytest.raises(wire.Malformed, match="repeated"):
                 wire.read_spawn(tagged(*sound, (tag, value)))
-            if tag not in (wire.T_SESSION, wire.T_SOCKET, wire.T_LABEL, wire.T_CWD, wire.T_RING_TAIL):
+            if tag not in (spawning.T_SESSION, spawning.T_SOCKET, spawning.T_LABEL, spawning.T_CWD, spawning.T_RING_TAIL):
                 for other in (value[:-1], value + b"\0"):
                     with pytest.raises(wire.Malformed):
                         wire.read_spawn(tagged(*((t, other if t == tag else v) for t, v in sound)))
+
+
+@pytest.mark.parametrize("more", [
+    [(spawning.T_HIDE, b"/x")], [(spawning.T_CONTAIN, b"x")], [(spawning.T_CONTAIN, b""), (spawning.T_KEEP, b"x")],
+    [(spawning.T_CONTAIN, b""), (spawning.T_CONTAIN, b"")], [(spawning.T_CONTAIN, b""), (spawning.T_FRESH, b"/x\0")],
+    [(spawning.T_CONTAIN, b""), *[(spawning.T_HIDE, b"/x")] * (CONTAINED_PATHS + 1)], [(spawning.T_CGROUP, b"x")]])
+def test_t4_a_containment_that_cannot_be_meant_is_refused(more: list[tuple[int, bytes]]) -> None:
+    with pytest.raises(wire.Malformed):
+        wire.read_spawn(tagged(*parts(SOUND), *more))
+    adopting = parts(SOUND._replace(adopt_pid=7))
+    with pytest.raises(wire.Malformed):
+        wire.read_spawn(tagged(*adopting, (spawning.T_CONTAIN, b"")))
 
 
 def test_packers_refuse_what_the_other_side_would() -> None:

@@ -23,6 +23,8 @@ class Nursery:
     def __init__(self, run: str) -> None:
         self.run = run
         self.descriptors: tuple[int, int] | None = None     # the limit sessions start with: the user's, not the host's own
+        self._priority = os.getpriority(os.PRIO_PROCESS, 0)
+        self.pid = 0                                        # of the one that this host started
         self._starting = asyncio.Lock()
 
     async def spawn(self, request: wire.Spawn) -> int:
@@ -43,6 +45,10 @@ class Nursery:
         finally:
             sock.close()
         if result != wire.SPAWN_OK:
+            if number == errno.EOPNOTSUPP:
+                from holdfast.host.checks.isolation import allow_namespaces  # rarely needed, and it loads ctypes
+
+                raise Impossible(f"no contained session on this machine: {text}", f"{allow_namespaces(os.geteuid())}; or leave out --contained")
             if number in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.E2BIG, errno.ELOOP, errno.ENAMETOOLONG):
                 raise Usage(f"cannot run {text}", "check the command and --cwd")
             raise Impossible(f"cannot start a session: {text}", "`holdfast doctor` says what this machine can do")
@@ -65,9 +71,9 @@ class Nursery:
         async with self._starting:
             for attempt in range(3):
                 try:
-                    sock = unix.connect(f"{self.run}/nursery.sock")
-                    sock.setblocking(False)
-                    return sock
+                    return unix.connect(f"{self.run}/nursery.sock", blocking=False)
+                except BlockingIOError as e:               # stopped, and its queue is full
+                    raise Unavailable("the nursery does not answer", "it may be stopped: `ps`, `kill -CONT`") from e
                 except (FileNotFoundError, ConnectionRefusedError):
                     await self._start(attempt)
         raise Unavailable("the nursery does not start", f"look at {self.run}/../host.log")
@@ -77,6 +83,8 @@ class Nursery:
         process = subprocess.Popen(nursery_command(self.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    start_new_session=True, cwd=self.run)
         assert process.stdout is not None
+        with contextlib.suppress(OSError):                  # a host in a hurry (host/halt.py) must not hand that on
+            os.setpriority(os.PRIO_PROCESS, process.pid, self._priority)
         if self.descriptors is not None:
             with contextlib.suppress(OSError):
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self.descriptors)
@@ -86,6 +94,7 @@ class Nursery:
             process.poll()
             if attempt:
                 await asyncio.sleep(0.05 * attempt)
+        self.pid = process.pid
         _children.append(process)
 
 

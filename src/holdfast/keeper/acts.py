@@ -33,7 +33,7 @@ class Acts:
         self.accepted = self.written = accepted
         self.asked = 0                                  # the highest sequence whose effect a host wants to hear of
         self.origins = origins                          # client -> (client, its number, sequence), longest silent first
-        self.queue: list[tuple[int, bytes]] = []        # input the terminal has not taken: sequence, bytes
+        self.queue: list[tuple[int, bytes, int]] = []   # input the terminal has not taken: sequence, bytes, client
         self.queued = 0                                 # bytes of it
         self.done = 0                                   # bytes of the first one that the terminal did take
 
@@ -55,9 +55,9 @@ class Acts:
             origins[origin] = (origin, number, sequence)
         self.ring.words[ACCEPTED_WORD] = sequence
 
-    def add(self, data: bytes) -> None:
+    def add(self, data: bytes, origin: int) -> None:
         """Input of the act just taken."""
-        self.queue.append((self.accepted, data))
+        self.queue.append((self.accepted, data, origin))
         self.queued += len(data)
         probe("keeper.input.accepted")
 
@@ -93,7 +93,7 @@ class Acts:
         """Takes back waiting input from `first` on: (sequence, bytes the terminal already had, bytes) each."""
         entries: list[tuple[int, int, int]] = []
         while self.queue and self.queue[-1][0] >= first:
-            sequence, data = self.queue.pop()
+            sequence, data, _ = self.queue.pop()
             done = 0 if self.queue else self.done
             self.queued -= len(data) - done
             entries.append((sequence, done, len(data)))
@@ -102,6 +102,16 @@ class Acts:
         entries.reverse()
         return entries
 
-    def discard(self) -> None:
-        self.queue.clear()
-        self.queued = self.done = 0
+    def discard(self, origin: int) -> list[tuple[int, int, int]]:
+        """Drops what waits, of one client or (0) of all, and what is partly in the terminal, whose part goes too."""
+        entries: list[tuple[int, int, int]] = []
+        kept: list[tuple[int, bytes, int]] = []
+        for sequence, data, whose in self.queue:
+            done, self.done = self.done, 0
+            if done or not origin or whose == origin:
+                self.queued -= len(data) - done
+                entries.append((sequence, done, len(data)))
+            else:
+                kept.append((sequence, data, whose))
+        self.queue = kept
+        return entries

@@ -2,8 +2,9 @@
 
 It is the keeper's child and does all that is done once: it parses the request, makes terminal, ring, snapshot, bell
 and listener, hands them to the keeper over a socket pair, and then executes the program in its own place (or exits,
-when the keeper takes over a tree that something else launched). So whatever this touches or leaks goes away with it,
-and the keeper, which stays for as long as the session lives, never sees argv or environment.
+when the keeper takes over a tree that something else launched, or when a contained session has an init instead:
+keeper/contain.py, loaded here and nowhere else). So whatever this touches or leaks goes away with it, and the keeper,
+which stays for as long as the session lives, never sees argv or environment.
 
 To the keeper:  one packet (marshalled: both are the same interpreter) with DESCRIPTORS; then end of file once the
                 program has been executed, or one byte if it could not be.
@@ -33,8 +34,8 @@ else:
     import _signal as signal
 
 DESCRIPTORS = struct.Struct("7i")    # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
-THREE = struct.Struct("3i")
-DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size)
+ONE, THREE = struct.Struct("i"), struct.Struct("3i")
+DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size + ONE.size)      # a contained session's: init's pipe, too
 NURSERY_LOCK = "nursery.lock"
 _PATH = b"/usr/local/bin:/usr/bin:/bin"
 _SHELL = b"/bin/sh"
@@ -55,13 +56,19 @@ def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(int(SPAWN_WAIT_S))     # whoever does not finish asking is not waited for
         request, adopted = _read_request(conn, nursery)
+        if _gone(conn):                     # it was told that there is no session, or has died: then there is none
+            raise CannotStart(errno.ECANCELED, "whoever asked has gone")
         if request.adopt_pid:
             if adopted < 0 or not os.isatty(adopted):
                 raise wire.Malformed("taking over a tree needs its terminal")
-            _hand_over(keeper, request, adopted)
+            _hand_over(keeper, request, adopted, request.adopt_pid)
             os._exit(0)
-        master, slave = _open_terminal(request)
-        _hand_over(keeper, request, master)
+        _join(request.cgroup)
+        if request.containment is not None:
+            slave = _contain(keeper, request)
+        else:
+            master, slave = _open_terminal(request)
+            _hand_over(keeper, request, master, os.getpid())
         _become(request, slave)
     except CannotStart as e:
         refuse(conn, e.number, str(e))
@@ -74,6 +81,15 @@ def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket
             keeper.send(b"!")
         finally:
             os._exit(127)
+
+
+def _gone(conn: _socket.socket) -> bool:
+    try:
+        return not conn.recv(1, _socket.MSG_PEEK | _socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def refuse(conn: _socket.socket, number: int, text: str) -> None:
@@ -170,12 +186,46 @@ def _open_terminal(request: wire.Spawn) -> tuple[int, int]:
     return master, slave
 
 
-def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int) -> None:
+def _join(group: bytes) -> None:
+    """This process, and so all that come of it. Where that is not allowed, the host finds it so in /proc."""
+    if group:
+        try:
+            fd = os.open(group + b"/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            os.write(fd, b"0")
+        except OSError:
+            pass
+        os.close(fd)
+
+
+def _contain(keeper: _socket.socket, request: wire.Spawn) -> int:
+    """Returns in the process that becomes the program, inside, with its side of the terminal; this one ends."""
+    from holdfast.keeper import contain
+
+    assert request.containment is not None
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)    # the machine's, whatever is there later
+    try:
+        as_root = contain.enter(request.containment)
+        master, slave = _open_terminal(request)
+        program, status = contain.start(as_root)
+    except contain.NotAllowed as e:
+        raise CannotStart(errno.EOPNOTSUPP, str(e)) from e
+    if program is not None:
+        _hand_over(keeper, request, master, program.pid, proc, status)
+        program.let_go()
+        os._exit(0)
+    os.close(proc)
+    return slave
+
+
+def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int, root: int, proc: int | None = None,
+               status: int = -1) -> None:
     if _answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
     os.set_blocking(master, False)
     listener, fresh = bind(request.socket, _socket.SOCK_SEQPACKET)
-    root = request.adopt_pid or os.getpid()
     fds = DESCRIPTORS.pack(
         master,
         ring.create(request.ring_bytes, request.base, request.ring_tail, request.accepted, request.status >= 0,
@@ -183,11 +233,11 @@ def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int) -> None
         os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
         os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
         listener.detach(),
-        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK))
+        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)) + (ONE.pack(status) if status >= 0 else b"")
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
     begin = (wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0), request.session.encode(), request.socket,
              fresh, inode(fresh), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
-             request.away_ms / 1000, root, terminal.start_time(root), request.status, request.adopt_pid > 0,
+             request.away_ms / 1000, root, terminal.start_time(root, proc), request.status, request.adopt_pid > 0,
              request.accepted, origins)
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 

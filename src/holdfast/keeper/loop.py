@@ -72,14 +72,15 @@ class Keeper:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
         (self.master, ring_fd, self.snapshot, self.bell, listener,
-         self.wake, self.wake_write) = launch.DESCRIPTORS.unpack(fds)
+         self.wake, self.wake_write) = launch.DESCRIPTORS.unpack_from(fds)
+        watch = launch.ONE.unpack_from(fds, launch.DESCRIPTORS.size)[0] if len(fds) > launch.DESCRIPTORS.size else -1
         self.bells: dict[int, int] = {}                 # of viewers that read the ring themselves
         self.poll = select.epoll()
         self.poll.register(self.wake, select.EPOLLIN)
         self.hosts = Hosts(self.poll, directory, name, fresh, inode, listener)
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
-        self.tree = Tree(root, root_start, status, adopted)
+        self.tree = Tree(root, root_start, status, adopted, watch)
         self.fence: Fence | None = None                 # made when a host sets the first deadline
         self.held_slave = -1
         self.reading = True                             # False: the ring is full
@@ -144,7 +145,7 @@ class Keeper:
             elif self.fence is not None and fd == self.fence.timer:
                 self._check_fence(self.fence)
             elif fd == self.tree.watch:
-                self.tree.adopted_ended()
+                self.tree.elsewhere_ended()
                 self._root_ended()
         if not self.reading:
             self._reconsider()
@@ -266,7 +267,7 @@ class Keeper:
                 return self.hosts.send(wire.rejected(sequence, wire.REJECT_FULL, acts.queued))
             else:
                 acts.take(sequence, origin, number)
-                self._apply(kind, body)
+                self._apply(kind, body, origin, flags)
             if flags & wire.ACT_ACK:
                 acts.asked = sequence
             acts.settle()
@@ -274,15 +275,15 @@ class Keeper:
             self._ring(self.bell)
         return None
 
-    def _apply(self, kind: int, body: bytes) -> None:
+    def _apply(self, kind: int, body: bytes, origin: int, flags: int) -> None:
         if kind == wire.INPUT:
-            self.acts.add(body)
+            self.acts.add(body, origin)
             self._write()
         elif kind == wire.RESIZE:
             cols, rows = wire.read_size(body)
             self._resize(cols, rows)
         elif kind == wire.FLUSH:
-            self._flush()
+            self._flush(wire.read_flush(body), flags)
         elif kind == wire.SIGNAL:
             number, scope, pid, start = wire.read_signal(body)
             self.tree.signal(number, scope, pid, start, terminal.foreground(self.master))
@@ -310,13 +311,15 @@ class Keeper:
         except (OSError, termios.error):
             pass                                        # it has just ended
 
-    def _flush(self) -> None:
-        self.acts.discard()
+    def _flush(self, origin: int, flags: int) -> None:
+        entries = self.acts.discard(origin)
         self._interest()
         try:
             terminal.flush_input(self.master)
         except (OSError, termios.error):
-            pass
+            pass                                        # it has just ended
+        if flags & wire.ACT_REPORT:
+            self.hosts.send(wire.withdrawn(entries))
 
     def _withdraw(self, packet: bytes) -> None:
         """Takes back what no program can have seen; tells how far each had got."""

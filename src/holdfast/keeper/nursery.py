@@ -64,8 +64,9 @@ def main() -> int:
     _arm_probes()
     listener, fresh = launch.bind(SOCKET, _socket.SOCK_STREAM)
     launch.listen(listener, fresh, SOCKET)
+    null, log = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _log()
     print("ready", flush=True)
-    _detach()
+    _detach(null, log)
     gc.collect()
     heap.fill_gaps()
     gc.freeze()                       # the children do not touch (and so do not copy) what is here already
@@ -172,12 +173,15 @@ def _arm_probes() -> None:
         probes.arm_from(directives)
 
 
-def _detach() -> None:
-    """Nothing of the starter's terminal, pipes or log files stays open."""
-    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+def _log() -> int:
     log = os.open(LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     if os.fstat(log).st_size > KEEPER_LOG_BYTES:
         os.ftruncate(log, 0)
+    return log
+
+
+def _detach(null: int, log: int) -> None:
+    """Nothing of the starter's terminal, pipes or log files stays open."""
     for fd, source in ((0, null), (1, null), (2, log)):
         os.dup2(source, fd)
     os.close(null)

@@ -55,9 +55,18 @@ def open_slave(master: int) -> int:
 
 
 def flush_input(master: int) -> None:
-    """Discards what was typed and not read: on its way (master side) and in the line discipline (slave side)."""
+    """Discards what was typed and not read: on its way (master side), then in the line discipline (slave side).
+
+    In this order: the kernel moves bytes from the first to the second by itself. A program can close the slave side to
+    others (TIOCEXCL); then the master sets the modes that are there with a flush, which is the slave's. That is only
+    the second choice: a mode that the program changes in the very moment would be undone.
+    """
     termios.tcflush(master, termios.TCOFLUSH)
-    slave = open_slave(master)
+    try:
+        slave = open_slave(master)
+    except OSError:
+        termios.tcsetattr(master, termios.TCSAFLUSH, termios.tcgetattr(master))
+        return
     try:
         termios.tcflush(slave, termios.TCIFLUSH)
     finally:
@@ -74,10 +83,10 @@ def foreground(master: int) -> int:
 
 # ---------------------------------------------------------------- processes
 
-def start_time(pid: int) -> int:
+def start_time(pid: int, proc: int | None = None) -> int:
     """Start time of a process in clock ticks since boot: with the boot id, its identity. 0 if it is gone."""
     try:
-        return int(_read(f"/proc/{pid}/stat").rsplit(b")", 1)[1].split()[19])
+        return int(read_whole(f"{pid}/stat" if proc is not None else f"/proc/{pid}/stat", proc).rsplit(b")", 1)[1].split()[19])
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -94,7 +103,7 @@ def descendants(root: int) -> list[int]:
             continue
         for thread in threads:
             try:
-                children = [int(p) for p in _read(f"/proc/{pid}/task/{thread}/children").split()]
+                children = [int(p) for p in read_whole(f"/proc/{pid}/task/{thread}/children").split()]
             except OSError:
                 continue
             found += children
@@ -117,9 +126,9 @@ def send_signal(pid: int, start_ticks: int, number: int) -> None:
         os.close(handle)
 
 
-def _read(path: str) -> bytes:
+def read_whole(path: str, directory: int | None = None) -> bytes:
     """A file of /proc, whole."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         data = piece = os.read(fd, 4096)
         while piece:

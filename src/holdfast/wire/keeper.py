@@ -10,7 +10,7 @@ negotiated: the host offers the range it speaks, the keeper answers with what it
     0x02 | INPUT     | ACT, bytes                                         | host   -> keeper
     0x03 | RESIZE    | ACT, cols u16, rows u16                            | host   -> keeper
     0x04 | SIGNAL    | ACT, number u8, scope u8, pid u32, start u64       | host   -> keeper
-    0x05 | FLUSH     | ACT (discard what the terminal has not handed out) | host   -> keeper
+    0x05 | FLUSH     | ACT, nothing or origin u64 (discard unread input)  | host   -> keeper
     0x06 | WITHDRAW  | epoch u64, from u64                                | host   -> keeper
     0x07 | CONSUMED  | offset u64                                         | host   -> keeper
     0x08 | QUERY     | tag u32                                            | host   -> keeper
@@ -35,9 +35,12 @@ its own sequence name the client's act behind it: the keeper remembers the last 
 between sending and hearing back finds in WELCOME what was applied, and a client's retry is recognised (exactly once).
 
 Acts take effect in sequence order, with one exception: RESIZE and SIGNAL do not wait for input that the program has
-not read (as on every terminal). FLUSH discards all input before it. WITHDRAW takes back waiting input from a sequence
-on and says how far each piece had got. Once the root process has ended, only SIGNAL is taken. An act that is refused
-(REJECTED) is not used up: the next one has the same sequence.
+not read (as on every terminal). FLUSH discards all input before it: what waits here (of one origin only, if it names
+one), and whatever the kernel has that no program has read, since nobody can tell whose that is. With flag REPORT it
+is answered by WITHDRAWN: the pieces that had not wholly gone to the terminal. A piece of which it had a part is among
+them, whoever's it is, for that part is discarded. WITHDRAW takes back waiting input from a sequence on and says how
+far each piece had got, and leaves the kernel alone. Once the root process has ended, only SIGNAL is taken. An act
+that is refused (REJECTED) is not used up: the next one has the same sequence.
 
 Effects are not answered by packets: the keeper raises ACCEPTED and WRITTEN in the ring's header, and rings the
 eventfd only if the act asked for it (flag ACK; again when its effect is complete later): an echoed key wakes the host
@@ -47,13 +50,29 @@ once, not twice.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from holdfast.model import limits
-
-VERSION: Final = 1
+from holdfast.wire.spawning import HALT_SIGNAL as HALT_SIGNAL
+from holdfast.wire.spawning import ORIGIN as _ORIGIN
+from holdfast.wire.spawning import PID_MAX as PID_MAX
+from holdfast.wire.spawning import QUIT_MAGIC as QUIT_MAGIC
+from holdfast.wire.spawning import SIZE as _SIZE
+from holdfast.wire.spawning import SPAWN_FAILED as SPAWN_FAILED
+from holdfast.wire.spawning import SPAWN_HEADER as SPAWN_HEADER
+from holdfast.wire.spawning import SPAWN_MAGIC as SPAWN_MAGIC
+from holdfast.wire.spawning import SPAWN_OK as SPAWN_OK
+from holdfast.wire.spawning import SPAWN_REPLY as SPAWN_REPLY
+from holdfast.wire.spawning import VERSION as VERSION
+from holdfast.wire.spawning import Containment as Containment
+from holdfast.wire.spawning import Malformed as Malformed
+from holdfast.wire.spawning import Origin as Origin
+from holdfast.wire.spawning import Spawn as Spawn
+from holdfast.wire.spawning import nursery_command as nursery_command
+from holdfast.wire.spawning import read_size as read_size
+from holdfast.wire.spawning import read_spawn as read_spawn
+from holdfast.wire.spawning import spawn as spawn
 
 HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE = range(1, 14)
 WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED = range(0x81, 0x87)
@@ -63,15 +82,15 @@ REJECT_EPOCH, REJECT_SEQUENCE, REJECT_FULL, REJECT_FENCED, REJECT_CLOSED = 1, 2,
 
 SCOPE_FOREGROUND, SCOPE_ROOT_GROUP, SCOPE_ALL, SCOPE_PROCESS = 0, 1, 2, 3
 
-ACT_ACK: Final = 1
+ACT_ACK, ACT_REPORT = 1, 2
 
-SIGNAL_MAX, PID_MAX, OFFSET_MAX, STATUS_MAX = 64, 2**31 - 1, 2**63 - 1, 0xFFFF
+SIGNAL_MAX = 64
 
 _HELLO = struct.Struct("<BHHQ")
 _ACT = struct.Struct("<BQQQQB")
 ACT_BYTES: Final = _ACT.size
-_SIZE = struct.Struct("<HH")
 _SIGNAL = struct.Struct("<BBIQ")
+_FLUSH = struct.Struct("<Q")
 _TWO = struct.Struct("<BQQ")
 _ONE = struct.Struct("<BQ")
 _QUERY = struct.Struct("<BI")
@@ -82,13 +101,8 @@ _WITHDRAWN = struct.Struct("<QII")
 _EXITED = struct.Struct("<BiH")
 _REAPED = struct.Struct("<Ii")
 _WELCOME = struct.Struct("<BHQQQQIQiBHHH")
-_ORIGIN = struct.Struct("<QQQ")
 _STATE = struct.Struct("<BIIIHHIIIIQ")
 _ORIGIN_BYTES, _REAPED_BYTES = _ORIGIN.size, _REAPED.size
-
-
-class Malformed(Exception):
-    """Bytes that are no packet of this wire."""
 
 
 class Act(NamedTuple):
@@ -99,14 +113,6 @@ class Act(NamedTuple):
     origin: int
     origin_sequence: int
     flags: int = 0
-
-
-class Origin(NamedTuple):
-    """The last act applied for one client: its own sequence and the session's."""
-
-    origin: int
-    origin_sequence: int
-    sequence: int
 
 
 class Welcome(NamedTuple):
@@ -165,6 +171,10 @@ def signal_body(number: int, scope: int, pid: int = 0, start: int = 0) -> bytes:
 
 def signal(a: Act, number: int, scope: int, pid: int = 0, start: int = 0) -> bytes:
     return act(SIGNAL, a, signal_body(number, scope, pid, start))
+
+
+def flush_body(origin: int = 0) -> bytes:
+    return _FLUSH.pack(origin) if origin else b""
 
 
 def withdraw(epoch: int, first: int) -> bytes:
@@ -255,19 +265,16 @@ def read_act(packet: bytes) -> tuple[tuple[int, ...], bytes]:
         read_size(body)
     elif kind == SIGNAL:
         read_signal(body)
-    elif kind == FLUSH and body:
-        raise Malformed("flush with a body")
+    elif kind == FLUSH:
+        read_flush(body)
     return fields[1:], body
 
 
-def read_size(body: bytes) -> tuple[int, int]:
-    try:
-        cols, rows = _SIZE.unpack(body)
-    except struct.error:
-        raise Malformed("bad size") from None
-    if not (limits.COLS_MIN <= cols <= limits.COLS_MAX and limits.ROWS_MIN <= rows <= limits.ROWS_MAX):
-        raise Malformed(f"degenerate size {cols}x{rows}")
-    return cols, rows
+def read_flush(body: bytes) -> int:
+    """The client whose input is meant; 0: everybody's."""
+    if body and len(body) != _FLUSH.size:
+        raise Malformed("bad flush")
+    return int.from_bytes(body, "little")
 
 
 def read_signal(body: bytes) -> tuple[int, int, int, int]:
@@ -354,127 +361,6 @@ def read_welcome(packet: bytes) -> Welcome:
                    tuple((p, s) for p, s in _REAPED.iter_unpack(packet[split:])))
 
 
-# --- spawn requests: tag u8, length u32, value; sent as one stream to the nursery -------------------------------
-# A keeper either starts a program (ARGV, ENV, CWD, UMASK) or takes over a tree that something else launched
-# (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED, STATUS): saved state.
-
-(T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL, T_SOCKET, T_AWAY,
- T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED, T_STATUS) = range(1, 18)
-
-_TLV = struct.Struct("<BI")
-_U64 = struct.Struct("<Q")
-_I64 = struct.Struct("<q")
-SPAWN_HEADER = struct.Struct("<4sHI")
-SPAWN_MAGIC: Final = b"HFS1"
-QUIT_MAGIC: Final = b"HFQ1"   # the nursery ends itself; keepers are not touched
-SPAWN_OK, SPAWN_FAILED = 0, 1
-SPAWN_REPLY = struct.Struct("<BiIH")  # result, errno, pid, length of text
-
-
-class Spawn(NamedTuple):
-    """Everything a keeper needs to begin."""
-
-    session: str
-    epoch: int
-    socket: str                              # file name of the listening socket in the nursery's directory
-    cols: int
-    rows: int
-    ring_bytes: int
-    away_ms: int
-    label: bytes = b""
-    argv: tuple[bytes, ...] = ()
-    env: tuple[bytes, ...] = ()              # KEY=VALUE
-    cwd: bytes = b"/"
-    umask: int = 0o077
-    adopt_pid: int = 0
-    base: int = 0
-    ring_tail: bytes = b""
-    origins: tuple[Origin, ...] = ()
-    accepted: int = 0
-    status: int = -1
-
-
-def spawn(s: Spawn) -> bytes:
-    """The request as sent: header, then tagged values."""
-    items: list[tuple[int, bytes]] = [
-        (T_SESSION, s.session.encode()), (T_EPOCH, _U64.pack(s.epoch)), (T_SOCKET, s.socket.encode()),
-        (T_SIZE, _SIZE.pack(s.cols, s.rows)), (T_RING, _U64.pack(s.ring_bytes)), (T_AWAY, _U64.pack(s.away_ms)),
-        (T_LABEL, s.label), (T_CWD, s.cwd), (T_UMASK, _U64.pack(s.umask)), (T_ADOPT_PID, _U64.pack(s.adopt_pid)),
-        (T_BASE, _U64.pack(s.base)), (T_RING_TAIL, s.ring_tail), (T_ACCEPTED, _U64.pack(s.accepted)),
-        (T_STATUS, _I64.pack(s.status)),
-        *((T_ARGV, a) for a in s.argv), *((T_ENV, e) for e in s.env),
-        *((T_ORIGIN, _ORIGIN.pack(*o)) for o in s.origins)]
-    body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
-    if len(body) > limits.SPAWN_BYTES:
-        raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
-    return SPAWN_HEADER.pack(SPAWN_MAGIC, VERSION, len(body)) + body
-
-
-def read_spawn(body: bytes) -> Spawn:
-    """A request from its tagged values; anything unknown, missing or out of range is refused."""
-    one: dict[int, bytes] = {}
-    many: dict[int, list[bytes]] = {T_ARGV: [], T_ENV: [], T_ORIGIN: []}
-    at = 0
-    while at < len(body):
-        if at + _TLV.size > len(body):
-            raise Malformed("truncated spawn request")
-        tag, length = _TLV.unpack_from(body, at)
-        at += _TLV.size
-        value = body[at:at + length]
-        if len(value) != length:
-            raise Malformed("truncated spawn request")
-        at += length
-        if tag in many:
-            many[tag].append(value)
-        elif T_SESSION <= tag <= T_STATUS and tag not in one:
-            one[tag] = value
-        else:
-            raise Malformed(f"unknown or repeated tag {tag} in spawn request")
-    try:
-        cols, rows = read_size(one[T_SIZE])
-        request = Spawn(
-            session=one[T_SESSION].decode("ascii"), epoch=_U64.unpack(one[T_EPOCH])[0],
-            socket=one[T_SOCKET].decode("ascii"), cols=cols, rows=rows, ring_bytes=_U64.unpack(one[T_RING])[0],
-            away_ms=_U64.unpack(one[T_AWAY])[0], label=one[T_LABEL], argv=tuple(many[T_ARGV]), env=tuple(many[T_ENV]),
-            cwd=one[T_CWD], umask=_U64.unpack(one[T_UMASK])[0], adopt_pid=_U64.unpack(one[T_ADOPT_PID])[0],
-            base=_U64.unpack(one[T_BASE])[0], ring_tail=one[T_RING_TAIL],
-            origins=tuple(Origin(*_ORIGIN.unpack(o)) for o in many[T_ORIGIN]),
-            accepted=_U64.unpack(one[T_ACCEPTED])[0], status=_I64.unpack(one[T_STATUS])[0])
-    except (KeyError, struct.error, UnicodeDecodeError) as e:
-        raise Malformed(f"incomplete spawn request: {e}") from e
-    wrong = _wrong(request)
-    if wrong:
-        raise Malformed(wrong)
-    return request
-
-
-def _wrong(r: Spawn) -> str:
-    """What makes a request that can be read one that cannot be meant; empty if nothing."""
-    if not r.adopt_pid and not (r.argv and r.argv[0]):
-        return "nothing to run"
-    if "/" in r.socket or r.socket in ("", ".", "..") or "\0" in r.socket or len(r.socket) > limits.KEEPER_NAME_BYTES:
-        return "bad socket name"
-    if len(r.session) > limits.KEEPER_NAME_BYTES or len(r.label) > limits.LABEL_BYTES:
-        return "session id or label too long"
-    if any(b"\0" in word for word in (*r.argv, *r.env, r.cwd)):
-        return "a zero byte in argument, environment or directory"
-    if any(entry.find(b"=") < 1 for entry in r.env):
-        return "an environment entry without a name"
-    if not 1 <= r.ring_bytes <= limits.RING_BYTES_MAX or r.away_ms > limits.HOST_AWAY_MAX_S * 1000:
-        return "ring or patience out of range"
-    if r.umask > 0o777 or r.adopt_pid > PID_MAX or not -1 <= r.status <= STATUS_MAX:
-        return "umask, pid or status out of range"
-    if r.base > OFFSET_MAX or r.accepted > OFFSET_MAX or len(r.ring_tail) > r.base:
-        return "offset or sequence out of range"
-    return ""
-
-
 assert (_WELCOME.size + _SIZE.size + limits.KEEPER_NAME_BYTES + limits.LABEL_BYTES + limits.ORIGINS_KEPT * _ORIGIN.size
         + limits.REAPED_KEPT * _REAPED.size) < limits.KEEPER_PACKET_BYTES
 assert _COUNT.size + limits.INPUT_QUEUE_ACTS * _WITHDRAWN.size < limits.KEEPER_PACKET_BYTES
-
-
-def nursery_command(run_dir: str) -> list[str]:
-    """How to start a nursery: by its path, without site packages (why: docs/decisions/0002-keeper-memory.md)."""
-    package = __file__.rsplit("/", 2)[0]
-    return [sys.executable, "-I", "-S", "-X", "utf8", f"{package}/keeper/__main__.py", run_dir]

@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
+from holdfast.core import halt
 from holdfast.host.checks import Check, Derived, Outcome, Surroundings, sysctl
 from holdfast.host.checks.libc import (
     CLONE_NEWNS,
@@ -27,6 +28,7 @@ from holdfast.host.checks.libc import (
 from holdfast.host.checks.machine import dotted, output_of, version_of
 
 FREEZE_WAIT_S = 0.5
+_ROOT_FIX = "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container"
 REMOVE_WAIT_S = 0.3
 CRIU_MIN_BY_KERNEL = (((6, 18), (4, 2, 1)), ((0,), (3, 17)))   # 3.17 and 4.1 fail on 6.18: any INET socket
 
@@ -59,6 +61,11 @@ def _user_namespaces(_: Surroundings) -> Outcome:
     return Outcome(True, "an ordinary user got a user, pid and mount namespace with its own /proc")
 
 
+def allow_namespaces(uid: int) -> str:
+    """What lets this account have contained sessions."""
+    return _ROOT_FIX if uid == 0 else _allow_user_namespaces()
+
+
 def _allow_user_namespaces() -> str:
     for name, closed, opened in (("kernel.unprivileged_userns_clone", "0", "1"),
                                  ("user.max_user_namespaces", "0", "15000"),
@@ -77,7 +84,7 @@ def _root_namespaces(surroundings: Surroundings) -> Outcome:
         wrong = in_child(_first_process)
     except OSError as error:
         return Outcome(False, f"root may not: {error.filename}: {error.strerror}",
-                       "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container")
+                       _ROOT_FIX)
     return Outcome(not wrong, wrong or "root got a pid and mount namespace with its own /proc",
                    "run on the machine itself" if wrong else "")
 
@@ -209,12 +216,12 @@ def _remove_groups(surroundings: Surroundings) -> None:
 
 def _halt(found: Mapping[str, Outcome]) -> Outcome:
     if found["cgroup-freeze"].ok:
-        return Outcome(True, "complete in every session, by cgroup freeze")
+        return Outcome(True, f"complete in every session, by {halt.FREEZE}")
     if found["user-namespaces"].ok or found["root-namespaces"].ok:
-        return Outcome(False, "complete in contained sessions only, by process 1 of their pid namespace; in "
-                              "plain ones best effort: a walk that quick forking can outrun",
+        return Outcome(False, f"complete in contained sessions only, by {halt.NAMESPACE} (process 1 of the namespace); in "
+                              f"plain ones {halt.BEST_EFFORT}: a walk that quick forking can outrun",
                        f"use contained sessions, or: {found['cgroup-freeze'].fix}")
-    return Outcome(False, "best effort only: a walk over processes that quick forking can outrun",
+    return Outcome(False, f"{halt.BEST_EFFORT} only: a walk over processes that quick forking can outrun",
                    found["cgroup-freeze"].fix or found["user-namespaces"].fix)
 
 

@@ -1,0 +1,353 @@
+"""Halt and resume (A4): everything stands still, the kernel says so, and the shell never knows. As root and as an ordinary user.
+
+Real keepers and programs; the host's part is `host/halt.py` by itself. A session has a control group where this account may make
+one: as root; the last test runs this file again as an ordinary user, who has none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.host.ordinary_user import ordinary_user
+from tests.keeper.harness import Link, Nursery, below, gone, state_of, until
+
+from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE
+from holdfast.host.halt import Execution, Halted, Halter
+from holdfast.wire import keeper as wire
+
+ROOT = os.getuid() == 0
+STILL_S = 0.15
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+
+# Forks all the time, each child once more; a part of them leaves the session and forks twice. At most BREADTH at a time.
+FORKING = """
+import os, signal, sys, time
+breadth = int(sys.argv[1])
+end = time.monotonic() + 60
+wait, go = os.pipe()
+def life(n):
+    os.close(go)
+    os.read(wait, 1)                    # until all are there: who forks leaves no time to the others
+    while time.monotonic() < end:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+for n in range(breadth):
+    if os.fork() == 0:
+        if n % 3 == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        try:
+            life(n)
+        finally:
+            os._exit(0)
+os.close(go)
+print("FORKING", flush=True)
+signal.pause()
+"""
+
+
+class World:
+    def __init__(self, top: Path) -> None:
+        self.home = top
+        self.run_directory = top / "run"
+        self.run_directory.mkdir(mode=0o700)
+        self.nursery = Nursery(self.run_directory)
+        self.halter = Halter(str(top))
+        self.made: list[Execution] = []
+
+    def start(self, *argv: str, contained: bool = False, group: bool = True, name: str = "a") -> tuple[Link, Execution]:
+        cgroup = self.halter.groups.make(name) if group else ""
+        link = self.nursery.run(name, list(argv), cgroup=os.fsencode(cgroup),
+                                containment=wire.Containment((bytes(self.home),)) if contained else None)
+        self.made.append(Execution(name, self.nursery.keepers[name], link.welcome.root_pid))
+        return link, self.made[-1]
+
+    def close(self) -> None:
+        try:
+            assert [self.halter.end_now(execution) for execution in self.made].count(False) == 0
+        finally:
+            self.nursery.close()
+        for execution in self.made:
+            until(lambda: self.halter.groups.remove(execution.session), "the group to go")
+        self.halter.close()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as top:
+        made = World(Path(top))
+        yield made
+        made.close()
+
+
+# Every way that this account has: (contained, with a control group) -> how
+WAYS = [(False, True, FREEZE), (True, True, FREEZE), (True, False, NAMESPACE), (False, False, BEST_EFFORT)] if ROOT else \
+    [(True, True, NAMESPACE), (False, True, BEST_EFFORT)]
+EACH = pytest.mark.parametrize("contained, group, how", WAYS, ids=[f"{'contained' if c else 'plain'} {h}" for c, _, h in WAYS])
+STOPPING = [way for way in WAYS if way[2] != FREEZE]
+
+
+def cpu_ticks(pids: list[int]) -> dict[int, str]:
+    """Time on the processor of each; who is gone is not in it."""
+    found = {}
+    for pid in pids:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+            found[pid] = f"{fields[11]} {fields[12]}"
+        except OSError:
+            pass
+    return found
+
+
+def nothing_moves(execution: Execution) -> dict[int, str]:
+    """Looks for a while: nobody comes or goes or gets time on a processor. Gives the times."""
+    everybody = below(execution.keeper_pid)
+    init = [pid for pid in everybody if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
+    before = cpu_ticks([pid for pid in everybody if pid not in init])
+    deadline = time.monotonic() + STILL_S
+    while time.monotonic() < deadline:
+        assert below(execution.keeper_pid) == everybody and cpu_ticks(list(before)) == before
+        select.select([], [], [], 0.02)
+    return before
+
+
+def sleepers(keeper: int) -> list[int]:
+    return [pid for pid in below(keeper) if Path(f"/proc/{pid}/comm").read_text() == "sleep\n"]
+
+
+@EACH
+def test_a4_forking_processes_and_daemons_all_stand_still(world: World, contained: bool, group: bool, how: str) -> None:
+    link, execution = world.start(PYTHON, "-c", FORKING, "40", contained=contained, group=group)
+    link.wait_for(b"FORKING")
+    until(lambda: len(below(execution.keeper_pid)) > 40, "all of them")
+    done = world.halter.halt_now(execution, lambda: link.ring.accepted)
+    assert (done.how, done.complete, done.missed, done.last_act) == (how, True, (), link.ring.accepted)
+    everybody = below(execution.keeper_pid)
+    assert len(done.pids) >= 41 and set(done.pids) <= set(everybody)
+    before = nothing_moves(execution)
+    assert world.halter.halted_now(execution) == how
+    again = world.halter.resume_now(execution)
+    assert again.complete and len(again.pids) >= 41
+    until(lambda: cpu_ticks(list(before)) != before, "them to go on")
+    assert world.halter.halted_now(execution) is None
+    assert world.halter.end_now(execution)
+    assert os.waitstatus_to_exitcode(link.exit_status()) == -signal.SIGKILL
+    assert all(map(gone, everybody))
+
+
+@EACH
+def test_a4_the_shell_does_not_know(world: World, contained: bool, group: bool, how: str) -> None:
+    """A job in the foreground, one in the background and one that the user had stopped: all as before."""
+    link, execution = world.start("bash", "--norc", contained=contained, group=group)
+    root = execution.root_pid
+    link.type(b"PS1='> '; sleep 621\n")
+    until(lambda: link.state().foreground != root and sleepers(execution.keeper_pid), "a job")
+    link.type(b"\x1a")
+    until(lambda: link.state().foreground == root, "Ctrl-Z")
+    link.type(b"sleep 622 & sleep 1.5; echo code=$?\n")
+    until(lambda: link.state().foreground != root and len(sleepers(execution.keeper_pid)) == 3, "three jobs")
+    stopped = next(pid for pid in sleepers(execution.keeper_pid) if state_of(pid) == "T")
+    for _ in range(3):
+        assert world.halter.halt_now(execution).complete
+        assert world.halter.halt_now(execution).complete, "to halt what is halted changes nothing"
+        assert world.halter.resume_now(execution).complete
+    assert state_of(stopped) == "T", "what the user had stopped stays stopped"
+    out = link.wait_for(b"code=0")
+    assert out.count(b"Stopped") == 1, out
+    link.type(b"jobs; fg 1\n")
+    link.wait_for(b"Running")
+    until(lambda: link.state().foreground == stopped and state_of(stopped) == "S", "the stopped job in the foreground")
+
+
+@EACH
+def test_a4_what_it_says_of_itself(world: World, contained: bool, group: bool, how: str) -> None:
+    _, execution = world.start("cat", contained=contained, group=group)
+    said = world.halter.layout_now(execution)
+    assert said["layout"] == ("contained" if contained else "plain") and said["halt"] == how
+    assert ("best effort" in said["says"]) == (how == BEST_EFFORT) and ("keys" in said["says"])
+    assert ("shows as 0" in said["says"]) == (contained and not ROOT)
+
+
+@EACH
+def test_a4_a_host_that_died_meanwhile_finds_it_halted(world: World, contained: bool, group: bool, how: str) -> None:
+    link, execution = world.start("sh", "-c", "sleep 623 & exec cat", contained=contained, group=group)
+    until(lambda: len(sleepers(execution.keeper_pid)) == 1, "the job")
+    assert world.halter.halted_now(execution) is None
+    assert world.halter.halt_now(execution).complete
+    another = Halter(str(world.home))
+    try:
+        assert another.halted_now(execution) == how
+        link.type(b"typed while halted\n")
+        link.taken()
+        assert another.resume_now(execution).complete
+        link.wait_for(b"typed while halted\r\ntyped while halted")
+    finally:
+        another.close()
+
+
+@EACH
+def test_a4_halt_then_end(world: World, contained: bool, group: bool, how: str) -> None:
+    link, execution = world.start("sh", "-c", "trap '' HUP TERM; (setsid sleep 624 &); while :; do sleep 0.01; done", contained=contained, group=group)
+    until(lambda: len(below(execution.keeper_pid)) >= (4 if contained else 3), "all of them")
+    assert world.halter.halt_now(execution).complete
+    everybody = below(execution.keeper_pid)
+    assert world.halter.end_now(execution)
+    assert os.waitstatus_to_exitcode(link.exit_status()) == -signal.SIGKILL
+    until(lambda: all(map(gone, everybody)), "everybody to be gone")
+
+
+@EACH
+def test_a4_a_fork_bomb_is_caught(world: World, contained: bool, group: bool, how: str) -> None:
+    """Bounded in depth and number: each forks two while there is room, and goes on forking."""
+    bomb = "import os, time\nend = time.monotonic() + 20\nfor _ in range(6):\n    os.fork()\nprint('BOMB', flush=True)\n" \
+           "while time.monotonic() < end:\n    if os.fork() == 0:\n        os._exit(0)\n    os.wait()\n"
+    link, execution = world.start(PYTHON, "-c", bomb, contained=contained, group=group)
+    link.wait_for(b"BOMB")
+    done = world.halter.halt_now(execution)
+    assert done.how == how and done.complete, done
+    nothing_moves(execution)
+    assert world.halter.end_now(execution)
+
+
+@pytest.mark.parametrize("contained, group, how", STOPPING, ids=[w[2] for w in STOPPING])
+def test_a4_who_continues_the_others_is_stopped_too(world: World, contained: bool, group: bool, how: str) -> None:
+    """Two that do nothing but continue each other. SIGSTOP alone is a race here; it is run again until nobody runs."""
+    script = "import os, signal\nother = os.fork() or os.getppid()\nprint('RACE', flush=True)\nwhile True:\n    os.kill(other, signal.SIGCONT)\n"
+    link, execution = world.start(PYTHON, "-c", script, contained=contained, group=group)
+    link.wait_for(b"RACE\r\nRACE")
+    done = world.halter.halt_now(execution)
+    running = [pid for pid in below(execution.keeper_pid) if state_of(pid) in "RS" and Path(f"/proc/{pid}/comm").read_text() != "hf-init\n"]
+    assert done.complete == (not running) and set(running) <= set(done.missed), "it says what is"
+
+
+@pytest.mark.skipif(not ROOT, reason="only root can leave its group in a plain session")
+def test_a4_who_left_the_group_of_a_plain_session_is_fetched_back(world: World) -> None:
+    groups = world.halter.groups
+    link, execution = world.start("sh", "-c", f"(setsid sh -c 'echo $$ >{groups.mount}/cgroup.procs; echo OUT; while :; do sleep 0.01; done' &); exec sleep 625")
+    link.wait_for(b"OUT")
+    path = groups.find(execution.session, execution.root_pid)
+    outside = set(below(execution.keeper_pid)) - groups.pids(path)
+    assert outside
+    done = world.halter.halt_now(execution)
+    assert done.complete and outside <= groups.pids(path) | {pid for pid in outside if gone(pid)}
+    nothing_moves(execution)
+
+
+@pytest.mark.skipif(not ROOT, reason="needs a control group")
+def test_groups_go_with_their_sessions_and_never_with_their_processes(world: World) -> None:
+    groups = world.halter.groups
+    _, execution = world.start("sh", "-c", "exec sleep 626")
+    path = groups.find("a", execution.root_pid)
+    assert path.endswith(f"{groups.name}/a") and groups.pids(path) == {execution.root_pid}
+    assert world.nursery.keepers["a"] not in groups.pids(path), "a keeper is not frozen with its session"
+    left = groups.make("left behind")
+    os.mkdir(f"{left}/made by a program")
+    assert groups.sweep(set()) == ["a"] and os.path.isdir(path) and not os.path.exists(left)
+    assert not groups.remove("a")
+    until(lambda: state_of(execution.root_pid) == "S", "it to sleep on, unharmed")
+    assert groups.sweep({"a"}) == []
+    assert world.halter.end_now(execution)
+    until(lambda: groups.remove("a"), "the group to go")
+    assert not os.path.exists(os.path.dirname(path)), "nothing of this home is left"
+
+
+@pytest.mark.skipif(not ROOT, reason="needs a control group")
+def test_a_host_started_inside_a_session_leaves_its_group(world: World) -> None:
+    src = Path(__file__).parents[2] / "src"
+    script = f"import sys; sys.path.insert(0, {str(src)!r}); from holdfast.host.groups import Groups; g = Groups({str(world.home)!r}); g.leave(); " \
+             "print('LEFT', open('/proc/self/cgroup').read().strip().splitlines()[-1], flush=True); import signal; signal.pause()"
+    link, _ = world.start(sys.executable, "-c", script)
+    assert b"LEFT 0::/\r\n" in link.wait_for(b"LEFT 0::/")
+    assert world.halter.groups.pids(world.halter.groups.find("a", 0) or "/nowhere") == set()
+
+
+@pytest.mark.skipif(not ROOT, reason="needs root to delegate a group")
+def test_a_user_with_a_group_of_its_own_freezes_too(world: World) -> None:
+    """As a service manager does it: a group that belongs to the user, and the host in it."""
+    groups = world.halter.groups
+    delegated = f"{groups.mount}/{groups.name}-delegated"
+    os.mkdir(delegated)
+    code = f"""
+import sys; sys.path[:0] = {[str(Path(__file__).parents[2] / "src"), str(Path(__file__).parents[2])]!r}
+from pathlib import Path
+from tests.host.test_halt import World, sleepers, until
+import tempfile
+with tempfile.TemporaryDirectory(dir='/tmp') as top:
+    world = World(Path(top))
+    for contained in (False, True):
+        link, execution = world.start('sh', '-c', '(setsid sleep 627 &); exec sleep 628', contained=contained, name=f'n{{contained}}')
+        until(lambda: len(sleepers(execution.keeper_pid)) == 2, 'both')
+        done = world.halter.halt_now(execution)
+        print(done.how, done.complete, len(done.pids), world.halter.halted_now(execution), world.halter.end_now(execution))
+    world.close()
+"""
+    with ordinary_user() as user:
+        try:
+            for name in ("", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"):
+                os.chown(delegated + name, user.uid, user.gid)
+            python = user.python("pytest")
+            joined = f"echo $$ >{delegated}/cgroup.procs; exec setpriv --reuid {user.uid} --regid {user.gid} --clear-groups {python} -c \"$1\""
+            done = subprocess.run(["sh", "-c", joined, "sh", code], capture_output=True, text=True, timeout=60, cwd=user.home,
+                                  env={"PATH": "/usr/bin:/bin", "HOME": str(user.home), "PYTHONDONTWRITEBYTECODE": "1",
+                                       "PYTHONPATH": str(Path(pytest.__file__).resolve().parent.parent)})
+            assert done.stdout.splitlines() == ["cgroup freeze True 2 cgroup freeze True"] * 2, done.stdout + done.stderr[-2000:]
+        finally:
+            until(lambda: _removed(delegated), "the delegated group to go")
+
+
+def _removed(path: str) -> bool:
+    for directory, _, _ in os.walk(path, topdown=False):
+        try:
+            os.rmdir(directory)
+        except OSError:
+            return False
+    return True
+
+
+def test_the_loop_is_not_held_up(world: World) -> None:
+    """While a slow kernel is asked, other things go on: here it answers only after something else has happened on the loop."""
+    link, execution = world.start(PYTHON, "-c", FORKING, "20", contained=True)
+    link.wait_for(b"FORKING")
+    elsewhere = threading.Event()
+
+    class Slow(Halter):
+        def halt_now(self, *arguments: Any) -> Halted:
+            assert elsewhere.wait(10)
+            return super().halt_now(*arguments)
+
+    async def both() -> None:
+        halter = Slow(str(world.home))
+        task = asyncio.create_task(halter.halt(execution, lambda: 7))
+        await asyncio.sleep(0)
+        asyncio.get_running_loop().call_soon(elsewhere.set)
+        done = await task
+        assert done.last_act == 7 and done.complete and await halter.halted(execution) is not None
+        assert (await halter.resume(execution)).complete and await halter.end(execution)
+        halter.close()
+
+    asyncio.run(both())
+
+
+@pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")
+def test_all_of_this_as_an_ordinary_user() -> None:
+    with ordinary_user() as user:
+        python = user.python("pytest")
+        done = user.run([python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib",
+                         "--rootdir", str(Path(__file__).parents[2]), __file__])
+        assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        assert " passed" in done.stdout
