@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.core.turn import Denied, Freed, Taken, Turn
+from holdfast.core.turn import POLICIES, Asked, Denied, Freed, Taken, Turn, Withdrawn
 
 OPERATORS = st.sampled_from(["ann", "bob", "eve"])
 
@@ -37,11 +37,11 @@ def test_a_long_act_keeps_the_turn_for_as_long_as_it_lasts() -> None:
     assert turn.write("bob", 1000) == [Denied("ann", 0, 1000)]
     assert turn.release("ann", 1000) == [], "a client that left does not end its run"
     assert turn.begin_long("ann", 1000) == []
-    turn.end_long(1001)
+    turn.end_long("ann", 1001)
     assert turn.holder(5000) == "ann"
-    turn.end_long(5000)
+    turn.end_long("ann", 5000)
     assert turn.holder(5009.9) == "ann" and turn.holder(5010) is None
-    turn.end_long(6000)
+    turn.end_long("ann", 6000)
     assert turn.state.long_acts == 0
 
 
@@ -52,18 +52,74 @@ def test_a_denied_long_act_is_not_counted() -> None:
     assert turn.state.long_acts == 0 and turn.holder(10) is None
 
 
-def test_taking_is_unilateral_and_says_from_whom() -> None:
-    turn = Turn(idle_s=10)
+def test_a3_taking_is_unilateral_and_says_from_whom() -> None:
+    turn = Turn(idle_s=10, policy=POLICIES["drop"])
     turn.begin_long("ann", 0)
-    assert turn.take("bob", 1) == [Taken("bob", "ann")]
+    assert turn.take("bob", 1) == [Taken("bob", "ann", "seize")]
     assert turn.write("ann", 2) == [Denied("bob", 1, 1)]
     assert turn.take("bob", 3) == []
-    turn.end_long(4)  # the act of the displaced holder ends: nothing of bob's changes
-    assert turn.holder(12.9) == "bob"
+    assert turn.begin_long("bob", 3) == []
+    turn.end_long("ann", 4)  # the act of the displaced holder ends: nothing of bob's changes
+    assert turn.holder(1e6) == "bob", "bob's own act goes on"
+
+
+def test_a2_who_asks_waits_and_gets_it_when_it_is_free() -> None:
+    turn = Turn(idle_s=10)
+    assert turn.request("ann", 0) == [Taken("ann", None, "request")], "a free turn is had for the asking"
+    assert turn.request("bob", 1) == [Asked("bob", "ann")]
+    assert turn.request("eve", 2) == [Asked("eve", "ann")]
+    assert turn.request("bob", 3) == [Asked("bob", "ann")], "to ask twice is to ask once"
+    assert turn.waiting() == ("bob", "eve")
+    assert turn.release("ann", 4) == [Freed("ann"), Taken("bob", "ann", "request")]
+    assert turn.write("ann", 5) == [Denied("bob", 4, 1)]
+    assert turn.expire(14) == [Freed("bob"), Taken("eve", "bob", "request")]
+
+
+def test_a2_the_holder_grants_refuses_and_hands_over() -> None:
+    turn = Turn(idle_s=10)
+    turn.write("ann", 0)
+    turn.request("bob", 1)
+    turn.request("eve", 1)
+    assert turn.grant("bob", "bob", 2) == [Denied("ann", 0, 2)], "it is not bob's to grant"
+    assert turn.refuse("eve", "bob", 2) == [Denied("ann", 0, 2)]
+    assert turn.refuse("ann", "bob", 2) == [Withdrawn("bob", "refused")]
+    assert turn.grant("ann", "bob", 2) == [], "who does not ask is not granted anything"
+    assert turn.hand("ann", "bob", 3) == [Taken("bob", "ann", "hand")]
+    assert turn.waiting() == ("eve",)
+    assert turn.grant("bob", "eve", 4) == [Taken("eve", "bob", "grant")]
+    assert turn.waiting() == ()
+
+
+def test_a2_who_leaves_neither_holds_nor_waits() -> None:
+    turn = Turn(idle_s=10)
+    turn.write("ann", 0)
+    turn.request("bob", 1)
+    turn.request("eve", 1)
+    assert turn.leave("bob", 2) == [Withdrawn("bob", "left")]
+    assert turn.leave("ann", 3) == [Freed("ann"), Taken("eve", "ann", "request")]
+
+
+def test_a2_what_happens_to_a_request_is_a_policy_that_can_be_replaced() -> None:
+    turn = Turn(idle_s=10, policy=POLICIES["drop"])
+    turn.write("ann", 0)
+    assert turn.request("bob", 1) == [Withdrawn("bob", "dropped")]
+    turn = Turn(idle_s=10, policy=POLICIES["humans-first"])
+    turn.write("ann", 0)
+    turn.request("bot", 1, "agent")
+    turn.request("eve", 2, "human")
+    assert turn.release("ann", 3) == [Freed("ann"), Taken("eve", "ann", "request")]
+
+
+def test_the_queue_is_bounded() -> None:
+    turn = Turn(idle_s=10)
+    turn.write("ann", 0)
+    effects = [turn.request(f"o{i}", 1)[-1] for i in range(200)]
+    assert sum(isinstance(e, Asked) for e in effects) == len(turn.waiting()) < 200
+    assert effects[-1] == Withdrawn("o199", "dropped")
 
 
 class Turns(RuleBasedStateMachine):
-    """Against a model in the simplest words: who may write now is one operator or nobody."""
+    """Against a model in the simplest words: one operator may write, or nobody; the others stand in a line."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -72,82 +128,111 @@ class Turns(RuleBasedStateMachine):
         self.holder: str | None = None
         self.until = 0.0
         self.longs = 0
+        self.line: list[str] = []
 
-    def current(self) -> str | None:
-        return self.holder if self.holder is not None and (self.longs or self.now < self.until) else None
+    def settle(self) -> None:
+        """Time has passed: a lapsed turn goes to the first in the line."""
+        if self.holder is not None and not self.longs and self.now >= self.until:
+            self.give(self.line[0] if self.line else None)
+
+    def give(self, operator: str | None) -> None:
+        self.holder, self.longs, self.until = operator, 0, self.now + 10
+        self.line = [o for o in self.line if o != operator]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 3.0, 9.99, 10.0, 100.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    def _write(self, operator: str) -> bool:
-        if self.current() not in (None, operator):
-            return False
-        if self.current() is None:
-            self.longs = 0
-        self.holder, self.until = operator, self.now + 10
-        return True
-
-    @rule(operator=OPERATORS)
-    def write(self, operator: str) -> None:
-        before = self.current()
-        effects = self.turn.write(operator, self.now)
-        allowed = self._write(operator)
-        assert allowed == (not effects or not isinstance(effects[-1], Denied))
-        if not allowed:
-            denied = effects[-1]
-            assert isinstance(denied, Denied) and denied.holder == before and denied.idle_for >= 0
-        if allowed and before is None:
-            assert isinstance(effects[-1], Taken) and effects[-1].holder == operator
-
-    @rule(operator=OPERATORS)
-    def begin_long(self, operator: str) -> None:
-        effects = self.turn.begin_long(operator, self.now)
-        if self._write(operator):
-            self.longs += 1
+    @rule(operator=OPERATORS, long=st.booleans())
+    def write(self, operator: str, long: bool) -> None:
+        effects = (self.turn.begin_long if long else self.turn.write)(operator, self.now)
+        self.settle()
+        if self.holder in (None, operator):
+            taken = self.holder is None
+            if taken:
+                self.give(operator)
+            self.until = self.now + 10
+            self.longs += long
+            assert not any(isinstance(e, Denied) for e in effects)
+            assert not taken or (isinstance(effects[-1], Taken) and effects[-1].holder == operator)
         else:
-            assert isinstance(effects[-1], Denied)
+            assert isinstance(effects[-1], Denied) and effects[-1].holder == self.holder and effects[-1].idle_for >= 0
 
-    @rule()
-    def end_long(self) -> None:
-        self.turn.end_long(self.now)
-        if self.longs:
+    @rule(operator=OPERATORS)
+    def end_long(self, operator: str) -> None:
+        self.turn.end_long(operator, self.now)
+        if self.holder == operator and self.longs:
             self.longs -= 1
             self.until = self.now + 10
+        self.settle()
+
+    @rule(operator=OPERATORS)
+    def request(self, operator: str) -> None:
+        effects = self.turn.request(operator, self.now)
+        self.settle()
+        if self.holder is None:
+            self.give(operator)
+            assert isinstance(effects[-1], Taken)
+        elif self.holder != operator:
+            if operator not in self.line:
+                self.line.append(operator)
+            assert effects[-1] == Asked(operator, self.holder)
+
+    @rule(operator=OPERATORS, to=OPERATORS, grant=st.booleans())
+    def hand(self, operator: str, to: str, grant: bool) -> None:
+        effects = (self.turn.grant if grant else self.turn.hand)(operator, to, self.now)
+        asked = to in self.line
+        self.settle()
+        if grant and not asked:
+            return
+        if self.holder not in (None, operator):
+            assert to == self.holder or isinstance(effects[-1], Denied)
+        elif to != self.holder:
+            self.give(to)
+
+    @rule(operator=OPERATORS, to=OPERATORS)
+    def refuse(self, operator: str, to: str) -> None:
+        self.turn.refuse(operator, to, self.now)
+        self.settle()
+        if self.holder in (None, operator) and to in self.line:
+            self.line.remove(to)
 
     @rule(operator=OPERATORS)
     def take(self, operator: str) -> None:
-        before = self.current()
+        lapsed = self.holder is not None and not self.longs and self.now >= self.until
+        before = None if lapsed else self.holder
         effects = self.turn.take(operator, self.now)
-        assert effects == ([] if before == operator else [Taken(operator, before)])
-        self.longs = self.longs if before == operator else 0
-        self.holder, self.until = operator, self.now + 10
+        assert effects == ([] if before == operator else [Taken(operator, before, "seize")])
+        if before == operator:
+            self.until = self.now + 10
+        else:
+            self.give(operator)
 
-    @rule(operator=OPERATORS)
-    def release(self, operator: str) -> None:
-        effects = self.turn.release(operator, self.now)
+    @rule(operator=OPERATORS, leaves=st.booleans())
+    def release(self, operator: str, leaves: bool) -> None:
+        (self.turn.leave if leaves else self.turn.release)(operator, self.now)
+        if leaves and operator in self.line:
+            self.line.remove(operator)
         if self.holder == operator and not self.longs:
-            self.holder = None
-            assert effects == [Freed(operator)] or effects == []
-        elif self.current() is None:
-            self.holder = None
+            self.give(self.line[0] if self.line else None)
+        self.settle()
 
     @rule()
     def expire(self) -> None:
-        before = self.current()
-        effects = self.turn.expire(self.now)
-        assert not effects or before is None
-        if before is None:
-            self.holder = None
-            assert self.turn.expire(self.now) == []
+        self.turn.expire(self.now)
+        self.settle()
+        assert self.turn.expire(self.now) == []
 
     @invariant()
     def one_holder_at_most_and_the_same_as_in_the_model(self) -> None:
-        assert self.turn.holder(self.now) == self.current()
+        lapsed = self.holder is not None and not self.longs and self.now >= self.until
+        assert self.turn.holder(self.now) == (None if lapsed else self.holder)
+        assert self.turn.waiting() == tuple(self.line)
+        assert self.holder not in self.line
         deadline = self.turn.deadline()
         assert deadline is None or self.turn.holder(deadline) is None
         assert self.turn.state.long_acts == (self.longs if self.turn.state.holder is not None else 0)
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTurns.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)

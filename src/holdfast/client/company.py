@@ -1,0 +1,62 @@
+"""What attach says about the others on the session: who has the turn, who asks for it, what one inherits with it.
+
+The turn is invisible until contended: that somebody types into a free session is on the screen anyway and needs no words.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHOWN_TEXT = 40           # of what somebody staged
+
+COMMANDS = {              # key after the prefix -> the request it makes
+    b"t": ("seize", {}),
+    b"g": ("turn", {"act": "grant"}),
+    b"x": ("turn", {"act": "refuse"}),
+    b"H": ("halt", {}),
+    b"R": ("resume", {}),
+}
+
+
+class Company:
+    """What is known of the others from the host's events."""
+
+    def __init__(self, me: str, prefix: str) -> None:
+        self.me, self.prefix = me, prefix
+        self.waiting: list[str] = []
+
+    def request(self, key: bytes) -> dict[str, Any] | str:
+        """What a prefix command asks of the host, or why it cannot."""
+        op, fields = COMMANDS[key]
+        if fields.get("act") in ("grant", "refuse"):
+            if not self.waiting:
+                return "nobody asks for the turn"
+            return {"op": op, **fields, "to": self.waiting[0]}
+        return {"op": op, **fields}
+
+    def words(self, event: dict[str, Any]) -> str | None:
+        """What to tell the user of an event; None if nothing."""
+        name = event.get("event")
+        if name in ("turn", "turn_asked", "turn_withdrawn"):
+            self.waiting = [str(o) for o in event.get("waiting") or ()]
+        if name == "turn":
+            return self._turn(event)
+        if name == "turn_asked" and event.get("holder") == self.me:
+            return f"{event.get('operator')} asks for the turn: {self.prefix} g gives it, {self.prefix} x refuses"
+        if name == "turn_withdrawn" and event.get("operator") == self.me and event.get("why") != "left":
+            return f"your request for the turn was {event.get('why')}"
+        if name == "halted":
+            return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
+        if name == "resumed":
+            return f"{event.get('operator')} resumed the session"
+        return None
+
+    def _turn(self, event: dict[str, Any]) -> str | None:
+        holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")
+        if how in ("write", "free") or holder == previous:
+            return None
+        if holder == self.me:
+            staged = "; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
+            return f"you have the turn{f' ({previous} had it)' if previous else ''}{staged if event.get('staged') else ''}"
+        verb = {"seize": "took the turn", "hand": "was handed the turn", "grant": "was given the turn"}.get(str(how), "has the turn")
+        return f"{holder} {verb}" + (" from you" if previous == self.me else f" from {previous}" if previous else "")

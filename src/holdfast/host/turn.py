@@ -1,0 +1,202 @@
+"""The turn of one session in the world: its clock, who is told, who waits, and whose unfinished input is in the way.
+
+What decides is pure (core/turn.py, core/staged.py); here it gets the time, and its effects get to viewers and events. Moving the turn
+knowingly (hand, grant, seize) shows the newcomer what comes with it: text that somebody staged, what runs in the foreground (A6).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.staged import Staged
+from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
+from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unfinished
+
+if TYPE_CHECKING:
+    from holdfast.host.session import Session
+
+HELD_INPUTS_MAX = 64           # of one viewer, while it is found out whether somebody's line is in the way
+
+
+_WORDS = {"line": "a line", "paste": "a paste", "sequence": "a key", "character": "a character"}
+
+
+class SessionTurn:
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self.rules = Turn()
+        self.staged = Staged()
+        self._timer: asyncio.TimerHandle | None = None
+        self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
+
+    # ------------------------------------------------------------ facts
+
+    @property
+    def holder(self) -> str | None:
+        return self.rules.holder(time.monotonic())
+
+    def facts(self) -> dict[str, Any] | None:
+        """As `ls` and `who` show it."""
+        now = time.monotonic()
+        holder = self.rules.holder(now)
+        if holder is None:
+            return None
+        state = self.rules.state
+        return {"holder": holder, "since": time.time() - (now - state.since), "idle_s": round(now - state.last_write, 3),
+                "waiting": list(self.rules.waiting())}
+
+    def inherits(self) -> dict[str, Any]:
+        """What whoever takes over finds: text that others have begun, byte by byte with its author."""
+        pieces = self.staged.pieces if self._has_lines() else []
+        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces]}
+
+    def _has_lines(self) -> bool:
+        """Whether what was typed stands on a line that somebody could still finish."""
+        commands = self._session.commands
+        return commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead
+
+    # ------------------------------------------------------------ writing
+
+    def write(self, operator: str) -> None:
+        """The turn, or a refusal that says who has it (A1, A2)."""
+        now = time.monotonic()
+        if self.rules.state.holder != operator:
+            self._refuse_if_unfinished(operator, now)
+        effects = self.rules.write(operator, now)
+        if effects or self._timer is None:
+            self._publish(effects)
+        self._refused(effects)
+
+    async def look(self) -> None:
+        """A terminal without lines (vim, a pager) has none that could be unfinished: only line mode and a shell at its prompt do."""
+        state = await self._session.terminal()
+        commands = self._session.commands
+        at_prompt = commands.kind is not None and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
+        if not (state.lflag & termios.ICANON or at_prompt):
+            self.staged.settle()
+
+    def typed(self, operator: str, data: bytes) -> None:
+        """What it wrote is on its way."""
+        self.staged.typed(operator, data, time.monotonic())
+
+    def _refuse_if_unfinished(self, operator: str, now: float) -> None:
+        if self.rules.holder(now) is not None:
+            return                                         # held: the refusal will say by whom
+        found = self.staged.in_the_way(operator, now, self._has_lines())
+        if found is not None:
+            raise Unfinished(f"{found.operator} has begun {_WORDS[found.kind]} and not finished it",
+                             "wait until it is entered or given up, or take over with what is there: `holdfast seize SESSION`", by=found.operator)
+
+    def begin_long(self, operator: str) -> None:
+        self.write(operator)
+        self._publish(self.rules.begin_long(operator, time.monotonic()))
+
+    def end_long(self, operator: str) -> None:
+        self._publish(self.rules.end_long(operator, time.monotonic()))
+
+    # ------------------------------------------------------------ moving
+
+    async def request(self, operator: str, kind: str, wait_s: float) -> dict[str, Any]:
+        """Asks for it, and waits up to `wait_s` for the answer; 0: only says that it asked."""
+        effects = self.rules.request(operator, time.monotonic(), kind)
+        answer: asyncio.Future[Effect] = self._session.loop.create_future()
+        self._asking.setdefault(operator, []).append(answer)
+        try:
+            self._publish(effects)
+            if self.holder != operator and not answer.done():
+                if not wait_s:
+                    return {"asked": True}
+                if not await self._session.or_end(answer, wait_s):
+                    self._publish(self.rules.withdraw(operator, time.monotonic()))
+                    raise TimedOut(f"{self.holder or 'nobody'} did not give the turn within {wait_s:g} s", "ask again, or `holdfast seize`")
+            if answer.done() and isinstance(outcome := answer.result(), Withdrawn):
+                raise TurnHeld(f"the request was {outcome.why}", holder=self.holder or "")
+            return {"asked": False, "inherits": self.inherits()}
+        finally:
+            self._asking[operator].remove(answer)
+            if not self._asking[operator]:
+                del self._asking[operator]
+
+    def hand(self, operator: str, to: str) -> None:
+        effects = self.rules.hand(operator, to, time.monotonic())
+        self._publish(effects)
+        self._refused(effects)
+
+    def grant(self, operator: str, to: str) -> None:
+        self._asked(to)
+        effects = self.rules.grant(operator, to, time.monotonic())
+        self._publish(effects)
+        self._refused(effects)
+
+    def refuse(self, operator: str, to: str) -> None:
+        self._asked(to)
+        effects = self.rules.refuse(operator, to, time.monotonic())
+        self._publish(effects)
+        self._refused(effects)
+
+    def _asked(self, operator: str) -> None:
+        if operator not in self.rules.waiting():
+            raise Refused(f"{operator} does not ask for the turn", "`holdfast who SESSION` shows who does; `turn hand` needs no request")
+
+    def release(self, operator: str) -> None:
+        self._publish(self.rules.release(operator, time.monotonic()))
+
+    def leave(self, operator: str) -> None:
+        self._publish(self.rules.leave(operator, time.monotonic()))
+
+    def take(self, operator: str) -> str | None:
+        """Takes it, now, whoever has it; gives who had it. That the operator may has been checked."""
+        previous = self.holder
+        self._publish(self.rules.take(operator, time.monotonic()))
+        return previous if previous != operator else None
+
+    # ------------------------------------------------------------ effects
+
+    def _refused(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Denied):
+                raise TurnHeld(f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)", holder=effect.holder)
+
+    def _publish(self, effects: list[Effect]) -> None:
+        session = self._session
+        for effect in effects:
+            if isinstance(effect, Taken):
+                if effect.how in ("hand", "grant", "seize"):
+                    self.staged.inherit(effect.holder)
+                session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()),
+                                     **(self.inherits() if effect.how != "write" else {}))
+                session.event("turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how)
+                self._answer(effect.holder, effect)
+            elif isinstance(effect, Asked):
+                session.tell_viewers("turn_asked", operator=effect.operator, holder=effect.holder, waiting=list(self.rules.waiting()))
+                session.event("turn.asked", operator=effect.operator, holder=effect.holder)
+            elif isinstance(effect, Withdrawn):
+                session.tell_viewers("turn_withdrawn", operator=effect.operator, why=effect.why, waiting=list(self.rules.waiting()))
+                session.event("turn.withdrawn", operator=effect.operator, why=effect.why)
+                self._answer(effect.operator, effect)
+            elif not isinstance(effect, Denied):
+                session.tell_viewers("turn", holder=self.holder, previous=effect.previous, how="free", waiting=list(self.rules.waiting()))
+                session.event("turn.freed", previous=effect.previous)
+        self._watch()
+
+    def _answer(self, operator: str, effect: Effect) -> None:
+        for future in self._asking.get(operator, ()):
+            if not future.done():
+                future.set_result(effect)
+
+    def _watch(self) -> None:
+        """One timer while the turn is held: viewers are told when it lapses."""
+        deadline = self.rules.deadline()
+        if self._timer is None and deadline is not None:
+            self._timer = self._session.loop.call_later(max(0.0, deadline - time.monotonic()), self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._publish(self.rules.expire(time.monotonic()))
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
