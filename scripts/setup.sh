@@ -1,7 +1,7 @@
 # Sourced by ./holdfast and ./check: a virtual environment in .venv with this project in it.
 # Installs what is missing through apt where it may (root, apt-get present); otherwise says what to install.
 
-here=$(cd "$(dirname "$0")" && pwd)
+here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 venv="$here/.venv"
 
 say() { printf '%s\n' "$*" >&2; }

@@ -45,7 +45,11 @@ BANNED: dict[tuple[str, str], str] = {
     ("core", "os"): "what decides does not touch the world",
 }
 # A face may reach into the host for what must work without a running host.
-EXCEPTIONS = {("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start"}
+EXCEPTIONS = {("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start",
+              ("faces/cli/policy.py", "host"): "`policy test` judges examples where there is no host, with the host's own parser"}
+# A library that one module may use, and the only module that may.
+OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed25519; the keeper never signs, and who signs imports it late",
+           ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}
 STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
 
 
@@ -69,7 +73,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 # Modules that are longer than they should be: a debt that may only shrink.
-TOO_LONG = {"host/session.py": 535, "keeper/loop.py": 620, "client/attach.py": 560, "core/filter.py": 540, "host/emulator.py": 500}
+TOO_LONG = {"host/session.py": 533, "keeper/loop.py": 620, "client/attach.py": 560, "core/filter.py": 540, "host/emulator.py": 500}
 
 
 def files() -> list[Path]:
@@ -92,7 +96,7 @@ def test_imports_go_down_only(path: Path) -> None:
         else:
             for ban in {(package, parts[0]), (package, module)}:
                 assert ban not in BANNED, f"{relative} imports {module}: {BANNED[ban]}"
-            if package in STDLIB_ONLY:
+            if package in STDLIB_ONLY and (relative, parts[0]) not in OUTSIDE:
                 assert parts[0] in sys.stdlib_module_names, (
                     f"{relative} imports {module}: {package} uses the standard library only, so that it is quick to start and cannot break")
 

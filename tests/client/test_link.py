@@ -15,11 +15,12 @@ import pytest
 from holdfast.client import link as links
 from holdfast.client.link import HostGone, Link
 from holdfast.home import Home
+from holdfast.model import signing
 from holdfast.model.errors import Busy, Lost, PeerFault, TimedOut, Unavailable, Usage
 from holdfast.model.limits import REQUEST_BYTES
-from holdfast.wire import frames
+from holdfast.wire import frames, hello
 
-WELCOME = frames.pack_json(frames.WELCOME, {"version": 1, "host": "h", "home": "/h", "pid": 1, "release": "0"})
+WELCOME = frames.pack_json(frames.WELCOME, {"version": frames.VERSION, "host": "h", "home": "/h", "pid": 1, "release": "0"})
 
 
 class Peer:
@@ -40,7 +41,13 @@ class Peer:
 
     def welcome(self) -> None:
         kind, payload = self.next()
-        assert kind == frames.HELLO and frames.read_json(payload)["operator"] == "ann"
+        words = frames.read_json(payload)
+        assert kind == frames.HELLO and words["operator"] == "ann"
+        challenge = {"version": frames.VERSION, "machine": "m", "nonce": "n"}
+        self.sock.sendall(frames.pack_json(frames.CHALLENGE, challenge))
+        kind, payload = self.next()
+        signature = bytes.fromhex(frames.read_json(payload)["signature"])
+        assert kind == frames.PROOF and signing.verify(signing.read(words["key"]), hello.DOMAIN, hello.statement(words, challenge), signature)
         self.sock.sendall(WELCOME)
 
     def request(self) -> tuple[int, dict[str, Any]]:
@@ -53,7 +60,8 @@ class Peer:
 def host(tmp_path: Path, *plays: Callable[[Peer], None]) -> Iterator[Link]:
     """A host that plays its parts, one per connection; the last one stays for all further connections."""
     home = Home(str(tmp_path), str(tmp_path / "config.toml"), True)
-    os.makedirs(home.run, exist_ok=True)
+    os.chmod(tmp_path, 0o700)
+    os.makedirs(home.run, mode=0o700, exist_ok=True)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(home.host_socket)
     listener.listen(64)
@@ -119,7 +127,8 @@ def test_an_answer_is_returned_and_an_error_is_raised_as_its_class(tmp_path: Pat
 
 
 def test_no_host_is_unavailable(tmp_path: Path) -> None:
-    os.makedirs(tmp_path / "run")
+    os.chmod(tmp_path, 0o700)
+    os.makedirs(tmp_path / "run", mode=0o700)
     with pytest.raises(Unavailable) as refused:
         Link(Home(str(tmp_path), "", True), "ann", autostart=False).request("ping")
     assert "holdfast up" in refused.value.recover

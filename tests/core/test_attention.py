@@ -148,3 +148,10 @@ def test_input_needs_a_task_that_waits(facts: TerminalFacts) -> None:
 def test_working_is_said_only_when_every_task_was_seen(facts: TerminalFacts) -> None:
     if classify(facts).kind is AttentionKind.WORKING:
         assert not any(task.wait in (TtyWait.UNKNOWN, TtyWait.READ, TtyWait.POLL) for task in facts.fg_tasks)
+
+
+def test_a_shell_with_a_second_thread_is_still_at_its_prompt() -> None:
+    """One thread waits in poll, the other reads: it is the same process that waits."""
+    tasks = (TaskFact(100, "sh", TtyWait.POLL), TaskFact(100, "sh", TtyWait.READ))
+    facts = TerminalFacts(icanon=False, echo=False, fg_pgrp=100, shell_pgrp=100, shell_at_prompt=None, fg_tasks=tasks)
+    assert classify(facts).kind is AttentionKind.IDLE

@@ -136,6 +136,13 @@ class Installation:
         assert result.rc == 0, (args, result)
         return result
 
+    def people(self, *names: str, rights: str = "admin", kind: str = "human") -> None:
+        """Operators beside the one who tests."""
+        for name in names:
+            self.ok("operator", "add", name, "--kind", kind)
+            if rights:
+                self.ok("grant", name, "--rights", rights)
+
     def start(
         self,
         *args: str | bytes,

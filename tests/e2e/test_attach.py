@@ -7,6 +7,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -437,6 +438,7 @@ def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: P
 
 
 def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tmp_path: Path) -> None:
+    hf.people("ann", "bob")
     hf.ready("mixed")
     hf.ok("run", "mixed", "--", "PS1='% '; clear")
     eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
@@ -466,6 +468,7 @@ def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tm
 def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation, tmp_path: Path) -> None:
     fresh.configure("[turn]\nidle_s = 600\n")
     taken = tmp_path / "taken"
+    fresh.people("ann", "bob")
     fresh.new("held", "--", sys.executable, INSIDE, "record", str(taken), "3")
     ann = attached(fresh, "held", "--as", "ann", see="READY")
     bob = attached(fresh, "held", "--as", "bob", see="READY")
@@ -543,3 +546,82 @@ def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for
     terminal.see("works")
     assert terminal.leave() == 0
     hf.end("listing")
+
+
+def test_a_new_session_says_on_its_screen_how_to_leave_it(hf: Installation) -> None:
+    terminal = hf.attach("new", "greeting")
+    terminal.see("this is greeting; C-\\ d leaves it running")
+    terminal.until(lambda: not any("this is greeting" in r for r in terminal.rows()), "the notice to go")
+    terminal.leave()
+    hf.end("greeting")
+
+
+def test_what_ended_before_it_was_shown_is_shown_all_the_same(hf: Installation) -> None:
+    terminal = hf.attach("new", "brief", "--", "sh", "-c", "echo all of it; exit 7")
+    assert terminal.wait() == 0
+    assert b"all of it" in terminal.output and b"brief ended (exit code 7)" in terminal.output
+
+
+def test_a_notice_does_not_wipe_the_list_of_sessions_nor_take_the_keys(hf: Installation) -> None:
+    hf.ready("menu")
+    terminal = attached(hf, "menu")
+    terminal.send(PREFIX + b"~")
+    terminal.see("no such command")
+    terminal.send(PREFIX + b"s")
+    terminal.see("choose a session")
+    hf.ok("--as", "tester", "send", "menu", "echo more output", "--enter")
+    hf.wait("menu", "text:(?m)^more output")
+    assert any("choose a session" in r for r in terminal.rows())
+    terminal.send(b"0")
+    terminal.see("more output")
+    terminal.send("echo ty''ped\r")
+    terminal.see("typed")
+    assert terminal.leave() == 0
+    hf.end("menu")
+
+
+def test_a_pasted_prefix_key_is_text(hf: Installation, tmp_path: Path) -> None:
+    taken = tmp_path / "taken"
+    data = b"\x1b[200~echo A" + PREFIX + b"d B\x1b[201~"
+    hf.new("pasted", "--", sys.executable, INSIDE, "record", str(taken), str(len(data)))
+    terminal = attached(hf, "pasted", see="READY")
+    terminal.send(data)
+    terminal.see("DONE")
+    assert taken.read_bytes() == data
+    terminal.leave()
+    hf.end("pasted")
+
+
+def test_s3_a_large_paste_into_a_slow_reader_arrives_whole(hf: Installation, tmp_path: Path) -> None:
+    """More than keeper and host hold: the user's terminal waits, nothing is dropped."""
+    taken, gate = tmp_path / "taken", tmp_path / "gate"
+    os.mkfifo(gate)
+    data = b"".join(b"%07d " % i for i in range(400_000))
+    program = (f"import os, tty; tty.setraw(0); print('READY', flush=True); open({str(gate)!r}).close()\n"
+               f"f = open({str(taken)!r}, 'wb'); left = {len(data)}\n"
+               "while left: d = os.read(0, 65536); f.write(d); left -= len(d)\n"
+               "f.close(); print('DONE', flush=True)")
+    hf.new("slow", "--", sys.executable, "-c", program)
+    terminal = attached(hf, "slow", see="READY")
+    sender = threading.Thread(target=terminal.send, args=(data,), daemon=True)
+    sender.start()
+    eventually(lambda: hf.ok("view", "slow", "--format", "json").json["waiting"] is not None, "the host to answer beside it")
+    os.close(os.open(gate, os.O_WRONLY))
+    terminal.see("DONE")
+    sender.join(timeout=60)
+    assert taken.read_bytes() == data
+    terminal.leave()
+
+
+def test_asking_twice_before_the_host_answers_is_no_fault(hf: Installation) -> None:
+    hf.ready("twice")
+    terminal = attached(hf, "twice")
+    os.kill(hf.host_pid, signal.SIGSTOP)
+    try:
+        terminal.send(PREFIX + b"r" + PREFIX + b"r" + PREFIX + b"t" + PREFIX + b"t")
+    finally:
+        os.kill(hf.host_pid, signal.SIGCONT)
+    terminal.send("echo he''re\r")
+    terminal.see("here")
+    assert terminal.leave() == 0
+    hf.end("twice")

@@ -16,8 +16,11 @@ import pytest
 from tests.e2e.harness import Installation, eventually, installation
 from tests.e2e.test_commands import the_error
 
+from holdfast import home as homes
 from holdfast.host.ops import OPS
+from holdfast.model import signing
 from holdfast.model.limits import CLIENTS_MAX, FRAME_BYTES, HELLO_WAIT_S, INPUT_CHUNK_BYTES, REQUEST_BYTES
+from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames
 
 HELLO: dict[str, Any] = {
@@ -26,6 +29,7 @@ HELLO: dict[str, Any] = {
     "client": 77,
     "operator": "tester",
     "modality": "test",
+    "key": signing.show(signing.public(bytes(32))),
 }
 
 
@@ -39,8 +43,15 @@ class Raw:
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self.ready: list[tuple[int, bytes]] = []
         if hello:
-            self.send(frames.pack_json(frames.HELLO, {**HELLO, "client": random.getrandbits(63) | 2}))
-            assert self.frame()[0] == frames.WELCOME
+            assert self.introduce(hf, random.getrandbits(63) | 2)[0] == frames.WELCOME
+
+    def introduce(self, hf: Installation, client: int, **odd: Any) -> tuple[int, bytes]:
+        introduction = Introduction(homes.resolve(hf.env), client, **odd)
+        self.send(introduction.hello)
+        kind, challenge = self.frame()
+        assert kind == frames.CHALLENGE
+        self.send(introduction.proof(challenge))
+        return self.frame()
 
     def send(self, data: bytes) -> Raw:
         self.sock.sendall(data)
@@ -147,7 +158,7 @@ def test_before_the_introduction_nothing_but_an_introduction(hf: Installation, g
         {"version": "1"},
         {"version": None},
         {"version": True, "lowest": True},
-        {"lowest": 2},
+        {"lowest": frames.VERSION + 1},
         {"client": 0},
         {"client": 1},
         {"client": -1},
@@ -166,6 +177,10 @@ def test_before_the_introduction_nothing_but_an_introduction(hf: Installation, g
         {"modality": None},
         {"modality": ""},
         {"modality": ["cli"]},
+        {"key": None},
+        {"key": "ed25519:"},
+        {"key": "ed25519:" + "A" * 42},
+        {"key": "rsa:x"},
     ],
     ids=lambda c: json.dumps(c),
 )
@@ -176,8 +191,8 @@ def test_an_introduction_that_is_wrong_is_refused_with_the_reason(hf: Installati
 
 
 def test_a_newer_client_that_still_speaks_ours_is_welcome(hf: Installation) -> None:
-    raw = Raw(hf, hello=False).send(frames.pack_json(frames.HELLO, {**HELLO, "version": 99, "unknown": {"field": 1}}))
-    kind, payload = raw.frame()
+    raw = Raw(hf, hello=False)
+    kind, payload = raw.introduce(hf, 77, version=99, unknown={"field": 1})
     assert kind == frames.WELCOME
     welcome = frames.read_json(payload)
     assert welcome["version"] == frames.VERSION and welcome["pid"] == hf.host_pid and welcome["home"] == str(hf.home)
@@ -285,6 +300,8 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
         "env": {},
         "act": "release",
         "size": None,
+        "kind": "agent",
+        "key": "ed25519:x",
     }
     base = {name: good[name] for name in OPS[op].fields if name in good}
     raw = Raw(hf)

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -240,10 +241,6 @@ def test_new_refuses_what_is_malformed(hf: Installation) -> None:
         the_line(result, 2)
         assert the_error(hf.attempt("new", "bad", "--json", *args), 2)
     assert all(s["name"] != "bad" for s in hf.ls("--all")), "a session that never was is listed"
-
-
-def test_new_contained_is_refused_with_the_reason(hf: Installation) -> None:
-    assert "contained" in the_error(hf.attempt("new", "c", "--contained", "--json"), 7)["message"]
 
 
 # ---------------------------------------------------------------- ls, rename, end, forget
@@ -522,14 +519,15 @@ def test_who_shows_operators_and_turn(hf: Installation) -> None:
 
 def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installation) -> None:
     fresh.configure("[turn]\nidle_s = 600\n")
+    fresh.people("ann", "bob")
     fresh.new("contended", "--", "cat")
-    fresh.ok("--as", "ann", "send", "contended", "a")
+    fresh.ok("--as", "ann", "send", "contended", "a", "--enter")
     error = the_error(fresh.attempt("--as", "bob", "send", "contended", "b", "--json"), 4)
     assert error["name"] == "turn_held" and "ann" in error["message"] and error["retry_safe"] is True
     assert "ann" in the_line(fresh.attempt("send", "contended", "b", env={"HOLDFAST_AS": "bob"}), 4)
-    assert the_error(fresh.attempt("turn", "contended", "take", "--as", "bob", "--json"), 4)
+    assert the_error(fresh.attempt("turn", "contended", "hand", "bob", "--as", "bob", "--json"), 4)
     assert fresh.ok("--as=ann", "turn", "contended", "release").out == "the turn is free\n"
-    assert fresh.ok("turn", "contended", "take", "--as", "bob").out == "the turn is bob's\n"
+    assert fresh.ok("turn", "contended", "request", "--as", "bob").out == "the turn is bob's\n"
     fresh.ok("--as", "bob", "send", "contended", "b")
     for bad in ("", "-x", "a b", "é", "x" * 65):
         assert fresh.cli("--as", bad, "ls").rc == 2, bad
@@ -538,8 +536,9 @@ def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installat
 
 def test_a2_the_turn_lapses_after_the_configured_time(fresh: Installation) -> None:
     fresh.configure("[turn]\nidle_s = 0.3\n")
+    fresh.people("ann", "bob")
     fresh.new("lapses", "--", "cat")
-    fresh.ok("--as", "ann", "send", "lapses", "a")
+    fresh.ok("--as", "ann", "send", "lapses", "a", "--enter")
     eventually(lambda: fresh.cli("--as", "bob", "send", "lapses", "b").rc == 0, "the turn to lapse", 5)
 
 
@@ -675,3 +674,34 @@ def test_each_exit_code_of_the_surface_is_provoked_somewhere(code: int) -> None:
     text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_*.py"))
     patterns = {0: r"\.ok\(", 255: r"255"}
     assert re.search(patterns.get(code, rf"the_(?:error|line)\((?:[^()]|\([^()]*\))*, {code}\b"), text), code
+
+
+# ---------------------------------------------------------------- what is not known
+
+
+def test_p1_an_act_that_was_not_answered_is_not_called_safe_to_repeat(hf: Installation) -> None:
+    """A keeper that is stopped takes it later: a second try would type it twice."""
+    made = hf.new("stopped", "--", "cat")
+    os.kill(made["keeper"], signal.SIGSTOP)
+    try:
+        eventually(lambda: hf.get("stopped")["liveness"]["process"] == "unknown", "what cannot answer to be unknown")
+        error = the_error(hf.attempt("send", "stopped", "once", "--enter", "--json"), 124)
+        assert error["retry_safe"] is False and "may still" in error["message"]
+    finally:
+        os.kill(made["keeper"], signal.SIGCONT)
+    hf.wait("stopped", "text:once[\\s\\S]*once")
+    hf.end("stopped")
+
+
+def test_idleness_outlives_the_host(fresh: Installation) -> None:
+    fresh.new("quiet", "--", "sh", "-c", "echo said; exec sleep 1000")
+    fresh.wait("quiet", "text:said")
+    eventually(lambda: fresh.get("quiet")["idle_s"] > 2.5, "two seconds and a half of quiet")
+    os.kill(fresh.host_pid, signal.SIGKILL)
+    assert fresh.get("quiet")["idle_s"] > 2.5
+
+
+def test_a_home_that_is_named_from_here_is_the_hosts_home_too(fresh: Installation) -> None:
+    made = fresh.ok("ls", "--json", env={"HOLDFAST_HOME": "relative"}, cwd=fresh.base)
+    assert made.json == [] and (fresh.base / "relative/run/host.sock").exists()
+    fresh.ok("down", env={"HOLDFAST_HOME": "relative"}, cwd=fresh.base)

@@ -232,6 +232,7 @@ def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Instal
     process.communicate()
     eventually(lambda: hf.get("left")["turn"] is None, "the turn to be free")
     hf.wait("left", "text:(?m)^finished")
+    hf.people("other")
     assert hf.ok("--as", "other", "run", "left", "--", "echo next").out == "next\n"
     hf.end("left")
 
@@ -267,3 +268,49 @@ def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installatio
     hf.wait("last", "exit")
     out, err = process.communicate(timeout=30)
     assert (process.returncode, len(out), set(out)) == (9, 6_000_000, {ord("x")}), err
+
+
+def test_keys_that_a_pager_took_are_in_nobodys_way(hf: Installation) -> None:
+    """`q` ended the pager; it is on no line, and the shell is as ready as before."""
+    hf.ready("pager")
+    hf.ok("send", "pager", "less -X /etc/passwd", "--enter")
+    hf.wait("pager", "text:root")
+    eventually(lambda: "less" in hf.ok("view", "pager", "--format", "json").json["waiting"]["foreground"], "less to read")
+    hf.ok("send", "pager", "q")
+    hf.wait("pager", "idle")
+    assert hf.ok("run", "pager", "--", "echo after it").out == "after it\n"
+    hf.end("pager")
+
+
+def test_a7_text_typed_ahead_that_the_shell_has_now_is_not_run_into(hf: Installation) -> None:
+    hf.ready("ahead")
+    hf.ok("send", "ahead", "sleep 1", "--enter")
+    hf.ok("send", "ahead", "rm -rf precious")
+    hf.wait("ahead", "idle")
+    error = the_error(hf.attempt("run", "ahead", "--json", "--", "echo x"), 4, rc=255)
+    assert error["name"] == "busy"
+    hf.ok("send", "ahead", "--key", "C-c")
+    hf.end("ahead")
+
+
+def test_flow_control_is_not_typing(hf: Installation) -> None:
+    hf.ready("flow")
+    hf.ok("send", "flow", "sleep 1", "--enter")
+    hf.ok("send", "flow", "--key", "C-s", "--key", "C-q")
+    hf.wait("flow", "idle")
+    assert hf.ok("run", "flow", "--", "echo on").out == "on\n"
+    hf.end("flow")
+
+
+def test_s4_a_host_that_dies_while_a_command_runs_leaves_the_shell_ready(hf: Installation) -> None:
+    """A line that was entered is no half of a line, whichever host looks."""
+    hf.ready("ready")
+    process = background(hf, "ready", "sleep 2; echo finished")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    assert process.wait(timeout=30) == 0
+    assert hf.ok("run", "ready", "--", "echo next").out == "next\n"
+    hf.ok("send", "ready", "sleep 2", "--enter")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.wait("ready", "idle")
+    assert hf.ok("run", "ready", "--", "echo again").out == "again\n"
+    hf.end("ready")

@@ -154,3 +154,8 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
     assert time.monotonic() - begun < 3 + 2, "the limit began anew with the new host"
     hf.ok("run", "sh", "--", "echo after-the-\"''\"death")
     assert waiter.wait(timeout=30) == 0
+
+
+def test_patterns_that_no_matcher_takes_are_usage(hf: Installation) -> None:
+    for pattern in ("a{99999999999}", "(" * 5000, "*"):
+        assert hf.cli("wait", "sh", "--for", f"text:{pattern}", "--timeout", "1").rc == 2, pattern[:20]

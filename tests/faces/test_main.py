@@ -24,7 +24,7 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(name, capsys)
-    assert "example" in shown and f"holdfast {name}" in shown.split("example")[1]
+    assert "example:" in shown and f"holdfast {name}" in shown.split("example:")[1]
     assert COMMANDS[name].example.startswith(f"holdfast {name}")
     with pytest.raises(SystemExit):
         cli.main(["help", name])

@@ -23,6 +23,7 @@ from tests.fault.stage import COLS, ROWS, Stage
 
 from holdfast.model.errors import Unavailable, from_wire
 from holdfast.testing.history import Outcome, Output, Screen, Sent, Shown
+from holdfast.testing.introduction import Introduction
 from holdfast.testing.oracle import Eye
 from holdfast.transport import unix
 from holdfast.wire import frames
@@ -81,9 +82,9 @@ class Lean:
         self._sock = sock
         self._splitter = frames.Splitter(frames.FROM_HOST)
         self.connects += 1
-        self._out = bytearray(frames.pack_json(frames.HELLO, {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client,
-                                                              "operator": self.operator, "modality": "test"}))
-        self._out += frames.request(1, {"op": "attach", "session": self.session, "cols": self.size[0], "rows": self.size[1],
+        self._introduction = Introduction(self.stage.home, self.client, self.operator)
+        self._out = bytearray(self._introduction.hello)
+        self._after = frames.request(1, {"op": "attach", "session": self.session, "cols": self.size[0], "rows": self.size[1],
                                         "observe": self.observe, "scrollback": self.scrollback, "resume": self.position})
         if not self.stalled:
             self.stage.pump.add(sock.fileno(), self._readable)
@@ -128,6 +129,12 @@ class Lean:
         self._retry_at = time.monotonic() + RETRY_S
 
     def _frame(self, kind: int, payload: bytes) -> None:
+        if kind == frames.CHALLENGE:
+            self._out += self._introduction.proof(payload)
+            return self._flush()
+        if kind == frames.WELCOME:
+            self._out += self._after
+            return self._flush()
         if kind == frames.OUTPUT:
             begin, end, acked, data = frames.read_output(memoryview(payload))
             self.log.append(Output(begin, end, bytes(data)))

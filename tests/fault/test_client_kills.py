@@ -117,6 +117,7 @@ def test_s3_connections_cut_at_random_bytes(stage: Stage) -> None:
 
 def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -> None:
     """A client that dies inside a frame, at every byte of it."""
+    from holdfast.testing.introduction import Introduction
     from holdfast.transport import unix
     from holdfast.wire import frames
 
@@ -124,13 +125,21 @@ def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -
     path = f"{stage.directory}/typed"
     stage.work("quiet", "record", path, 5)
     other = Lean(stage, "quiet").attached()
-    hello = frames.pack_json(frames.HELLO, {"version": 1, "lowest": 1, "client": 77, "operator": "tester", "modality": "test"})
+    introduction = Introduction(stage.home, 77)
     attach = frames.request(1, {"op": "attach", "session": "quiet", "cols": 80, "rows": 24})
     keys = frames.input_(1, b"<torn>")
-    stream = hello + attach + keys
-    for cut in range(1, len(stream), 3):
+    proof = len(introduction.proof(frames.pack_json(frames.CHALLENGE, {"version": 2, "machine": "m", "nonce": "n"})[frames.HEADER.size:]))
+    for cut in range(1, len(introduction.hello) + proof + len(attach) + len(keys), 3):
         sock = unix.connect(stage.home.host_socket)
-        sock.sendall(stream[:cut])
+        sock.sendall(introduction.hello[:cut])
+        if (left := cut - len(introduction.hello)) > 0:
+            splitter = frames.Splitter(frames.FROM_HOST)
+            [(kind, challenge)] = splitter.feed(sock.recv(1 << 16))
+            assert kind == frames.CHALLENGE
+            sock.sendall((introduction.proof(challenge))[:left])
+            if left > proof:
+                assert [kind for kind, _ in splitter.feed(sock.recv(1 << 16))] == [frames.WELCOME]
+                sock.sendall((attach + keys)[:left - proof])
         sock.close()
     other.type(b"<whole>")
     stage.pump.until(lambda: other.settled, "the other client is served")

@@ -13,6 +13,7 @@ from holdfast.model.errors import PeerFault
 from holdfast.model.limits import FRAME_BYTES
 from holdfast.wire import frames, version
 
+KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"      # RFC 8032, the first
 VECTORS = Path(__file__).parents[1] / "vectors" / "frames.json"
 
 
@@ -20,7 +21,7 @@ def built() -> dict[str, bytes]:
     """One frame of every kind; the same values as in the vectors."""
     return {
         "hello": frames.pack_json(
-            frames.HELLO, {"version": 1, "lowest": 1, "client": 81985529216486895, "operator": "ann", "modality": "cli"}
+            frames.HELLO, {"version": 2, "lowest": 2, "client": 81985529216486895, "operator": "ann", "modality": "cli", "key": KEY}
         ),
         "request": frames.request(7, {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1}),
         "input": frames.input_(258, b"\x00\x1b[A\xff", frames.INPUT_ACK),
@@ -28,8 +29,10 @@ def built() -> dict[str, bytes]:
         "resize": frames.resize(3, 120, 40),
         "cancel": frames.cancel(0xDEADBEEF),
         "seen": frames.seen(1 << 40),
+        "proof": frames.pack_json(frames.PROOF, {"signature": "00" * 64}),
+        "challenge": frames.pack_json(frames.CHALLENGE, {"version": 2, "machine": KEY, "nonce": "11" * 32}),
         "welcome": frames.pack_json(
-            frames.WELCOME, {"version": 1, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"}
+            frames.WELCOME, {"version": 2, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"}
         ),
         "reply": frames.reply(7, {"id": "0123456789ab"}),
         "error": frames.reply(
@@ -142,7 +145,7 @@ def test_both_cutters_find_the_same_frames_in_any_pieces(step: int) -> None:
     assert splitter.pending == 0 and reader.rest() == b"" and splitter.take() == b""
 
 
-@pytest.mark.parametrize("kind", [0, 7, 0x7F, 0x80, 0x89, 0xFF, frames.INPUT])
+@pytest.mark.parametrize("kind", [0, 7, 0x7F, 0x80, 0x8A, 0xFF, frames.INPUT])
 def test_kinds_of_the_other_direction_and_unknown_ones_are_refused_at_once(kind: int) -> None:
     """By the header alone: whoever sends one does not get to send its payload first."""
     header = struct.pack("<IB", 1000, kind)
@@ -194,20 +197,21 @@ def test_a_single_key_is_recognised_and_nothing_else_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("lowest", "highest", "chosen"),
+    "lowest, highest, chosen",
     [
-        (1, 1, 1),
-        (1, 99, 1),
-        (0, 1, 1),
-        (2, 3, None),
+        (2, 2, 2),
+        (1, 99, 2),
+        (0, 2, 2),
+        (3, 4, None),
+        (1, 1, None),
         (0, 0, None),
         (3, 2, None),
-        (None, 1, None),
-        (1, None, None),
-        ("1", 1, None),
-        (1, 1.0, None),
+        (None, 2, None),
+        (2, None, None),
+        ("2", 2, None),
+        (2, 2.0, None),
         (True, True, None),
-        (-5, 5, 1),
+        (-5, 5, 2),
     ],
 )
 def test_the_highest_common_version_is_spoken_or_none(lowest: Any, highest: Any, chosen: int | None) -> None:

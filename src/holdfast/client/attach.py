@@ -9,24 +9,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import signal
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from holdfast.client.company import COMMANDS, Company
 from holdfast.client.link import HostGone, Link
 from holdfast.client.overlay import Overlay
+from holdfast.client.prefix import Prefix, first_key
 from holdfast.client.terminal import SAVE_TITLE, UserTerminal
+from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
-from holdfast.model.limits import (
-    ACK_EVERY_INPUTS,
-    RECONNECT_FIRST_S,
-    RECONNECT_MAX_S,
-    SEEN_EVERY_BYTES,
-    UNACKED_INPUT_BYTES,
-)
+from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S, SEEN_EVERY_BYTES
 from holdfast.wire import frames
 
 if TYPE_CHECKING:
@@ -38,11 +34,7 @@ KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
 READ_BYTES = 256 * 1024     # of frames at a time
 LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
 ATTACH = 1                  # request numbers
-DETACH, LIST, REFRESH, TAKE = 2, 3, 4, 5
-
-
-# One key as a terminal sends it: a sequence, a character, or a byte.
-_KEY = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\[O])?|[\xc0-\xff][\x80-\xbf]*|.", re.DOTALL)
+DETACH, LIST, REFRESH, STEER, KINDS = 2, 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
 
 
 class Finished(Exception):
@@ -58,15 +50,15 @@ class Attachment:
                  status: bool, agent: str | None) -> None:
         self.link, self.observe, self.take, self.status = link, observe, take, status
         self.session, self.name = session, session
-        self.prefix = bytes([prefix])
+        self.prefix = Prefix(bytes([prefix]))
         self.prefix_name = prefix_name
         self.scrollback = scrollback
         self.agent = agent
         self.term = UserTerminal()
         self.overlay = Overlay(self.term, prefix_name)
+        self.company = Company(link.operator, prefix_name)
         self.offset: int | None = None          # where the output we have shown ends; None: we need a screen
-        self.unacked: deque[tuple[int, bytes]] = deque()
-        self.unacked_bytes = 0
+        self.unacked = Unacked()
         self.previous = ""
         self.sessions: list[dict[str, Any]] = []
         self._command = False                   # the prefix key was pressed
@@ -82,8 +74,11 @@ class Attachment:
         self._retry_at = 0.0
         self._pause = RECONNECT_FIRST_S
         self._notice_until: float | None = None
+        self.greeting = ""                      # said once the session is shown
         self._listing: str | None = None
+        self._asked = 0                         # requests so far
         self._registered = -1                   # the host's descriptor in the poll
+        self._deaf = False                      # too much was typed that nobody takes: the keyboard is not read
         self.direct: Direct | None = None       # the session's ring, if we may read it ourselves
         self._descriptors: list[int] = []       # it, before it is opened: a screen comes first
         self._rung = False                      # there may be output in the ring
@@ -125,8 +120,12 @@ class Attachment:
             self._frame(*one)
         if self._rung and self.term.pending is None:
             self._output()
+        self._send_typed()
         self._interest()
-        poll = self._poll if self.term.pending is None else self._stuck
+        stuck = self.term.pending is not None
+        if stuck and self.direct is not None:
+            self.direct.look_ahead()
+        poll = self._stuck if stuck else self._poll
         while (ready := poll.poll(self._timeout())) == self._room:       # a flood: the terminal takes more of it, no more happens
             self.term.flush()
             if self.term.pending is None:
@@ -168,6 +167,10 @@ class Attachment:
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
+        if self.unacked.full != self._deaf:
+            self._deaf = not self._deaf
+            for poll in (self._poll, self._stuck):
+                poll.unregister(0) if self._deaf else poll.register(0, select.POLLIN)
         fd = self.link.sock.fileno() if self.link.sock is not None and not self._inbox else -1
         if fd == self._registered:
             return
@@ -207,7 +210,7 @@ class Attachment:
             self._open_direct(self.offset, resumed=True)       # nothing was missed: no screen comes
         self.session, self.name = body["id"], body["name"]
         self.take = False
-        self._acked(int(body["acked"]))
+        self.unacked.acked(int(body["acked"]))
         assert self.link.sock is not None
         self.link.sock.settimeout(None)
         for sequence, data in self.unacked:
@@ -274,10 +277,10 @@ class Attachment:
                 return None
             if not self.overlay.covering:
                 self.term.write(data)
-            if direct.offset - self._told >= SEEN_EVERY_BYTES and self.link.sock is not None:
-                self._told = direct.offset
+            if direct.delivered - self._told >= SEEN_EVERY_BYTES and self.link.sock is not None:
+                self._told = direct.delivered
                 try:
-                    self.link.send(frames.seen(direct.offset))
+                    self.link.send(frames.seen(direct.delivered))
                 except HoldfastError as e:
                     return self._lost(e)
 
@@ -330,8 +333,7 @@ class Attachment:
                 self._ahead += data               # for whichever session it will be
                 return
             if self.overlay.covering:
-                found = _KEY.match(data)
-                key = found[0] if found else data[:1]
+                key = first_key(data)
                 data = data[len(key):]
                 if self._listing is not None:
                     self._choose(key)
@@ -344,7 +346,7 @@ class Attachment:
                 key, data = data[:1], data[1:]
                 self._do(key)
                 continue
-            before, prefix, data = data.partition(self.prefix)
+            before, prefix, data = self.prefix.partition(data)
             if before:
                 self._type(before)
             self._command = bool(prefix)
@@ -352,35 +354,33 @@ class Attachment:
     def _type(self, data: bytes) -> None:
         if self.observe:
             return self._notice("you only observe; attach again without --observe to type")
-        if self.unacked_bytes + len(data) > UNACKED_INPUT_BYTES:
-            return self._notice("too much typed while the host is away; this key was not kept")
-        sequence = self.link.next_sequence()
-        self.unacked.append((sequence, data))
-        self.unacked_bytes += len(data)
-        if self.link.sock is not None:
-            ask = len(self.unacked) % ACK_EVERY_INPUTS == 0
+        self.unacked.type(data)
+        self._send_typed()
+
+    def _send_typed(self) -> None:
+        while self.link.sock is not None and (data := self.unacked.next()) is not None:
+            sequence = self.link.next_sequence()
+            self.unacked.sent(sequence, data)
+            ask = self.unacked.pressing or len(self.unacked) % ACK_EVERY_INPUTS == 0
             try:
                 self.link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
             except HoldfastError as e:
-                self._lost(e)
-
-    def _acked(self, sequence: int) -> None:
-        while self.unacked and self.unacked[0][0] <= sequence:
-            self.unacked_bytes -= len(self.unacked.popleft()[1])
+                return self._lost(e)
 
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
         if key in (b"d", b"D", b"\x04"):
             raise Finished(f"[holdfast] detached from {self.name}; it keeps running. `holdfast attach {self.name}` comes back.")
-        if key == self.prefix:
+        if key == self.prefix.key:
             self._type(key)
         elif key == b"?" or key == b"h":
             self.overlay.help(self.name, self.session)
         elif key in (b"s", b"w", b"n", b"p", b"l"):
             self._listing = key.decode()
             self._ask(LIST, {"op": "ls"})
-        elif key == b"t":
-            self._ask(TAKE, {"op": "turn", "session": self.session, "act": "take"})
+        elif key in COMMANDS:
+            request = self.company.request(key)
+            self._notice(request) if isinstance(request, str) else self._ask(STEER, {"session": self.session, **request})
         elif key == b"r":
             self._refresh()
         elif key == b"\x1a":
@@ -394,9 +394,10 @@ class Attachment:
         self.term.enter()
         self._refresh()
 
-    def _ask(self, number: int, body: dict[str, Any]) -> None:
+    def _ask(self, kind: int, body: dict[str, Any]) -> None:
+        self._asked += KINDS                      # a number of its own each time: the last one may not be answered yet
         try:
-            self.link.send(frames.request(number, body))
+            self.link.send(frames.request(self._asked + kind, body))
         except HoldfastError as e:
             self._lost(e)
 
@@ -407,8 +408,10 @@ class Attachment:
             self._covered = True
 
     def _notice(self, text: str) -> None:
-        self.overlay.notice(text)
-        self._notice_until = time.monotonic() + NOTICE_S
+        if not self.overlay.covering:
+            self.overlay.notice(text)
+            self._notice_until = time.monotonic() + NOTICE_S
+
 
     # ------------------------------------------------------------ switching
 
@@ -462,7 +465,6 @@ class Attachment:
         self.link.give_back(self._inbox, self._frames.rest())
         self._inbox.clear()
         self.unacked.clear()                      # sent in order before this; what was typed there is not for the next session
-        self.unacked_bytes = 0
         self._attach()
 
     # ------------------------------------------------------------ frames
@@ -483,16 +485,19 @@ class Attachment:
             _, end, acked, data = frames.read_output(payload)
             self.offset = end
             if acked:
-                self._acked(acked)
+                self.unacked.acked(acked)
             if len(data) and not self.overlay.covering:
                 self.term.write(data)
         elif kind == frames.SCREEN:
             offset, acked, reason, _, _, data = frames.read_screen(payload)
             self.offset = offset if reason != frames.SCREEN_FOREIGN else None
-            self._acked(acked)
-            self.overlay.closed()
-            self._notice_until = None
-            self.term.write(data)
+            self.unacked.acked(acked)
+            if not self.overlay.covering:                 # what covers it stays until a key; a fresh screen is asked for then
+                self.term.write(data)
+                self._notice_until = None
+                if self.greeting:                         # the first screen covers whatever was said before it
+                    self._notice(self.greeting)
+                    self.greeting = ""
             if reason == frames.SCREEN_FOREIGN:
                 if self.direct is not None:
                     self.direct.stop()
@@ -502,10 +507,10 @@ class Attachment:
             self._event(frames.read_json(payload))
         elif kind == frames.REPLY:
             number, ok, body = frames.read_reply(payload)
-            if number == LIST and not ok:
+            if number % KINDS == LIST and not ok:
                 self._listing = None
                 self._go_on_typing()
-            if number == LIST and ok:
+            if number % KINDS == LIST and ok:
                 self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
             elif not ok:
                 self._notice(str(body.get("message")))
@@ -525,11 +530,12 @@ class Attachment:
             return
         if name == "refused":
             number = body.get("number")
-            self.unacked = deque((n, d) for n, d in self.unacked if n != number)
-            self.unacked_bytes = sum(len(d) for _, d in self.unacked)
+            self.unacked.drop(int(number or 0))
             self._notice(str(body.get("message")))
         elif name == "renamed":
             self.name = str(body.get("name"))
+        elif (words := self.company.words(body)) is not None:
+            self._notice(words)
 
     def _signals(self) -> None:
         with contextlib.suppress(BlockingIOError):

@@ -28,20 +28,22 @@ class Direct:
         self.bell = bell
         self.offset = -1                    # -1: waiting for a screen that says where to begin
         self._filter = ViewerFilter()
+        self._ahead: bytes | memoryview | None = b""        # taken before it was asked for
+        self._before_ahead = 0                              # where the terminal is then
 
     def begin(self, offset: int, resumed: bool = False) -> None:
         """At a screen, which stands between two sequences, or `resumed` wherever this viewer had got to."""
-        self.offset = offset
+        self.offset, self._ahead = offset, b""
         before = self.ring.copy(max(self.ring.start, offset - LOOKBACK_BYTES), offset) if resumed else None
         self._filter = filter_after(before)
 
     def stop(self) -> None:
-        self.offset = -1
+        self.offset, self._ahead = -1, b""
 
     @property
     def delivered(self) -> int:
-        """Where a screen or another reader would have to go on."""
-        return self.offset - self._filter.pending
+        """Where a screen or another reader would have to go on: what was only looked at ahead was not shown."""
+        return self._before_ahead if self._ahead else self.offset - self._filter.pending
 
     def quiet(self) -> None:
         try:
@@ -49,8 +51,18 @@ class Direct:
         except BlockingIOError:
             pass
 
+    def look_ahead(self) -> None:
+        """Filters the next piece while the terminal is busy with the last: they do not have to wait for each other."""
+        if self._ahead is not None and not len(self._ahead):
+            self._before_ahead = self.delivered
+            self._ahead = self._take()
+
     def take(self) -> bytes | memoryview | None:
         """The next output for the terminal; empty if there is none; None if some of it has rolled off."""
+        ahead, self._ahead = self._ahead, b""
+        return self._take() if ahead is not None and not len(ahead) else ahead
+
+    def _take(self) -> bytes | memoryview | None:
         while (start := self.offset) >= 0:
             if start < self.ring.start:
                 return None

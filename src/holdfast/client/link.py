@@ -13,14 +13,18 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.client import start
+from holdfast.client.identity import identity
 from holdfast.home import Home
-from holdfast.model.errors import HoldfastError, Lost, PeerFault, TimedOut, Unavailable, Usage, from_wire
+from holdfast.home.keys import Ask, Identity
+from holdfast.model import signing
+from holdfast.model.errors import HoldfastError, Lost, NotAllowed, PeerFault, TimedOut, Unavailable, Usage, from_wire
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S, REQUEST_BYTES
 from holdfast.transport import unix
-from holdfast.wire import frames
+from holdfast.wire import frames, hello
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
-                        "rename", "turn"))
+                        "rename", "turn", "seize"))
+HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
@@ -32,9 +36,21 @@ class HostGone(Unavailable):
         self.reason = reason
 
 
+class OutcomeUnknown(TimedOut):
+    """It was sent and not answered in time: it may have happened, or may still happen. Another try would be another act."""
+
+    retry_safe = False
+
+    def __init__(self, op: str) -> None:
+        super().__init__(f"no answer to `{op}`; it may still take effect", "look before you try again: `holdfast view SESSION`, `holdfast ls`")
+
+
 class Link:
-    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True) -> None:
+    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True, ask: Ask | None = None) -> None:
         self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
+        self._passphrase = ask                  # a person, for a passphrase
+        self._identity: Identity | None = None
+        self.recovery: tuple[bytes, bytes] | None = None      # signed with the machine's key: the way back in
         self.client = int.from_bytes(os.urandom(8), "little") | 2
         self.sequence = 0
         self.welcome: dict[str, Any] = {}
@@ -53,6 +69,8 @@ class Link:
 
     def connect(self) -> None:
         """Connects and introduces itself; starts the host if it may and there is none."""
+        if self._identity is None:
+            self._identity = identity(self.home, self.operator, self._passphrase)
         try:
             sock = unix.connect(self.home.host_socket)
         except PermissionError as e:
@@ -69,8 +87,23 @@ class Link:
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()
         self.sock = sock
-        self.send(frames.pack_json(frames.HELLO, {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client,
-                                                  "operator": self.operator, "modality": self.modality}))
+        self._introduce(self._identity)
+
+    def _introduce(self, identity: Identity) -> None:
+        """Says who we are and proves it (wire/hello.py)."""
+        words = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client, "operator": self.operator,
+                 "modality": self.modality, "key": signing.show(identity.public)}
+        self.send(frames.pack_json(frames.HELLO, words))
+        kind, payload = self.receive(CONNECT_WAIT_S)
+        if kind != frames.CHALLENGE:
+            raise PeerFault("the host did not ask for our proof")
+        try:
+            self.statement = hello.statement(words, frames.read_json(payload))
+        except (KeyError, ValueError) as e:
+            raise PeerFault("the host's challenge is malformed") from e
+        self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
+        recovery = {"recovery": dict(zip(("statement", "signature"), (part.hex() for part in self.recovery), strict=True))} if self.recovery else {}
+        self.send(frames.pack_json(frames.PROOF, {"signature": self.signature.hex(), **recovery}))
         kind, payload = self.receive(CONNECT_WAIT_S)
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
@@ -127,6 +160,8 @@ class Link:
             reason = str(body.get("reason"))
             if reason in ("protocol", "version"):
                 raise PeerFault(f"the host refused the connection: {body.get('message')}")
+            if reason == "admission":
+                raise NotAllowed(str(body.get("message")), str(body.get("recover") or ""))
             raise HostGone(str(body.get("message")), reason)
         return kind, payload
 
@@ -186,7 +221,10 @@ class Link:
                         "shorten the environment, the command or the text")
         self.send(request)
         while True:
-            kind, payload = self.receive(wait_s)
+            try:
+                kind, payload = self.receive(wait_s)
+            except TimedOut as e:
+                raise e if op in HARMLESS else OutcomeUnknown(op) from e
             if kind == frames.REPLY:
                 answered, ok, body = frames.read_reply(payload)
                 if answered == number:

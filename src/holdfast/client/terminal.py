@@ -20,7 +20,8 @@ from holdfast.model.errors import Usage
 
 # Leaves every mode a program may have set: alternate screen, mouse, paste, focus, keys, region, colours, cursor.
 RESET = (b"\x1b[?1049l\x1b[?47l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>"
-         b"\x1b[?6l\x1b[?7h\x1b[4l\x1b[?2026l\x1b[=0u\x1b[r\x1b[0m\x1b(B\x1b[?25h\x1b[0 q\x0f")
+         b"\x1b[?6l\x1b[?7h\x1b[4l\x1b[20l\x1b[2l\x1b[?5l\x1b[?9l\x1b[?69l\x1b[?1016l\x1b[?2031l\x1b[?2026l\x1b[=0u\x1b[>4m\x1b[r\x1b[0m\x1b(B"
+         b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b[?25h\x1b[0 q\x0f")
 LEAVE_WAIT_S = 1.0         # for a terminal to take the sequences that reset it
 SAVE_TITLE, RESTORE_TITLE = b"\x1b[22;0t", b"\x1b[23;0t"
 

@@ -107,7 +107,7 @@ def classify(facts: TerminalFacts) -> Attention:
 
 
 def _in_shell_group(facts: TerminalFacts, waiting: TaskFact | None) -> Attention:
-    shell = next((task for task in facts.fg_tasks if task.pid == facts.shell_pgrp), None)
+    shell = next((task for task in (waiting, *facts.fg_tasks) if task is not None and task.pid == facts.shell_pgrp), None)
     at_prompt = facts.shell_at_prompt
     if waiting is not None and (shell is None or waiting.pid != shell.pid):
         return _input(waiting)  # a shell without job control shares its group with its children

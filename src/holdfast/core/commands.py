@@ -236,6 +236,11 @@ class Shell:
         return self._state.line_dirty
 
     @property
+    def line_open(self) -> bool:
+        """Something stands on the prompt's line that was not entered."""
+        return self._state.line_dirty and not self._state.submitted
+
+    @property
     def typeahead(self) -> bool:
         """Part of a line was typed before this prompt and may still be unread."""
         return self._state.ahead
@@ -351,6 +356,7 @@ class Shell:
 def _unfinished(data: bytes, before: bool) -> bool:
     """Whether bytes typed ahead leave part of a line: not after a line end, nor after Ctrl-C, which flushes
     them; Ctrl-D alone adds nothing."""
+    data = data.translate(None, b"\x11\x13")             # Ctrl-S and Ctrl-Q are the terminal's own
     rest = data[max(data.rfind(end) for end in (b"\r", b"\n", b"\x03")) + 1:]
     carried = before and len(rest) == len(data)
     return carried or bool(rest.strip(b"\x04"))

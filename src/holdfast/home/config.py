@@ -26,6 +26,7 @@ class Option(NamedTuple):
     help: str
     low: float | None = None
     high: float | None = None
+    choices: tuple[str, ...] = ()
 
 
 OPTIONS = (
@@ -35,6 +36,7 @@ OPTIONS = (
     Option("session.keep_ended_s", ENDED_KEPT_S, "how long ended sessions stay listed", 0, 10 * 365 * 86400),
     Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600),
     Option("turn.idle_s", TURN_IDLE_S, "after this long without a key, the turn is free", 0.1, 86400),
+    Option("turn.policy", "queue", "who asks for a held turn: queue, humans-first or drop", choices=("queue", "humans-first", "drop")),
     Option("attach.prefix", "C-\\", "the key before a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
     Option("attach.status", True, "say on entry and exit what happens"),
@@ -89,6 +91,8 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
         raise Usage(f"{path}: {option.key} must be {wanted.__name__}, not {type(value).__name__}", option.help)
     if option.low is not None and option.high is not None and not option.low <= value <= option.high:
         raise Usage(f"{path}: {option.key} must be between {option.low:g} and {option.high:g}", option.help)
+    if option.choices and value not in option.choices:
+        raise Usage(f"{path}: {option.key} must be one of {', '.join(option.choices)}", option.help)
     return Value(option.key, value, path)
 
 
@@ -101,9 +105,10 @@ class Settings(NamedTuple):
     keep_ended_s: float
     host_away_s: float
     turn_idle_s: float
+    turn_policy: str
 
 
 def settings(values: list[Value]) -> Settings:
     v = {x.key: x.value for x in values}
     return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
-                    v["host.away_s"], v["turn.idle_s"])
+                    v["host.away_s"], v["turn.idle_s"], v["turn.policy"])

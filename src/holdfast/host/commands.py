@@ -32,6 +32,7 @@ class Commands:
         self.shell = Shell(marks_start=self.kind != "posix")
         self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
         self.prompted_at = 0                               # where the last prompt stands in the output
+        self.prompted = time.monotonic()                   # and when it came
         self.watchers: list[Callable[[list[Effect]], None]] = []
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
@@ -68,7 +69,7 @@ class Commands:
                 if len(self.runs) > RUNS_KEPT:
                     self.runs.popitem(last=False)
             elif isinstance(e, PromptShown):
-                self.prompted_at = e.offset
+                self.prompted_at, self.prompted = e.offset, time.monotonic()
             elif isinstance(e, RunDone):
                 self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
         for watcher in tuple(self.watchers):
@@ -78,9 +79,9 @@ class Commands:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
         if self._scanner is None:
             return
-        before = self.shell.line_dirty, self.shell.typeahead
+        before = self.shell.line_open, self.shell.typeahead
         self.shell.typed(data, time.time())
-        if (now := (self.shell.line_dirty, self.shell.typeahead)) != before:
+        if (now := (self.shell.line_open, self.shell.typeahead)) != before:
             self._half.write(Note(act, scanned, *now))
 
     def recall(self, accepted: int) -> None:

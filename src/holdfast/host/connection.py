@@ -31,7 +31,12 @@ class Connection:
         self.pid = pid
         self.client = 0                     # the client's own id; 0 until it introduced itself
         self.operator = ""
+        self.key = b""                      # the operator's own, proved
+        self.hello: dict[str, Any] = {}     # what it said of itself, until it is proved
+        self.challenge: dict[str, Any] = {}
+        self.binding = ""                   # names this channel in what is signed on it
         self.modality = ""
+        self.kind = "human"                 # human, agent or service: for policies, never for mechanics (A7)
         self.wants_ack = 0                  # the client asked to be told when its input of this number is taken
         self.closed = False
         self.on_drain: Callable[[], None] = lambda: None
@@ -175,9 +180,9 @@ class Connection:
     def fail(self, number: int, error: HoldfastError) -> None:
         self.send(frames.reply(number, error.to_wire(), ok=False))
 
-    def bye(self, reason: str, message: str) -> None:
+    def bye(self, reason: str, message: str, recover: str = "") -> None:
         """The last word; as far as the socket takes it at once."""
-        self.send(frames.pack_json(frames.BYE, {"reason": reason, "message": message}))
+        self.send(frames.pack_json(frames.BYE, {"reason": reason, "message": message, **({"recover": recover} if recover else {})}))
         self.close()
 
     def close(self) -> None:

@@ -16,7 +16,6 @@ import os
 import secrets
 import shutil
 import socket
-import stat
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -24,9 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import session as lifecycle
-from holdfast.home import Home
+from holdfast.core.turn import POLICIES
+from holdfast.home import Home, keys
 from holdfast.home.config import Settings
-from holdfast.host import process, store
+from holdfast.host import environment, layouts, process, store
+from holdfast.host.authority import Authority
+from holdfast.host.halt import Halter, execution
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.nursery import Nursery
 from holdfast.host.session import Session
@@ -55,12 +57,6 @@ TOKEN_CHARS = 64
 BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
 LAST_VIEW_S = 2.0               # after the end: for viewers that keep up to take the last output
 
-# What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
-DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",
-                         "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "INVOCATION_ID", "JOURNAL_STREAM", "HOLDFAST_PROBE", "_",
-                         "OLDPWD", "SSH_TTY", "GPG_TTY", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID",
-                         "VTE_VERSION", "WINDOWID", "KITTY_WINDOW_ID", "ITERM_SESSION_ID"))
-
 
 class Engine:
     def __init__(self, home: Home, settings: Settings, database: Store) -> None:
@@ -68,12 +64,14 @@ class Engine:
         self.settings = settings
         self.store = database
         self.term = database.next_term()
+        self.authority = Authority(database, keys.machine(home, time.time()))
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
         self.unreachable: dict[str, str] = {}       # keepers that do not answer, and why: neither alive nor dead, "unknown"
         self.unreached: dict[str, Record] = {}      # what the store knows of those
         self.nursery = Nursery(home.run)
+        self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
         self.pool = ThreadPoolExecutor(1, "view")
         self.counters: dict[str, int] = {}
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
@@ -81,18 +79,24 @@ class Engine:
         self._burying: set[asyncio.Task[None]] = set()
         self._on_event: list[Any] = []
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
+        self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host
+        self.on_superseded: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------ finding sessions again
 
     async def adopt_all(self) -> None:
         """Every keeper of this home, again; what has no keeper any more is said to be lost."""
+        await self.halter.in_thread(self.halter.groups.leave)
         known = {r.id: r for r in self.store.records()}
         found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
-        await asyncio.gather(*(self._adopt(i, known) for i in found))
+        for session_id, error in zip(found, await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True), strict=True):
+            if isinstance(error, BaseException):     # of one keeper: the others are not to suffer for it
+                self.unreachable[session_id] = f"its keeper's answer is odd: {type(error).__name__}: {error}"
         for record in known.values():
             if record.id not in self.sessions and record.id not in self.unreachable:
                 self._is_gone(record)
         self._sweep()
+        await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
         self.forget_old()
 
     def _is_gone(self, record: Record) -> None:
@@ -136,13 +140,18 @@ class Engine:
             label = json.loads(link.welcome.label)
         except ValueError:
             label = {}
+        if not isinstance(label, dict):
+            label = {}
         record = known.get(session_id) or Record(session_id, str(label.get("name", session_id)), "detached", link.welcome.epoch,
                                                  link.welcome.created_ns / 1e9, list(label.get("argv", [])),
                                                  str(label.get("cwd", "")), self.boot)
         record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
-        self._take(record, link, label).pace.await_return()
+        session = self._take(record, link, label)
+        session.pace.await_return()
+        if await self._look(session) is not None:
+            record.state = "halted"                  # its processes were stopped before this host came
         self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
                                                    "output": [link.ring.start, link.ring.head]})
 
@@ -170,17 +179,24 @@ class Engine:
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
         directory = self._directory(record.id)
-        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
-        session.turn.idle_s = self.settings.turn_idle_s
+        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid, self.authority.may)
+        session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
         self.sessions[record.id] = session
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
 
+    async def _look(self, session: Session) -> str | None:
+        """How it is laid out and can be halted, from the kernel; and how it is halted, if it is."""
+        session.layout = await self.halter.layout(execution(session))
+        return await self.halter.halted(execution(session))
+
     async def _reclaim(self, session: Session) -> None:
         """The link to a keeper broke. If it is alive, it is claimed again, as after a restart of the host: clients come back by
         themselves and go on where they were. Otherwise the session is lost."""
         record = session.record
+        if not self.still_ours():
+            return self.on_superseded()
         try:
             unix.connect(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET).close()
         except OSError:
@@ -231,12 +247,12 @@ class Engine:
         return next((s for s in self.sessions.values() if s.name == name), None)
 
     async def _create(self, session_id: str, name: str, request: dict[str, Any], operator: str) -> Session:
-        nonce = secrets.token_hex(16)
+        nonce, contained = secrets.token_hex(16), bool(request.get("contained"))
         try:
             directory = self._directory(session_id)
-            env = self._environment(request["env"], session_id, directory)
+            env = environment.of_session(request["env"], self.home, session_id, directory) | (layouts.environment(directory) if contained else {})
             if request.get("agent"):
-                refresh_agent(directory, request["agent"])
+                environment.refresh_agent(directory, request["agent"])
             argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
             launched = launch.prepare(argv, Path(directory), nonce, env, login=self.settings.login_shell)
         except OSError as e:
@@ -253,27 +269,21 @@ class Engine:
             spawn = wire.Spawn(
                 session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, self.settings.ring_bytes, int(self.settings.host_away_s * 1000),
                 json.dumps(label).encode(), tuple(os.fsencode(a) for a in launched.argv),
-                tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"])
+                tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"],
+                cgroup=os.fsencode(await self.halter.in_thread(self.halter.groups.make, session_id)),
+                containment=layouts.containment(self.home, directory) if contained else None)
             await self.nursery.spawn(spawn)
             probe("host.create.spawned")
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
         except BaseException:
             self.store.post(store.forget(session_id))
+            await self.halter.in_thread(self.halter.groups.remove, session_id)
             raise
         session = self._take(record, link, label)
-        session.change("started", operator=operator, root_pid=record.root_pid)
+        session.change("started", operator=operator, root_pid=record.root_pid)     # at once: it may be over before anything else is asked
         self.store.post(store.save(record))
+        await self._look(session)
         return session
-
-    def _environment(self, given: dict[str, str], session_id: str, directory: str) -> dict[str, str]:
-        env = {k: v for k, v in given.items() if k not in DROPPED_ENV}
-        env["TERM"] = "xterm-256color"
-        env.setdefault("COLORTERM", "truecolor")
-        env["HOLDFAST_SESSION"] = session_id
-        if self.home.explicit:
-            env["HOLDFAST_HOME"] = self.home.state
-        env["SSH_AUTH_SOCK"] = f"{directory}/agent.sock"    # a link, kept pointing at the newest client's agent
-        return env
 
     def _free_name(self, argv: list[str]) -> str:
         base = os.path.basename(argv[0]) if argv else "shell"
@@ -384,6 +394,7 @@ class Engine:
         probe("host.end.released")
         await session.dispose()
         shutil.rmtree(session.directory, ignore_errors=True)
+        await self.halter.in_thread(self.halter.groups.remove, session.id)
         self.forget_old()
 
     async def _let_finish(self, session: Session) -> None:
@@ -440,6 +451,7 @@ class Engine:
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)
+        self.halter.close()
         self.store.close()
 
 
@@ -449,19 +461,3 @@ async def _until(check: Callable[[], bool], limit_s: float) -> None:
     deadline = loop.time() + limit_s
     while not check() and loop.time() < deadline:
         await asyncio.sleep(0.01)
-
-
-def refresh_agent(directory: str, target: str) -> None:
-    """Points the session's agent socket at the newest client's, so that ssh inside keeps working after a reconnect."""
-    link = f"{directory}/agent.sock"
-    if os.path.abspath(target) == link or not os.path.isabs(target):
-        return
-    try:
-        if not stat.S_ISSOCK(os.stat(target).st_mode):
-            return
-        fresh = f"{link}.{secrets.token_hex(4)}"
-        os.symlink(target, fresh)
-        os.rename(fresh, link)
-    except OSError:
-        pass
-

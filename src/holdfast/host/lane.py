@@ -106,7 +106,8 @@ class Lane:
         act = _Pending(kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0))
         if kind != wire.INPUT:
             if self._asking:
-                self._waiting.appendleft(act)
+                first = next((i for i, other in enumerate(self._waiting) if other.kind == wire.INPUT), len(self._waiting))
+                self._waiting.insert(first, act)          # before input that nobody reads, in their own order
                 self._waiting_bytes += len(body)
             else:
                 self._send(act)
@@ -155,6 +156,17 @@ class Lane:
         probe("host.act.sent")
         self._flight.append(act)
         self._flight_bytes += len(act.body)
+
+    def void(self, error: HoldfastError) -> list[tuple[int, int]]:
+        """Drops input that has not been sent: somebody else has the turn now. Gives (client, number) of each."""
+        dropped = [act for act in self._waiting if act.kind == wire.INPUT]
+        self._waiting = deque(act for act in self._waiting if act.kind != wire.INPUT)
+        self._waiting_bytes = sum(len(act.body) for act in self._waiting)
+        for act in dropped:
+            if act.done is not None and not act.done.done():
+                act.done.set_exception(error)
+                act.done.exception()
+        return [(act.origin, act.origin_sequence) for act in dropped]
 
     # ------------------------------------------------------------ settling
 

@@ -145,6 +145,8 @@ async def _serve(home: Home, lock: int) -> int:
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
     settings = config.settings(config.load(home.config))
     engine = Engine(home, settings, Store(home.database))
+    engine.still_ours = lambda: os.path.exists(f"{home.run}/host.lock") and os.path.samestat(os.fstat(lock), os.stat(f"{home.run}/host.lock"))
+    engine.on_superseded = lambda: stop("superseded")
     engine.nursery.descriptors = allowed = _descriptors()
     engine.store.start(loop)
     if engine.store.put_aside:
@@ -161,7 +163,8 @@ async def _serve(home: Home, lock: int) -> int:
     gc.collect()
     gc.freeze()
     how = await stopping
-    messages = {"down": "stopped by `holdfast down`; sessions keep running", "restart": "the host is being replaced"}
+    messages = {"down": "stopped by `holdfast down`; sessions keep running", "restart": "the host is being replaced",
+                "superseded": "another host has this home now"}
     probe("host.stopping")
     server.close(how, messages[how])
     await engine.close()

@@ -15,16 +15,17 @@ from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.core.keys import encode, paste
-from holdfast.host import process, store, waiting
+from holdfast.host import people, process, references, store, waiting
 from holdfast.host import run as running
 from holdfast.host.connection import Connection
-from holdfast.host.engine import Engine, refresh_agent
+from holdfast.host.engine import Engine
+from holdfast.host.environment import refresh_agent
+from holdfast.host.halt import execution
 from holdfast.host.session import Session
 from holdfast.host.store import Record
 from holdfast.host.stream import Stream
 from holdfast.host.viewer import Viewer
-from holdfast.model import ids
-from holdfast.model.errors import Impossible, Lost, Nested, NotFound, Refused, Unavailable, Usage
+from holdfast.model.errors import Impossible, Lost, Nested, NotAllowed, NotFound, Refused, Unavailable, Usage
 from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_PACE_WINDOW_S, RUN_TEXT_BYTES, SCROLLBACK_LINES
 from holdfast.model.probe import probe
 from holdfast.wire import frames
@@ -36,14 +37,16 @@ HISTORY_BYTES = 3 << 20          # of scrollback in one answer: with the screen 
 SECONDS_MAX = 1e9
 
 
+
 class Field(NamedTuple):
     kind: type | tuple[type, ...]
     default: Any = ...          # ...: required
 
 
 class Op(NamedTuple):
-    handler: Callable[[Ops, Connection, int, dict[str, Any]], Awaitable[dict[str, Any]]]
+    handler: Callable[[Any, Connection, int, dict[str, Any]], Awaitable[dict[str, Any]]]
     fields: dict[str, Field]
+    right: str = ""             # needed on the session it names, or on the machine; "": who is known may, or the handler asks
 
 
 class Ops:
@@ -52,17 +55,35 @@ class Ops:
         self.stop = stop
         self.viewers: dict[Connection, Viewer] = {}
         self.under_way: Counter[str] = Counter()       # requests being answered, by operation
+        engine.authority.on_change.append(self._recheck)
 
     async def handle(self, conn: Connection, number: int, body: dict[str, Any]) -> dict[str, Any]:
         op = OPS.get(str(body.get("op")))
         if op is None:
             raise Usage(f"unknown operation {str(body.get('op'))[:40]!a}", "this host may be older than the client")
         fields = check(op.fields, body)
+        if op.right:
+            session = self.engine.find_any(fields["session"]).id if fields.get("session") else None
+            self.may(conn, op.right, session)
         self.under_way[op.handler.__name__] += 1
         try:
             return await op.handler(self, conn, number, fields)
         finally:
             self.under_way[op.handler.__name__] -= 1
+
+    def may(self, conn: Connection, right: str, session: str | None) -> None:
+        """Returns if its envelopes allow it there now; else says which right is missing, and who could give it (A5)."""
+        self.engine.authority.may(conn.key, right, session, time.time())
+
+    def _recheck(self) -> None:
+        """Rights have changed: who may not even watch any more is told so and dropped, whatever it is doing."""
+        for conn, viewer in list(self.viewers.items()):
+            try:
+                self.may(conn, "observe", viewer.session.id)
+            except NotAllowed as e:
+                conn.bye("admission", e.message, e.recover)
+            else:
+                viewer.observe = viewer.observe or "input" not in self.engine.authority.rights_of(conn.key, viewer.session.id, time.time())
 
     # ------------------------------------------------------------ the host itself
 
@@ -128,13 +149,17 @@ class Ops:
         if (repeated := self.engine.made_for(q["token"])) is not None:
             return {**self.describe(repeated), "existed": False}
         if q["existing"] and q["name"] and (existing := await self.engine.named(q["name"])) is not None:
+            self.may(conn, "observe", existing.id)
             return {**self.describe(existing), "existed": True}
+        if q["contained"] is None:
+            q["contained"] = conn.kind == "agent"             # code that an agent starts is not to reach keys, host and other sessions
         session = await self.engine.create(q, conn.operator)
         return {**self.describe(session), "existed": False}
 
     async def ls(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
-        out = [self.describe(s) for s in sorted(e.sessions.values(), key=lambda s: s.record.created)]
+        seen = [s for s in e.sessions.values() if "observe" in e.authority.rights_of(conn.key, s.id, time.time())]
+        out = [self.describe(s) for s in sorted(seen, key=lambda s: s.record.created)]
         out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why) for i, why in e.unreachable.items()]
         if q["all"]:
             e.forget_old()
@@ -147,16 +172,15 @@ class Ops:
 
     def describe(self, s: Session) -> dict[str, Any]:
         now = time.monotonic()
-        holder = s.turn.holder(now)
         return {
             "id": s.id, "name": s.name, "machine": MACHINE, "state": s.state,
-            "liveness": {"process": "ended" if s.ending else "alive", "host": "here", "relay": "none"},
+            "liveness": {"process": "ended" if s.ending else "alive" if s.answers else "unknown", "host": "here", "relay": "none"},
             "epoch": s.record.epoch, "created": s.record.created, "idle_s": round(now - s.last_activity, 3),
             "size": {"cols": s.size[0], "rows": s.size[1]}, "operators": operators(s),
-            "turn": {"holder": holder, "since": time.time() - (now - s.turn.state.since)} if holder else None,
+            "turn": s.turn.facts(),
             "output": {"start": s.ring.start, "end": s.ring.head}, "argv": _short(s.record.argv), "cwd": s.record.cwd,
             "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
-            "shell": s.commands.kind, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
+            "shell": s.commands.kind, **s.layout, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
 
     async def rename(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         session = self.engine.find(q["session"])
@@ -167,9 +191,9 @@ class Ops:
         found = self.engine.find_any(q["session"]) if q["again"] else self.engine.find(q["session"])
         if isinstance(found, Record):                # asked before, and the answer was lost with a host
             return {"id": found.id, "name": found.name, "signal": "", "exit_code": found.exit_code, "reason": found.reason}
-        session = found
-        by = await session.end(conn.operator)
-        r = session.record
+        if found.state == "halted":                          # what is frozen hears no signal but this
+            await self.engine.halter.end(execution(found))
+        by, r = await found.end(conn.operator), found.record
         return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
 
     async def forget(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -183,24 +207,6 @@ class Ops:
         s = self.engine.find(q["session"])
         d = self.describe(s)
         return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"]}
-
-    async def resolve(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        """What a reference means today (S8)."""
-        ref = ids.parse_ref(q["ref"])
-        try:
-            found = self.engine.find_any(ref.session)
-        except NotFound:
-            return {"ref": q["ref"], "known": False, "state": "not known any more"}
-        if isinstance(found, Record):
-            return {"ref": q["ref"], "known": True, "state": "ended", "exit_code": found.exit_code, "session": describe_ended(found)}
-        out: dict[str, Any] = {"ref": q["ref"], "known": True, "state": "live", "session": self.describe(found)}
-        if ref.epoch is not None and ref.epoch != found.record.epoch:
-            out["state"] = "another incarnation"
-        if ref.act is not None:
-            out["act"] = "applied" if ref.act <= found.ring.written else "accepted" if ref.act <= found.ring.accepted else "unknown"
-        if ref.output is not None:
-            out["kept"] = found.ring.start <= ref.output[0] and ref.output[1] <= found.ring.head
-        return out
 
     # ------------------------------------------------------------ steering
 
@@ -288,17 +294,20 @@ class Ops:
         session = self.engine.find(q["session"])
         if conn in self.viewers:
             self.leave(conn, "switched")
-        viewer = Viewer(conn, session, q["cols"], q["rows"], q["observe"], q["scrollback"])
+        if q["take"]:
+            self.may(conn, "turn.seize", session.id)
+        observe = q["observe"] or "input" not in self.engine.authority.rights_of(conn.key, session.id, time.time())
+        viewer = Viewer(conn, session, q["cols"], q["rows"], observe, q["scrollback"])
         viewer.inside = self._inside(conn.pid)
         self._refuse_nesting(session, viewer.inside)
         if q["agent"]:
             refresh_agent(session.directory, q["agent"])
-        if not q["observe"] and q["take"]:
-            session.may_write(conn.operator)
+        if not observe and q["take"]:
+            session.turn.take(conn.operator)
         self.viewers[conn] = viewer
         conn.on_drain = viewer.pump
         session.add_viewer(viewer)
-        answer = {**self.describe(session), "acked": viewer.acked, "resume": q["resume"]}
+        answer = {**self.describe(session), "acked": viewer.acked, "resume": q["resume"], "observe": observe}
         bell = session.let_read(viewer) if q["direct"] and not conn.blocked else -1
         if bell >= 0:
             conn.send_with(frames.reply(number, {**answer, "direct": True}), [session.link.ring_fd, bell])
@@ -336,17 +345,6 @@ class Ops:
             raise Refused("not attached", "attach first")
         await viewer.refresh(frames.SCREEN_RESUME)
         return {}
-
-    async def turn(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        """Requesting, handing over and seizing belong to operators with envelopes; here: take a free turn, or give it back."""
-        session = self.engine.find(q["session"])
-        if q["act"] == "take":
-            session.may_write(conn.operator)
-        elif q["act"] == "release":
-            session.release_turn(conn.operator)
-        else:
-            raise Usage(f"unknown act {q['act']!a}")
-        return {"id": session.id, "turn": self.describe(session)["turn"]}
 
     async def detach(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         self.leave(conn, "detached")
@@ -442,29 +440,39 @@ def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
 _S = Field(str)
 OPS: dict[str, Op] = {
     "ping": Op(Ops.ping, {}),
-    "down": Op(Ops.down, {"restart": Field(bool, False)}),
+    "down": Op(Ops.down, {"restart": Field(bool, False)}, "manage"),
     "stats": Op(Ops.stats, {}),
-    "events": Op(Ops.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}),
+    "events": Op(Ops.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
     "new": Op(Ops.new, {"name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
-                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None)}),
+                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None)}, "new"),
     "ls": Op(Ops.ls, {"all": Field(bool, False)}),
-    "get": Op(Ops.get, {"session": _S}),
-    "rename": Op(Ops.rename, {"session": _S, "name": _S}),
-    "end": Op(Ops.end, {"session": _S, "again": Field(bool, False)}),
-    "forget": Op(Ops.forget, {"session": _S}),
-    "who": Op(Ops.who, {"session": _S}),
-    "resolve": Op(Ops.resolve, {"ref": _S}),
-    "send": Op(Ops.send, {"session": _S, "text": _S, "keys": Field(list, []), "seq": Field(int), "paste": Field(bool, False)}),
+    "get": Op(Ops.get, {"session": _S}, "observe"),
+    "rename": Op(Ops.rename, {"session": _S, "name": _S}, "end"),
+    "end": Op(Ops.end, {"session": _S, "again": Field(bool, False)}, "end"),
+    "forget": Op(Ops.forget, {"session": _S}, "end"),
+    "who": Op(Ops.who, {"session": _S}, "observe"),
+    "resolve": Op(references.resolve, {"ref": _S}),
+    "send": Op(Ops.send, {"session": _S, "text": _S, "keys": Field(list, []), "seq": Field(int), "paste": Field(bool, False)}, "input"),
     "run": Op(Ops.run, {"session": _S, "text": _S, "seq": Field(int), "timeout": Field(float, 0.0), "resume": Field(int, None),
-                        "for_terminal": Field(bool, False)}),
-    "wait": Op(Ops.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}),
-    "view": Op(Ops.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}),
+                        "for_terminal": Field(bool, False)}, "run"),
+    "wait": Op(Ops.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}, "observe"),
+    "view": Op(Ops.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
     "read": Op(Ops.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
-                          "for_terminal": Field(bool, False)}),
+                          "for_terminal": Field(bool, False)}, "observe"),
     "attach": Op(Ops.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),
                               "take": Field(bool, False), "scrollback": Field(int, None), "resume": Field(int, None),
-                              "agent": Field(str, None), "direct": Field(bool, False)}),
+                              "agent": Field(str, None), "direct": Field(bool, False)}, "observe"),
     "detach": Op(Ops.detach, {}),
     "refresh": Op(Ops.refresh, {}),
-    "turn": Op(Ops.turn, {"session": _S, "act": _S}),
+    "halt": Op(people.halt, {"session": _S}, "halt"),
+    "resume": Op(people.resume, {"session": _S}, "halt"),
+    "operator.add": Op(people.add, {"name": _S, "kind": _S, "key": _S}),
+    "operator.ls": Op(people.listed, {}),
+    "operator.show": Op(people.show, {"name": _S}),
+    "operator.revoke": Op(people.revoke, {"name": _S, "force": Field(bool, False), "grants": Field(bool, False)}),
+    "envelopes": Op(people.mine, {}),
+    "grant": Op(people.grant, {"name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
+                               "commands": Field(list, None), "rate": Field(list, None), "envelope": Field(str, None)}),
+    "seize": Op(people.seize, {"session": _S}, "turn.seize"),
+    "turn": Op(people.turn, {"session": _S, "act": Field(str, "show"), "to": Field(str, None), "wait": Field(float, 0.0)}),
 }

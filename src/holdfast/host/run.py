@@ -17,6 +17,7 @@ from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.commands import Run
 from holdfast.host.connection import Connection
+from holdfast.host.screen import Screen
 from holdfast.host.session import Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
@@ -28,6 +29,7 @@ STARTING_WAIT_S = 10.0         # for the first prompt of a new session: its rc f
 BETWEEN_WAIT_S = 3.0           # for the prompt after a command, while the shell itself has the terminal
 TYPED_WAIT_S = 1.0             # for a line that was just entered to be taken
 LOOK_AGAIN_S = 0.03
+SHOWN_S = 0.15                 # after a prompt: for the editor to show what was typed before it
 
 
 async def run(session: Session, conn: Connection, number: int, request: dict[str, Any]) -> dict[str, Any]:
@@ -43,13 +45,13 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             if session.lane.known(conn.client, act):
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
             await _ready(session)
-            session.begin_long(conn.operator)
+            session.turn.begin_long(conn.operator)
             holds = True
             await _start(session, conn, act, runid, request["text"])
             await _began(session, started)
         elif known.end is None:
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
-                session.begin_long(conn.operator)
+                session.turn.begin_long(conn.operator)
                 holds = True
         onlcr = await _onlcr(session)
         begin = session.commands.runs.get(runid)
@@ -61,7 +63,7 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
         return await _follow(session, watch.stream, begin, start, done, float(request["timeout"] or 0))
     finally:
         if holds:
-            session.end_long()
+            session.turn.end_long(conn.operator)
         watch.close()
 
 
@@ -113,6 +115,9 @@ async def _ready(session: Session) -> None:
         own = state.foreground == session.record.root_pid
         if own and shell.ready:
             return
+        if own and shell.at_prompt and shell.typeahead and not shell.line_dirty and await _was_read(session):
+            shell.settled()
+            continue
         if shell.phase is Phase.UNKNOWN:
             patience = STARTING_WAIT_S
         elif own:
@@ -124,6 +129,21 @@ async def _ready(session: Session) -> None:
         await asyncio.wait({session.ended}, timeout=LOOK_AGAIN_S)
         if session.ended.done():
             raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
+
+
+async def _was_read(session: Session) -> bool:
+    """Whether what was typed before the prompt came went to the program that ran then (`q` to a pager): else the shell's editor would have it on
+    the line by now. Only text can be seen there; of keys alone nothing is known."""
+    text = b"".join(piece.data for piece in session.turn.staged.pieces)
+    end = text[len(text.rstrip(bytes(range(0x21, 0x7F)))):].decode()
+    if not end or session.loop.time() - session.commands.prompted < SHOWN_S:
+        return False
+
+    def line(screen: Screen) -> str:
+        x, y, _ = screen.cursor
+        return screen.text()[y][:x]
+
+    return not (await session.view.look(line))[1].endswith(end)
 
 
 async def _busy(session: Session, own: bool) -> Busy:

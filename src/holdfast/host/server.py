@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
+import time
 from typing import Any
 
 from holdfast import __version__
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.ops import Ops
-from holdfast.model import ids
-from holdfast.model.errors import HoldfastError, PeerFault, Refused, Usage
+from holdfast.model import ids, signing
+from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Refused, Usage
 from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES
 from holdfast.model.probe import probe
 from holdfast.transport import unix
-from holdfast.wire import frames, version
+from holdfast.wire import frames, hello, version
 
 REQUESTS_MAX = 256       # of one client at a time
+ACCEPT_PAUSE_S = 0.2
 
 
 class Server:
@@ -35,7 +38,11 @@ class Server:
     def _accept(self) -> None:
         try:
             sock, _ = self._listener.accept()
-        except OSError:
+        except BlockingIOError:
+            return
+        except OSError:                        # no descriptor left: perhaps soon; until then it must not be asked in a circle
+            self._loop.remove_reader(self._listener)
+            self._loop.call_later(ACCEPT_PAUSE_S, self._listen_again)
             return
         pid, uid = unix.peer(sock)
         if uid not in (os.geteuid(), 0) or len(self.connections) >= CLIENTS_MAX:
@@ -43,6 +50,10 @@ class Server:
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.connections.add(Connection(sock, pid, self._frame, self._closed))
+
+    def _listen_again(self) -> None:
+        if self._listener.fileno() >= 0:
+            self._loop.add_reader(self._listener, self._accept)
 
     def _drop_all(self) -> None:
         for conn in list(self.connections):
@@ -58,9 +69,12 @@ class Server:
         if kind == frames.INPUT:
             self._input(conn, payload)
         elif not conn.client:
-            if kind != frames.HELLO:
+            if kind == frames.HELLO and not conn.hello:
+                self._hello(conn, frames.read_json(payload))
+            elif kind == frames.PROOF:
+                self._proof(conn, frames.read_json(payload))
+            else:
                 raise PeerFault("not introduced")
-            self._hello(conn, frames.read_json(payload))
         elif kind == frames.REQUEST:
             number, body = frames.read_request(payload)
             if number in conn.tasks:
@@ -87,15 +101,52 @@ class Server:
             return conn.bye("version", f"this host speaks versions {frames.LOWEST} to {frames.VERSION} of the wire")
         client, operator, modality = body.get("client"), body.get("operator"), body.get("modality")
         if not isinstance(client, int) or not 1 < client < 1 << 64 or not isinstance(operator, str) or not isinstance(modality, str):
-            raise PeerFault("an introduction needs client, operator and modality")
+            raise PeerFault("an introduction needs client, operator, modality and key")
         try:
             conn.operator, conn.modality = ids.check_name(operator), ids.check_name(modality)
-        except Usage as e:
-            raise PeerFault(e.message) from e
-        conn.client = client
+            conn.key = signing.read(str(body.get("key")))
+        except (Usage, ValueError) as e:
+            raise PeerFault(str(e)) from e
+        conn.hello = body
+        conn.challenge = {"version": chosen, "machine": signing.show(self.engine.authority.machine), "nonce": os.urandom(hello.NONCE_BYTES).hex()}
+        conn.send(frames.pack_json(frames.CHALLENGE, conn.challenge))
+
+    def _proof(self, conn: Connection, body: dict[str, Any]) -> None:
+        if not conn.challenge or conn.tasks:
+            raise PeerFault("a proof nobody asked for")
+        try:
+            signature = bytes.fromhex(str(body.get("signature")))
+            statement = hello.statement(conn.hello, conn.challenge)
+        except ValueError as e:
+            raise PeerFault("a malformed proof") from e
+        if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
+            return conn.bye("admission", f"this is not the key of {conn.operator}")
+        conn.binding = hello.binding(statement, signature)
+        conn.tasks[0] = self._loop.create_task(self._admit(conn, body.get("recovery")))
+
+    async def _admit(self, conn: Connection, recovery: Any) -> None:
+        """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
+        authority = self.engine.authority
+        try:
+            if authority.needs_first:
+                with contextlib.suppress(Refused):                   # somebody else was first
+                    await authority.first_identity(conn.operator, "human", conn.key, time.time())
+            if recovery is not None:
+                await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
+            who = authority.who(conn.key)
+            if who.name != conn.operator:
+                raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")
+        except HoldfastError as e:
+            return conn.bye("admission", e.message, e.recover)
+        except (ValueError, TypeError, KeyError) as e:
+            return conn.bye("protocol", f"a malformed recovery: {e}")
+        finally:
+            conn.tasks.pop(0, None)
+        conn.kind = who.kind
+        conn.client = conn.hello["client"]
         conn.introduced()
-        conn.send(frames.pack_json(frames.WELCOME, {"version": chosen, "host": os.uname().nodename, "home": self.engine.home.state,
-                                                    "pid": os.getpid(), "release": __version__}))
+        conn.send(frames.pack_json(frames.WELCOME, {"version": conn.challenge["version"], "host": os.uname().nodename,
+                                                    "home": self.engine.home.state, "pid": os.getpid(), "release": __version__}))
 
     async def _request(self, conn: Connection, number: int, body: dict[str, Any]) -> None:
         try:
@@ -136,7 +187,7 @@ class Server:
         if viewer is None:
             return
         session = viewer.session
-        holder = session.turn.holder(self._loop.time())
+        holder = session.turn.holder
         alone = not any(v is not viewer and not v.observe for v in session.viewers)
         viewer.resized(cols, rows)
         if not viewer.observe and (holder == conn.operator or (holder is None and alone)):

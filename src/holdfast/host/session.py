@@ -11,6 +11,7 @@ parts this class sequences: lane (acts in order), view (the screen), viewers (wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -25,16 +26,17 @@ from holdfast.core.attention import classify
 from holdfast.core.filter import ViewerFilter
 from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.skim import flows
-from holdfast.core.turn import Denied, Turn
 from holdfast.host import observe, process
+from holdfast.host.answers import Answers
 from holdfast.host.commands import Commands
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
+from holdfast.host.turn import HELD_INPUTS_MAX, SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
-from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable
+from holdfast.model.errors import Busy, HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
 from holdfast.model.limits import (
     BELLS_MAX,
     COLS_MAX,
@@ -52,13 +54,17 @@ from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
 EXIT_DRAIN_MAX_S = 10.0        # of a program that ended while its background jobs go on printing
+SEIZE_WAIT_S = 5.0             # for the keeper to say that what was on its way is discarded
 MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
 
 
+Allowed = Callable[[bytes, str, str, float], None]        # raises what says why not
+
+
 class Session:
     def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, pool: Executor,
-                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
+                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int, allowed: Allowed) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
         self.id = record.id
@@ -69,10 +75,11 @@ class Session:
         self.keeper_pid = keeper_pid
         self.lane = Lane(link)
         self.view = View(link.ring, link.snapshot_fd, pool)
-        self.turn = Turn()
+        self.turn = SessionTurn(self)
         self.viewers: list[Viewer] = []
         self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
-        self.last_activity = time.monotonic()
+        quiet_s = time.time() - self.view.notes.get("active", time.time())
+        self.last_activity = time.monotonic() - (max(0.0, quiet_s) if self.view.notes.get("scanned") == self.ring.head else 0.0)
         self.commands = Commands(label, directory, self.view.notes)
         self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
         self.scanned = int(self.view.notes.get("scanned", self.view.fed))
@@ -80,9 +87,9 @@ class Session:
         self.filter = filter_after(before, holding=True)   # of all viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()
         self.gaps: list[tuple[int, int]] = []
+        self.layout = {"layout": "unknown", "halt": "unknown", "says": ""}     # until the kernel was asked
         self._on_event = on_event
-        self._answers: list[tuple[int, bytes]] = []        # to terminal queries, until it is known who reads
-        self._turn_timer: asyncio.TimerHandle | None = None
+        self._allowed = allowed
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
         self._ending: asyncio.Task[None] | None = None
@@ -93,11 +100,11 @@ class Session:
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
         self.on_link_lost: Callable[[], None] = self.lost
-        self.view.on_reply = self._answer_query
+        self.view.on_reply = Answers(self).give
         self.view.on_progress = self._view_moved
         self.view.on_gap = self._gap
         self.view.on_snapshot = self.pace.report
-        self.view.saved_notes = lambda: {"scanned": self.scanned, **self.commands.save()}
+        self.view.saved_notes = lambda: {"scanned": self.scanned, "active": time.time() - time.monotonic() + self.last_activity, **self.commands.save()}
         self.view.may_lag = lambda: bool(self.viewers) and not any(v.foreign for v in self.viewers)
         if link.welcome.status >= 0:
             self._begin_end(link.welcome.status)
@@ -117,6 +124,11 @@ class Session:
     def ending(self) -> bool:
         """Its program has ended, though its output may still be on the way to somebody."""
         return self._ending is not None
+
+    @property
+    def answers(self) -> bool:
+        """Whether its keeper could answer now: one that is stopped cannot, and nobody knows more than that."""
+        return (stat := process.read_stat(self.keeper_pid)) is not None and stat.state not in "tTZ"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -216,31 +228,6 @@ class Session:
         except wire.Malformed as e:
             self.event("session.keeper_malformed", detail=str(e))
 
-    def _answer_query(self, offset: int, data: bytes) -> None:
-        """The program asked its terminal something; it gets one answer, whoever watches. Keyed by the query's offset: a
-        restarted host does not answer again."""
-        self._answers.append((offset, data))
-        if len(self._answers) == 1:
-            self.spawn(self._answer())
-
-    async def _answer(self) -> None:
-        """Not in line mode, where nobody could read it (an answer has no line end) and the terminal would echo it into the output:
-        what a binary file happens to ask is not answered. Nor at a prompt that came after the question: who asked is gone.
-        The keeper is asked once for all questions that have come together."""
-        try:
-            line_mode = bool((await self.terminal()).lflag & termios.ICANON)
-        except Unavailable:
-            line_mode = True
-        answers, self._answers = self._answers, []
-        for offset, data in answers:
-            if line_mode or (self.commands.shell.at_prompt and offset < self.commands.prompted_at):
-                continue
-            try:
-                self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
-            except Refused:
-                return                  # a program that asks without reading the answers
-            probe("host.query.answered")
-
     def _view_moved(self) -> None:
         _at, cols, rows = self.ring.resized
         if (cols, rows) != self.size:
@@ -261,69 +248,84 @@ class Session:
         """The turn, or a refusal that says who has it (A1, A2)."""
         if not lifecycle.running(self.state):
             raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
-        effects = self.turn.write(operator, time.monotonic())
-        if effects or self._turn_timer is None:
-            self._turn_effects(effects)
-        for effect in effects:
-            if isinstance(effect, Denied):
-                raise TurnHeld(f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)",
-                               holder=effect.holder)
-
-    def _turn_effects(self, effects: list[Any]) -> None:
-        if any(not isinstance(e, Denied) for e in effects):
-            now = time.monotonic()
-            self.tell_viewers("turn", holder=self.turn.holder(now))
-            self.event("turn.changed", holder=self.turn.holder(now))
-        self._watch_turn()
-
-    def _watch_turn(self) -> None:
-        """One timer while the turn is held: viewers are told when it lapses."""
-        deadline = self.turn.deadline()
-        if self._turn_timer is None and deadline is not None:
-            self._turn_timer = self.loop.call_later(max(0.0, deadline - time.monotonic()), self._turn_due)
-
-    def _turn_due(self) -> None:
-        self._turn_timer = None
-        self._turn_effects(self.turn.expire(time.monotonic()))
-
-    def release_turn(self, operator: str) -> None:
-        self._turn_effects(self.turn.release(operator, time.monotonic()))
-
-    def begin_long(self, operator: str) -> None:
-        self.may_write(operator)
-        self._turn_effects(self.turn.begin_long(operator, time.monotonic()))
-
-    def end_long(self) -> None:
-        self.turn.end_long(time.monotonic())
-        self._watch_turn()
+        if self.state == "halted":
+            raise Refused(f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on")
+        self.turn.write(operator)
 
     def keys(self, viewer: Viewer, number: int, data: bytes, ack: bool) -> None:
         """Raw keys of an attached client."""
-        conn = viewer.conn
         if viewer.observe:
             raise Refused("attached to observe only", "attach again without --observe")
+        if viewer.held:
+            if len(viewer.held) >= HELD_INPUTS_MAX:
+                raise Busy("too many keys wait for somebody's unfinished line")
+            return viewer.held.append((number, data, ack))
+        try:
+            self._keys(viewer, number, data, ack)
+        except Unfinished:
+            viewer.held.append((number, data, ack))
+            self.spawn(self._look_then_type(viewer))
+
+    def _keys(self, viewer: Viewer, number: int, data: bytes, ack: bool) -> None:
+        conn = viewer.conn
         new = not self.lane.known(conn.client, number)
         if new:
+            self._allowed(conn.key, "input", self.id, time.time())
             self.may_write(conn.operator)
             if viewer.size != self.size:
                 self.follow_size(viewer)
             self.commands.typed(data, self.lane.next, self.scanned)
         self.lane.submit(wire.INPUT, data, conn.client, number, flags=wire.ACT_ACK if ack else 0)
         if new:
+            self.turn.typed(conn.operator, data)
             self.last_activity = time.monotonic()
+
+    async def _look_then_type(self, viewer: Viewer) -> None:
+        """Somebody's line seems to be in the way: it is looked whether it is, and the keys go on or are refused, in their order."""
+        with contextlib.suppress(Unavailable):
+            await self.turn.look()
+        while viewer.held:
+            number, data, ack = viewer.held.popleft()
+            try:
+                self._keys(viewer, number, data, ack)
+            except HoldfastError as e:
+                viewer.conn.event("refused", number=number, **e.to_wire())
 
     async def type(self, operator: str, client: int, number: int, data: bytes) -> int:
         """Typed input as one act; returns its number once the session has taken it."""
         if not self.lane.known(client, number):
-            self.may_write(operator)
+            try:
+                self.may_write(operator)
+            except Unfinished:
+                await self.turn.look()
+                self.may_write(operator)
             self.commands.typed(data, self.lane.next, self.scanned)
+            self.turn.typed(operator, data)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
         return await done
 
+    def reply(self, offset: int, data: bytes) -> None:
+        """The terminal's answer to what the program asked at that offset."""
+        self.lane.submit(wire.INPUT, data, ORIGIN_REPLIES, offset)
+
     def _first_look(self) -> None:
         self._bell()
         self.commands.recall(self.ring.accepted)
+
+    async def seize(self, operator: str) -> tuple[str | None, bool]:
+        """Takes the turn; what the old holder had on its way is discarded. Gives who had it, and whether the keeper said that it did so."""
+        previous = self.turn.take(operator)
+        if previous is None:
+            return None, True
+        error = TurnHeld(f"{operator} took the turn", holder=operator)
+        clients = {v.conn.client: v.conn for v in self.viewers}
+        for client, number in self.lane.void(error):
+            if client in clients:
+                clients[client].event("refused", number=number, **error.to_wire())
+        done = self.lane.submit(wire.FLUSH, b"", ORIGIN_HOST, 0, want_done=True)
+        assert done is not None
+        return previous, await self.or_end(done, SEIZE_WAIT_S)
 
     def signal_all(self, number: int) -> None:
         self.lane.submit(wire.SIGNAL, wire.signal_body(number, wire.SCOPE_ALL), ORIGIN_HOST, 0)
@@ -362,7 +364,7 @@ class Session:
         self.viewers.append(viewer)
         if self.state == "detached":
             self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
-        holder = self.turn.holder(time.monotonic())
+        holder = self.turn.holder
         if not viewer.observe and viewer.sane and alone and holder in (None, viewer.conn.operator):
             self.resize(*viewer.size)
         for other in self.viewers:
@@ -392,7 +394,7 @@ class Session:
         self.viewers.remove(viewer)
         operator = viewer.conn.operator
         if not any(v.conn.operator == operator for v in self.viewers):
-            self._turn_effects(self.turn.release(operator, time.monotonic()))
+            self.turn.leave(operator)
         if not self.viewers and self.state == "live":
             self.change("left", operator=operator, modality=viewer.conn.modality, how=how,
                         root_pid=self.record.root_pid, output=self.ring.head)
@@ -512,8 +514,7 @@ class Session:
             self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))
 
     async def dispose(self) -> None:
-        if self._turn_timer is not None:
-            self._turn_timer.cancel()
+        self.turn.close()
         self.pace.close()
         await self.view.close()
         self.commands.close()

@@ -75,6 +75,7 @@ class View:
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._stale = False             # the screen was resized since the last snapshot
         self.closed = False
 
     @property
@@ -174,7 +175,7 @@ class View:
             if (cols, rows) != self.screen.size:
                 if self.fed >= at:
                     self.screen.resize(cols, rows)
-                    self.snapshot_at = min(self.snapshot_at, self.fed)
+                    self._stale = True                 # a new host would not know of this size at this place
                     self._note_quiet()
                     continue
                 limit = min(limit, at - self.fed)
@@ -249,7 +250,7 @@ class View:
 
     def _became_quiet(self) -> None:
         self._quiet = None
-        if not self.closed and self.fed > self.snapshot_at:
+        if not self.closed and (self.fed > self.snapshot_at or self._stale):
             self._spawn(self._save_locked())
 
     async def _save_locked(self) -> None:
@@ -280,6 +281,7 @@ class View:
         return self.fed - self.screen.pending, _HEAD.pack(len(notes)) + notes
 
     def _saved_at(self, offset: int) -> None:
+        self._stale = False
         probe("host.snapshot.stored")
         self.snapshot_at = offset
         self.on_snapshot()

@@ -9,6 +9,7 @@ A viewer of another size than the session's is drawn for (letterboxed or panned)
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from copy import copy
 from typing import TYPE_CHECKING
 
@@ -63,6 +64,7 @@ class Viewer:
         self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
         self.skips = 0
+        self.held: deque[tuple[int, bytes, bool]] = deque()     # keys that wait until somebody's line was looked at
         self._live = False                      # a screen has been sent; output may follow
         self._painting = False
         self._filter: ViewerFilter | None = None    # None: up to date, the session's filter is ours
@@ -112,7 +114,7 @@ class Viewer:
         self._live = False
         try:
             if self.foreign:
-                self._letterbox = Letterbox(*self.size, self.session.turn.state.holder or "")
+                self._letterbox = Letterbox(*self.size, self.session.turn.holder or "")
                 offset, frame = await self.session.view.look(frame_of)
                 paint, shown = self._letterbox.render(frame), frames.SCREEN_FOREIGN
                 self._rendered_at = offset

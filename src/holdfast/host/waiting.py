@@ -39,7 +39,7 @@ def _parse(condition: str) -> Any:
     if kind == "text" and rest:
         try:
             pattern = re.compile(rest)
-        except re.error as e:
+        except (re.error, OverflowError, RecursionError) as e:
             raise Usage(f"bad pattern {rest!a}: {e}", "it is a Python regular expression") from e
         return lambda session: _text(session, pattern)
     if kind == "port" and rest.isascii() and rest.isdigit() and 0 < int(rest) < 65536:
@@ -137,6 +137,7 @@ async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
                 if data is not None and (match := search(pattern, plain(data))):
                     return {"seen": match.group(0)[:500], "where": "output"}
                 offset = end
+                await asyncio.sleep(0)                # others have their turn: under flood there is always more
             if session.ended.done():
                 raise _ended(session)
             arrived = asyncio.ensure_future(more.wait())

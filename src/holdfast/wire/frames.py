@@ -8,12 +8,13 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
 
     code | frame   | payload                                                        | direction
     -----|---------|----------------------------------------------------------------|---------------
-    0x01 | HELLO   | JSON {version, lowest, client, operator, modality}             | client -> host
+    0x01 | HELLO   | JSON {version, lowest, client, operator, modality, key}        | client -> host
     0x02 | REQUEST | id u32, JSON {op, ...}                                         | client -> host
     0x03 | INPUT   | sequence u64, flags u8, bytes                                  | client -> host
     0x04 | RESIZE  | sequence u64, cols u16, rows u16                               | client -> host
     0x05 | CANCEL  | id u32                                                         | client -> host
     0x06 | SEEN    | offset u64 (a viewer that reads the ring itself is here)       | client -> host
+    0x07 | PROOF   | JSON {signature}                                               | client -> host
     0x81 | WELCOME | JSON {version, host, home, pid, release}                       | host -> client
     0x82 | REPLY   | id u32, ok u8, JSON (result or error)                          | host -> client
     0x83 | OUTPUT  | start u64, end u64, acked u64, bytes                           | host -> client
@@ -22,6 +23,7 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
     0x86 | DATA    | id u32, start u64, end u64, bytes                              | host -> client
     0x87 | GAP     | id u32, start u64, end u64 (output that rolled off)            | host -> client
     0x88 | BYE     | JSON {reason, message}                                         | host -> client
+    0x89 | CHALLENGE | JSON {version, machine, nonce}                               | host -> client
 
 OUTPUT covers the raw range [start, end) although its bytes may be fewer: queries that the host answers are stripped. SCREEN
 replaces whatever the viewer shows; output continues at its offset. `acked` is the highest input sequence of this client
@@ -43,13 +45,13 @@ from typing import Any, Final
 from holdfast.model.errors import PeerFault
 from holdfast.model.limits import FRAME_BYTES
 
-VERSION: Final = 1
-LOWEST: Final = 1
+VERSION: Final = 2
+LOWEST: Final = 2           # version 1 said who it was without proving it
 
-HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN = range(1, 7)
-WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE = range(0x81, 0x89)
-FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN))
-FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE))
+HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF = range(1, 8)
+WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE, CHALLENGE = range(0x81, 0x8A)
+FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF))
+FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE, CHALLENGE))
 
 SCREEN_ATTACH, SCREEN_LAG, SCREEN_RESIZE, SCREEN_RESUME, SCREEN_FOREIGN = range(5)
 

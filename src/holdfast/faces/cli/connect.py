@@ -31,4 +31,14 @@ def operator_name(args: Namespace) -> str:
 
 
 def link(args: Namespace, modality: str = "cli", autostart: bool = True) -> Link:
-    return Link(homes.resolve(os.environ), operator_name(args), modality, autostart)
+    home = homes.resolve(os.environ)
+    if home.explicit:
+        os.environ["HOLDFAST_HOME"] = home.state       # it may be relative to where we are, and a host that we start is elsewhere
+    return Link(home, operator_name(args), modality, autostart, ask)
+
+
+def ask(name: str) -> str:
+    """A passphrase: on the terminal, never from arguments or the environment."""
+    import getpass
+
+    return getpass.getpass(f"passphrase of {name}: ")

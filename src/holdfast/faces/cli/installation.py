@@ -86,14 +86,18 @@ def _running(args: Namespace) -> int | None:
 
 
 def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
+    from holdfast import home as homes
     from holdfast.faces.cli.sessions import listing
+    from holdfast.home import config
 
+    making = not sessions and not args.detach and sys.stdin.isatty() and sys.stdout.isatty()
     if sessions:
         print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
     else:
-        print("\nno sessions yet\n\nmake one:     holdfast new work")
-    print("detach:       C-\\ d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help")
-    if sessions or args.detach or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        print(f"\nno sessions yet\n\n{'another one:' if making else 'make one:   '}  holdfast new work")
+    prefix = next(v.value for v in config.load(homes.resolve(os.environ).config) if v.key == "attach.prefix")
+    print(f"detach:       {prefix} d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help")
+    if not making:
         return 0
     from holdfast.faces.cli.main import dispatch
 

@@ -120,7 +120,7 @@ def events(args: Namespace) -> int:
 
     connection = link(args)
     last = 0
-    for event in connection.request("events", session=args.session, limit=max(1, args.limit))["events"]:
+    for event in connection.request("events", session=args.session, limit=args.limit)["events"]:
         last = event["number"]
         show(event)
     if args.follow:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 ONE_SENTENCE = "Holdfast keeps a live execution alive and shared: sessions that outlive every client, and the daemon itself."
-TAKES_SESSION = ("attach", "rename", "end", "forget", "run", "send", "wait", "turn", "view", "read", "who", "events")
+TAKES_SESSION = ("attach", "rename", "end", "forget", "run", "send", "wait", "turn", "seize", "halt", "resume", "view", "read", "who", "events")
 WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
 
 
@@ -169,10 +169,11 @@ def manual() -> str:
             if a.help:
                 out += [".br", f".B {_roff(', '.join(a.option_strings))}{' ' + _roff(str(a.metavar)) if a.metavar else ''}", _roff(a.help)]
     out += [".SH KEYS WHILE ATTACHED", "The prefix key is C\\-\\e (option attach.prefix). After it:", ".TP", ".B d", "detach", ".TP", ".B ?", "help",
-            ".TP", ".B s", "choose another session (n, p: next, previous; l: the last one)", ".TP", ".B t", "take the turn", ".TP", ".B r", "redraw",
+            ".TP", ".B s", "choose another session (n, p: next, previous; l: the last one)", ".TP", ".B t", "take the turn, whoever has it (g, x: give it to who asks, refuse)", ".TP", ".B H", "halt everything (R: resume)", ".TP", ".B r", "redraw",
+            ".TP", ".B C\\-z", "suspend attach itself",
             ".SH EXIT STATUS",
             "0 ok; 2 usage; 3 no such thing; 4 refused; 5 unavailable; 6 lost (output rolled off); 7 cannot be done here; 124 timed out. "
-            ".B run\nexits with the command's own code, 255 if there is none.",
+            "\n.B run\nexits with the command's own code, 255 if there is none.",
             ".SH ENVIRONMENT", ".TP", ".B HOLDFAST_HOME", "all state and sockets of one installation", ".TP", ".B HOLDFAST_AS", "identity to act as",
             ".TP", ".B HOLDFAST_SESSION", "set inside a session: its id", ".SH FILES", ".TP", ".I ~/.config/holdfast/config.toml",
             "configuration; `holdfast config show` explains each option", ".TP", ".I ~/.local/state/holdfast", "state and sockets"]

@@ -9,7 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
-from holdfast.model.errors import HoldfastError, Impossible, NotFound, Usage
+from holdfast.model.errors import HoldfastError, NotFound, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -26,7 +26,8 @@ def new_parser(p: ArgumentParser) -> None:
     p.add_argument("--cwd", metavar="DIR", help="directory to start in (default: this one)")
     p.add_argument("--env", metavar="K=V", action="append", default=[], help="set a variable in the session")
     p.add_argument("--size", metavar="COLSxROWS", help="size of its terminal (default: yours, or 80x24)")
-    p.add_argument("--contained", action="store_true", help="own namespaces; this release refuses it")
+    p.add_argument("--contained", action="store_const", const=True, help="out of reach of keys, host and other sessions (the default for agents)")
+    p.add_argument("--plain", dest="contained", action="store_const", const=False, help="like a login shell (the default for people)")
     p.add_argument("--no-attach", action="store_true", help="do not attach")
     p.add_argument("--observe", action="store_true", help="attach without the right to type")
     p.add_argument("--json", action="store_true", help="print the session as JSON; does not attach")
@@ -36,14 +37,14 @@ def new_parser(p: ArgumentParser) -> None:
 def new(args: Namespace) -> int:
     from holdfast.client import start
 
-    if args.contained:
-        raise Impossible("this release cannot make a contained session", "leave out --contained: a plain session is like a login shell")
     environ = dict(os.environ)
     for item in args.env:
         key, equals, value = item.partition("=")
         if not key or not equals:
             raise Usage(f"--env {item[:60]!a} is not NAME=VALUE")
         environ[key] = value
+    if args.name == "":
+        raise Usage("the name is empty", "leave it out to have one made up")
     cwd = os.path.normpath(os.path.join(_cwd(), args.cwd)) if args.cwd else _cwd()
     umask = os.umask(0o077)
     os.umask(umask)
@@ -52,7 +53,7 @@ def new(args: Namespace) -> int:
     connection = link(args)
     start.mark_stopped(connection.home, False)
     made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
-                              existing=args.existing, agent=os.environ.get("SSH_AUTH_SOCK"))
+                              existing=args.existing, contained=args.contained, agent=os.environ.get("SSH_AUTH_SOCK"))
     if attaching:
         return attach_to(connection, made["id"], args.observe, False, new=not made["existed"])
     if args.json:
@@ -158,10 +159,17 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     lines = values["attach.scrollback"] if scrollback is None else max(0, scrollback)
     attachment = Attachment(connection, session, observe, take, prefix_key(prefix), prefix, lines, values["attach.status"],
                             os.environ.get("SSH_AUTH_SOCK"))
-    attachment.begin()
+    try:
+        attachment.begin()
+    except NotFound:
+        if not new:
+            raise
+        return _over_already(connection, session)
     if values["attach.status"]:
-        what = "observing" if observe else "attached to the new session" if new else "attached to"
+        what = "observing" if attachment.observe else "attached to the new session" if new else "attached to"
         print(f"[holdfast] {what} {attachment.name} ({attachment.session}); {prefix} ? for help, {prefix} d to detach", flush=True)
+        if new:                   # that line is in the scrollback now; who is new here does not look there
+            attachment.greeting = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
     elif new:
         print(attachment.session, flush=True)
     message, code = attachment.run()
@@ -169,6 +177,15 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
         with contextlib.suppress(OSError):            # the terminal may be gone
             os.write(1, f"{message}\n".encode("utf-8", "backslashreplace"))
     return code
+
+
+def _over_already(connection: Link, session: str) -> int:
+    """It ended before it could be shown: what it left on its screen, and how it ended."""
+    last = connection.request("view", session=session)
+    print("\n".join(last["lines"]).rstrip("\n"))
+    code = last["exit_code"]
+    print(f"[holdfast] {last['name']} ended ({f'exit code {code}' if code is not None else last['reason']})", flush=True)
+    return 0
 
 
 # ---------------------------------------------------------------- rename, end, forget

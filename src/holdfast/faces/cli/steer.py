@@ -1,4 +1,4 @@
-"""run, send, wait, turn."""
+"""run, send, wait, turn, seize, halt, resume."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import put_json
+from holdfast.faces.cli.output import clean, put_json
 from holdfast.model.errors import Usage
 from holdfast.model.limits import INPUT_CHUNK_BYTES
 
@@ -116,7 +116,8 @@ def wait(args: Namespace) -> int:
     if args.json:
         put_json(result)
     else:
-        print(result["seen"])
+        code = result.get("exit_code")
+        print(clean(result["seen"] if code is None else f"{result['seen']} (exit code {code})"))
     return 0
 
 
@@ -124,14 +125,71 @@ def wait(args: Namespace) -> int:
 
 def turn_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("act", choices=("take", "release"), help="take it if it is free, or give yours back")
+    p.add_argument("act", nargs="?", default="show", choices=("show", "request", "release", "hand", "grant", "refuse"),
+                   help="ask for it, give yours back, give it to OPERATOR, answer a request (default: show it)")
+    p.add_argument("to", nargs="?", metavar="OPERATOR", help="with hand, grant and refuse: to whom")
+    p.add_argument("--wait", type=float, default=0.0, metavar="S", help="with request: wait this long for the answer")
     p.add_argument("--json", action="store_true")
 
 
 def turn(args: Namespace) -> int:
-    result = link(args).request("turn", session=args.session, act=args.act)
+    result = link(args).request("turn", session=args.session, act=args.act, to=args.to, wait=_seconds(args.wait))
+    if args.json:
+        put_json(result)
+    elif result.get("asked"):
+        print(f"asked; {result['turn']['holder']} has the turn, {len(result['turn']['waiting'])} wait for it")
+    else:
+        print(f"the turn is {result['turn']['holder'] + chr(39) + 's' if result['turn'] else 'free'}")
+        print_inherited(result)
+    return 0
+
+
+def print_inherited(result: dict[str, Any]) -> None:
+    for piece in (result.get("inherits") or {}).get("staged") or ():
+        print(f"on the line: {piece['text']!a} typed by {piece['operator']}")
+
+
+def halt_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("--json", action="store_true")
+    p.description = "stop every process of the session, daemons included. What was done is done; nothing more happens until `resume`."
+
+
+def halt(args: Namespace) -> int:
+    result = link(args).request("halt", session=args.session)
     if args.json:
         put_json(result)
     else:
-        print(f"the turn is {result['turn']['holder'] + chr(39) + 's' if result['turn'] else 'free'}")
+        print(f"{result['name']} is halted: {len(result['processes'])} processes stand still ({result['how']}, {result['took_ms']:.1f} ms); "
+              f"the last input it took is {result['ref']}")
+        if not result["complete"]:
+            print(f"NOT complete: still running: {', '.join(map(str, result['missed']))}", file=sys.stderr)
+    return 0 if result["complete"] else 7
+
+
+def seize_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("--json", action="store_true")
+
+
+resume_parser = seize_parser
+
+
+def resume(args: Namespace) -> int:
+    result = link(args).request("resume", session=args.session)
+    if args.json:
+        put_json(result)
+    else:
+        print(f"{result['name']} goes on")
+    return 0
+
+
+def seize(args: Namespace) -> int:
+    result = link(args).request("seize", session=args.session)
+    if args.json:
+        put_json(result)
+    else:
+        had = f"; {result['previous']} had it" if result["previous"] else ""
+        print(f"you have the turn of {result['name']}{had}")
+        print_inherited(result)
     return 0

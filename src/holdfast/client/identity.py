@@ -1,0 +1,30 @@
+"""Whose key a client uses. The first identity of an installation is made when it is first needed: nobody sets anything up."""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.home import Home, keys, prepare
+from holdfast.home.keys import Ask, Identity
+from holdfast.model.errors import NotFound, Refused
+
+
+def identity(home: Home, name: str, ask: Ask | None = None) -> Identity:
+    """The local identity of that name, with its private key."""
+    try:
+        found = keys.load(home, name)
+    except NotFound:
+        if keys.listing(home):
+            raise NotFound(f"there is no identity {name} here", f"`holdfast operator ls` shows those there are; `holdfast operator add {name}` makes it") from None
+        found = _first(home, name)
+    if found.private is None and ask is not None:
+        return keys.opened(found, ask)
+    return found
+
+
+def _first(home: Home, name: str) -> Identity:
+    prepare(home)
+    try:
+        return keys.make(home, name, "human", time.time())
+    except Refused:                       # another client was quicker
+        return keys.load(home, name)

@@ -1,0 +1,121 @@
+"""Operations on operators, their rights and the turn. Who is known and who may is asked of the authority, by the caller's own key."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.envelope import Scope
+from holdfast.host.connection import Connection
+from holdfast.host.halt import execution
+from holdfast.model import signing
+from holdfast.model.errors import NotFound, Usage
+
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+TURN_RIGHTS = {"request": "turn.request", "hand": "turn.hand", "grant": "turn.hand", "refuse": "turn.hand"}
+TURN_ACTS_TO = ("hand", "grant", "refuse")       # acts on the turn that name somebody
+
+
+def _key(text: str) -> bytes:
+    try:
+        return signing.read(text)
+    except ValueError as e:
+        raise Usage(f"{text[:60]!a} is not a key", "a key looks like ed25519:...") from e
+
+
+async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    authority = ops.engine.authority
+    await authority.add_operator(q["name"], q["kind"], _key(q["key"]), conn.key, time.time())
+    return authority.describe(q["name"], time.time())
+
+
+async def listed(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return {"operators": ops.engine.authority.operators(time.time())}
+
+
+async def show(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return ops.engine.authority.describe(q["name"], time.time())
+
+
+async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    authority = ops.engine.authority
+    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])
+    return authority.describe(q["name"], time.time())
+
+
+async def mine(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """The caller's own envelopes, to be handed on with its own key, here or on another machine."""
+    return {"key": signing.show(conn.key), "machine": signing.show(ops.engine.authority.machine),
+            "envelopes": [held.text for held in ops.engine.authority.envelopes(conn.key)]}
+
+
+async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """Rights for every key of an operator, from the machine on the caller's word; or an envelope that the caller signed itself."""
+    authority, now = ops.engine.authority, time.time()
+    if q["envelope"] is not None:
+        held = await authority.give(q["envelope"], now)
+        return {"name": authority.name_of(held.holder), "id": held.id.hex(), "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
+    if q["name"] is None or not q["rights"]:
+        raise Usage("grant to whom, and what?", "holdfast grant NAME --rights read")
+    keys = [one["key"] for one in authority.describe(q["name"], now)["keys"] if one["revoked"] is None]
+    if not keys:
+        raise NotFound(f"{q['name']} has no key that counts", f"`holdfast operator show {q['name']}`")
+    session = ops.engine.find_any(q["session"]).id if q["session"] else None
+    rate = tuple(q["rate"]) if q["rate"] else None
+    wanted = Scope(session=session, commands=frozenset(q["commands"]) if q["commands"] else None, expires=q["expires"],
+                   rate=(int(rate[0]), int(rate[1])) if rate else None)
+    given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
+    last = given[-1].chain.last
+    return {"name": q["name"], "id": given[-1].id.hex(), "rights": sorted(last.rights), "scope": last.scope.show()}
+
+
+async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """Moves the turn; without an act it only shows it."""
+    session, act, to = ops.engine.find(q["session"]), q["act"], q["to"]
+    ops.may(conn, TURN_RIGHTS.get(act, "observe"), session.id)
+    if (to is None) != (act not in TURN_ACTS_TO):
+        raise Usage(f"turn {act} needs an operator" if to is None else f"turn {act} names no operator")
+    answer: dict[str, Any] = {}
+    if act == "request":
+        answer = await session.turn.request(conn.operator, conn.kind, float(q["wait"] or 0))
+    elif act == "release":
+        session.turn.release(conn.operator)
+    elif act in TURN_ACTS_TO:
+        getattr(session.turn, act)(conn.operator, to)
+    elif act != "show":
+        raise Usage(f"unknown act {act!a}", f"one of request, release, {', '.join(TURN_ACTS_TO)}")
+    return {"id": session.id, "name": session.name, "turn": session.turn.facts(), **answer}
+
+
+async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """Effective at once: no further input of the old holder is taken, and none of it that no program has read reaches one (A3)."""
+    session = ops.engine.find(q["session"])
+    previous, flushed = await session.seize(conn.operator)
+    return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,
+            "inherits": session.turn.inherits()}
+
+
+async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """Everything stands still; who is attached sees it, and may still look (A4)."""
+    session = ops.engine.find(q["session"])
+    done = await ops.engine.halter.halt(execution(session), lambda: session.ring.accepted)
+    if session.state in ("live", "detached"):
+        session.change("halted", operator=conn.operator, how=done.how, took_ms=done.took_ms, complete=done.complete, act=done.last_act)
+    session.tell_viewers("halted", operator=conn.operator, how=done.how)
+    return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
+            "processes": list(done.pids), "missed": list(done.missed), "act": done.last_act,
+            "ref": f"hf:{session.id}@{session.record.epoch}#{done.last_act}"}
+
+
+async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find(q["session"])
+    done = await ops.engine.halter.resume(execution(session))
+    if session.state == "halted":
+        session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)
+        if session.viewers:
+            session.change("attached", operator=conn.operator, modality=conn.modality)
+    session.tell_viewers("resumed", operator=conn.operator)
+    return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
+            "processes": list(done.pids)}

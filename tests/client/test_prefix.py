@@ -1,0 +1,18 @@
+from __future__ import annotations
+
+from holdfast.client.prefix import Prefix
+
+
+def test_a_key_is_found_and_what_is_around_it_is_typed() -> None:
+    prefix = Prefix(b"\x1c")
+    assert prefix.partition(b"ls\x1cd rest") == (b"ls", b"\x1c", b"d rest")
+    assert prefix.partition(b"plain") == (b"plain", b"", b"")
+
+
+def test_what_is_pasted_is_text() -> None:
+    prefix = Prefix(b"\x1c")
+    pasted = b"\x1b[200~echo A\x1cd B\x1b[201~"
+    assert prefix.partition(pasted + b"\x1cd") == (pasted, b"\x1c", b"d")
+    assert prefix.partition(b"\x1b[200~half \x1cd") == (b"\x1b[200~half \x1cd", b"", b"")
+    assert prefix.partition(b"more \x1cd") == (b"more \x1cd", b"", b"")
+    assert prefix.partition(b"end\x1b[201~x\x1cd") == (b"end\x1b[201~x", b"\x1c", b"d")

@@ -1,0 +1,128 @@
+"""Who may what: a key that may only read tries everything; rights narrow, end, and are revoked while somebody types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually
+from tests.e2e.test_attach import attached
+from tests.e2e.test_bad_input import Raw
+from tests.e2e.test_commands import the_error
+
+from holdfast.host.ops import OPS
+
+FREE = {"ping", "stats", "ls", "detach", "refresh", "operator.ls", "operator.show", "envelopes", "resolve"}
+READS = {"get", "who", "view", "read", "wait", "events", "attach", "turn"}
+
+
+@pytest.mark.parametrize("op", sorted(set(OPS) - FREE - READS))
+def test_a5_a_key_that_may_only_read_changes_nothing(hf: Installation, op: str) -> None:
+    """Every message kind, as hostile as the wire allows: known, authenticated, and without the right."""
+    if "reader" not in hf.ok("operator", "ls").out:
+        hf.people("reader", rights="read")
+    if "target" not in [s["name"] for s in hf.ls()]:
+        hf.new("target", "--", "cat")
+    before = hf.get("target")
+    fields: dict[str, Any] = {"session": "target", "name": "other", "text": "x", "seq": 1, "argv": [], "cwd": "/", "env": {}, "act": "request",
+                              "kind": "agent", "key": "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "rights": ["admin"]}
+    raw = Raw(hf, hello=False)
+    raw.introduce(hf, 4711, operator="reader")
+    if op.startswith("operator.") or op == "grant":
+        fields["name"] = "tester" if op != "operator.add" else "friend"
+    ok, body = raw.ask({"op": op, **{k: v for k, v in fields.items() if k in OPS[op].fields}})
+    assert not ok and body["code"] in (2, 4), (op, body)
+    after = hf.get("target")
+    assert (after["id"], after["name"], after["state"], after["size"]) == (before["id"], before["name"], before["state"], before["size"])
+    raw.close()
+
+
+def test_a5_nobody_is_let_in_with_anothers_name_or_key(hf: Installation) -> None:
+    hf.people("mallory", rights="read")
+    from tests.e2e.test_bad_input import HELLO
+
+    from holdfast import home as homes
+    from holdfast.client.identity import identity
+    from holdfast.model import signing
+    from holdfast.testing.introduction import Introduction
+    from holdfast.wire import frames, hello
+
+    home = homes.resolve(hf.env)
+    mine, theirs = Introduction(home, 9, "mallory"), signing.show(identity(home, "tester").public)
+    for words in ({**mine.words, "operator": "tester"}, {**mine.words, "key": theirs}, {**HELLO, "operator": "mallory"}):
+        raw = Raw(hf, hello=False).send(frames.pack_json(frames.HELLO, words))
+        kind, challenge = raw.frame()
+        assert kind == frames.CHALLENGE
+        statement = hello.statement(words, frames.read_json(challenge))
+        signature = signing.sign(identity(home, "mallory").secret(), hello.DOMAIN, statement)
+        last = raw.send(frames.pack_json(frames.PROOF, {"signature": signature.hex()})).farewell()
+        assert last is not None and last["reason"] == "admission", words
+
+
+def test_a5_a_proof_is_worth_nothing_on_another_connection(hf: Installation) -> None:
+    from holdfast import home as homes
+    from holdfast.testing.introduction import Introduction
+    from holdfast.wire import frames
+
+    introduction = Introduction(homes.resolve(hf.env), 12)
+    one, two = Raw(hf, hello=False).send(introduction.hello), Raw(hf, hello=False).send(introduction.hello)
+    proof = introduction.proof(one.frame()[1])
+    assert two.frame()[0] == frames.CHALLENGE
+    last = two.send(proof).farewell()
+    assert last is not None and last["reason"] == "admission"
+    assert one.send(proof).frame()[0] == frames.WELCOME
+
+
+def test_a5_revocation_bites_on_the_next_key_of_who_is_attached(fresh: Installation) -> None:
+    fresh.people("ann", rights="execute")
+    fresh.new("room", "--", "cat")
+    terminal = attached(fresh, "room", "--as", "ann", see="")
+    terminal.send("before\r")
+    terminal.see("before")
+    fresh.ok("operator", "revoke", "ann")
+    terminal.send("after\r")
+    assert terminal.wait() == 4
+    assert "after" not in fresh.ok("view", "room").out
+    assert b"revoked" in terminal.output and terminal.restored
+    assert the_error(fresh.attempt("--as", "ann", "ls", "--json"), 4)["name"] == "not_allowed"
+
+
+def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(fresh: Installation) -> None:
+    fresh.people("lead", rights="execute,grant,turn.seize")
+    fresh.people("bot", rights="", kind="agent")
+    fresh.new("one", "--", "cat")
+    fresh.new("two", "--", "cat")
+    fresh.ok("--as", "lead", "grant", "bot", "--rights", "observe,input", "--session", "one", "--own-key")
+    fresh.ok("--as", "bot", "send", "one", "x", "--enter")
+    assert [s["name"] for s in fresh.ok("--as", "bot", "ls", "--json").json] == ["one"]
+    the_error(fresh.attempt("--as", "bot", "view", "two", "--json"), 4)
+    error = the_error(fresh.attempt("--as", "lead", "grant", "bot", "--rights", "halt", "--own-key", "--json"), 4)
+    assert "halt" in error["message"]
+    fresh.ok("grant", "bot", "--rights", "read", "--session", "two", "--expires", "2s")
+    fresh.ok("--as", "bot", "view", "two")
+    eventually(lambda: fresh.cli("--as", "bot", "view", "two").rc == 4, "the envelope to expire")
+    fresh.ok("operator", "revoke", "lead")
+    the_error(fresh.attempt("--as", "bot", "send", "one", "y", "--json"), 4)
+
+
+def test_s7_the_one_who_made_it_is_nobody_special(fresh: Installation) -> None:
+    """The spawner is revoked; the session goes on and the others can do everything."""
+    fresh.people("founder", "other")
+    fresh.ok("--as", "founder", "new", "work", "--no-attach", "--", "cat")
+    fresh.ok("--as", "other", "operator", "revoke", "founder")
+    the_error(fresh.attempt("--as", "founder", "view", "work", "--json"), 4)
+    fresh.ok("--as", "other", "send", "work", "still here", "--enter")
+    fresh.wait("work", "text:still here")
+    fresh.ok("--as", "other", "end", "work")
+
+
+def test_s7_the_last_admin_is_not_lost_by_accident_and_the_machine_is_the_way_back(fresh: Installation) -> None:
+    fresh.new("orphan", "--", "cat")
+    error = the_error(fresh.attempt("operator", "revoke", "tester", "--json"), 4)
+    assert "--force" in error["recover"]
+    fresh.ok("operator", "revoke", "tester", "--force")
+    the_error(fresh.attempt("ls", "--json"), 4)
+    (fresh.home / "keys" / "tester.key").unlink()
+    fresh.ok("operator", "recover", "again", "--as", "again")
+    fresh.env["USER"] = "again"
+    assert [s["name"] for s in fresh.ls()] == ["orphan"]
