@@ -31,35 +31,10 @@ from holdfast.host.halt import Execution, Halter
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.nursery import Nursery
 from holdfast.model.limits import INPUT_QUEUE_BYTES
+from holdfast.testing.workload import FORKING
 from holdfast.wire import keeper as wire
 from holdfast.wire.ring import FLAG_EXITED
 
-FORKING = """
-import os, signal, sys, time
-end = time.monotonic() + 120
-wait, go = os.pipe()
-def life():
-    os.close(go)
-    os.read(wait, 1)                    # until all are there: who forks leaves no time to the others
-    while time.monotonic() < end:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-for n in range(int(sys.argv[1])):
-    if os.fork() == 0:
-        if n % 3 == 0:
-            os.setsid()
-            if os.fork():
-                os._exit(0)
-        try:
-            life()
-        finally:
-            os._exit(0)
-os.close(go)
-print("FORKING", flush=True)
-signal.pause()
-"""
 INTERPRETER = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 PIECE = b"x" * 8191 + b"\n"
 LAYOUTS = {"plain,group": (False, True), "contained,group": (True, True), "contained": (True, False), "plain": (False, False)}
@@ -83,7 +58,7 @@ class Session:
     async def start(cls, nursery: Nursery, halter: Halter, name: str, processes: int, contained: bool, group: bool) -> Session:
         cgroup = halter.groups.make(name) if group else ""
         await nursery.spawn(wire.Spawn(
-            name, 1, f"{name}.keeper", 80, 24, 1 << 16, 1000, argv=(INTERPRETER.encode(), b"-c", FORKING.encode(), str(processes).encode()),
+            name, 1, f"{name}.keeper", 80, 24, 1 << 16, 1000, argv=(INTERPRETER.encode(), b"-c", FORKING.encode(), str(processes).encode(), b"120"),
             env=(b"PATH=/usr/bin:/bin",), cgroup=os.fsencode(cgroup), containment=wire.Containment() if contained else None))
         link = await KeeperLink.open(f"{nursery.run}/{name}.keeper", 1)
         return cls(Execution(name, link.peer_pid, link.welcome.root_pid), link)

@@ -25,6 +25,7 @@ from tests.keeper.harness import Link, Nursery, below, gone, state_of, until
 
 from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE
 from holdfast.host.halt import Execution, Halted, Halter
+from holdfast.testing.workload import FORKING
 from holdfast.wire import keeper as wire
 
 ROOT = os.getuid() == 0
@@ -32,33 +33,6 @@ STILL_S = 0.15
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 
 # Forks all the time, each child once more; a part of them leaves the session and forks twice. At most BREADTH at a time.
-FORKING = """
-import os, signal, sys, time
-breadth = int(sys.argv[1])
-end = time.monotonic() + 60
-wait, go = os.pipe()
-def life(n):
-    os.close(go)
-    os.read(wait, 1)                    # until all are there: who forks leaves no time to the others
-    while time.monotonic() < end:
-        pid = os.fork()
-        if pid == 0:
-            os._exit(0)
-        os.waitpid(pid, 0)
-for n in range(breadth):
-    if os.fork() == 0:
-        if n % 3 == 0:
-            os.setsid()
-            if os.fork():
-                os._exit(0)
-        try:
-            life(n)
-        finally:
-            os._exit(0)
-os.close(go)
-print("FORKING", flush=True)
-signal.pause()
-"""
 
 
 class World:
@@ -132,7 +106,7 @@ def sleepers(keeper: int) -> list[int]:
 
 @EACH
 def test_a4_forking_processes_and_daemons_all_stand_still(world: World, contained: bool, group: bool, how: str) -> None:
-    link, execution = world.start(PYTHON, "-c", FORKING, "40", contained=contained, group=group)
+    link, execution = world.start(PYTHON, "-c", FORKING, "40", "60", contained=contained, group=group)
     link.wait_for(b"FORKING")
     until(lambda: len(below(execution.keeper_pid)) > 40, "all of them")
     done = world.halter.halt_now(execution, lambda: link.ring.accepted)
@@ -321,7 +295,7 @@ def _removed(path: str) -> bool:
 
 def test_the_loop_is_not_held_up(world: World) -> None:
     """While a slow kernel is asked, other things go on: here it answers only after something else has happened on the loop."""
-    link, execution = world.start(PYTHON, "-c", FORKING, "20", contained=True)
+    link, execution = world.start(PYTHON, "-c", FORKING, "20", "60", contained=True)
     link.wait_for(b"FORKING")
     elsewhere = threading.Event()
 

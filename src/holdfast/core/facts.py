@@ -138,15 +138,7 @@ def analyse(text: str, parse: Parse, around: Surroundings) -> Facts:
             facts.reasons.append(Reason("keys", "Tab completes"))
         if dialect in ("bash", "zsh") and _HISTORY.search(text):
             facts.reasons.append(Reason("history"))
-    try:
-        Walk(facts, parse, around).text(text, dialect, _start(around))
-    except Unparseable as e:
-        return unknown(e.reason)
-    except RecursionError:
-        return unknown(Reason("depth"))
-    except _ODD:
-        return unknown(Reason("construct", "a tree that is not known"))
-    return facts
+    return _walked(facts, lambda: Walk(facts, parse, around).text(text, dialect, _start(around)))
 
 
 def of_argv(argv: Sequence[str], parse: Parse, around: Surroundings) -> Facts:
@@ -156,8 +148,13 @@ def of_argv(argv: Sequence[str], parse: Parse, around: Surroundings) -> Facts:
     facts = Facts()
     if not argv or not argv[0]:
         return unknown(Reason("name"))
+    return _walked(facts, lambda: Walk(facts, parse, around).argv(argv, _start(around)))
+
+
+def _walked(facts: Facts, walk: Callable[[], object]) -> Facts:
+    """What a walk found; nothing is known of what it cannot follow."""
     try:
-        Walk(facts, parse, around).argv(argv, _start(around))
+        walk()
     except Unparseable as e:
         return unknown(e.reason)
     except RecursionError:

@@ -36,6 +36,34 @@ _RARE = (b"\x1b[8;24;80t", b"\x1b]0;a title\x07", b"\x1b]8;;https://example.org\
 _STEPS = 61                      # a prime: block lengths repeat late
 
 
+# For `python -c`: argv[1] processes that fork for argv[2] seconds, a third of them daemons that left their session.
+FORKING = """
+import os, signal, sys, time
+breadth, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+wait, go = os.pipe()
+def life():
+    os.close(go)
+    os.read(wait, 1)                    # until all are there: who forks leaves no time to the others
+    while time.monotonic() < end:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+for n in range(breadth):
+    if os.fork() == 0:
+        if n % 3 == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        try:
+            life()
+        finally:
+            os._exit(0)
+os.close(go)
+print("FORKING", flush=True)
+signal.pause()
+"""
+
 def block(number: int) -> bytes:
     """Block `number`: its number, then 1 to 60 units that follow from it, and every fourth time a rare one."""
     rng = number * 2654435761 % 4294967296
