@@ -126,3 +126,45 @@ def test_s7_the_last_admin_is_not_lost_by_accident_and_the_machine_is_the_way_ba
     fresh.ok("operator", "recover", "again", "--as", "again")
     fresh.env["USER"] = "again"
     assert [s["name"] for s in fresh.ls()] == ["orphan"]
+
+
+def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation) -> None:
+    fresh.people("ann", rights="read")
+    fresh.new("stream", "--", "sh", "-c", "echo first; exec cat")
+    follower = fresh.start("--as", "ann", "read", "stream", "--follow")
+    assert follower.stdout is not None and follower.stdout.readline() == b"first\r\n"
+    fresh.ok("operator", "revoke", "ann")
+    assert follower.wait(timeout=20) == 4
+    fresh.end("stream")
+
+
+def test_a5_sessions_that_one_may_not_see_are_not_listed_when_they_have_ended_either(fresh: Installation) -> None:
+    fresh.people("bot", rights="")
+    fresh.new("secret", "--", "true")
+    fresh.wait("secret", "exit")
+    assert [s["name"] for s in fresh.ok("ls", "--all", "--json").json] == ["secret"]
+    assert fresh.ok("--as", "bot", "ls", "--all", "--json").json == []
+
+
+def test_a5_typing_is_not_resizing(fresh: Installation) -> None:
+    fresh.people("typist", rights="observe,input")
+    fresh.new("sized", "--size", "80x24", "--", "cat")
+    terminal = attached(fresh, "sized", "--as", "typist", size=(60, 15), see="")
+    terminal.send("typed\r")
+    fresh.wait("sized", "text:typed")
+    terminal.resize(70, 20)
+    terminal.send("more\r")
+    fresh.wait("sized", "text:more")
+    assert fresh.get("sized")["size"] == {"cols": 80, "rows": 24}
+    terminal.leave()
+
+
+def test_a3_attaching_with_take_is_a_seizure_like_any_other(fresh: Installation) -> None:
+    fresh.configure("[turn]\nidle_s = 600\n")
+    fresh.people("ann", "bob")
+    fresh.new("taken", "--", "cat")
+    fresh.ok("--as", "ann", "send", "taken", "mine")
+    terminal = attached(fresh, "taken", "--as", "bob", "--take", see="mine")
+    turn = fresh.get("taken")["turn"]
+    assert turn is not None and turn["holder"] == "bob"
+    terminal.leave()

@@ -34,6 +34,7 @@ class Connection:
         self.key = b""                      # the operator's own, proved
         self.hello: dict[str, Any] = {}     # what it said of itself, until it is proved
         self.challenge: dict[str, Any] = {}
+        self.revoking = False               # it gets its answer, also when it revokes itself
         self.binding = ""                   # names this channel in what is signed on it
         self.modality = ""
         self.kind = "human"                 # human, agent or service: for policies, never for mechanics (A7)

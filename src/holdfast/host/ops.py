@@ -163,7 +163,8 @@ class Ops:
         out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why) for i, why in e.unreachable.items()]
         if q["all"]:
             e.forget_old()
-            out += [describe_ended(r) for r in sorted(e.ended.values(), key=lambda r: r.ended or 0)]
+            ended = [r for r in e.ended.values() if "observe" in e.authority.rights_of(conn.key, r.id, time.time())]
+            out += [describe_ended(r) for r in sorted(ended, key=lambda r: r.ended or 0)]
         return {"sessions": out}
 
     async def get(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -298,12 +299,13 @@ class Ops:
             self.may(conn, "turn.seize", session.id)
         observe = q["observe"] or "input" not in self.engine.authority.rights_of(conn.key, session.id, time.time())
         viewer = Viewer(conn, session, q["cols"], q["rows"], observe, q["scrollback"])
+        viewer.resizes = "resize" in self.engine.authority.rights_of(conn.key, session.id, time.time())
         viewer.inside = self._inside(conn.pid)
         self._refuse_nesting(session, viewer.inside)
         if q["agent"]:
             refresh_agent(session.directory, q["agent"])
         if not observe and q["take"]:
-            session.turn.take(conn.operator)
+            await session.seize(conn.operator)
         self.viewers[conn] = viewer
         conn.on_drain = viewer.pump
         session.add_viewer(viewer)
@@ -472,7 +474,7 @@ OPS: dict[str, Op] = {
     "operator.revoke": Op(people.revoke, {"name": _S, "force": Field(bool, False), "grants": Field(bool, False)}),
     "envelopes": Op(people.mine, {}),
     "grant": Op(people.grant, {"name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
-                               "commands": Field(list, None), "rate": Field(list, None), "envelope": Field(str, None)}),
+                               "rate": Field(list, None), "envelope": Field(str, None)}),
     "seize": Op(people.seize, {"session": _S}, "turn.seize"),
     "turn": Op(people.turn, {"session": _S, "act": Field(str, "show"), "to": Field(str, None), "wait": Field(float, 0.0)}),
 }

@@ -40,7 +40,7 @@ async def show(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 
 async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    authority = ops.engine.authority
+    authority, conn.revoking = ops.engine.authority, True
     await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])
     return authority.describe(q["name"], time.time())
 
@@ -64,8 +64,7 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
         raise NotFound(f"{q['name']} has no key that counts", f"`holdfast operator show {q['name']}`")
     session = ops.engine.find_any(q["session"]).id if q["session"] else None
     rate = tuple(q["rate"]) if q["rate"] else None
-    wanted = Scope(session=session, commands=frozenset(q["commands"]) if q["commands"] else None, expires=q["expires"],
-                   rate=(int(rate[0]), int(rate[1])) if rate else None)
+    wanted = Scope(session=session, expires=q["expires"], rate=(int(rate[0]), int(rate[1])) if rate else None)
     given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
     last = given[-1].chain.last
     return {"name": q["name"], "id": given[-1].id.hex(), "rights": sorted(last.rights), "scope": last.scope.show()}

@@ -34,6 +34,7 @@ class Server:
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
         engine.on_broken = self._drop_all
+        engine.authority.on_change.append(self._drop_revoked)
 
     def _accept(self) -> None:
         try:
@@ -54,6 +55,15 @@ class Server:
     def _listen_again(self) -> None:
         if self._listener.fileno() >= 0:
             self._loop.add_reader(self._listener, self._accept)
+
+    def _drop_revoked(self) -> None:
+        """Whatever it is doing: also who only follows output or events."""
+        for conn in list(self.connections):
+            if conn.client and not conn.revoking:
+                try:
+                    self.engine.authority.who(conn.key)
+                except NotAllowed as e:
+                    conn.bye("admission", e.message, e.recover)
 
     def _drop_all(self) -> None:
         for conn in list(self.connections):
@@ -162,6 +172,9 @@ class Server:
             conn.fail(number, HoldfastError(f"internal error: {type(e).__name__}: {e}", "the host's log has the details; please report it"))
         finally:
             conn.tasks.pop(number, None)
+            if conn.revoking:
+                conn.revoking = False
+                self._drop_revoked()
 
     def _input(self, conn: Connection, payload: bytes) -> None:
         viewer = self.ops.viewers.get(conn)
@@ -190,7 +203,7 @@ class Server:
         holder = session.turn.holder
         alone = not any(v is not viewer and not v.observe for v in session.viewers)
         viewer.resized(cols, rows)
-        if not viewer.observe and (holder == conn.operator or (holder is None and alone)):
+        if not viewer.observe and viewer.resizes and (holder == conn.operator or (holder is None and alone)):
             session.resize(cols, rows)
 
     def close(self, reason: str, message: str) -> None:

@@ -334,7 +334,7 @@ class Session:
 
     def follow_size(self, viewer: Viewer) -> None:
         """The size follows the turn holder: who writes brings their terminal's size."""
-        if viewer.sane and viewer.size != self.size and viewer.size != self._asked_size:
+        if viewer.sane and viewer.resizes and viewer.size != self.size and viewer.size != self._asked_size:
             self.resize(*viewer.size)
 
     def resize(self, cols: int, rows: int) -> None:
@@ -365,7 +365,7 @@ class Session:
         if self.state == "detached":
             self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
         holder = self.turn.holder
-        if not viewer.observe and viewer.sane and alone and holder in (None, viewer.conn.operator):
+        if not viewer.observe and viewer.sane and viewer.resizes and alone and holder in (None, viewer.conn.operator):
             self.resize(*viewer.size)
         for other in self.viewers:
             if other is not viewer:

@@ -63,6 +63,7 @@ class Viewer:
         self.pace_mark = 0
         self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
+        self.resizes = True                     # it may bring its terminal's size to the session
         self.skips = 0
         self.held: deque[tuple[int, bytes, bool]] = deque()     # keys that wait until somebody's line was looked at
         self._live = False                      # a screen has been sent; output may follow
