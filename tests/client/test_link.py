@@ -20,7 +20,10 @@ from holdfast.model.errors import Busy, Lost, PeerFault, TimedOut, Unavailable, 
 from holdfast.model.limits import REQUEST_BYTES
 from holdfast.wire import frames, hello
 
-WELCOME = frames.pack_json(frames.WELCOME, {"version": frames.VERSION, "host": "h", "home": "/h", "pid": 1, "release": "0"})
+WELCOME = {"version": frames.VERSION, "host": "h", "home": "/h", "pid": 1, "release": "0"}
+FIELDS: dict[str, dict[str, Any]] = {          # of acts, which are signed over them
+    "run": {"session": "s", "text": "ls"}, "send": {"session": "s", "text": "ls"}, "end": {"session": "s"}, "seize": {"session": "s"},
+    "rename": {"session": "s", "name": "n"}}
 
 
 class Peer:
@@ -48,7 +51,8 @@ class Peer:
         kind, payload = self.next()
         signature = bytes.fromhex(frames.read_json(payload)["signature"])
         assert kind == frames.PROOF and signing.verify(signing.read(words["key"]), hello.DOMAIN, hello.statement(words, challenge), signature)
-        self.sock.sendall(WELCOME)
+        place = {"place": {"id": "s", "epoch": 1, "seen": None}} if "about" in words else {}
+        self.sock.sendall(frames.pack_json(frames.WELCOME, {**WELCOME, **place}))
 
     def request(self) -> tuple[int, dict[str, Any]]:
         kind, payload = self.next()
@@ -123,7 +127,7 @@ def test_an_answer_is_returned_and_an_error_is_raised_as_its_class(tmp_path: Pat
         host(tmp_path, answer({"name": "busy", "message": "vim", "recover": "wait"}, ok=False)) as link,
         pytest.raises(Busy, match="vim"),
     ):
-        link.request("run")
+        link.request("run", **FIELDS["run"])
 
 
 def test_no_host_is_unavailable(tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_no_host_is_unavailable(tmp_path: Path) -> None:
 @pytest.mark.parametrize("op", sorted(links.REPEATABLE))
 def test_s4_what_is_safe_is_asked_again(tmp_path: Path, op: str) -> None:
     with host(tmp_path, dies_after_request, dies_after_request, answer({"again": True})) as link:
-        assert link.request(op) == {"again": True}
+        assert link.request(op, **FIELDS.get(op, {})) == {"again": True}
 
 
 def test_what_is_not_safe_to_repeat_is_lost_and_says_so(tmp_path: Path) -> None:
@@ -182,6 +186,7 @@ def test_s4_a_repeated_run_goes_on_where_the_output_had_come_to(tmp_path: Path) 
             on_data=lambda a, b, d: got.append(d),
             on_gap=lambda a, b: gaps.append((a, b)),
             session="s",
+            text="ls",
             seq=1,
             resume=None,
         )
@@ -277,7 +282,7 @@ def test_a_host_that_says_nothing_is_a_timeout(tmp_path: Path) -> None:
 
 def test_a_request_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     with host(tmp_path, lambda peer: peer.welcome()) as link, pytest.raises(Usage, match=str(REQUEST_BYTES)):
-        link.request("send", text="x" * REQUEST_BYTES)
+        link.request("send", session="s", text="x" * REQUEST_BYTES)
 
 
 def test_sequences_are_handed_out_once(tmp_path: Path) -> None:

@@ -196,9 +196,9 @@ class Installation:
         assert result.rc == 0, (args, result)
         return result.out
 
-    def ask(self, op: str, **fields: Any) -> dict[str, Any]:
+    def ask(self, op: str, operator: str = "tester", /, **fields: Any) -> dict[str, Any]:
         """A request without the command line around it."""
-        link = Link(homes.resolve(self.env), "tester", autostart=False)
+        link = Link(homes.resolve(self.env), operator, autostart=False)
         try:
             return link.request(op, **fields)
         finally:

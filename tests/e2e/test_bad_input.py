@@ -302,6 +302,10 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
         "size": None,
         "kind": "agent",
         "key": "ed25519:x",
+        "signed": {"statement": "{}", "signature": "00", "salt": "00"},
+        "id": "q0",
+        "binding": "00",
+        "signature": "00",
     }
     base = {name: good[name] for name in OPS[op].fields if name in good}
     raw = Raw(hf)

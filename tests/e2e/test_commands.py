@@ -333,7 +333,8 @@ def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
     made, other = hf.new("before"), hf.new("taken")
     assert "is now after" in hf.ok("rename", "before", "after").out
     assert hf.get("after")["id"] == made["id"] and hf.get("after")["pid"] == made["pid"]
-    assert hf.ok("rename", made["id"], "after", "--json").json == {"id": made["id"], "name": "after"}
+    renamed = hf.ok("rename", made["id"], "after", "--json").json
+    assert (renamed["id"], renamed["name"]) == (made["id"], "after") and renamed["recorded"]["seq"] > 0
     the_error(hf.attempt("rename", "after", "taken", "--json"), 4)
     the_error(hf.attempt("rename", "before", "x", "--json"), 3)
     the_error(hf.attempt("rename", "after", "-x", "--json"), 2)
@@ -679,17 +680,19 @@ def test_each_exit_code_of_the_surface_is_provoked_somewhere(code: int) -> None:
 # ---------------------------------------------------------------- what is not known
 
 
-def test_p1_an_act_that_was_not_answered_is_not_called_safe_to_repeat(hf: Installation) -> None:
-    """A keeper that is stopped takes it later: a second try would type it twice."""
+def test_p1_an_act_that_is_said_to_be_safe_to_repeat_was_not_done(hf: Installation) -> None:
+    """A keeper that is stopped is asked before anything is sent to it."""
     made = hf.new("stopped", "--", "cat")
     os.kill(made["keeper"], signal.SIGSTOP)
     try:
         eventually(lambda: hf.get("stopped")["liveness"]["process"] == "unknown", "what cannot answer to be unknown")
-        error = the_error(hf.attempt("send", "stopped", "once", "--enter", "--json"), 124)
-        assert error["retry_safe"] is False and "may still" in error["message"]
+        error = the_error(hf.attempt("send", "stopped", "once", "--enter", "--json"), 5)
+        assert error["retry_safe"] is True and "keeper" in error["message"]
     finally:
         os.kill(made["keeper"], signal.SIGCONT)
-    hf.wait("stopped", "text:once[\\s\\S]*once")
+    hf.ok("send", "stopped", "again", "--enter")
+    hf.wait("stopped", "text:again[\\s\\S]*again")
+    assert "once" not in hf.screen("stopped")
     hf.end("stopped")
 
 

@@ -322,20 +322,29 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
                     break
             error = the_error(made.attempt("new", "refused", "--json"), 5)
             assert error["recover"] and "refused" not in [s["name"] for s in made.ls("--all")]
-            made.ok("send", "live", "echo while-full", "--enter")
-            made.wait("live", "text:(?m)^while-full")
-            assert "while-full" in made.screen("live")
-            terminal = made.attach("live")
+            for n in range(50):  # an act that cannot be recorded is not done
+                if (refused := made.attempt("send", "live", f"echo refused-{n}", "--enter", "--json")).rc:
+                    break
+            assert "free disk space" in the_error(refused, 5)["recover"]
+            the_error(made.attempt("rename", "live", "renamed", "--json"), 5)
+            terminal = made.attach("live")  # whoever is attached goes on: the record of keys follows
+            terminal.see("$")
+            terminal.send("echo while''-full\r")
             terminal.see("while-full")
             assert terminal.leave() == 0
-            made.ok("rename", "live", "renamed")
-            made.ok("send", "dying", "exit 33", "--enter")
+            assert f"refused-{n}" not in made.screen("live")
+            assert made.ok("seize", "live").rc == 0 and made.ok("halt", "live").rc == 0 and made.ok("resume", "live").rc == 0
+            terminal = made.attach("dying")
+            terminal.see("$")
+            terminal.send("exit 33\r")
+            terminal.wait()
             eventually(lambda: made.get("dying")["state"] == "ended", "the end")
             assert made.get("dying")["exit_code"] == 33
             assert made.host_pid == pid and alive(live["pid"])
             ballast.unlink()
             made.ok("new", "after", "--no-attach")
-            assert made.ok("run", "renamed", "--", "echo after").out == "after\n"
+            assert made.ok("run", "live", "--", "echo after").out == "after\n"
+            made.ok("rename", "live", "renamed")
             eventually(lambda: not alive(dying["keeper"]), "the keeper to be let go once its end is durable")
             os.kill(made.host_pid, signal.SIGKILL)
             assert made.get("dying")["exit_code"] == 33, "an end that was told is forgotten"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from holdfast.core import policy as policies
 from holdfast.faces.cli import policy as cli
-from holdfast.model.errors import NotFound, Usage
+from holdfast.model.errors import NotFound, Refused, Usage
 
 RULES = 'version = 1\n[[rule]]\nname = "look"\nverdict = "allow"\nbecause = "looking is fine"\nwhen = { command = ["ls", "cat"] }\n'
 EXAMPLES = """
@@ -126,7 +127,8 @@ def test_try_one_command(capsys: pytest.CaptureFixture[str]) -> None:
             run("policy", act)
 
 
-PENDING = {"id": "3f2a", "operator": "bot", "session": "work", "act": "run", "text": "rm \\u{202e}x", "cwd": "/p", "because": "sure?", "rule": "r", "expires_in": 90.0, "needed": 1, "given": [], "binding": "d1"}
+PENDING = {"id": "3f2a", "operator": "bot", "session": "s1", "name": "work", "act": "run", "text": "rm \\u{202e}x", "whole": True, "cwd": "/p", "because": "sure?", "rule": "r", "layout": "plain",
+           "expires": 900, "expires_in": 90.0, "needed": 1, "given": [], "binding": "d1"}
 
 
 class Host:
@@ -135,9 +137,17 @@ class Host:
     def __init__(self, *pending: dict[str, Any]) -> None:
         self.pending, self.asked = list(pending), list[tuple[str, dict[str, Any]]]()
 
-    def request(self, op: str, **fields: Any) -> dict[str, Any]:
+    def request(self, op: str, on_event: Any = None, wait_s: Any = None, **fields: Any) -> dict[str, Any]:
         self.asked.append((op, fields))
-        return {"approvals": self.pending} if op == "approvals" else {"id": fields["id"], "complete": True}
+        if on_event is not None:
+            on_event({"event": "approvals", "approvals": self.pending})
+            on_event({"event": "other"})
+        if op == "approvals":
+            return {"approvals": [p for p in self.pending if fields.get("id") in (None, p["id"])]}
+        return {"id": fields["id"], "complete": fields["id"] == "3f2a", "needed": 2, "given": ["ann"]}
+
+    def sign(self, domain: str, message: Any) -> str:
+        return f"{domain} {message('me').decode()}"
 
 
 @pytest.fixture
@@ -151,25 +161,68 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Host:
     return made
 
 
+def at_a_terminal(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
+    """A person who answers so, and what they were asked."""
+    asked, left = list[str](), list(answers)
+
+    def reply(question: str) -> str:
+        asked.append(question)
+        if not left:
+            raise EOFError
+        return left.pop(0)
+
+    monkeypatch.setattr("builtins.input", reply)
+    for stream in (sys.stdin, sys.stdout):
+        monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
+    return asked
+
+
 def test_approvals_are_listed_escaped(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("approvals") == 0
     out = capsys.readouterr().out
-    assert "3f2a" in out and "rm \\u{202e}x" in out and "sure?" in out and "0/2" in out and out.isascii()
+    assert "3f2a" in out and "rm \\u{202e}x" in out and "sure?" in out and "0/2" in out and "work" in out and out.isascii()
     assert run("approvals", "--json") == 0 and json.loads(capsys.readouterr().out)[0]["binding"] == "d1"
+    assert run("approvals", "work", "--follow") == 0 and capsys.readouterr().out.count("3f2a") == 1
+    assert host.asked[-1] == ("approvals", {"session": "work", "follow": True})
     host.pending.clear()
     assert run("approvals") == 0 and capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize("answer", ["approve", "deny"])
-def test_deciding_names_what_was_shown(answer: str, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+def test_deciding_signs_what_was_shown(answer: str, host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = at_a_terminal(monkeypatch, "y", "n")
     assert run(answer, "3f") == 0
-    assert host.asked[-1] == (answer, {"id": "3f2a", "binding": "d1"})
-    assert "bot in /p: rm \\u{202e}x" in capsys.readouterr().out
-    assert run(answer, "77aa", "--json") == 0 and json.loads(capsys.readouterr().out)["id"] == "77aa"
+    op, fields = host.asked[-1]
+    signed = f'approval {{"answer":"{answer}","approver":"me","binding":"d1","expires":900,"id":"3f2a","v":1}}'
+    assert op == answer and fields == {"id": "3f2a", "binding": "d1", "signature": signed}
+    out = capsys.readouterr().out
+    assert all(part in out for part in ("bot asks to run on session work (plain), in /p", "  rm \\u{202e}x\n", "because sure? (rule 'r')", "1 of 1 still needed"))
+    assert answer in asked[0]
+    assert run(answer, "3f") == 1 and run(answer, "3f") == 1 and host.asked[-1][0] == "approvals", "a no, or no answer, decides nothing"
+
+
+@pytest.mark.parametrize("answer", ["approve", "deny"])
+def test_scripts_say_what_they_have_seen(answer: str, host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    for odd in ((), ("--yes",), ("--json",)):
+        with pytest.raises(Usage, match=r"binding|terminal"):
+            run(answer, "3f", *odd)
+    with pytest.raises(Refused, match="not what you have seen"):
+        run(answer, "3f", "--yes", "--binding", "d2")
+    assert run(answer, "77aa", "--yes", "--binding", "d1") == 0
+    assert ("1 more must approve it" in capsys.readouterr().out) is (answer == "approve")
+    assert run(answer, "77aa", "--yes", "--binding", "d1", "--json") == 0 and json.loads(capsys.readouterr().out)["id"] == "77aa"
+
+
+def test_what_could_act_on_a_terminal_is_escaped_here_too(host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    at_a_terminal(monkeypatch, "n")
+    host.pending[:] = [{**PENDING, "text": "rm \x1b[2J\u202e \u0430", "cwd": None, "given": ["x\ny"]}]
+    assert run("approve", "3f") == 1
+    out = capsys.readouterr().out
+    assert "\x1b" not in out and "\u202e" not in out and "rm \\x1b[2J\\u202e" in out and "other alphabets" in out and "not known" in out
 
 
 def test_an_unclear_id_decides_nothing(host: Host) -> None:
     for id in ("", "zz"):
         with pytest.raises(NotFound):
-            run("approve", id)
+            run("approve", id, "--yes", "--binding", "d1")
     assert [op for op, _ in host.asked] == ["approvals", "approvals"]

@@ -15,7 +15,7 @@ import pytest
 from tests.host.ordinary_user import ordinary_user
 
 from holdfast.host import doctor
-from holdfast.host.checks import Check, Derived, Outcome, Surroundings, home, isolation, machine
+from holdfast.host.checks import Check, Derived, Outcome, Surroundings, gates, home, isolation, machine
 from holdfast.host.checks.libc import forked
 from holdfast.host.doctor import Finding, format_findings, run_doctor, to_json
 
@@ -26,7 +26,7 @@ IDS = {
     "sqlite", "emulator", "shells", "service", "optional", "home", "socket-path", "filesystem", "disk",
     "user-namespaces", "root-namespaces", "cgroup-freeze", "halt", "criu", "exec-gate-seccomp",
     "exec-gate-fanotify", "file-events", "process-events", "bpf", "waits-visible", "tracing-closed",
-    "tiocsti-closed",
+    "tiocsti-closed", "shell-grammar",
 }
 
 
@@ -359,3 +359,10 @@ def test_a_caller_with_many_open_files_is_examined_as_well(tmp_path: Path) -> No
         for fd in many:
             os.close(fd)
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_missing_shfmt_is_said_with_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gates._shell_grammar(Surroundings(None, 0, "")).ok is True
+    monkeypatch.setattr("holdfast.host.parse.find_shfmt", lambda: None)
+    found = gates._shell_grammar(Surroundings(None, 0, ""))
+    assert found.ok is False and "shfmt is missing" in found.detail and "agent" in found.detail and "shfmt-py" in found.fix

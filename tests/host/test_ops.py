@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.client.link import REPEATABLE
-from holdfast.host import ops
+from holdfast.host import describing, looking, steering
 from holdfast.host.ops import OPS, Field, check
 from holdfast.model.errors import Usage
 from holdfast.model.limits import FRAME_BYTES
@@ -70,7 +70,7 @@ def test_a_missing_field_is_refused_by_its_name() -> None:
 
 def test_every_operation_has_a_handler_and_fields_with_defaults_of_their_kind() -> None:
     for name, op in OPS.items():
-        assert op.handler.__name__ == name or op.handler.__module__.endswith(".people")
+        assert op.handler.__name__ == name.replace(".", "_") or op.handler.__module__.endswith(".people")
         for field in op.fields.values():
             assert field.default in (..., None) or isinstance(field.default, field.kind)
 
@@ -81,15 +81,15 @@ def test_clients_repeat_only_operations_that_exist() -> None:
 
 
 def test_arguments_in_a_listing_are_short_and_say_that_they_are() -> None:
-    assert ops._short(["sh", "-c", "true"]) == ["sh", "-c", "true"]
-    cut = ops._short(["sh", "x" * 100_000, *["y"] * 1000])
-    assert cut[0] == "sh" and cut[-1] == "..." and sum(map(len, cut)) <= 2 * ops.ARGV_SHOWN_CHARS
+    assert describing._short(["sh", "-c", "true"]) == ["sh", "-c", "true"]
+    cut = describing._short(["sh", "x" * 100_000, *["y"] * 1000])
+    assert cut[0] == "sh" and cut[-1] == "..." and sum(map(len, cut)) <= 2 * describing.ARGV_SHOWN_CHARS
 
 
 @pytest.mark.parametrize("line", ["0" * 1000, "é" * 1000, "\\" * 1000, '"' * 1000, ""])
 def test_history_fits_into_a_frame_and_keeps_the_newest(line: str) -> None:
     lines = [f"{n:06d}{line}" for n in range(10_000)]
-    kept = ops._newest(lines)
+    kept = looking._newest(lines)
     assert kept == lines[len(lines) - len(kept) :] and len(kept) > 500
     assert len(frames.reply(1, {"history": kept})) < FRAME_BYTES - 100_000
 
@@ -99,9 +99,9 @@ def test_history_fits_into_a_frame_and_keeps_the_newest(line: str) -> None:
     [("plain", True), ("é€😀", True), ("\udc80\udcff", True), ("\ud800", False), ("\udfff", False), ("a\udc00", False)],
 )
 def test_text_is_bytes_in_disguise_or_refused(text: str, good: bool) -> None:
-    assert ops._is_bytes(text) is good
+    assert steering._is_bytes(text) is good
     if good:
-        assert ops._bytes(text) == text.encode("utf-8", "surrogateescape")
+        assert steering._bytes(text) == text.encode("utf-8", "surrogateescape")
     else:
         with pytest.raises(Usage):
-            ops._bytes(text)
+            steering._bytes(text)

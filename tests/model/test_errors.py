@@ -70,4 +70,4 @@ def test_facts_cannot_overwrite_the_error_itself() -> None:
 
 def test_whoever_may_retry_is_told_so() -> None:
     safe = {cls.name for cls in errors.ALL if cls.retry_safe}
-    assert safe == {"turn_held", "busy", "unfinished", "unavailable", "timed_out"}
+    assert safe == {"turn_held", "busy", "held", "stale", "unfinished", "unavailable", "timed_out"}

@@ -16,9 +16,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from holdfast.client.company import COMMANDS, Company
+from holdfast.client.covering import COVER, PLACE, Covering
 from holdfast.client.link import HostGone, Link
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
+from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import SAVE_TITLE, UserTerminal
 from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
@@ -34,7 +36,7 @@ KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
 READ_BYTES = 256 * 1024     # of frames at a time
 LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
 ATTACH = 1                  # request numbers
-DETACH, LIST, REFRESH, STEER, KINDS = 2, 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
+LIST, REFRESH, STEER, KINDS = 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
 
 
 class Finished(Exception):
@@ -59,6 +61,7 @@ class Attachment:
         self.company = Company(link.operator, prefix_name)
         self.offset: int | None = None          # where the output we have shown ends; None: we need a screen
         self.unacked = Unacked()
+        self.covering = Covering(link.acting, self._ask)
         self.previous = ""
         self.sessions: list[dict[str, Any]] = []
         self._command = False                   # the prefix key was pressed
@@ -89,6 +92,8 @@ class Attachment:
 
     def begin(self) -> None:
         """Asks for the session; what goes wrong here is the command's error, and the terminal is as it was."""
+        if self.take:
+            self.link.request("seize", session=self.session)
         self._open()
 
     def run(self) -> tuple[str, int]:
@@ -109,6 +114,10 @@ class Attachment:
         finally:
             self.term.leave()
             self._close_direct()
+            if self.link.sock is not None and self.covering.uncovered:
+                self.link.give_back(self._inbox, self._frames.rest())
+                with contextlib.suppress(Finished):
+                    self.covering.farewell(self.link)
             signal.set_wakeup_fd(-1)
             for number, handler in old.items():
                 signal.signal(number, handler)
@@ -121,6 +130,8 @@ class Attachment:
         if self._rung and self.term.pending is None:
             self._output()
         self._send_typed()
+        if self.covering.at is not None and time.monotonic() >= self.covering.at:
+            self.covering.cover()
         self._interest()
         stuck = self.term.pending is not None
         if stuck and self.direct is not None:
@@ -161,9 +172,9 @@ class Attachment:
             return None
 
     def _timeout(self) -> float | None:
-        if self.link.sock is not None and self._notice_until is None:
+        if self.link.sock is not None and self._notice_until is None and self.covering.at is None:
             return None
-        due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until) if t is not None]
+        due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until, self.covering.at) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
@@ -194,7 +205,7 @@ class Attachment:
     def _attach(self) -> None:
         cols, rows = self.term.size()
         self.link.send(frames.request(ATTACH, {
-            "op": "attach", "session": self.session, "cols": cols, "rows": rows, "observe": self.observe, "take": self.take,
+            "op": "attach", "session": self.session, "cols": cols, "rows": rows, "observe": self.observe,
             "scrollback": self.scrollback, "resume": self._resume(), "agent": self.agent, "direct": True}))
         while True:
             kind, payload = self.link.receive(10.0)
@@ -209,12 +220,13 @@ class Attachment:
         if self.offset is not None and body["resume"] is not None and self._descriptors:
             self._open_direct(self.offset, resumed=True)       # nothing was missed: no screen comes
         self.session, self.name = body["id"], body["name"]
-        self.take = False
         self.unacked.acked(int(body["acked"]))
+        self.covering.begin(self.link.acting.learn(self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}))
         assert self.link.sock is not None
         self.link.sock.settimeout(None)
         for sequence, data in self.unacked:
             self.link.send(frames.input_(sequence, data, frames.INPUT_ACK))
+            self.covering.typed(sequence, data, time.monotonic())
         self._inbox.extend(self.link.take_ready())
         rest = self.link.splitter.take()
         self._frames = frames.Reader(frames.FROM_HOST, size=max(READ_BYTES, 2 * len(rest)))
@@ -366,6 +378,7 @@ class Attachment:
                 self.link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
             except HoldfastError as e:
                 return self._lost(e)
+            self.covering.typed(sequence, data, time.monotonic())
 
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
@@ -380,7 +393,7 @@ class Attachment:
             self._ask(LIST, {"op": "ls"})
         elif key in COMMANDS:
             request = self.company.request(key)
-            self._notice(request) if isinstance(request, str) else self._ask(STEER, {"session": self.session, **request})
+            self._notice(request) if isinstance(request, str) else self._steer(request)
         elif key == b"r":
             self._refresh()
         elif key == b"\x1a":
@@ -394,12 +407,18 @@ class Attachment:
         self.term.enter()
         self._refresh()
 
-    def _ask(self, kind: int, body: dict[str, Any]) -> None:
+    def _steer(self, request: dict[str, Any]) -> None:
+        fields = {"seq": self.link.next_sequence(), **request}
+        self.link.acting.sign(str(fields.pop("op")), fields, self.covering.place)
+        self._ask(STEER, {"op": request["op"], **fields})
+
+    def _ask(self, kind: int, body: dict[str, Any]) -> int:
         self._asked += KINDS                      # a number of its own each time: the last one may not be answered yet
         try:
             self.link.send(frames.request(self._asked + kind, body))
         except HoldfastError as e:
             self._lost(e)
+        return self._asked + kind
 
     def _refresh(self) -> None:
         if self.link.sock is not None:
@@ -411,7 +430,6 @@ class Attachment:
         if not self.overlay.covering:
             self.overlay.notice(text)
             self._notice_until = time.monotonic() + NOTICE_S
-
 
     # ------------------------------------------------------------ switching
 
@@ -425,23 +443,21 @@ class Attachment:
 
     def _decide(self, sessions: list[dict[str, Any]]) -> None:
         self.sessions = sessions
-        ids = [s["id"] for s in sessions]
         how, self._listing = self._listing, None
-        if how in ("n", "p") and self.session in ids:
-            step = 1 if how == "n" else -1
-            return self._switch(ids[(ids.index(self.session) + step) % len(ids)])
-        if how == "l":
-            return self._switch(self.previous) if self.previous in ids else self._notice("no session before this one")
-        self._listing = "s"
-        self.overlay.choose(sessions, self.session)
+        match next_session(how, [s["id"] for s in sessions], self.session, self.previous):
+            case "":
+                self._notice("no session before this one")
+            case str(session):
+                self._switch(session)
+            case None:
+                self._listing = "s"
+                self.overlay.choose(sessions, self.session)
 
     def _choose(self, key: bytes) -> None:
-        index = "123456789abcdefghijklmnopqrstuvwxyz".find(chr(key[0])) if len(key) == 1 else -1
         self._listing = None
         self.overlay.closed()
-        if 0 <= index < len(self.sessions):
-            return self._switch(self.sessions[index]["id"])
-        return self._refresh()
+        chosen = chosen_session(key, self.sessions)
+        return self._switch(chosen) if chosen is not None else self._refresh()
 
     def _switch(self, session: str) -> None:
         if session == self.session:
@@ -464,6 +480,7 @@ class Attachment:
             self._inbox.append((one[0], bytes(one[1])))
         self.link.give_back(self._inbox, self._frames.rest())
         self._inbox.clear()
+        self.covering.cover()
         self.unacked.clear()                      # sent in order before this; what was typed there is not for the next session
         self._attach()
 
@@ -507,10 +524,14 @@ class Attachment:
             self._event(frames.read_json(payload))
         elif kind == frames.REPLY:
             number, ok, body = frames.read_reply(payload)
-            if number % KINDS == LIST and not ok:
+            if number % KINDS == COVER:
+                self.covering.covered(number, ok, body)
+            elif number % KINDS == PLACE:
+                self.covering.placed(ok, body)
+            elif number % KINDS == LIST and not ok:
                 self._listing = None
                 self._go_on_typing()
-            if number % KINDS == LIST and ok:
+            elif number % KINDS == LIST:
                 self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
             elif not ok:
                 self._notice(str(body.get("message")))

@@ -13,18 +13,20 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.client import start
+from holdfast.client.acting import Acting
 from holdfast.client.identity import identity
+from holdfast.core import acts
 from holdfast.home import Home
 from holdfast.home.keys import Ask, Identity
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, Lost, NotAllowed, PeerFault, TimedOut, Unavailable, Usage, from_wire
+from holdfast.model.errors import HoldfastError, Lost, NotAllowed, PeerFault, Stale, TimedOut, Unavailable, Usage, from_wire
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S, REQUEST_BYTES
 from holdfast.transport import unix
 from holdfast.wire import frames, hello
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
-                        "rename", "turn", "seize"))
-HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes"))
+                        "rename", "turn", "seize", "log", "place", "cover", "approvals"))
+HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export", "place", "approvals"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
@@ -52,7 +54,9 @@ class Link:
         self._identity: Identity | None = None
         self.recovery: tuple[bytes, bytes] | None = None      # signed with the machine's key: the way back in
         self.client = int.from_bytes(os.urandom(8), "little") | 2
+        self.on_held: Callable[[dict[str, Any]], None] = lambda event: None      # an act waits for somebody's approval
         self.sequence = 0
+        self.acting = Acting(self.client)       # what is signed, for which session
         self.welcome: dict[str, Any] = {}
         self.sock: socket.socket | None = None
         self._number = 0
@@ -67,8 +71,8 @@ class Link:
 
     # ------------------------------------------------------------ connecting
 
-    def connect(self) -> None:
-        """Connects and introduces itself; starts the host if it may and there is none."""
+    def connect(self, about: str | None = None) -> None:
+        """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
         if self._identity is None:
             self._identity = identity(self.home, self.operator, self._passphrase)
         try:
@@ -87,18 +91,19 @@ class Link:
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()
         self.sock = sock
-        self._introduce(self._identity)
+        self._introduce(self._identity, about)
 
-    def _introduce(self, identity: Identity) -> None:
+    def _introduce(self, identity: Identity, about: str | None) -> None:
         """Says who we are and proves it (wire/hello.py)."""
         words = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client, "operator": self.operator,
-                 "modality": self.modality, "key": signing.show(identity.public)}
+                 "modality": self.modality, "key": signing.show(identity.public), **({"about": about} if about else {})}
         self.send(frames.pack_json(frames.HELLO, words))
         kind, payload = self.receive(CONNECT_WAIT_S)
         if kind != frames.CHALLENGE:
             raise PeerFault("the host did not ask for our proof")
         try:
-            self.statement = hello.statement(words, frames.read_json(payload))
+            challenge = frames.read_json(payload)
+            self.statement = hello.statement(words, challenge)
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
@@ -108,6 +113,15 @@ class Link:
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
         self.welcome = frames.read_json(payload)
+        self.acting.channel(identity, challenge["machine"], hello.binding(self.statement, self.signature))
+        if about and isinstance(place := self.welcome.get("place"), dict):
+            self.acting.learn(about, place)
+
+    def sign(self, domain: str, message: Callable[[str], bytes]) -> str:
+        """What `message` makes of our public key, signed with our own, in hexadecimal."""
+        if self._identity is None:
+            self._identity = identity(self.home, self.operator, self._passphrase)
+        return signing.sign(self._identity.secret(), domain, message(signing.show(self._identity.public))).hex()
 
     def close(self) -> None:
         if self.sock is not None:
@@ -184,14 +198,21 @@ class Link:
         repeated, and go on where the parts had come to."""
         if op == "new":
             fields.setdefault("token", f"{self.client:x}-{self._number}")
+        act = acts.is_act(op, fields)
+        if act:
+            fields.setdefault("seq", self.next_sequence() if op in acts.TYPED else 0)
         begun = time.monotonic()
         deadline, pause = begun + CONNECT_WAIT_S, RECONNECT_FIRST_S
         while True:
             asked_at: float | None = None
             try:
                 if self.sock is None:
-                    self.connect()
+                    self.connect(fields["session"] if act else None)
                 asked_at = time.monotonic()
+                if act:
+                    if op not in acts.TYPED:
+                        fields["seq"] = self.next_sequence()       # asked again, it is done again, or finds that it is done
+                    return self._act(op, wait_s, on_data, on_gap, on_event, fields)
                 return self._ask(op, wait_s, on_data, on_gap, on_event, fields)
             except HostGone as e:
                 self.close()
@@ -209,6 +230,25 @@ class Link:
                     begun = now
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
+
+    def _act(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None, on_gap: Callable[[int, int], None] | None,
+             on_event: Callable[[dict[str, Any]], None] | None, fields: dict[str, Any]) -> dict[str, Any]:
+        """Signs it for this session as it is now, and asks. Much may have been recorded since we looked: then we look again, once."""
+        place = self.acting.places.get(fields["session"])
+        fresh = place is None
+        while True:
+            if place is None:
+                place = self.acting.learn(fields["session"], self._ask("place", REPLY_WAIT_S, None, None, None, {"session": fields["session"]}))
+            self.acting.sign(op, fields, place)
+            try:
+                answer = self._ask(op, wait_s, on_data, on_gap, on_event, fields)
+            except Stale:
+                if fresh:
+                    raise
+                place, fresh = None, True
+            else:
+                self.acting.acknowledged(place, answer)
+                return answer
 
     def _ask(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None,
              on_gap: Callable[[int, int], None] | None, on_event: Callable[[dict[str, Any]], None] | None,
@@ -241,8 +281,13 @@ class Link:
                 if answered == number:
                     on_gap(begin, end)
                     _go_on_at(fields, end)
-            elif kind == frames.EVENT and on_event is not None:
+            elif kind == frames.EVENT:
                 event = frames.read_json(payload)
+                if event.get("event") == "held" and event.get("request") == number:
+                    wait_s = None                  # somebody else decides now; the question lapses by itself
+                    self.on_held(event)
+                if on_event is None:
+                    continue
                 on_event(event)
                 if "after" in fields and isinstance(event.get("body"), dict):
                     fields["after"] = event["body"].get("number", fields["after"])

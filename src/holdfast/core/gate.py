@@ -142,6 +142,12 @@ class Approver:
 
 
 State = Literal["waiting", "approved", "denied"]
+DOMAIN: Final = "approval"
+
+
+def statement(id: str, binding: str, approver_key: str, answer: Literal["approve", "deny"], expires: int) -> bytes:
+    """The exact bytes that an approver signs, in the domain `approval`."""
+    return canonical.encode({"v": 1, "id": id, "binding": binding, "approver": approver_key, "answer": answer, "expires": expires})
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,17 +165,7 @@ class Pending:
     given: tuple[tuple[str, str], ...] = ()  # operator, key
 
     def statement(self, approver_key: str, answer: Literal["approve", "deny"]) -> bytes:
-        """The exact bytes that an approver signs, in the domain `approval`."""
-        return canonical.encode(
-            {
-                "v": 1,
-                "id": self.id,
-                "binding": self.binding.digest(),
-                "approver": approver_key,
-                "answer": answer,
-                "expires": int(self.expires),
-            }
-        )
+        return statement(self.id, self.binding.digest(), approver_key, answer, int(self.expires))
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,13 +342,14 @@ class Approvals:
         effects = self._close([p for p in self.open.values() if p.binding.key == key], "void", "the key that asked was revoked")
         for pending in list(self.open.values()):
             if any(k == key for _, k in pending.given):
-                self.open[pending.id] = replace(
-                    pending,
-                    state="waiting",
-                    given=tuple(g for g in pending.given if g[1] != key),
-                    expires=pending.asked + ANSWER_WAIT_S,
-                )
+                self.retract(pending.id, key)
         return effects
+
+    def retract(self, id: str, key: str) -> None:
+        """What this key approved there is not approved by it any longer."""
+        pending = self.open[id]
+        left = tuple(g for g in pending.given if g[1] != key)
+        self.open[id] = replace(pending, state="waiting", given=left, expires=pending.asked + ANSWER_WAIT_S)
 
     def _close(self, gone: list[Pending], how: Literal["expired", "void"], why: str = "") -> list[Effect]:
         for pending in gone:

@@ -80,6 +80,8 @@ class Decision:
     by: tuple[str, ...] = ()             # kinds of operators that may approve; empty: any
     approvals: int = 1
     sure: bool = True                    # False: the rule may be meant, for all that is known
+    seen: bytes = b""                    # fingerprint of what the text was resolved to: files behind links
+    approved: tuple[str, ...] = ()       # who approved it, if it is allowed for that reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ ACTOR, CHANNEL, HOST, BRIDGE = "actor-signed", "channel", "host", "bridge:"
 APPLIED, FAILED, VOID, UNKNOWN = "applied", "failed", "void", "unknown"
 OUTCOMES: Final = (APPLIED, FAILED, VOID, UNKNOWN)
 VERDICTS: Final = ("allow", "refuse", "hold")
+MACHINE: Final = "machine"           # whose record holds what concerns no session
 COVER, CHECKPOINT, REDACT, GAP = "cover", "checkpoint", "redact", "gap"
 
 REQUIRED: Final = frozenset(("v", "seq", "time", "session", "epoch", "phase", "kind", "actor", "modality", "attestation", "originators", "prev"))
@@ -73,6 +74,7 @@ OPTIONAL: Final = frozenset(("key", "client", "first", "number", "act", "verdict
                              "signature", "commit", "kept", "late"))
 Terminal = tuple[bool | None, bool | None]      # (echo, canonical mode) as the kernel says; None: not known
 UNSEEN: Final[Terminal] = (None, None)
+Phase = Literal["intent", "outcome", "fact"]
 
 # Kinds whose content is what somebody asked for in so many words; never what a program may have prompted for.
 _SPOKEN: Final = frozenset(("command", "resize", "signal", "turn", "seize", "halt", "resume", "end", "rename", "grant", "revoke", "approve",
@@ -101,7 +103,7 @@ class Draft:
 
     session: str
     epoch: int
-    phase: Literal["intent", "outcome", "fact"]
+    phase: Phase
     kind: str
     actor: str
     modality: str
@@ -148,7 +150,7 @@ def entry_hash(body: bytes) -> str:
 
 # ---------------------------------------------------------------- what actors sign
 
-def signed_draft(said: Mapping[str, Any], body: bytes, signature: bytes, key: str, phase: Literal["intent", "outcome", "fact"], actor: str,
+def signed_draft(said: Mapping[str, Any], body: bytes, signature: bytes, key: str, phase: Phase, actor: str,
                  modality: str, salt: bytes, content: bytes, bridge: str | None = None, **more: Any) -> Draft:
     """The draft of an act as its statement says it; ValueError if this is not the content that was signed. `bridge`: whose key it is, if not the actor's."""
     if commit(salt, content) != said["commit"]:

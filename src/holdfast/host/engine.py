@@ -26,16 +26,23 @@ from holdfast.core import session as lifecycle
 from holdfast.core.turn import POLICIES
 from holdfast.home import Home, keys
 from holdfast.home.config import Settings
-from holdfast.host import environment, layouts, process, store
+from holdfast.host import environment, layouts, names, process, store
+from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
+from holdfast.host.door import Door
+from holdfast.host.gate import Gate
 from holdfast.host.halt import Halter, execution
+from holdfast.host.journal import Journal
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
+from holdfast.host.keyboard import Keyboard
 from holdfast.host.nursery import Nursery
+from holdfast.host.plugins import discover
+from holdfast.host.recordagain import go_on_recording
 from holdfast.host.session import Session
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.model import ids
-from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable, Usage
+from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable
 from holdfast.model.limits import (
     COLS_DEFAULT,
     ENDED_KEPT_COUNT,
@@ -64,7 +71,9 @@ class Engine:
         self.settings = settings
         self.store = database
         self.term = database.next_term()
-        self.authority = Authority(database, keys.machine(home, time.time()))
+        machine = keys.machine(home, time.time())
+        self.authority = Authority(database, machine)
+        self.journal = Journal(database, machine.secret())
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
@@ -78,6 +87,10 @@ class Engine:
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
         self._on_event: list[Any] = []
+        self.gate = Gate(f"{os.path.dirname(home.config)}/policy.toml", discover(), on_policy=self._policy_changed)
+        self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
+        self.door = Door(self.journal, self.desk)
+        self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
         self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host
         self.on_superseded: Callable[[], None] = lambda: None
@@ -95,9 +108,12 @@ class Engine:
         for record in known.values():
             if record.id not in self.sessions and record.id not in self.unreachable:
                 self._is_gone(record)
+        for damaged in await go_on_recording(self.journal, self.sessions):
+            self._note(damaged, "record.damaged", {})
         self._sweep()
         await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
         self.forget_old()
+        self.desk.begin({i: s.record.epoch for i, s in self.sessions.items()} | dict.fromkeys(self.unreachable), self.authority.counts)
 
     def _is_gone(self, record: Record) -> None:
         """It has no keeper: it ended before, or it is lost."""
@@ -108,15 +124,14 @@ class Engine:
             self._note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
         self.ended[record.id] = record
+        self.desk.session_changed(record.id, None)
 
     def _sweep(self) -> None:
         """Private files of sessions that are no more."""
-        try:
+        with contextlib.suppress(OSError):
             for name in os.listdir(f"{self.home.run}/s"):
                 if name not in self.sessions and name not in self.unreachable:
                     shutil.rmtree(f"{self.home.run}/s/{name}", ignore_errors=True)
-        except OSError:
-            pass
 
     async def _adopt(self, session_id: str, known: dict[str, Record]) -> None:
         path = f"{self.home.run}/{session_id}{KEEPER_SUFFIX}"
@@ -179,9 +194,11 @@ class Engine:
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
         directory = self._directory(record.id)
-        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid, self.authority.may)
+        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
+        session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
         self.sessions[record.id] = session
+        self.desk.session_changed(record.id, record.epoch)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
@@ -226,7 +243,7 @@ class Engine:
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refused(f"{SESSIONS_MAX} sessions run already", "end some")
         session_id = ids.session_id(secrets.token_bytes(8))
-        name = request.get("name") or self._free_name(request["argv"])
+        name = request.get("name") or names.free(request["argv"], {*self._names().values(), *self._creating})
         self._reserve(name)
         try:
             return await self._create(session_id, name, request, operator)
@@ -285,12 +302,6 @@ class Engine:
         await self._look(session)
         return session
 
-    def _free_name(self, argv: list[str]) -> str:
-        base = os.path.basename(argv[0]) if argv else "shell"
-        base = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base).lstrip("-")[:40] or "session"
-        taken = {s.name for s in self.sessions.values()} | {r.name for r in self.unreached.values()} | self._creating.keys()
-        return next(n for i in range(1, SESSIONS_MAX + 2) if (n := f"{base}-{i}") not in taken)
-
     def _reserve(self, name: str) -> None:
         ids.check_name(name)
         other = next((i for i, n in self._names().items() if n == name), None)
@@ -322,7 +333,7 @@ class Engine:
 
     def find(self, text: str) -> Session:
         """A running session by id, name or unique prefix of its id."""
-        found = self._match(text, self._names())
+        found = names.match(text, self._names())
         if found in self.unreachable:
             raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[found]}",
                               "it may be stopped; it is asked again until it answers")
@@ -340,23 +351,11 @@ class Engine:
             newest = sorted(self.ended.values(), key=lambda r: -(r.ended or 0))
             found = next((r for r in newest if text in (r.id, r.name)), None)
             if found is None:
-                prefix = self._match(text, {r.id: r.id for r in newest})
+                prefix = names.match(text, {r.id: r.id for r in newest})
                 found = self.ended[prefix] if prefix else None
             if found is None:
                 raise
             return found
-
-    @staticmethod
-    def _match(text: str, names: dict[str, str]) -> str | None:
-        if text in names:
-            return text
-        exact = [i for i, n in names.items() if n == text]
-        if exact:
-            return exact[0]
-        prefixed = [i for i in names if text and i.startswith(text)]
-        if len(prefixed) > 1:
-            raise Usage(f"{text!a} is the beginning of {len(prefixed)} sessions", "give more of the id")
-        return prefixed[0] if prefixed else None
 
     # ------------------------------------------------------------ after the end
 
@@ -364,6 +363,7 @@ class Engine:
         """At once, before anybody who waits for the end goes on: its name is free, and it is found among the ended."""
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
+        self.desk.session_changed(session.id, None)
         task = asyncio.get_running_loop().create_task(self._bury(session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
@@ -422,6 +422,17 @@ class Engine:
         if name.startswith("session.") and name != "session.output_rolled":
             self.store.post(store.save(session.record))
 
+    def _policy_changed(self, version: str) -> None:
+        self.desk.policy_changed(version)
+        for session in self.sessions.values():
+            session.keyboard.again()
+
+    def _asked_about(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
+        """An act waits for approval, or no longer: for the record of events, and for who is attached."""
+        self._note(session_id, name, facts)
+        if session_id in self.sessions:
+            self.sessions[session_id].tell_viewers("approval", what=name.removeprefix("approval."), **facts)
+
     def _note(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
         self.counters[name] = self.counters.get(name, 0) + 1
         at = time.time()
@@ -448,9 +459,12 @@ class Engine:
             await asyncio.wait(self._burying, timeout=BURY_WAIT_S)
         for task in self._tasks:
             task.cancel()
+        await self.journal.close()
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)
+        self.desk.close()
+        self.gate.close()
         self.halter.close()
         self.store.close()
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import re
 import stat
@@ -146,7 +147,7 @@ class Gate:
         if workers and not policy.broken:
             question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")
             others = [w.judge(question, version) for w in workers]
-        return combine(opinions, others)
+        return replace(combine(opinions, others), seen=seen(facts))
 
     def _refuse(self, why: str) -> Decision:
         return Decision(Verdict.REFUSE, "", why, "", "gate", self._version)
@@ -230,6 +231,13 @@ def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:
                     if m := _PARTITION.match(name):
                         found[m[1] or m[2]] = None
     return tuple(found)
+
+
+def seen(facts: Facts | None) -> bytes:
+    """Fingerprint of what an act names, behind links: an approval is for these files, not for whatever the same words mean later."""
+    if facts is None:
+        return b""
+    return hashlib.blake2b(repr([(c.name, c.paths, c.writes) for c in facts.commands]).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _no_parser(text: str, dialect: str) -> dict[str, Any]:

@@ -139,6 +139,11 @@ class Journal:
         """The newest durable entry that this host wrote; what a client is told as the last one seen."""
         return self._writer.tips.get(session)
 
+    def seen(self, session: str) -> str | None:
+        """Its hash; None if nothing is recorded."""
+        tip = self.tip(session)
+        return tip.hash if tip is not None else None
+
     async def knows(self, session: str, hash: str) -> bool:
         """Whether this is one of the newest RECENT_ENTRIES. A statement that says it has seen something else must not be recorded: the
         record would not verify, and a hostile actor could spoil it that way."""
@@ -147,6 +152,11 @@ class Journal:
             known: list[str] = await self._store.write(lambda db: table.newest_hashes(db, session, RECENT_ENTRIES))
             recent.setdefault(session, deque(known, RECENT_ENTRIES))
         return hash in recent[session]
+
+    def knows_now(self, session: str, hash: str) -> bool:
+        """The same for what must not wait; False if it is not at hand."""
+        tip = self.tip(session)
+        return (tip is not None and tip.hash == hash) or hash in self._writer.recent.get(session, ())
 
     async def head(self, session: str) -> Signed | None:
         """The end of the chain, signed now. None if there is no record."""
@@ -289,6 +299,8 @@ class Journal:
         damaged = [session for session, end in ends.items() if not await self._is_ours(session, end, heads.get(session))]
         await self.settled()
         await self._writer.sign_heads([s for s in ends if s not in damaged])
+        for session in ends.keys() - self._writer.tips.keys():
+            self._seen((await self.read(session, limit=1, newest=True))[0])
         return Recovered(counts, damaged)
 
     async def _is_ours(self, session: str, known: table.Bounds, head: Signed | None) -> bool:
@@ -302,13 +314,14 @@ class Journal:
         found = await self._store.write(lambda db: table.hash_at(db, session, said["seq"]))
         return bool(said["session"] == session and said["seq"] <= known.tip.seq and found == said["hash"])
 
-    async def catch_up(self, session: str, epoch: int, applied: Mapping[str, int]) -> int:
-        """Records keys that the keeper took (`applied`: client -> the highest number) and that a crash kept out of the record. Gives how many."""
+    async def catch_up(self, session: str, epoch: int, applied: Callable[[dict[str, Any]], int]) -> int:
+        """Records keys that the keeper took and that a crash kept out of the record. `applied` is told the last entry of each client, and says up to
+        which number the keeper took what it sent. Gives how many."""
         known: dict[str, dict[str, Any]] = await self._store.write(lambda db: table.last_of_clients(db, session))
         count = 0
-        for client, last in applied.items():
-            entry = known.get(client)
-            if entry is None or last <= entry["number"]:
+        for client, entry in known.items():
+            last = applied(entry)
+            if last <= entry["number"] or entry["kind"] not in (record.KEYS, record.COVER, "attach"):
                 continue
             count += last - entry["number"]
             self.post(Draft(session, epoch, "fact", record.KEYS, entry["actor"], entry["modality"], record.HOST, client=client, first=max(entry["number"] + 1, last - record.RANGE_MAX + 1),

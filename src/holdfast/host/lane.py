@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.model.errors import HoldfastError, Refused, Unavailable
@@ -29,6 +30,7 @@ ACTS_IN_FLIGHT = 128           # answers of a keeper that refuses them all must 
 BARRIER = 0xFFFFFFFF           # tag of the question
 FULL_PAUSE_S = 0.05            # until a full keeper is asked again
 ORIGIN_REPLIES = 1             # the host's own answers to terminal queries; their number is the query's offset
+TYPED = ("command", "line", "paste")     # kinds of recorded acts that a keeper takes, and remembers that it did
 ORIGIN_HOST = 0                # acts of the host itself that are never retried
 
 _REASONS = {
@@ -76,6 +78,17 @@ class Lane:
     def known(self, origin: int, number: int) -> bool:
         """Whether this act of this client has been submitted before."""
         return number <= self._sent.get(origin, 0)
+
+    def use(self, origin: int, number: int) -> None:
+        """An act of this client that is not for the keeper: its number is used up all the same."""
+        self._remember(origin, number)
+
+    def taken(self, entry: dict[str, Any]) -> int:
+        """After a start: how much of a client's the keeper has taken, whose last entry in the record is this one."""
+        origin = int(entry["client"], 16)
+        if entry["kind"] not in TYPED and not self.known(origin, entry["number"]):
+            self.use(origin, entry["number"])
+        return self.acked(origin)
 
     @property
     def awaited(self) -> bool:

@@ -77,6 +77,9 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     if (to is None) != (act not in TURN_ACTS_TO):
         raise Usage(f"turn {act} needs an operator" if to is None else f"turn {act} names no operator")
     answer: dict[str, Any] = {}
+    if act in TURN_RIGHTS or act == "release":
+        await ops.engine.door.clear(q["act!"], number, "turn", details={"act": act, "to": to or ""}, wait_s=q["hold"])
+        await q["act!"].intend()
     if act == "request":
         answer = await session.turn.request(conn.operator, conn.kind, float(q["wait"] or 0))
     elif act == "release":
@@ -91,7 +94,9 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """Effective at once: no further input of the old holder is taken, and none of it that no program has read reaches one (A3)."""
     session = ops.engine.find(q["session"])
-    previous, flushed = await session.seize(conn.operator)
+    taking = session.seize(conn.operator)
+    q["act!"].happened(previous=session.turn.holder)
+    previous, flushed = await taking
     return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,
             "inherits": session.turn.inherits()}
 
@@ -103,6 +108,7 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     if session.state in ("live", "detached"):
         session.change("halted", operator=conn.operator, how=done.how, took_ms=done.took_ms, complete=done.complete, act=done.last_act)
     session.tell_viewers("halted", operator=conn.operator, how=done.how)
+    q["act!"].happened(how=done.how, complete=done.complete, act=done.last_act, processes=len(done.pids), took_us=int(done.took_ms * 1000))
     return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
             "processes": list(done.pids), "missed": list(done.missed), "act": done.last_act,
             "ref": f"hf:{session.id}@{session.record.epoch}#{done.last_act}"}
@@ -110,6 +116,8 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
+    await ops.engine.door.clear(q["act!"], number, "resume", wait_s=q["hold"])
+    await q["act!"].intend(owed=True)
     done = await ops.engine.halter.resume(execution(session))
     if session.state == "halted":
         session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)

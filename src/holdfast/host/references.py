@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from holdfast.host.connection import Connection
+from holdfast.host.describing import describe, describe_ended
 from holdfast.host.store import Record
 from holdfast.model import ids
 from holdfast.model.errors import NotFound
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 
 async def resolve(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    from holdfast.host.ops import describe_ended
-
     ref = ids.parse_ref(q["ref"])
     try:
         found = ops.engine.find_any(ref.session)
@@ -24,7 +23,7 @@ async def resolve(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) ->
     ops.may(conn, "observe", found.id)
     if isinstance(found, Record):
         return {"ref": q["ref"], "known": True, "state": "ended", "exit_code": found.exit_code, "session": describe_ended(found)}
-    out: dict[str, Any] = {"ref": q["ref"], "known": True, "state": "live", "session": ops.describe(found)}
+    out: dict[str, Any] = {"ref": q["ref"], "known": True, "state": "live", "session": describe(found)}
     if ref.epoch is not None and ref.epoch != found.record.epoch:
         out["state"] = "another incarnation"
     elif ref.act is not None:

@@ -17,8 +17,9 @@ from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.commands import Run
 from holdfast.host.connection import Connection
+from holdfast.host.door import Act
 from holdfast.host.screen import Screen
-from holdfast.host.session import Session
+from holdfast.host.session import Commit, Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
 from holdfast.model.errors import Busy, Impossible, Lost, NotFound, TimedOut, TurnHeld, Unavailable
@@ -32,22 +33,21 @@ LOOK_AGAIN_S = 0.03
 SHOWN_S = 0.15                 # after a prompt: for the editor to show what was typed before it
 
 
-async def run(session: Session, conn: Connection, number: int, request: dict[str, Any]) -> dict[str, Any]:
+async def run(session: Session, conn: Connection, number: int, request: dict[str, Any], act: Act, commit: Commit) -> dict[str, Any]:
     """Streams the output to `conn` as answers to request `number`; gives the result."""
-    act = int(request["seq"])
-    runid = f"{conn.client:x}-{act}"
+    runid = f"{conn.client:x}-{act.number}"
     watch = _Watch(session, runid)
     started, done = watch.started, watch.done
     known = session.commands.runs.get(runid)
     holds = False
     try:
         if known is None:
-            if session.lane.known(conn.client, act):
+            if session.lane.known(conn.client, act.number):
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
-            await _ready(session)
+            await ready(session)
             session.turn.begin_long(conn.operator)
             holds = True
-            await _start(session, conn, act, runid, request["text"])
+            await _start(session, conn, act, runid, request["text"], commit)
             await _began(session, started)
         elif known.end is None:
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
@@ -102,7 +102,7 @@ def _looked_at(session: Session) -> int:
     return session.scanned - session.commands.pending
 
 
-async def _ready(session: Session) -> None:
+async def ready(session: Session) -> None:
     """Returns when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
     waited for; a program in the foreground is not: it is named."""
     if session.commands.kind is None:
@@ -158,7 +158,8 @@ async def _busy(session: Session, own: bool) -> Busy:
     return Busy("the shell has not taken what was typed before" if shell.open_run is None else "another run is under way")
 
 
-async def _start(session: Session, conn: Connection, act: int, runid: str, text: str) -> None:
+async def _start(session: Session, conn: Connection, act: Act, runid: str, text: str, commit: Commit) -> None:
+    await commit()
     if session.commands.kind is None or not session.commands.shell.ready:          # somebody was quicker
         raise await _busy(session, own=True)
     try:
@@ -166,7 +167,7 @@ async def _start(session: Session, conn: Connection, act: int, runid: str, text:
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")
-    await session.type(conn.operator, conn.client, act, trigger)
+    act.applied(await session.type(conn.operator, conn.client, act.number, trigger))
     probe("host.run.typed")
 
 

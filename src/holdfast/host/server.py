@@ -153,10 +153,19 @@ class Server:
         finally:
             conn.tasks.pop(0, None)
         conn.kind = who.kind
-        conn.client = conn.hello["client"]
+        conn.client = hello.origin(conn.hello["key"], conn.hello["client"])
         conn.introduced()
         conn.send(frames.pack_json(frames.WELCOME, {"version": conn.challenge["version"], "host": os.uname().nodename,
-                                                    "home": self.engine.home.state, "pid": os.getpid(), "release": __version__}))
+                                                    "home": self.engine.home.state, "pid": os.getpid(), "release": __version__,
+                                                    **self._about(conn)}))
+
+    def _about(self, conn: Connection) -> dict[str, Any]:
+        """What an act on the session that the client named is to be signed for; nothing if there is no such session for it."""
+        about = conn.hello.get("about")
+        try:
+            return {"place": self.ops.place_of(conn, about)} if isinstance(about, str) else {}
+        except HoldfastError:
+            return {}
 
     async def _request(self, conn: Connection, number: int, body: dict[str, Any]) -> None:
         try:
@@ -184,13 +193,13 @@ class Server:
                 return
             raise PeerFault("not introduced")
         number, flags, data = frames.read_input(payload)
-        if len(data) > INPUT_CHUNK_BYTES or number == 0:
+        if len(data) > INPUT_CHUNK_BYTES or number == 0 or not data:
             raise PeerFault(f"an input of {len(data)} bytes with number {number}")
         probe("host.input.received")
         if flags & frames.INPUT_ACK:
             conn.wants_ack = number
         try:
-            viewer.session.keys(viewer, number, data, bool(flags & frames.INPUT_ACK))
+            viewer.session.keyboard.keys(viewer, number, data, bool(flags & frames.INPUT_ACK))
         except HoldfastError as e:
             conn.event("refused", number=number, **e.to_wire())
 

@@ -5,21 +5,20 @@ flags), a frame from a client, a timer. What decides is in core/ (turn, shell, l
 parts this class sequences: lane (acts in order), view (the screen), viewers (who watches).
 
     bell -> viewers get bytes -> marks and queries are looked for -> the screen is fed a little later
-    input -> who, repeat, turn -> lane -> keeper
+    input -> door (host/door.py, host/keyboard.py): who, repeat, right, turn, policy, record -> lane -> keeper
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
 import signal
 import termios
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core import session as lifecycle
 from holdfast.core.attention import classify
@@ -33,10 +32,10 @@ from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
-from holdfast.host.turn import HELD_INPUTS_MAX, SessionTurn
+from holdfast.host.turn import SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
-from holdfast.model.errors import Busy, HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
+from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
 from holdfast.model.limits import (
     BELLS_MAX,
     COLS_MAX,
@@ -53,18 +52,22 @@ from holdfast.wire import keeper as wire
 from holdfast.wire import ring as ring_layout
 from holdfast.wire.frames import SCREEN_LAG
 
+if TYPE_CHECKING:
+    from holdfast.host.keyboard import Keyboard
+
 EXIT_DRAIN_MAX_S = 10.0        # of a program that ended while its background jobs go on printing
 SEIZE_WAIT_S = 5.0             # for the keeper to say that what was on its way is discarded
 MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
 
 
-Allowed = Callable[[bytes, str, str, float], None]        # raises what says why not
+T = TypeVar("T")
+Commit = Callable[[], Awaitable[None]]
 
 
 class Session:
     def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, pool: Executor,
-                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int, allowed: Allowed) -> None:
+                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
         self.id = record.id
@@ -86,10 +89,10 @@ class Session:
         before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
         self.filter = filter_after(before, holding=True)   # of all viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()
+        self.keyboard: Keyboard                            # set by whoever makes this
         self.gaps: list[tuple[int, int]] = []
         self.layout = {"layout": "unknown", "halt": "unknown", "says": ""}     # until the kernel was asked
         self._on_event = on_event
-        self._allowed = allowed
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
         self._ending: asyncio.Task[None] | None = None
@@ -139,6 +142,7 @@ class Session:
         before = self.record.state
         after = lifecycle.step(before, event)
         self.record.state = after
+        self.keyboard.again()
         self.event("session." + event, before=before, after=after, **facts)
 
     def event(self, name: str, /, **facts: Any) -> None:
@@ -148,10 +152,11 @@ class Session:
         for viewer in self.viewers:
             viewer.conn.event(name, session=self.id, **body)
 
-    def spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
@@ -232,6 +237,7 @@ class Session:
         _at, cols, rows = self.ring.resized
         if (cols, rows) != self.size:
             self.record.cols, self.record.rows = cols, rows
+            self.keyboard.again()
             for viewer in self.viewers:
                 viewer.session_resized()
         for viewer in self.viewers:
@@ -252,58 +258,30 @@ class Session:
             raise Refused(f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on")
         self.turn.write(operator)
 
-    def keys(self, viewer: Viewer, number: int, data: bytes, ack: bool) -> None:
-        """Raw keys of an attached client."""
-        if viewer.observe:
-            raise Refused("attached to observe only", "attach again without --observe")
-        if viewer.held:
-            if len(viewer.held) >= HELD_INPUTS_MAX:
-                raise Busy("too many keys wait for somebody's unfinished line")
-            return viewer.held.append((number, data, ack))
-        try:
-            self._keys(viewer, number, data, ack)
-        except Unfinished:
-            viewer.held.append((number, data, ack))
-            self.spawn(self._look_then_type(viewer))
+    def submit_keys(self, client: int, number: int, data: bytes, ack: bool) -> None:
+        """Raw keys of an attached client, let through by its keyboard."""
+        self.lane.submit(wire.INPUT, data, client, number, flags=wire.ACT_ACK if ack else 0)
 
-    def _keys(self, viewer: Viewer, number: int, data: bytes, ack: bool) -> None:
-        conn = viewer.conn
-        new = not self.lane.known(conn.client, number)
-        if new:
-            self._allowed(conn.key, "input", self.id, time.time())
-            self.may_write(conn.operator)
-            if viewer.size != self.size:
-                self.follow_size(viewer)
-            self.commands.typed(data, self.lane.next, self.scanned)
-        self.lane.submit(wire.INPUT, data, conn.client, number, flags=wire.ACT_ACK if ack else 0)
-        if new:
-            self.turn.typed(conn.operator, data)
-            self.last_activity = time.monotonic()
-
-    async def _look_then_type(self, viewer: Viewer) -> None:
-        """Somebody's line seems to be in the way: it is looked whether it is, and the keys go on or are refused, in their order."""
-        with contextlib.suppress(Unavailable):
-            await self.turn.look()
-        while viewer.held:
-            number, data, ack = viewer.held.popleft()
-            try:
-                self._keys(viewer, number, data, ack)
-            except HoldfastError as e:
-                viewer.conn.event("refused", number=number, **e.to_wire())
-
-    async def type(self, operator: str, client: int, number: int, data: bytes) -> int:
-        """Typed input as one act; returns its number once the session has taken it."""
+    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None) -> int:
+        """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
+        is asked before, and again afterwards, because that took time."""
         if not self.lane.known(client, number):
-            try:
-                self.may_write(operator)
-            except Unfinished:
-                await self.turn.look()
-                self.may_write(operator)
+            await self._may_type(operator)
+            if commit is not None:
+                await commit()
+                await self._may_type(operator)
             self.commands.typed(data, self.lane.next, self.scanned)
-            self.turn.typed(operator, data)
+            self.turn.typed(operator, data, time.monotonic())
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
         return await done
+
+    async def _may_type(self, operator: str) -> None:
+        try:
+            self.may_write(operator)
+        except Unfinished:
+            await self.turn.look()
+            self.may_write(operator)
 
     def reply(self, offset: int, data: bytes) -> None:
         """The terminal's answer to what the program asked at that offset."""
@@ -342,6 +320,7 @@ class Session:
         if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX) or (cols, rows) == self.size:
             return
         self._asked_size = (cols, rows)
+        self.keyboard.again()
         done = self.lane.submit(wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0,
                                 want_done=True)
         assert done is not None
@@ -352,6 +331,7 @@ class Session:
         self._asked_size = None
         if (cols, rows) != self.size:
             self.record.cols, self.record.rows = cols, rows
+            self.keyboard.again()
             self.tell_viewers("resized", cols=cols, rows=rows)
             for viewer in self.viewers:
                 viewer.session_resized()
@@ -362,6 +342,7 @@ class Session:
     def add_viewer(self, viewer: Viewer) -> None:
         alone = not any(not v.observe for v in self.viewers)
         self.viewers.append(viewer)
+        self.keyboard.begin(viewer)
         if self.state == "detached":
             self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
         holder = self.turn.holder
@@ -392,6 +373,7 @@ class Session:
             self.link.send(wire.silence(viewer.tag))
         viewer.close()
         self.viewers.remove(viewer)
+        self.keyboard.end(viewer, how)
         operator = viewer.conn.operator
         if not any(v.conn.operator == operator for v in self.viewers):
             self.turn.leave(operator)

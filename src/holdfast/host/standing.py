@@ -49,6 +49,11 @@ class Standing:
             return
         self._decide(key, right, session, now, command, spend)
 
+    def lasts(self, key: bytes, right: str, session: str | None, now: float) -> float:
+        """For how long the yes that `may` just gave needs not be asked for again, unless something changes; 0 if each act is asked about."""
+        yes = self._yes.get((key, right, session))
+        return yes[1] - now if yes is not None else 0.0
+
     def who(self, key: bytes) -> Operator:
         """Whose key this is. NotAllowed for a stranger and for whoever was revoked."""
         known = self._roster.keys.get(key)
@@ -61,10 +66,29 @@ class Standing:
                              operator=known.operator)
         return self._roster.operators[known.operator]
 
+    def counts(self, shown: str) -> bool:
+        """Whether this key, as it is shown, is somebody's who is known and not revoked."""
+        try:
+            self.who(signing.read(shown))
+        except (NotAllowed, ValueError):
+            return False
+        return True
+
+    def approves(self, shown: str, session: str, now: float) -> bool:
+        """Whether this key may decide what waits there, or on the machine."""
+        return "approve" in self.rights_of(signing.read(shown), session or None, now)
+
     def name_of(self, key: bytes) -> str:
         """For people: also of who was revoked or is unknown."""
         known = self._roster.keys.get(key)
         return known.operator if known else "machine" if key == self.machine else signing.show(key)
+
+    def everyone(self) -> dict[str, list[str]]:
+        """Every name that was ever known here, with all its keys as text: those who were revoked have signed, too."""
+        found: dict[str, list[str]] = {}
+        for key, known in self._roster.keys.items():
+            found.setdefault(known.operator, []).append(signing.show(key))
+        return found
 
     def rights_of(self, key: bytes, session: str | None, now: float) -> frozenset[str]:
         """Everything this key may do there now; what is limited to certain commands or a rate included."""

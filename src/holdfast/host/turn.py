@@ -53,6 +53,10 @@ class SessionTurn:
         pieces = self.staged.pieces if self._has_lines() else []
         return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces]}
 
+    def begun(self) -> bytes:
+        """What stands on the line before what is typed next, by whomever."""
+        return b"".join(piece.data for piece in self.staged.pieces) if self._has_lines() else b""
+
     def _has_lines(self) -> bool:
         """Whether what was typed stands on a line that somebody could still finish."""
         commands = self._session.commands
@@ -78,9 +82,10 @@ class SessionTurn:
         if not (state.lflag & termios.ICANON or at_prompt):
             self.staged.settle()
 
-    def typed(self, operator: str, data: bytes) -> None:
-        """What it wrote is on its way."""
-        self.staged.typed(operator, data, time.monotonic())
+    def typed(self, operator: str, data: bytes, now: float) -> None:
+        """What it wrote, with the turn, is on its way."""
+        self.rules.state.last_write = now
+        self.staged.typed(operator, data, now)
 
     def _refuse_if_unfinished(self, operator: str, now: float) -> None:
         if self.rules.holder(now) is not None:
@@ -162,6 +167,8 @@ class SessionTurn:
 
     def _publish(self, effects: list[Effect]) -> None:
         session = self._session
+        if effects:
+            session.keyboard.again()
         for effect in effects:
             if isinstance(effect, Taken):
                 if effect.how in ("hand", "grant", "seize"):

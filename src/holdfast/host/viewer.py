@@ -147,6 +147,7 @@ class Viewer:
     def resized(self, cols: int, rows: int) -> None:
         self.size = (cols, rows)
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
+        self.session.keyboard.again()
         if self._letterbox is not None and self.foreign:
             self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
         else:

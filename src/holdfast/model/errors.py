@@ -7,6 +7,9 @@
     │   ├── NotAllowed          an operator lacks the right
     │   ├── TurnHeld            somebody else holds the turn
     │   ├── Busy                something other than an idle shell is in the foreground
+    │   ├── GateRefused         the policy, or whoever was asked, says no
+    │   ├── Held                it waits for approval; the same act asked again goes on from there
+    │   ├── Stale               it was signed for a state of the record that is long past, or another incarnation
     │   ├── Unfinished          somebody else's half-typed line, paste or key is in the way
     │   └── Nested              a session may not be attached inside itself
     ├── Unavailable (5)      host, keeper or relay cannot be reached; trying again is safe
@@ -73,6 +76,23 @@ class Busy(Refused):
     default_recover = "wait for the program (`holdfast wait SESSION --for idle`) or steer it with `holdfast send`"
 
 
+class GateRefused(Refused):
+    name = "gate_refused"
+    default_recover = "`holdfast policy show` has the rules; `holdfast policy try` explains a verdict"
+
+
+class Held(Refused):
+    name = "held"
+    retry_safe = True
+    default_recover = "`holdfast approvals` shows what waits; somebody else decides it, then do the same again"
+
+
+class Stale(Refused):
+    name = "stale"
+    retry_safe = True
+    default_recover = "look at the session as it is now and sign again"
+
+
 class Unfinished(Refused):
     name = "unfinished"
     retry_safe = True
@@ -112,8 +132,8 @@ class TimedOut(HoldfastError):
     default_recover = "try again with a longer --timeout"
 
 
-ALL: tuple[type[HoldfastError], ...] = (Usage, NotFound, Refused, NotAllowed, TurnHeld, Busy, Unfinished, Nested, Unavailable, PeerFault,
-                                        Lost, Impossible, TimedOut)
+ALL: tuple[type[HoldfastError], ...] = (Usage, NotFound, Refused, NotAllowed, TurnHeld, Busy, GateRefused, Held, Stale, Unfinished, Nested, Unavailable,
+                                        PeerFault, Lost, Impossible, TimedOut)
 BY_NAME: dict[str, type[HoldfastError]] = {cls.name: cls for cls in ALL}
 
 

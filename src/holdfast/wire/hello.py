@@ -1,14 +1,15 @@
 """Who a client is: proved with its key when it connects, over every carrier in the same way.
 
-    client -> host   HELLO      {version, lowest, client, operator, modality, key}
+    client -> host   HELLO      {version, lowest, client, operator, modality, key, about?}
     host -> client   CHALLENGE  {version, machine, nonce}
     client -> host   PROOF      {signature, recovery?}      over the statement below
-    host -> client   WELCOME    ... or BYE with reason "admission"
+    host -> client   WELCOME    {version, host, home, pid, release, place?} or BYE with reason "admission"
 
 The statement names both sides, the nonce and all that was said, so a proof is worth nothing for another machine, connection, name or
 version. Its hash binds what is signed later on this channel to it (`binding`). On the local socket the kernel has said before
 whether this account may connect at all; the key says who it is. A `recovery` {statement, signature} is signed with the machine's own key
-(core/recovery.py) and lets a key in that nobody there could let in any more.
+(core/recovery.py) and lets a key in that nobody there could let in any more. `about` names a session: its `place` {id, epoch, seen} is what an
+act on it is signed for, and need not be asked for then.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from __future__ import annotations
 from typing import Any, Final
 
 from holdfast.model.canonical import encode
+
+try:
+    from _blake2 import blake2b  # hashlib would load OpenSSL for the same function
+except ImportError:
+    from hashlib import blake2b
 
 DOMAIN: Final = "hello/1"
 NONCE_BYTES: Final = 32
@@ -28,8 +34,12 @@ def statement(hello: dict[str, Any], challenge: dict[str, Any]) -> bytes:
                    "key": hello["key"]})
 
 
+def origin(key: str, client: int) -> int:
+    """What a client is called from then on, in the record and by a keeper that remembers which inputs it took: its own number, made one that no
+    other key can have. So nobody can pass off an input as a repeat of somebody else's, or ask for the answer to it."""
+    return int.from_bytes(blake2b(b"holdfast/origin/1\0" + client.to_bytes(8, "big") + key.encode(), digest_size=8).digest(), "big") | 2
+
+
 def binding(statement: bytes, signature: bytes) -> str:
     """Names this channel in whatever is signed on it."""
-    from hashlib import blake2b
-
     return blake2b(b"holdfast/binding/1\0" + signature + statement, digest_size=32).hexdigest()

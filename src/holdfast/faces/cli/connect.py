@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.model.ids import check_name
 
 if TYPE_CHECKING:
-    from argparse import Namespace
+    from argparse import ArgumentParser, Namespace
 
 
 def operator_name(args: Namespace) -> str:
@@ -34,7 +35,20 @@ def link(args: Namespace, modality: str = "cli", autostart: bool = True) -> Link
     home = homes.resolve(os.environ)
     if home.explicit:
         os.environ["HOLDFAST_HOME"] = home.state       # it may be relative to where we are, and a host that we start is elsewhere
-    return Link(home, operator_name(args), modality, autostart, ask)
+    connection = Link(home, operator_name(args), modality, autostart, ask)
+    connection.on_held = say_held
+    return connection
+
+
+def say_held(event: dict[str, Any]) -> None:
+    """An act waits for somebody else; on stderr, for stdout is the command's."""
+    from holdfast.faces.cli.output import clean
+
+    print(clean(f"holdfast: waits for approval: {event['because']}. Somebody else decides: `holdfast approve {event['id']}`"), file=sys.stderr, flush=True)
+
+
+def add_hold(p: ArgumentParser) -> None:
+    p.add_argument("--hold", type=float, default=None, metavar="S", help="wait at most S seconds if it needs approval (default: until it is decided or the question lapses)")
 
 
 def ask(name: str) -> str:

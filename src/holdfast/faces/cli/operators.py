@@ -18,7 +18,7 @@ UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def operator_parser(p: ArgumentParser) -> None:
-    p.add_argument("act", help="what to do (default: ls)", choices=("add", "ls", "show", "revoke", "recover"), nargs="?", default="ls")
+    p.add_argument("act", help="what to do (default: ls)", choices=("add", "ls", "show", "revoke", "recover", "lock", "unlock"), nargs="?", default="ls")
     p.add_argument("name", nargs="?", metavar="NAME", help="the operator")
     p.add_argument("--kind", choices=("human", "agent", "service"), default="human", help="what it is (default: human)")
     p.add_argument("--key", metavar="KEY", help="with add: a public key made elsewhere, instead of a new one here")
@@ -32,6 +32,8 @@ def operator(args: Namespace) -> int:
     if args.act != "recover" and (args.name is None) != (args.act == "ls"):
         raise Usage(f"operator {args.act} needs a NAME" if args.name is None else "operator ls takes no NAME")
     connection = link(args)
+    if args.act in ("lock", "unlock"):
+        return _passphrase(connection, args)
     if args.act == "recover":
         return _recover(connection, args)
     if args.act == "ls":
@@ -75,6 +77,19 @@ def _recover(connection: Any, args: Namespace) -> int:
         put_json(result)
     else:
         _print(result)
+    return 0
+
+
+def _passphrase(connection: Any, args: Namespace) -> int:
+    """Puts the passphrase on a key file of this machine, changes it, or takes it off. The key stays the same; needs no host."""
+    from holdfast.home import keys
+
+    keys.load(connection.home, args.name)
+    made = keys.lock(connection.home, args.name, ask, ask_twice) if args.act == "lock" else keys.unlock(connection.home, args.name, ask)
+    if args.json:
+        put_json({"name": made.name, "locked": made.locked})
+    else:
+        print(f"the key of {made.name} {'needs its passphrase now' if made.locked else 'has no passphrase now: whatever runs as this account can use it'}")
     return 0
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from argparse import Namespace
 
 ONE_SENTENCE = "Holdfast keeps a live execution alive and shared: sessions that outlive every client, and the daemon itself."
-TAKES_SESSION = ("attach", "rename", "end", "forget", "run", "send", "wait", "turn", "seize", "halt", "resume", "view", "read", "who", "events")
+TAKES_SESSION = ("attach", "rename", "end", "forget", "run", "send", "wait", "turn", "seize", "halt", "resume", "view", "read", "who", "log", "events")
 WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
 
 

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.output import clean, duration, put_json, table
-from holdfast.model.errors import NotFound, Usage
+from holdfast.model.errors import NotFound, Refused, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from holdfast.client.link import Link
     from holdfast.core.conditions import Request
     from holdfast.core.policy import Decision, Policy
 
 EXAMPLES_BYTES_MAX = 1024 * 1024
+ROW_CHARS = 120                                            # of an act in a list
+TYPED = ("run", "line", "paste", "exec", "keys")           # acts that happen in a directory
 _EXAMPLE_KEYS = {
     "name": str,
     "act": str,
@@ -290,73 +293,118 @@ _parser: Any = None
 
 
 def approvals_parser(p: ArgumentParser) -> None:
-    p.add_argument("--json", action="store_true")
+    p.add_argument("session", nargs="?", metavar="SESSION")
+    p.add_argument("--follow", "-f", action="store_true", help="go on, and show it anew whenever it changes")
+    p.add_argument("--json", action="store_true", help="a list; with --follow one list per line")
     p.description = "what waits for a decision: who wants to do what, where, and which rule asks"
 
 
 def approvals(args: Namespace) -> int:
-    found = _waiting(args)
-    if args.json:
-        put_json(found)
-    elif not found:
-        print("nothing waits for approval", file=sys.stderr)
+    def show(found: list[dict[str, Any]]) -> None:
+        if args.json:
+            put_json(found)
+        elif not found:
+            print("nothing waits for approval", file=sys.stderr)
+        else:
+            print(table(("ID", "OPERATOR", "SESSION", "LEFT", "APPROVED", "BECAUSE", "ACT"), [_row(p) for p in found]))
+        sys.stdout.flush()
+
+    if args.follow:
+        link(args).request("approvals", wait_s=None, on_event=lambda e: show(e["approvals"]) if e.get("event") == "approvals" else None,
+                           session=args.session, follow=True)
     else:
-        rows = [
-            (
-                p["id"],
-                p["operator"],
-                p["session"],
-                duration(p["expires_in"]),
-                f"{len(p['given'])}/{p['needed']}",
-                p["because"],
-                p["text"],
-            )
-            for p in found
-        ]
-        print(table(("ID", "OPERATOR", "SESSION", "LEFT", "APPROVED", "BECAUSE", "ACT"), [tuple(map(str, row)) for row in rows]))
+        show(_waiting(link(args), session=args.session))
     return 0
 
 
+def _row(p: dict[str, Any]) -> tuple[str, ...]:
+    act = p["text"] if len(p["text"]) <= ROW_CHARS else p["text"][:ROW_CHARS] + "..."
+    return p["id"], p["operator"], p["name"] or p["session"] or "-", duration(p["expires_in"]), f"{len(p['given'])}/{p['needed']}", p["because"], act
+
+
 def approve_parser(p: ArgumentParser) -> None:
+    _answer_parser(p)
+    p.description = "let one waiting act happen, exactly as it was asked, once. Shows it and asks; signs with your key"
+
+
+def deny_parser(p: ArgumentParser) -> None:
+    _answer_parser(p)
+    p.description = "refuse one waiting act. Shows it and asks; signs with your key"
+
+
+def _answer_parser(p: ArgumentParser) -> None:
     p.add_argument("id", metavar="ID", help="of the question, or a unique beginning of it; see `holdfast approvals`")
+    p.add_argument("--yes", action="store_true", help="do not ask; needs --binding, which says what you have seen")
+    p.add_argument("--binding", metavar="B", help="as `holdfast approvals --json` showed it: if it is another one now, nothing is decided")
     p.add_argument("--json", action="store_true")
-    p.description = "let one waiting act happen, exactly as it was asked, once"
 
 
 def approve(args: Namespace) -> int:
     return _decide(args, "approve")
 
 
-def deny_parser(p: ArgumentParser) -> None:
-    p.add_argument("id", metavar="ID", help="of the question, or a unique beginning of it; see `holdfast approvals`")
-    p.add_argument("--json", action="store_true")
-    p.description = "refuse one waiting act"
-
-
 def deny(args: Namespace) -> int:
     return _decide(args, "deny")
 
 
-def _waiting(args: Namespace) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = link(args).request("approvals")["approvals"]
+def _waiting(connection: Link, **which: Any) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = connection.request("approvals", **which)["approvals"]
     return found
 
 
-def _decide(args: Namespace, answer: str) -> int:
-    matching = [p for p in _waiting(args) if str(p["id"]).startswith(args.id)]
-    if len(matching) != 1:
-        raise NotFound(
-            f"{'several questions begin' if matching else 'no question begins'} with {args.id[:40]!a}",
-            "`holdfast approvals` lists what waits",
-        )
-    pending = matching[0]
-    result = link(args).request(answer, id=pending["id"], binding=pending["binding"])
+def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
+    from holdfast.core.gate import DOMAIN, statement
+
+    if args.yes and not args.binding:
+        raise Usage("--yes needs --binding: what you have seen", "`holdfast approvals --json` has it")
+    if not args.yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise Usage("there is no terminal to ask on", f"holdfast {answer} ID --yes --binding B, with B from `holdfast approvals --json`")
+    connection = link(args)
+    pending = _one(connection, args.id)
+    if args.binding and args.binding != pending["binding"]:
+        raise Refused("it is not what you have seen", "look again: `holdfast approvals`")
+    if not args.yes:
+        print(_whole(pending))
+        if not _agreed(f"{answer} this, once? [y/N] " if answer == "approve" else "deny this? [y/N] "):
+            print("nothing was decided")
+            return 1
+    signature = connection.sign(DOMAIN, lambda key: statement(pending["id"], pending["binding"], key, answer, pending["expires"]))
+    result = connection.request(answer, id=pending["id"], binding=pending["binding"], signature=signature)
     if args.json:
         put_json(result)
         return 0
-    print(
-        f"{'approved' if answer == 'approve' else 'denied'}: {clean(pending['operator'])} in {clean(pending['cwd'] or 'a directory that is not known')}: {clean(pending['text'])}"
-    )
-    if answer == "approve" and not result.get("complete", True):
-        print(f"{pending['needed'] - len(pending['given']) - 1} more must approve it")
+    print("approved" if answer == "approve" else "denied", f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'])}")
+    if answer == "approve" and not result["complete"]:
+        print(f"{result['needed'] - len(result['given'])} more must approve it")
     return 0
+
+
+def _one(connection: Link, begins: str) -> dict[str, Any]:
+    """The question whose id begins so, whole."""
+    ids = [p["id"] for p in _waiting(connection) if str(p["id"]).startswith(begins)]
+    found = _waiting(connection, id=ids[0]) if len(ids) == 1 else []
+    if len(found) != 1:
+        raise NotFound(f"{'several questions begin' if len(ids) > 1 else 'no question begins'} with {begins[:40]!a}", "`holdfast approvals` lists what waits")
+    return found[0]
+
+
+def _whole(p: dict[str, Any]) -> str:
+    """Everything that is decided about. The host has escaped the text; what could still act on a terminal or reorder is escaped here."""
+    from holdfast.core.shown import foreign
+
+    where = f"session {p['name'] or p['session']}" + (f" ({p['layout']})" if p["layout"] else "") if p["session"] else "this machine"
+    others = f"approved by {', '.join(p['given'])}; " if p["given"] else ""
+    lines = [f"{p['operator']} asks to {p['act']} on {where}" + (f", in {p['cwd']}" if p["cwd"] else ", in a directory that is not known" if p["act"] in TYPED else ""),
+             "", f"  {p['text']}", "", f"because {p['because']} (rule {p['rule']!a})",
+             f"{others}{p['needed'] - len(p['given'])} of {p['needed']} still needed, {duration(p['expires_in'])} left"]
+    if foreign(p["text"]):
+        lines.insert(3, "  (it has letters of other alphabets, which may look like those you know)")
+    return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
+
+
+def _agreed(question: str) -> bool:
+    try:
+        return input(question).strip().lower() in ("y", "yes")
+    except EOFError:
+        print()
+        return False

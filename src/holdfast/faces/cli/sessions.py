@@ -8,7 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.connect import add_hold, link
 from holdfast.model.errors import HoldfastError, NotFound, Usage
 
 if TYPE_CHECKING:
@@ -202,12 +202,13 @@ def rename(args: Namespace) -> int:
 
 def end_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION", nargs="+")
+    add_hold(p)
     p.add_argument("--json", action="store_true")
     p.description = "end everything that runs in a session: HUP, after 2 s TERM, after 3 more KILL, to all of its processes"
 
 
 def end(args: Namespace) -> int:
-    return _each(args, lambda link, session: link.request("end", wait_s=90, session=session),
+    return _each(args, lambda link, session: link.request("end", wait_s=90, session=session, hold=args.hold),
                  lambda r: f"{r['name']} ended ({r['signal']}, {r['reason']}" + (f", {r['exit_code']})" if r["exit_code"] is not None else ")"))
 
 

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.connect import add_hold, link
 from holdfast.faces.cli.output import clean, put_json
 from holdfast.model.errors import Usage
 from holdfast.model.limits import INPUT_CHUNK_BYTES
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 def run_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
     p.add_argument("--timeout", type=float, default=0.0, metavar="S", help="give up waiting after S seconds; the command is not stopped")
+    add_hold(p)
     p.add_argument("--json", action="store_true", help="one object with output and exit code instead of the bare output")
     p.add_argument("command", nargs="*", metavar="CMD", help="after --; one argument is a script, several are one command; - reads stdin")
     p.description = ("run one command in the session's live shell: its directory, variables and jobs. The output is what the command "
@@ -39,7 +40,7 @@ def run(args: Namespace) -> int:
 
     connection = link(args)
     result = connection.request("run", wait_s=None, on_data=on_data, on_gap=lambda a, b: lost.append((a, b)), session=args.session, text=text,
-                                seq=connection.next_sequence(), timeout=_seconds(args.timeout), resume=None,
+                                seq=connection.next_sequence(), timeout=_seconds(args.timeout), resume=None, hold=args.hold,
                                 for_terminal=sys.stdout.isatty() and not args.json)
     if lost:
         print(f"holdfast: {sum(b - a for a, b in lost)} bytes of the output rolled off before they could be read", file=sys.stderr)
@@ -85,6 +86,7 @@ def send_parser(p: ArgumentParser) -> None:
     p.add_argument("--enter", action="store_true", help="press Enter afterwards")
     p.add_argument("--key", action="append", default=[], metavar="NAME", help="C-c, M-x, Up, Escape, F5 ...; may be repeated")
     p.add_argument("--paste", action="store_true", help="as one paste, bracketed if the program asked for that")
+    add_hold(p)
     p.add_argument("--json", action="store_true")
 
 
@@ -93,7 +95,7 @@ def send(args: Namespace) -> int:
     keys = [*args.key, *(["Enter"] if args.enter else [])]
     connection = link(args)
     size = len(text.encode("utf-8", "surrogateescape")) + 16 * len(keys)
-    result = connection.request("send", session=args.session, text=text, keys=keys, paste=args.paste,
+    result = connection.request("send", session=args.session, text=text, keys=keys, paste=args.paste, hold=args.hold,
                                 seq=connection.next_sequence(1 + size // INPUT_CHUNK_BYTES))
     if args.json:
         put_json(result)

@@ -19,6 +19,7 @@ import termios
 import time
 from pathlib import Path
 
+from holdfast.core.facts import Unparseable
 from holdfast.host.checks import Check, Outcome, Surroundings, readable, sysctl
 from holdfast.host.checks.libc import (
     PR_SET_NO_NEW_PRIVS,
@@ -29,6 +30,7 @@ from holdfast.host.checks.libc import (
     in_child,
     syscall,
 )
+from holdfast.host.parse import Parser
 
 EVENT_WAIT_S = 0.5
 
@@ -218,7 +220,21 @@ def _tiocsti(_: Surroundings) -> Outcome:
                    "upgrade to Linux 6.2 or later and set dev.tty.legacy_tiocsti=0")
 
 
+# --- reading commands ---------------------------------------------------------------------------------------
+
+def _shell_grammar(_: Surroundings) -> Outcome:
+    parser = Parser()
+    try:
+        parser("a && b | c >d", "bash")
+    except Unparseable as error:
+        return Outcome(False, f"{error}: nothing can be known of a command before it runs, so the built-in policy "
+                              "asks about every command of an agent",
+                       "install the package shfmt-py beside holdfast, or shfmt 3.8 or later")
+    return Outcome(True, f"a command was read by {parser.binary}")
+
+
 CHECKS = (
+    Check("shell-grammar", "Reading commands before they run (shfmt)", "the gate's policy", _shell_grammar),
     Check("exec-gate-seccomp", "Exec gate by seccomp notification", "the gate at each exec",
           _exec_gate_seccomp),
     Check("exec-gate-fanotify", "Exec gate by fanotify", "the gate at each exec, in checkpointable sessions",

@@ -1,0 +1,207 @@
+"""The door: every discrete act on a session passes here, whoever it comes from and by whichever face (P1, P2, P4).
+
+    who signed it -> was it done before -> may they -> whose turn -> what the policy says (may take time)
+    -> recorded, durably -> may they still, whose turn now -> done -> what became of it is recorded
+
+Raw keys take the short way (host/keyboard.py): they are recorded as ranges and signed for line by line. Seize and halt take effect on arrival
+and answer to the envelope alone; their record follows, because neither a policy nor a full disk may delay them (A3, A4).
+
+Nothing here does an act: it says whether it may be done, and writes down that it was. What is not signed by the key that the channel
+proved, for this machine, incarnation, client, number and channel, is refused before anything else is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from holdfast.core import acts, record
+from holdfast.core.conditions import Request
+from holdfast.core.gate import Pending
+from holdfast.core.policy import Verdict, explain
+from holdfast.core.record import UNSEEN, Draft, Terminal, Written
+from holdfast.host.approvals import Desk
+from holdfast.host.connection import Connection
+from holdfast.host.journal import Journal
+from holdfast.host.lane import TYPED
+from holdfast.host.session import Session
+from holdfast.host.situation import NOTHING, situation
+from holdfast.host.store import Record
+from holdfast.model import signing
+from holdfast.model.errors import (
+    Busy,
+    GateRefused,
+    Held,
+    HoldfastError,
+    Lost,
+    NotAllowed,
+    Refused,
+    Stale,
+    TimedOut,
+    Unavailable,
+    Usage,
+)
+
+SHOWN: Final[Terminal] = (True, True)      # typed at a prompt that shows what is typed
+
+
+class Act:
+    """One signed act on its way through the door."""
+
+    def __init__(self, door: Door, conn: Connection, session: Session | Record, op: str, q: dict[str, Any]) -> None:
+        self.conn, self.session, self.op, self.number = conn, session, op, int(q["seq"])
+        self.epoch = session.epoch if isinstance(session, Record) else session.record.epoch
+        self.written: Written | None = None      # its intent
+        self.reason = ""                         # of the verdict
+        self._over = False                       # its outcome is recorded
+        self._door = door
+        signed = q["signed"]
+        if set(signed) != set(acts.SIGNED) or not all(isinstance(part, str) for part in signed.values()):
+            raise Usage(f"{op} needs a signature with {', '.join(acts.SIGNED)}")
+        self.kind = acts.kind(op, q)
+        try:
+            self.content = acts.content(op, q)
+            self._statement, self._signature = signed["statement"].encode(), bytes.fromhex(signed["signature"])
+            self._salt = bytes.fromhex(signed["salt"])
+            self.said = record.read_statement(self._statement, self._signature, signing.show(conn.key))
+            record.expect(self.said, machine=door.machine, session=session.id, client=record.client_id(conn.client), number=self.number, kind=self.kind,
+                          binding=conn.binding)
+        except ValueError as e:
+            raise NotAllowed(f"this is not what {conn.operator} signed: {e}", "sign exactly what is asked, for this connection") from e
+        if self.said["epoch"] != self.epoch:
+            raise Stale(f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}", "look at the session first, then decide")
+
+    @property
+    def seen(self) -> str | None:
+        seen: str | None = self.said["seen"]
+        return seen
+
+    async def intend(self, terminal: Terminal = UNSEEN, owed: bool = False) -> None:
+        """It is about to be done: durable when this returns. Unavailable: it must not be done, unless it is `owed`: what makes an end of a
+        session that fills the disk is not to be refused because the disk is full. Its record follows then."""
+        if self.written is not None:
+            return
+        if self.seen is not None and not await self._door.journal.knows(self.session.id, self.seen):
+            raise Stale("much has happened in this session since you looked")
+        try:
+            self.written = await self._door.journal.intent(self._draft("intent", "allow", self.reason), terminal)
+        except Unavailable:
+            if not owed:
+                raise
+            self.happened()
+
+    def applied(self, act: int | None = None, **facts: Any) -> None:
+        self._became(record.APPLIED, "", **({"act": act} if act is not None else {}), **facts)
+
+    def not_applied(self, error: BaseException) -> None:
+        """What is known of an act that was recorded and did not go through."""
+        if isinstance(error, Lost | TimedOut):
+            result = record.UNKNOWN
+        elif isinstance(error, Refused | Unavailable):
+            result = record.VOID
+        else:
+            result = record.FAILED if isinstance(error, HoldfastError) else record.UNKNOWN
+        self._became(result, error.message if isinstance(error, HoldfastError) else "")
+
+    def _became(self, result: str, reason: str, **facts: Any) -> None:
+        if self.written is not None and not self._over:
+            self._over = True
+            self._door.journal.outcome(self.written, result, reason, **facts)
+
+    def refused(self, error: HoldfastError, verdict: str = "refuse") -> None:
+        """It was not let through, and the record says so: also that somebody tried is worth knowing."""
+        if self.written is None and not self._door.journal.failing:
+            self._door.journal.post(self._host_draft(verdict, error.message) if self._unknown_seen() else self._draft("fact", verdict, error.message))
+
+    def happened(self, **facts: Any) -> None:
+        """Seize and halt: it has taken effect, the record follows."""
+        draft = self._host_draft("allow", "") if self._unknown_seen() else self._draft("fact", "allow", "")
+        self._door.journal.post(replace(draft, facts=facts))
+
+    def recorded(self) -> dict[str, Any]:
+        """For its client: where it is in the record, signed by the machine, so that it can be shown later that it was there."""
+        if self.written is None:
+            return {}
+        ack = self._door.journal.ack(self.written, record.client_id(self.conn.client), self.number)
+        return {"recorded": {"seq": self.written.seq, "hash": self.written.hash, "ack": ack.body.decode(), "signature": ack.signature.hex()}}
+
+    def _unknown_seen(self) -> bool:
+        """Whether its statement names an entry that is not at hand: with it the record would not verify, so the host's word must do."""
+        return self.seen is not None and not self._door.journal.knows_now(self.session.id, self.seen)
+
+    @property
+    def _originators(self) -> tuple[str, ...]:
+        """Who shaped the state that it runs on; what does not run anything has none."""
+        return ("unknown",) if self.kind in TYPED else ()
+
+    def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:
+        try:
+            return record.signed_draft(self.said, self._statement, self._signature, signing.show(self.conn.key), phase, self.conn.operator, self.conn.modality,
+                                       self._salt, self.content, originators=self._originators, verdict=verdict, reason=reason)
+        except ValueError as e:
+            raise NotAllowed(f"this is not what {self.conn.operator} signed: {e}", "sign exactly what is asked") from e
+
+    def _host_draft(self, verdict: str, reason: str) -> Draft:
+        return Draft(self.session.id, self.epoch, "fact", self.kind, self.conn.operator, self.conn.modality, record.HOST, signing.show(self.conn.key),
+                     originators=self._originators, verdict=verdict, reason=reason)
+
+
+class Door:
+    def __init__(self, journal: Journal, desk: Desk) -> None:
+        self.journal, self.desk = journal, desk
+        self.machine = journal.machine
+        self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
+
+    def act(self, conn: Connection, session: Session | Record, op: str, q: dict[str, Any]) -> Act:
+        """Reads and verifies; refuses what is not its sender's own word."""
+        act = Act(self, conn, session, op, q)
+        act._draft("fact", "allow", "")          # the commitment holds
+        if isinstance(session, Session):
+            if act.kind not in TYPED:
+                if session.lane.known(conn.client, act.number):
+                    raise Refused(f"number {act.number} of this client was used already", "number every act anew")
+                session.lane.use(conn.client, act.number)
+            elif (session.id, conn.client, act.number) in self._under_way:
+                raise Busy("this very act is under way", "wait for its answer")
+        return act
+
+    async def clear(self, act: Act, request: int, what: str, content: Callable[[], bytes] = bytes, details: Mapping[str, str] = NOTHING,
+                    wait_s: float | None = None, secret: bool = False) -> None:
+        """The policy's word on it, or an approval. Whoever waits for one is told so, and the record says that it was held. What is typed where the
+        terminal hides it is not held: whoever decides would be shown it."""
+        session = act.session
+        assert isinstance(session, Session)
+
+        async def observe() -> Request:
+            return await situation(session, act.conn, what, content(), details)
+
+        def held(pending: Pending) -> None:
+            act.refused(Held(pending.because), "hold")
+            act.conn.event("held", request=request, session=session.id, id=pending.id, because=pending.because, rule=pending.rule,
+                           expires_in=round(pending.expires - pending.asked, 1))
+
+        if secret:
+            decision = await self.desk.gate.judge(await observe())
+            if decision.verdict is not Verdict.ALLOW:
+                raise GateRefused(explain(decision), "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
+        else:
+            decision = await self.desk.clear(act.conn, observe, held, wait_s)
+        act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
+
+    async def through(self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """Recorded, done, and what became of it. The effect calls `act.intend` itself if it has to ask more before."""
+        me = (act.session.id, act.conn.client, act.number)
+        self._under_way.add(me)
+        try:
+            answer = await effect()
+        except BaseException as e:
+            if act.written is not None:
+                act.not_applied(e)
+            elif isinstance(e, Refused) and not isinstance(e, Stale | Held):
+                act.refused(e)
+            raise
+        finally:
+            self._under_way.discard(me)
+        act.applied(**answer.pop("outcome", {}))
+        return {**answer, **act.recorded()}

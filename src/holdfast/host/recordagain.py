@@ -1,0 +1,31 @@
+"""The record after a crash: what the last host wrote down that it would do, and did or did not. The keepers know."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.core.record import APPLIED, UNKNOWN, VOID
+from holdfast.host.journal import Journal
+from holdfast.host.lane import TYPED
+from holdfast.host.session import Session
+from holdfast.model.errors import Unavailable
+
+
+async def go_on_recording(journal: Journal, sessions: Mapping[str, Session]) -> list[str]:
+    """Before anybody is served. Gives the sessions whose record is not what this machine signed. A disk that takes nothing does not keep a
+    host from serving: acts are refused then, and what is owed is written later."""
+    try:
+        recovered = await journal.recover(lambda intent: fate(intent, sessions.get(intent["session"])))
+        for session in sessions.values():
+            await journal.catch_up(session.id, session.record.epoch, session.lane.taken)
+    except Unavailable:
+        return []
+    return recovered.damaged
+
+
+def fate(intent: dict[str, Any], session: Session | None) -> str:
+    """Of an act that was written down by a host that died: whether the keeper took it."""
+    if session is None or intent["kind"] not in TYPED or session.record.epoch != intent["epoch"]:
+        return UNKNOWN
+    return APPLIED if session.lane.acked(int(intent["client"], 16)) >= intent["number"] else VOID

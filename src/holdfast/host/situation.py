@@ -1,0 +1,171 @@
+"""What an act would meet: the request that the gate is asked about, observed from the live session just before the act.
+
+Everything is read from the kernel at that moment, and nothing is asked of the keeper or the shell: a few reads of /proc, some tens
+of microseconds, so an act that waits for approval is simply observed again when its time comes. What cannot be known is said to be
+unknown (cwd None, foreground "?"), and the policy then asks rather than guesses.
+
+- cwd: of the shell that would read the text: the session's own, or one that was started inside and is in the foreground. In a contained
+  session the link reads as the path is inside, for it is printed up to the root of that mount namespace; the gate follows no links on
+  this side then. A shell whose root is elsewhere (chroot), and a directory that was deleted, have no path that means anything here.
+- foreground: empty only if the shell waits at its prompt and nothing stands on its line: then a typed line is what the shell will run.
+  With something on the line, or a line entered that the shell has not begun, it is "?". A script goes by its own name, not its interpreter's.
+- shadowed is always empty: which aliases and functions a live shell has cannot be seen from outside, and asking it would run code in it.
+- state: which process the shell is, the directory itself (not its name), and for what is typed also which program reads it. Somebody who
+  works in the session meanwhile does not void an approval, unless one of these is another one afterwards.
+
+An act without a text (end, signal, grant) concerns the session as a whole: directory and foreground are left out, or an approval to
+end a session would be void because its shell went elsewhere meanwhile.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import pwd
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+from weakref import WeakKeyDictionary
+
+from holdfast.core.conditions import Actor, Request
+from holdfast.core.gate import TEXT_ACTS
+from holdfast.core.interpreters import SHELLS, is_interpreter
+from holdfast.host import observe, process
+from holdfast.host.connection import Connection
+from holdfast.host.session import Session
+from holdfast.model import signing
+
+READ_ACTS: Final = frozenset((*TEXT_ACTS, "keys"))     # somebody reads what they carry
+ENVIRON_BYTES: Final = 1 << 18
+NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
+
+_shown = functools.lru_cache(1024)(signing.show)
+_homes: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
+
+
+class Place(NamedTuple):
+    """Where a process is."""
+
+    path: str | None
+    inode: tuple[int, int] | None
+
+
+NOWHERE: Final = Place(None, None)
+
+
+async def situation(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
+    """The request for an act of this connection; without a session, one on the machine."""
+    return observed(session, conn, act, content, details)
+
+
+def observed(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
+    """The same, for whoever does not wait."""
+    if session is None:
+        return Request(act, actor(conn, None), content=content, details=details)
+    request = _request(session, conn, act, content, details)
+    root = process.read_stat(session.record.root_pid)
+    if root is None or root.start != session.record.root_start:
+        return replace(request, foreground="?", state=_mark(session.id, session.record.epoch, "gone"))
+    who = (session.record.boot, session.record.root_pid, root.start)
+    if act not in READ_ACTS:
+        return replace(request, home=home_of(session), state=_mark(*who))
+    foreground, reader = _foreground(session, root)
+    shell = foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
+    place = NOWHERE
+    if shell and reader is not None:
+        place = _place(reader.pid)
+    elif session.commands.kind is not None:
+        place = _place(root.pid)
+    typed = () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
+    return replace(request, cwd=place.path, home=home_of(session), shell=shell or request.shell, foreground=foreground,
+                   state=_mark(*who, place.inode, *typed))
+
+
+# ------------------------------------------------------------ keys: microseconds, and no I/O
+
+def quick_keys_request(session: Session, conn: Connection, data: bytes, foreground: str | None = None) -> Request:
+    """For one stroke, from what is known already. `foreground` is what `observed` last found while `keys_mark` was the same; without
+    it, it is "?" unless the shell's own marks say that it waits at its prompt."""
+    if foreground is None:
+        foreground = "" if at_prompt(session) else "?"
+    return _request(session, conn, "keys", data, NOTHING, foreground)
+
+
+def keys_mark(session: Session, conn: Connection) -> tuple[Any, ...]:
+    """Changes when a decision about keys may have to be another one, as far as this is known without asking the kernel: the shell shows a
+    prompt or begins a command, somebody takes the turn, a terminal is attached. The policy's version is the gate's to say."""
+    shell = session.commands.shell
+    return shell.phase, shell.commands, session.turn.holder, attached(session, conn.operator), session.name
+
+
+def at_prompt(session: Session) -> bool:
+    return session.commands.kind is not None and session.commands.shell.ready
+
+
+# ------------------------------------------------------------ parts
+
+def actor(conn: Connection, session: Session | None) -> Actor:
+    return Actor(conn.operator, _shown(conn.key), conn.kind, session is not None and attached(session, conn.operator))
+
+
+def attached(session: Session, operator: str) -> bool:
+    """Whether a terminal of this operator is there that could type."""
+    return any(v.conn.operator == operator and not v.observe for v in session.viewers)
+
+
+def _request(session: Session, conn: Connection, act: str, content: bytes, details: Mapping[str, str], foreground: str = "?") -> Request:
+    kind = session.commands.kind
+    return Request(act, actor(conn, session), session.id, session.name, session.record.epoch, content, None, session.record.cwd or None,
+                   None, "sh" if kind == "posix" else kind or "bash", foreground, session.layout.get("layout") == "contained", details=details)
+
+
+def _foreground(session: Session, root: process.Stat) -> tuple[str, process.Stat | None]:
+    """The program that would read what is typed now, and its process."""
+    if root.tpgid == root.pgrp:
+        if session.commands.kind is None or not session.commands.shell.at_prompt:
+            return root.comm, root
+        return ("" if session.commands.shell.ready else "?"), root
+    if root.tpgid <= 0:
+        return "?", None
+    leader = process.read_stat(root.tpgid)
+    if leader is not None and leader.pgrp == root.tpgid and leader.state not in "ZX":
+        return leader.comm, leader
+    group = [p for p in observe.foreground(session.keeper_pid, root.tpgid) if p.state not in "ZX"]     # the first of a pipeline has ended
+    chosen = next((p for p in group if is_interpreter(p.comm)), group[0] if group else None)
+    return ("?", None) if chosen is None else (chosen.comm, process.read_stat(chosen.pid))
+
+
+def _place(pid: int) -> Place:
+    try:
+        if os.readlink(f"/proc/{pid}/root") != "/":
+            return NOWHERE
+        path, info = os.readlink(f"/proc/{pid}/cwd"), os.stat(f"/proc/{pid}/cwd")
+    except OSError:
+        return NOWHERE
+    if not info.st_nlink or not os.path.isabs(path):
+        return NOWHERE
+    return Place(path, (info.st_dev, info.st_ino))
+
+
+def home_of(session: Session) -> str | None:
+    """Of the session's account, as its first process was started with; looked for once."""
+    known = _homes.get(session)
+    if known is None and (known := _home(session.record.root_pid)) is not None:
+        _homes[session] = known
+    return known
+
+
+def _home(pid: int) -> str | None:
+    try:
+        for entry in process.read_proc(f"/proc/{pid}/environ", ENVIRON_BYTES).split(b"\0"):
+            if entry.startswith(b"HOME=/"):
+                return os.fsdecode(os.path.normpath(entry[5:]))
+        return pwd.getpwuid(os.stat(f"/proc/{pid}").st_uid).pw_dir
+    except (OSError, KeyError):
+        return None
+
+
+def _mark(*facts: object) -> bytes:
+    return hashlib.blake2b(repr(facts).encode(), digest_size=16).digest()

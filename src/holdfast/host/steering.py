@@ -1,0 +1,159 @@
+"""Operations that make, change and end sessions: each an act through the door (host/door.py)."""
+
+from __future__ import annotations
+
+import os
+import termios
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.conditions import Request
+from holdfast.core.keys import encode, paste
+from holdfast.core.record import UNSEEN, Terminal
+from holdfast.host import run as running
+from holdfast.host.connection import Connection
+from holdfast.host.describing import describe
+from holdfast.host.door import SHOWN, Act
+from holdfast.host.halt import execution
+from holdfast.host.session import Commit, Session
+from holdfast.host.situation import situation
+from holdfast.host.store import Record
+from holdfast.model.errors import Impossible, Refused, Usage
+from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_TEXT_BYTES
+from holdfast.wire.keeper import State
+
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+
+async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    if not os.path.isabs(q["cwd"]):
+        raise Usage(f"--cwd {q['cwd']!a} is not absolute")
+    if q["size"] is not None and (len(q["size"]) != 2 or not all(type(n) is int and 2 <= n <= 1000 for n in q["size"])):
+        raise Usage("a size is COLSxROWS, each from 2 to 1000")
+    if not all(isinstance(a, str) and a.find("\0") < 0 and _is_bytes(a) for a in (*q["argv"], q["cwd"])):
+        raise Usage("arguments must be text without NUL")
+    if q["argv"] and not q["argv"][0]:
+        raise Usage("the program's name is empty")
+    if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v and _is_bytes(k + v) for k, v in q["env"].items()):
+        raise Usage("the environment must be NAME=VALUE without NUL")
+    if q["umask"] > 0o777:
+        raise Usage("a umask is at most 0777")
+    if (repeated := ops.engine.made_for(q["token"])) is not None:
+        return {**describe(repeated), "existed": False}
+    if q["existing"] and q["name"] and (existing := await ops.engine.named(q["name"])) is not None:
+        ops.may(conn, "observe", existing.id)
+        return {**describe(existing), "existed": True}
+    if q["contained"] is None:
+        q["contained"] = conn.kind == "agent"             # code that an agent starts is not to reach keys, host and other sessions
+    async def observe() -> Request:
+        asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(q["argv"]).encode("utf-8", "surrogateescape"))
+        return replace(asked, name=q["name"] or "", cwd=q["cwd"], project=q["cwd"], home=q["env"].get("HOME"), contained=q["contained"])
+
+    await ops.engine.desk.clear(conn, observe, wait_s=0.0)
+    session = await ops.engine.create(q, conn.operator)
+    return {**describe(session), "existed": False}
+
+
+async def rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find(q["session"])
+    await ops.engine.door.clear(q["act!"], number, "rename", details={"name": q["name"]}, wait_s=q["hold"])
+    await q["act!"].intend()
+    ops.engine.rename(session, q["name"])
+    return {"id": session.id, "name": session.name}
+
+
+async def end(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    found = ops.engine.find_any(q["session"]) if q["again"] else ops.engine.find(q["session"])
+    if isinstance(found, Record):                # asked before, and the answer was lost with a host
+        return {"id": found.id, "name": found.name, "signal": "", "exit_code": found.exit_code, "reason": found.reason}
+    await ops.engine.door.clear(q["act!"], number, "end", wait_s=q["hold"])
+    await q["act!"].intend(owed=True)
+    if found.state == "halted":                          # what is frozen hears no signal but this
+        await ops.engine.halter.end(execution(found))
+    by, r = await found.end(conn.operator), found.record
+    return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
+
+
+async def forget(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    found = ops.engine.find_any(q["session"])
+    if not isinstance(found, Record):
+        raise Refused(f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`")
+    ops.engine.forget(found)
+    return {"id": found.id, "name": found.name}
+
+
+def _commit(ops: Ops, conn: Connection, act: Act, right: str, terminal: Terminal = UNSEEN) -> Commit:
+    """Writes the act down; then it is asked once more whether it may be done, for that took time."""
+    async def commit() -> None:
+        await act.intend(terminal)
+        ops.engine.authority.may(conn.key, right, act.session.id, time.time(), spend=False)
+
+    return commit
+
+
+async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find(q["session"])
+    data = _bytes(q["text"])
+    if not all(isinstance(key, str) for key in q["keys"]):
+        raise Usage("keys are names")
+    if q["paste"] or q["keys"]:
+        modes = (await session.view.look(lambda s: s.modes()))[1]
+        if q["paste"]:
+            data = paste(data, modes.get("bracketed_paste", False))
+        data += b"".join(encode(key, modes.get("application_cursor", False)) for key in q["keys"])
+    if not data:
+        raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
+    act: Act = q["act!"]
+    terminal = await session.terminal()
+    if not session.lane.known(conn.client, act.number):
+        hidden = shown_to(session, terminal) == (False, True)
+        what = "paste" if q["paste"] else "line" if b"\r" in data or b"\n" in data else "keys"
+        await ops.engine.door.clear(act, number, what, lambda: session.turn.begun() + data, wait_s=q["hold"], secret=hidden)
+    refuse_long_line(data, bool(terminal.lflag & termios.ICANON))
+    commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
+    for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
+        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit)
+    act.applied(sequence)
+    return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
+
+
+async def run(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    if len(_bytes(q["text"])) > RUN_TEXT_BYTES:
+        raise Usage(f"a command may have {RUN_TEXT_BYTES} bytes", "put it into a file and run that")
+    if not q["text"].strip() or "\0" in q["text"]:
+        raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
+    session, act = ops.engine.find(q["session"]), q["act!"]
+    if not session.lane.known(conn.client, act.number):
+        await running.ready(session)                     # first: a busy shell would use up an approval for nothing
+        await ops.engine.door.clear(act, number, "run", lambda: _bytes(q["text"]), wait_s=q["hold"])
+    return await running.run(session, conn, number, q, act, _commit(ops, conn, act, "run"))
+
+
+def refuse_long_line(data: bytes, in_line_mode: bool) -> None:
+    """In canonical mode the terminal would silently drop the rest of such a line."""
+    longest = max(len(line) for line in data.replace(b"\r", b"\n").split(b"\n"))
+    if in_line_mode and longest > CANON_LINE_BYTES:
+        raise Impossible(f"a line of {longest} bytes: the terminal is in line mode and drops all beyond {CANON_LINE_BYTES}",
+                         "split the line, or use `holdfast run`, which passes its text beside the terminal")
+
+
+def shown_to(session: Session, terminal: State) -> Terminal:
+    """Whether what is typed now is shown, as far as that is known: by the kernel's echo, or by a shell that says it is at its prompt and has
+    the terminal. Everything else may be a secret (docs/record.md)."""
+    if session.commands.kind is not None and session.commands.shell.at_prompt and terminal.foreground == session.record.root_pid:
+        return SHOWN
+    return bool(terminal.lflag & termios.ECHO), bool(terminal.lflag & termios.ICANON)
+
+
+def _bytes(text: str) -> bytes:
+    """As the client had it: bytes that are no UTF-8 travel as lone surrogates."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError as e:
+        raise Usage("the text has characters that no bytes stand for", "send UTF-8") from e
+
+
+def _is_bytes(text: str) -> bool:
+    return not any("\ud800" <= c <= "\udc7f" or "\udd00" <= c <= "\udfff" for c in text)

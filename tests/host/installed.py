@@ -1,0 +1,54 @@
+"""An engine in the test's own process, with real keepers, sessions and gate; and a caller who has proved a key."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast import home as homes
+from holdfast.home import config
+from holdfast.host.engine import Engine
+from holdfast.host.store import Store
+from holdfast.model import signing
+
+DEADLINE_S, POLL_S = 30.0, 0.01
+T = TypeVar("T")
+
+
+class Caller:
+    """As much of a connection as what is called here looks at."""
+
+    def __init__(self, operator: str, kind: str = "human", private: bytes | None = None) -> None:
+        self.operator, self.kind = operator, kind
+        self.private = private or signing.generate()
+        self.key = signing.public(self.private)
+        self.shown = signing.show(self.key)
+        self.pid = os.getpid()
+
+
+@asynccontextmanager
+async def engine(path: Path) -> AsyncIterator[Engine]:
+    home = homes.resolve({"HOLDFAST_HOME": str(path / "hf")})
+    homes.prepare(home)
+    made = Engine(home, config.settings(config.load(home.config)), Store(home.database))
+    made.store.start(asyncio.get_running_loop())
+    await made.adopt_all()
+    try:
+        yield made
+    finally:
+        made.nursery.dismiss()
+        await made.close()
+
+
+async def eventually(check: Callable[[], T], what: str) -> T:
+    """Polls until `check` gives something true."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + DEADLINE_S
+    while not (found := check()):
+        assert loop.time() < deadline, f"not within {DEADLINE_S:g} s: {what}"
+        await asyncio.sleep(POLL_S)  # a poll with a deadline
+    return found
