@@ -219,19 +219,35 @@ class Lane:
         self._flight = deque(a for a in self._flight if a.sequence < sequence)
         self._flight_bytes = sum(len(a.body) for a in self._flight)
         if reason in (wire.REJECT_FULL, wire.REJECT_SEQUENCE):
-            for act in reversed(void):
-                act.flags |= wire.ACT_ACK
-                self._waiting.appendleft(act)
-                self._waiting_bytes += len(act.body)
+            self._put_back(void)
         else:
             error = Refused(f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}")
             for act in void:
                 self._fail(act, error)
-        self._ask()
+        self._ask(FULL_PAUSE_S if reason == wire.REJECT_FULL else 0.0)
 
-    def _ask(self) -> None:
+    def _put_back(self, void: list[_Pending]) -> None:
+        """Refused acts wait again, before what came after them. As in the keeper, sizes and signals do not wait for input, and a
+        FLUSH discards the input before it."""
+        flush = max((n for n, act in enumerate(void) if act.kind == wire.FLUSH), default=-1)
+        typed = [act for act in void[flush + 1:] if act.kind == wire.INPUT]
+        for act in void[:flush + 1]:
+            if act.kind == wire.INPUT:
+                if act.done is not None and not act.done.done():
+                    act.done.set_exception(Refused("somebody took the turn before the session took this"))
+                self._taken(act)
+        back = [*(act for act in void if act.kind != wire.INPUT), *typed]
+        for act in reversed(back):
+            act.flags |= wire.ACT_ACK
+            self._waiting.appendleft(act)
+            self._waiting_bytes += len(act.body)
+
+    def _ask(self, pause: float = 0.0) -> None:
         self._asking = True
-        self.link.send(wire.query(BARRIER))
+        if pause:
+            asyncio.get_running_loop().call_later(pause, self._ask)
+        else:
+            self.link.send(wire.query(BARRIER))
 
     def answered(self, state: wire.State) -> None:
         """All refusals before the question are in: numbering goes on where the keeper stands, as far as it has room."""
@@ -239,8 +255,7 @@ class Lane:
         room = INPUT_QUEUE_BYTES - state.queued_input
         first = self._waiting[0] if self._waiting else None
         if first is not None and first.kind == wire.INPUT and len(first.body) > room:
-            asyncio.get_running_loop().call_later(FULL_PAUSE_S, self._ask)
-            return
+            return self._ask(FULL_PAUSE_S)
         self._asking = False
         self._window = min(INPUT_WINDOW_BYTES, room)
         self.settle()
