@@ -38,8 +38,7 @@ def csi_stands_for(body: bytes, final: bytes) -> bytes | None:
         return b""
     if name == " t":
         operation = int(re.split(rb"[:;]", parameters)[0] or 0)
-        reports, resizes = (11, 13, 14, 15, 16, 18, 19, 20, 21), (4, 8, 9, 10)
-        return b"" if operation in reports + resizes or operation > 23 else None
+        return None if operation in (22, 23) else b""
     if name in ("? h", "? r"):
         modes = parameters.split(b";")
         silent = [mode for mode in modes if not re.fullmatch(rb"0*20(33|48)", mode)]
@@ -413,6 +412,15 @@ OTHERS_REMOVED = (
     b"\x1b[4;600;800t",
     b"\x1b[9;1t",
     b"\x1b[36t",
+    b"\x1b[t",
+    b"\x1b[0t",
+    b"\x1b[1t",
+    b"\x1b[2t",
+    b"\x1b[3;0;0t",
+    b"\x1b[03:0:0t",
+    b"\x1b[5t",
+    b"\x1b[6t",
+    b"\x1b[7t",
     b"\x1b[132$|",
     b"\x1b[40*|",
     b"\x1b%@",
@@ -461,13 +469,8 @@ PASSING = (
         b"\x1b[22t",
     ),
     *(
-        b"\x1b[1t",
-        b"\x1b[2t",
-        b"\x1b[3;0;0t",
-        b"\x1b[5t",
-        b"\x1b[7t",
-        b"\x1b[t",
-        b"\x1b[0t",
+        b"\x1b[23;2t",
+        b"\x1b[022;1t",
         b"\x1b[>2t",
         b"\x1b[2 t",
     ),

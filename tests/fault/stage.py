@@ -143,12 +143,16 @@ class Stage:
             self.kill_host()
 
         def none_left() -> bool:
-            found = [pid for pid in members(self.path) if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")]
+            found = self.hosts()
             for pid in found:
                 os.kill(pid, signal.SIGKILL)
             return not found
 
         self.pump.until(none_left, "no host is left")
+
+    def hosts(self) -> list[int]:
+        """Hosts of this home that clients have started, from their first instruction on."""
+        return [pid for pid in members(self.path) if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")]
 
     def running(self, pid: int) -> bool:
         """Also while only some of its threads have ended: those that live still hold its files and locks."""

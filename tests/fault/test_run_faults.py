@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -195,3 +196,36 @@ def test_a_session_that_reads_nothing_can_be_ended(stage: Stage) -> None:
     begun = time.monotonic()
     result = stage.ask("end", session="deaf")
     assert result["signal"] in ("SIGTERM", "SIGKILL", "SIGHUP") and time.monotonic() - begun < 10
+
+
+def test_s4_a_host_killed_while_it_starts_is_started_again(stage: Stage) -> None:
+    stage.start_host()
+    shell(stage, "sh")
+    stage.kill_host()
+    command = stage.cli("run", "sh", "--", "echo through")
+    killed: set[int] = set()
+    for _ in range(2):
+        stage.pump.until(lambda: set(stage.hosts()) - killed, "a host starts")
+        killed.update(found := set(stage.hosts()) - killed)
+        for pid in found:
+            os.kill(pid, signal.SIGKILL)
+    code, out, err = stage.finish(command)
+    assert (code, out, err) == (0, b"through\n", "")
+    stage.find_host()
+
+
+def test_s4_the_host_that_another_client_starts_is_killed(stage: Stage) -> None:
+    """Our own has left in favour of that one; when it is gone, there is one more try."""
+    stage.start_host()
+    shell(stage, "sh")
+    stage.kill_host()
+    other = stage.start_host("stop@host.adopted", wait=False)            # has the lock, and does not listen yet
+    stage.pump.until(lambda: os.path.exists(f"{stage.home.run}/host.lock") and Path(stage.home.run, "host.lock").read_text() == f"{other}\n",
+                     "the other host has the lock")
+    command = stage.cli("run", "sh", "--", "echo through")
+    stage.pump.until(stage.hosts, "our host starts")
+    stage.pump.until(lambda: not stage.hosts(), "our host leaves")
+    stage.kill_host()
+    code, out, err = stage.finish(command)
+    assert (code, out, err) == (0, b"through\n", "")
+    stage.find_host()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -36,7 +36,7 @@ class Host:
         self.lane = Lane(link)
         self.refusals = 0
         self.asked = asyncio.Event()           # the keeper has said where it stands
-        self.on_refusal = lambda: None
+        self.on_refusal: Callable[[], object] = lambda: None
         link.on_bell = self.lane.settle
         link.on_packet = self._packet
 

@@ -33,8 +33,8 @@ SETTLED_S = 0.5      # a connection that lasted this long was a good one: the pa
 class HostGone(Unavailable):
     """The connection ended; why is in `reason` if the host said it."""
 
-    def __init__(self, message: str, reason: str = "lost") -> None:
-        super().__init__(message)
+    def __init__(self, message: str, reason: str = "lost", recover: str | None = None) -> None:
+        super().__init__(message, recover)
         self.reason = reason
 
 
@@ -82,11 +82,14 @@ class Link:
         except OSError:
             if not self.autostart or start.is_stopped(self.home):
                 raise Unavailable("the host does not run") from None
-            start.start_host(self.home)
+            try:
+                start.start_host(self.home)
+            except start.Killed as e:
+                raise HostGone(e.message, recover=e.recover) from e
             try:
                 sock = unix.connect(self.home.host_socket)
             except OSError as e:
-                raise Unavailable("the host went away again", f"look at {self.home.log}") from e
+                raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
         sock.settimeout(CONNECT_WAIT_S)
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()

@@ -17,6 +17,11 @@ from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.transport import unix
 
 SAYS = "holdfast host: "
+OTHER_QUICKER = 3          # exit code of a host that found another one in charge
+
+
+class Killed(Unavailable):
+    """The host was killed while it started: not its fault, and the next one may have better luck."""
 
 
 def is_stopped(home: Home) -> bool:
@@ -34,23 +39,24 @@ def mark_stopped(home: Home, stopped: bool) -> None:
 
 
 def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
-    """Starts a host apart from this process and returns when it answers. Two callers at once: one host wins, both succeed."""
+    """Starts a host apart from this process and returns when it answers. Two callers at once: one host wins, both succeed. If
+    that one is killed before it serves, there is another."""
     import subprocess  # only here: it takes as long to import as an attach has for everything else
+
+    def begin() -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen([sys.executable, "-m", "holdfast.host.main"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                    stderr=err_w, start_new_session=True, cwd="/", env=environ)
+        except OSError as e:
+            raise Unavailable(f"cannot start the host: {e}") from e
 
     homes.prepare(home)
     err_r, err_w = os.pipe()
-    try:
-        process = subprocess.Popen([sys.executable, "-m", "holdfast.host.main"], stdin=subprocess.DEVNULL,
-                                   stdout=subprocess.DEVNULL, stderr=err_w, start_new_session=True, cwd="/", env=environ)
-    except OSError as e:
-        os.close(err_r)
-        raise Unavailable(f"cannot start the host: {e}") from e
-    finally:
-        os.close(err_w)
     os.set_blocking(err_r, False)
     deadline = time.monotonic() + CONNECT_WAIT_S
     pause = 0.005
     try:
+        process = begin()
         while time.monotonic() < deadline:
             try:
                 unix.connect(home.host_socket).close()
@@ -58,12 +64,17 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
             except OSError:
                 pass
             code = process.poll()
-            if code is not None and code != 3:       # 3: another host was quicker
+            if code == OTHER_QUICKER and not is_stopped(home):       # it waited for that one, and so would the next
+                process = begin()
+            elif code is not None and code < 0:
+                raise Killed(f"the host was ended by signal {-code} while it started", f"look at {home.log}")
+            elif code not in (None, OTHER_QUICKER):
                 raise _complaint(err_r, code, home)
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
     finally:
         os.close(err_r)
+        os.close(err_w)
     raise Unavailable("the host does not answer", f"look at {home.log}")
 
 

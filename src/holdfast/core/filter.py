@@ -4,8 +4,9 @@ Why. A program asks its terminal things ("where is the cursor?") and reads the a
 answers, once. If the question reached the viewers too, each of their terminals would answer, and their
 clients would send on, in somebody's name, input that nobody typed. So whatever makes some terminal answer is
 removed here, with a few things that reach past the screen (clipboard, notifications, links with odd schemes,
-orders to resize the window: its size is the viewer's own and the session's follows the turn) and Holdfast's
-own shell marks, which carry a nonce. All else passes byte for byte, as the same object if nothing changed.
+orders to move, hide, raise or resize the window: it is the viewer's own, and the session's size follows the
+turn) and Holdfast's own shell marks, which carry a nonce. All else passes byte for byte, as the same object
+if nothing changed.
 
 How a terminal reads: the VT500 machine (vt100.net/emu/dec_ansi_parser) as libghostty, which draws the host's
 screen, has it. C0 controls act inside a sequence; CAN and SUB abort it; ESC restarts it from any state; a
@@ -75,9 +76,7 @@ _CSI_ASKS = frozenset(
     )
 )
 _CSI_RESIZES = frozenset((b"$|", b"*|"))  # DECSCPP, DECSNLS
-_WINDOW_REPORTS = frozenset((11, 13, 14, 15, 16, 18, 19, 20, 21))
-_WINDOW_RESIZES = frozenset((4, 8, 9, 10))  # and 24 upwards: DECSLPP
-_FIRST_DECSLPP = 24
+_WINDOW_TITLES = frozenset((22, 23))  # all else that CSI t orders reports, moves, hides, raises or resizes the window
 _ANSWERING_MODES = (b"2033", b"2048")  # visibility and in-band size reports: setting them is answered at once
 _CSI_SUSPECT_FINALS = frozenset(key[-1] for key in (*_CSI_ASKS, *_CSI_RESIZES, b"t", b"h", b"r"))
 
@@ -452,9 +451,7 @@ def _judge_csi(header: bytes, final: int) -> bytes | None:
     if key in _CSI_ASKS or key in _CSI_RESIZES:
         return b""
     if key == b"t":
-        operation = int(_leading_digits(parameters) or b"0")
-        resizes = operation in _WINDOW_RESIZES or operation >= _FIRST_DECSLPP
-        return b"" if resizes or operation in _WINDOW_REPORTS else None
+        return None if int(_leading_digits(parameters) or b"0") in _WINDOW_TITLES else b""
     if key in (b"?h", b"?r"):
         modes = parameters.split(b";")
         kept = [mode for mode in modes if mode.lstrip(b"0") not in _ANSWERING_MODES]
