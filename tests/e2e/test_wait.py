@@ -159,3 +159,34 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
 def test_patterns_that_no_matcher_takes_are_usage(hf: Installation) -> None:
     for pattern in ("a{99999999999}", "(" * 5000, "*"):
         assert hf.cli("wait", "sh", "--for", f"text:{pattern}", "--timeout", "1").rc == 2, pattern[:20]
+
+
+def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installation) -> None:
+    """Under flood there is always more to search than was searched: whoever asks something else is answered in between."""
+    import time
+
+    fresh.configure("[session]\nring_bytes = 134217728\n")
+    fresh.new("flood", "--", "yes", "0123456789" * 6)
+    waiter = fresh.start("wait", "flood", "--for", "text:[0-9]{1,10}Z", "--timeout", "60")  # some 10 ms for each piece
+    fresh.under_way("wait", 1)
+    slowest = 0.0
+    for _ in range(40):
+        begun = time.monotonic()
+        fresh.ask("ping")
+        slowest = max(slowest, time.monotonic() - begun)
+    assert slowest < 2.0
+    assert waiter.poll() is None
+    waiter.kill()
+    fresh.end("flood")
+
+
+def test_what_wait_prints_cannot_act_on_the_terminal(hf: Installation) -> None:
+    """What was found is the session's text: line ends and C1 controls are shown, never obeyed."""
+    hf.quick("run", "sh", "--", "printf 'al''pha\\nom''ega\\n'")
+    assert hf.ok("wait", "sh", "--for", "text:(?s)alpha.*omega", "--timeout", "20").out.splitlines() == ["alpha\\x0aomega"]
+    waiter = hf.start("wait", "sh", "--for", "text:begin.*end", "--timeout", "30")
+    hf.under_way("wait", 1)
+    hf.quick("run", "sh", "--", "printf 'be''gin \\302\\23331m e''nd\\n'; clear")
+    out, err = waiter.communicate(timeout=30)
+    assert (waiter.returncode, err) == (0, b"")
+    assert out == b"begin \\x9b31m end\n"
