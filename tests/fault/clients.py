@@ -190,6 +190,11 @@ class Lean:
             self._flush()
         return self.number
 
+    def resize(self, cols: int, rows: int) -> None:
+        self.size = (cols, rows)
+        self._out += frames.resize(0, cols, rows)
+        self._flush()
+
     def stall(self) -> None:
         """Stops reading, as a suspended terminal does."""
         assert not self.stalled

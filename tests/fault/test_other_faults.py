@@ -6,8 +6,10 @@ import base64
 import json
 import os
 import random
+import resource
 import shutil
 import signal
+import socket
 import time
 from pathlib import Path
 
@@ -15,9 +17,13 @@ import pytest
 from tests.fault.busy import Busy, stripped
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import SOURCE, Stage, members
+from tests.keeper.harness import Link, cpu_ns, stop
 
+from holdfast.model.errors import Unavailable
 from holdfast.testing import workload
 from holdfast.testing.history import Gap, Output, check_output, check_processes
+from holdfast.transport import unix
+from holdfast.wire import keeper as wire
 
 PATIENT = "[host]\naway_s = 120.0\n"
 
@@ -105,6 +111,77 @@ def test_s2_a_stopped_keeper_is_unknown_and_holds_up_nobody(stage: Stage) -> Non
     assert stage.exit_code("held") == 6
     assert Path(stage.directory, "held").read_bytes() == b"<alive>"
     assert faults_of(busy) == []
+
+
+def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
+    """Whoever wants a new session is told so, as soon as no more can wait for it; everybody else is served meanwhile."""
+    log = Path(stage.directory, "probes")
+    stage.start_host(f"log:{log}")
+    stage.work("here", "record", f"{stage.directory}/here", 0)
+    [nursery] = called(stage, "hf-nursery")
+    stop(nursery)
+    asked = stage.cli("new", "later", "--json", "--", "sleep", "1000")
+    stage.pump.until(lambda: log.read_text().split().count("host.spawn.sent") == 2, "somebody waits for the nursery")
+    queue: list[socket.socket] = []
+    with pytest.raises(BlockingIOError):                # no more can wait for it
+        while True:
+            queue.append(unix.connect(f"{stage.home.run}/nursery.sock", blocking=False))
+    with pytest.raises(Unavailable, match="nursery does not answer"):
+        stage.link().request("new", name="no", argv=["sleep", "1000"], cwd="/", env={}, size=[80, 24])
+    Lean(stage, "here").type(b"<alive>" + workload.STOP)
+    assert stage.exit_code("here") == 0
+    for sock in queue:
+        sock.close()
+    os.kill(nursery, signal.SIGCONT)
+    code, _, err = stage.finish(asked)
+    assert code == 0, err
+    assert stage.identity("later")
+
+
+ODD_LABELS = [b"[1]", b'{"shell": "bash", "argv": 5}', b'{"name": {"a": []}, "token": 7}', b"[" * 4000, b"\xff\xfe", b'{"shell": []}']
+
+
+def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
+    """Labels that no host wrote, terms that no host can reach: the others are adopted, and new sessions are made."""
+    stage.start_host()
+    good = Busy(stage, "good", 12)
+    odd = [stage.new(f"odd-{n}", ["sleep", "1000"])["id"] for n in range(len(ODD_LABELS) + 2)]
+    stage.kill_host()
+    for session, label in zip(odd, ODD_LABELS, strict=False):
+        link = Link(Path(stage.home.run, f"{session}.keeper"), 1000)
+        link.sock.send(wire.label(label))
+        link.state()                                    # it has taken it
+        link.close()
+    for session, term in zip(odd[-2:], ((1 << 64) - 1, (1 << 63) - 1), strict=True):
+        Link(Path(stage.home.run, f"{session}.keeper"), term).close()
+    stage.start_host()
+    assert {s["id"] for s in stage.ask("ls")["sessions"]} >= set(odd)
+    assert stage.new("after", ["sleep", "1000"])["state"] == "detached"
+    stage.kill_host()
+    stage.start_host()                                  # and the next one, too
+    assert stage.identity("after")
+    for session in odd[-2:]:
+        [found] = [s for s in stage.ask("ls")["sessions"] if s["id"] == session]
+        assert found["state"] == "unknown" and "term" in found["reason"]
+    assert faults_of(good) == []
+
+
+def test_s4_no_descriptor_left_for_clients(stage: Stage) -> None:
+    """A host that cannot accept does not ask in a circle, and accepts again when it can."""
+    stage.start_host()
+    stage.work("here", "record", f"{stage.directory}/here", 0)
+    before = resource.prlimit(stage.host, resource.RLIMIT_NOFILE)
+    resource.prlimit(stage.host, resource.RLIMIT_NOFILE, (len(os.listdir(f"/proc/{stage.host}/fd")), before[1]))
+    client = Lean(stage, "here")
+    stage.pump.until(lambda: client.connects, "it has connected, as far as the kernel is concerned")
+    used = cpu_ns(stage.host)
+    stage.pump.during(1.0)                              # the span that is measured
+    assert cpu_ns(stage.host) - used < 0.2e9
+    assert not client.live
+    resource.prlimit(stage.host, resource.RLIMIT_NOFILE, before)
+    client.attached()
+    client.type(b"<alive>" + workload.STOP)
+    assert stage.exit_code("here") == 0
 
 
 # ---------------------------------------------------------------- the host stopped
@@ -234,6 +311,39 @@ def test_s4_many_hosts_started_at_once(stage: Stage) -> None:
     stage.pump.until(lambda: sum(b"holdfast.host.main" in Path(f"/proc/{p}/cmdline").read_bytes() for p in members(stage.path)) <= 1,
                      "one host is left")
     assert stage.find_host() == winner
+    assert faults_of(busy) == []
+
+
+def test_s4_a_host_whose_lock_was_removed_still_has_its_database(stage: Stage) -> None:
+    """The next one says who is in charge, and leaves it at that."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 13)
+    os.unlink(f"{stage.home.run}/host.lock")
+    second = stage.cli("up", "--detach")                # finds the one that serves
+    assert stage.finish(second)[0] == 0
+    os.rename(stage.home.host_socket, f"{stage.home.host_socket}.away")
+    code, _, err = stage.finish(stage.cli("ls"))
+    assert code == 5 and f"kill {stage.host}" in err and "disk" not in err, err
+    os.rename(f"{stage.home.host_socket}.away", stage.home.host_socket)
+    assert stage.find_host() in stage.forge.made and not stage.hosts()
+    assert faults_of(busy) == []
+
+
+def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
+    """Somebody removed what a host keeps in its home, and another one was started: it finds the keepers, and the first one leaves."""
+    stage.start_host()
+    busy = Busy(stage, "busy", 13)
+    first = stage.host
+    for path in (f"{stage.home.run}/host.lock", *(f"{stage.home.database}{end}" for end in ("", "-wal", "-shm"))):
+        Path(path).unlink(missing_ok=True)
+    second = stage.forge.host(stage.env)
+    stage.pump.until(lambda: not stage.running(first), "the first one leaves", 15.0)
+    assert stage.forge.wait(first) == 0
+    assert stage.find_host() == second
+    term = stage.ask("ping")["term"]
+    at = (busy.viewers[0].position or 0) + 100_000
+    stage.pump.until(lambda: all(v.live and (v.position or 0) > at for v in busy.viewers), "output goes on")
+    assert stage.running(second) and stage.ask("ping")["term"] == term
     assert faults_of(busy) == []
 
 

@@ -136,6 +136,33 @@ def test_s6_screens_through_detach_reconnect_and_host_kills(stage: Stage) -> Non
     assert compared >= 30 * 2 * 4 and kills >= 15
 
 
+def test_s6_a_size_without_output_outlives_the_host(stage: Stage) -> None:
+    """The ring remembers the last size only: what was printed at the one before is drawn right if a snapshot has that one."""
+    log = Path(stage.directory, "probes")
+    stage.start_host(f"log:{log}")
+    stage.new("s", ["sh", "-c", r"stty -echo; echo READY; read go; printf '\033[1;90HX'; read go"])
+    viewer = Lean(stage, "s").attached()
+    stage.pump.until(lambda: stage.view("s")["lines"][0] == "READY", "it waits")
+
+    def stored() -> int:
+        return log.read_text().split().count("host.snapshot.stored")
+
+    stage.pump.until(lambda: stored() >= 1, "a snapshot of what it printed")
+    before = stored()
+    viewer.resize(100, 30)
+    stage.pump.until(lambda: stored() > before, "a snapshot with the new size", 5.0)
+    viewer.type(b"\n")
+    stage.pump.until(lambda: stage.session("s")["output"]["end"] > 12, "it prints")
+    viewer.resize(120, 40)
+    stage.pump.until(lambda: stage.session("s")["size"] == {"cols": 120, "rows": 40}, "the last size")
+    stage.kill_host()
+    stage.start_host()
+    view = stage.view("s")
+    assert view["size"] == {"cols": 120, "rows": 40} and view["lines"][0] == "READY" + " " * 84 + "X"
+    stage.pump.until(lambda: viewer.live, "its viewer is back")
+    assert stage.session("s")["size"] == {"cols": 120, "rows": 40}
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("seed", range(100, 110))

@@ -42,7 +42,7 @@ from holdfast.host.session import Session
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.model import ids
-from holdfast.model.errors import HoldfastError, NotFound, Refused, Unavailable
+from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
 from holdfast.model.limits import (
     COLS_DEFAULT,
     ENDED_KEPT_COUNT,
@@ -59,6 +59,7 @@ from holdfast.wire import keeper as wire
 KEEPER_SUFFIX = ".keeper"
 ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
+TERM_MAX = 1 << 62              # far from what fits into the wire and the store; only a stranger names more
 PATH_CHARS = 256
 TOKEN_CHARS = 64
 BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
@@ -103,7 +104,7 @@ class Engine:
         known = {r.id: r for r in self.store.records()}
         found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
         for session_id, error in zip(found, await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True), strict=True):
-            if isinstance(error, BaseException):     # of one keeper: the others are not to suffer for it
+            if isinstance(error, BaseException) and session_id not in self.sessions:     # of one keeper: the others are not to suffer for it
                 self.unreachable[session_id] = f"its keeper's answer is odd: {type(error).__name__}: {error}"
         for record in known.values():
             if record.id not in self.sessions and record.id not in self.unreachable:
@@ -152,6 +153,16 @@ class Engine:
         self.unreachable.pop(session_id, None)
         self.unreached.pop(session_id, None)
         try:
+            await self._adopt_claimed(session_id, known, link)
+        except Exception:
+            if session_id not in self.sessions:
+                link.dispose()
+                if session_id in known:
+                    self.unreached[session_id] = known[session_id]
+            raise
+
+    async def _adopt_claimed(self, session_id: str, known: dict[str, Record], link: KeeperLink) -> None:
+        try:
             label = json.loads(link.welcome.label)
         except ValueError:
             label = {}
@@ -185,6 +196,8 @@ class Engine:
             try:
                 return await KeeperLink.open(path, self.term, wait_s)
             except StaleTerm as e:                   # the store lost its memory of terms: go above
+                if e.term >= TERM_MAX:
+                    raise PeerFault(f"the keeper listens to no host below term {e.term}, which none reaches", "end its program") from e
                 self.term = max(self.term, e.term + 1)
                 self.store.post(store.raise_term(self.term))
         raise Unavailable("another host claims the same keeper")

@@ -12,9 +12,11 @@ posted is owed: it is kept (bounded) and tried again until the disk takes it.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import json
 import os
 import queue
+import struct
 import threading
 import time
 from collections import deque
@@ -112,6 +114,10 @@ class Store:
                 # For good: an empty table in this file does not mean that nothing was ever in it.
                 db.execute("INSERT OR REPLACE INTO meta VALUES ('follows_a_lost_one', 1)")
                 return db
+        except apsw.BusyError as e:
+            pid = _locked_by(self.path) or "unknown"
+            raise Unavailable(f"another process ({pid}) has {self.path} open",
+                              f"if it is a host whose lock file was removed, `kill {pid}` ends it; sessions keep running") from e
         except (apsw.Error, OSError) as e:
             raise Unavailable(f"cannot open {self.path}: {e}", "free disk space or make the directory writable") from e
 
@@ -237,6 +243,16 @@ class Store:
                 continue
             found.append(record)
         return found
+
+
+def _locked_by(path: str) -> int:
+    """The process that keeps us from a file, as the kernel has it; 0 if it does not say."""
+    flock = struct.Struct("hhqqi")                    # type, whence, start, length, pid
+    try:
+        with open(path, "rb+") as file:
+            return int(flock.unpack(fcntl.fcntl(file, fcntl.F_GETLK, flock.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[4])
+    except OSError:
+        return 0
 
 
 def _number(cursor: apsw.Cursor) -> int:
