@@ -113,6 +113,21 @@ def test_s2_a_stopped_keeper_is_unknown_and_holds_up_nobody(stage: Stage) -> Non
     assert faults_of(busy) == []
 
 
+def test_s2_ending_a_session_whose_keeper_is_stopped_says_so(stage: Stage) -> None:
+    stage.start_host()
+    stage.work("held", "record", f"{stage.directory}/held", 6)
+    keeper = stage.session("held")["keeper"]
+    stop(keeper)
+    begun = time.monotonic()
+    code, _, err = stage.finish(stage.cli("end", "held"))
+    assert time.monotonic() - begun < 5.0
+    assert code == 5 and "keeper" in err and f"kill -CONT {keeper}" in err and "do not die" not in err, err
+    os.kill(keeper, signal.SIGCONT)
+    assert stage.session("held")["state"] == "detached"
+    Lean(stage, "held").type(workload.STOP)             # nothing was on its way to it that would have ended it
+    assert stage.exit_code("held") == 6
+
+
 def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
     """Whoever wants a new session is told so, as soon as no more can wait for it; everybody else is served meanwhile."""
     log = Path(stage.directory, "probes")

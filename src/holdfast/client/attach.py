@@ -72,7 +72,6 @@ class Attachment:
         self._poll = select.poll()
         self._stuck = select.poll()             # used while the terminal has not taken everything: more output can wait
         self._room = [(self.term.out, select.POLLOUT)]
-        self._signal = False                    # one came; what it was is in the pipe
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._away_since: float | None = None
         self._retry_at = 0.0
@@ -99,7 +98,7 @@ class Attachment:
 
     def run(self) -> tuple[str, int]:
         """Until the user detaches or the session ends, after `begin`. Gives the message for the user and the exit code."""
-        old = {n: signal.signal(n, self._signalled) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
+        old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
             self.term.enter()
@@ -338,8 +337,7 @@ class Attachment:
             data = b""
         if not data:                              # the terminal is gone
             raise Finished("", 129)
-        if self._signal:                          # a size that came before these keys goes before them
-            self._signals()
+        self._signals()                           # a size that changed before these keys goes before them
         self._typed(data)
 
     def _typed(self, data: bytes) -> None:
@@ -561,11 +559,7 @@ class Attachment:
         elif (words := self.company.words(body)) is not None:
             self._notice(words)
 
-    def _signalled(self, *_: object) -> None:
-        self._signal = True
-
     def _signals(self) -> None:
-        self._signal = False
         with contextlib.suppress(BlockingIOError):
             for number in os.read(self._wake_r, 4096):
                 if number == signal.SIGWINCH:

@@ -25,6 +25,11 @@ class StaleTerm(Exception):
         self.term = term
 
 
+def stuck(session: str, pid: int) -> Unavailable:
+    """Of a keeper that would have to do something, and does nothing."""
+    return Unavailable(f"the keeper of {session} (process {pid}) does not answer: it is stopped or hangs", f"`kill -CONT {pid}`, then try again")
+
+
 class KeeperLink:
     """Callbacks run on the loop: on_bell() for new output, effects or flags; on_packet(kind, packet); on_closed()."""
 

@@ -101,8 +101,9 @@ class Lane:
         return self.sequence + len(self._waiting) + 1
 
     @property
-    def outstanding(self) -> bool:
-        return bool(self._flight or self._waiting)
+    def unanswered(self) -> bool:
+        """Whether the keeper has not even taken note of what was sent."""
+        return self._asking or any(act.sequence > self.link.ring.accepted for act in self._flight)
 
     # ------------------------------------------------------------ submitting
 

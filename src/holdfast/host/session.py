@@ -28,7 +28,7 @@ from holdfast.core.skim import flows
 from holdfast.host import observe, process
 from holdfast.host.answers import Answers
 from holdfast.host.commands import Commands
-from holdfast.host.keeperlink import KeeperLink
+from holdfast.host.keeperlink import KeeperLink, stuck
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
@@ -321,8 +321,7 @@ class Session:
             return
         self._asked_size = (cols, rows)
         self.keyboard.again()
-        done = self.lane.submit(wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0,
-                                want_done=True)
+        done = self.lane.submit(wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0, want_done=True)
         assert done is not None
         done.add_done_callback(lambda f: self._resized() if not f.cancelled() and f.exception() is None else None)
 
@@ -417,6 +416,8 @@ class Session:
 
     async def end(self, operator: str) -> str:
         """HUP, then TERM, then KILL to every process of the session, with the stated waits. Gives the signal that did it."""
+        if not self.answers:
+            raise stuck(self.name, self.keeper_pid)
         self.event("session.end_asked", operator=operator)
         for number, wait in ((signal.SIGHUP, END_HUP_WAIT_S), (signal.SIGTERM, END_TERM_WAIT_S), (signal.SIGKILL, 30.0)):
             self.signal_all(number)
@@ -425,7 +426,8 @@ class Session:
             if await self._all_gone(wait):
                 await asyncio.wait_for(asyncio.shield(self.ended), EXIT_DRAIN_S + 30)
                 return signal.Signals(number).name
-        raise Unavailable("some processes do not die (uninterruptible?)", "look at them with ps; the kernel holds them")
+        raise stuck(self.name, self.keeper_pid) if not self.answers or self.lane.unanswered else Unavailable(
+            "some processes do not die (uninterruptible?)", "look at them with ps; the kernel holds them")
 
     async def _all_gone(self, wait: float) -> bool:
         deadline = self.loop.time() + wait
@@ -433,7 +435,7 @@ class Session:
             if not observe.descendants(self.keeper_pid, with_argv=False):
                 return True
             left = deadline - self.loop.time()
-            if left <= 0:
+            if left <= 0 or not self.answers:
                 return False
             await asyncio.sleep(min(0.02, left))
 
@@ -469,10 +471,8 @@ class Session:
 
     async def _close(self, code: int | None, reason: str, status: int) -> None:
         r = self.record
-        try:
+        with contextlib.suppress(OSError, ValueError):
             _, (r.screen, r.ansi) = await self.view.look(lambda s: (s.text(), s.ansi().decode("utf-8", "replace")))
-        except (OSError, ValueError):
-            pass
         for viewer in self.viewers:
             viewer.pump()
         for stream in tuple(self.streams):
