@@ -15,6 +15,7 @@ import pytest
 from holdfast.client import start, terminal
 from holdfast.client.overlay import Overlay
 from holdfast.home import Home
+from holdfast.host.screen import Screen
 from holdfast.model.errors import Impossible, Unavailable, Usage
 
 SOURCE = Path(terminal.__file__).parents[2]
@@ -52,7 +53,7 @@ def test_leaving_restores_what_entering_changed() -> None:
     assert termios.tcgetattr(slave) != before
     os.write(master, b"x")
     data = read_until(master, terminal.RESTORE_TITLE)
-    assert process.wait(20) == 0 and terminal.RESET in data and data.count(terminal.RESTORE_TITLE) == 1
+    assert process.wait(20) == 0 and data.count(terminal.farewell(0, 0)) == 1
     assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)
@@ -81,6 +82,79 @@ def test_attach_needs_a_terminal_on_both_sides() -> None:
         env={"PYTHONPATH": str(SOURCE)},
     )
     assert b"attach needs a terminal" in done.stderr
+
+
+# What a program in a session may have left its terminal in. Everything passes the viewers' filter.
+DIRT = {
+    "mouse": b"".join(b"\x1b[?%dh" % n for n in (9, 1000, 1002, 1003, 1005, 1015, 1006, 1016)),
+    "mouse, highlighted": b"\x1b[?1001h",
+    "paste, focus, colour scheme": b"\x1b[?2004h\x1b[?1004h\x1b[?2031h",
+    "alternate screen": b"\x1b[?1049h",
+    "alternate screen, old": b"\x1b[?47h",
+    "alternate screen, other": b"\x1b[?1047h",
+    "cursor": b"\x1b[?25l\x1b[5 q",
+    "cursor, blinking": b"\x1b[?12h",
+    "keypad and cursor keys": b"\x1b=\x1b[?1h",
+    "keys": b"\x1b[>4;2m\x1b[?67h\x1b[?1036l\x1b[?1039h\x1b[?1035l",
+    "kitty keys": b"\x1b[>1u\x1b[>31u",
+    "kitty keys, on both screens": b"\x1b[>1u\x1b[?1049h\x1b[>3u\x1b[=5u",
+    "colours": b"\x1b]4;1;rgb:11/22/33\x1b\\\x1b]10;#123456\x1b\\\x1b]11;#654321\x1b\\\x1b]12;#abcdef\x1b\\",
+    "pen and link": b'\x1b[1;3;4;31;44m\x1b]8;;https://example.org\x1b\\\x1b[1"q',
+    "region": b"\x1b[5;10r\x1b[?6h",
+    "margins": b"\x1b[?69h\x1b[3;20s",
+    "insert, no wrap": b"\x1b[4h\x1b[?7l",
+    "reverse wrap": b"\x1b[?45h\x1b[?1045h",
+    "line feed, local echo, locked": b"\x1b[20h\x1b[12l\x1b[2h",
+    "reverse video": b"\x1b[?5h",
+    "charsets": b"\x1b(0\x1b)A\x1b*0\x1b+0\x0e",
+    "charset, shifted right": b"\x1b~",
+    "tab stops": b"\x1b[3g\x1b[5G\x1bH",
+    "saved cursor": b"\x1b[31m\x1b(0\x1b[5;5H\x1b7",
+    "scrolling by mouse": b"\x1b[?1007l",
+    "held back": b"\x1b[?2026h",
+    "in the middle of a sequence": b"\x1b[38;5",
+    "in the middle of a string": b"\x1b]0;a title that",
+    "in the middle of a picture": b"\x1bP1;2;3q#0",
+}
+
+
+FRESH_LINE = b"\x1b(B\x1b)B\x1b*B\x1b+B\x1b[24;1H\r\n\x1b7"
+
+
+def state(screen: Screen) -> tuple[object, ...]:
+    """All that the emulator knows of itself, but what is written on it."""
+    screen.feed(b"\x1b8\x1b[H\x1b[2J")
+    others: list[object] = [screen._emulator.mode(number, ansi=True) for number in (2, 12)]
+    painted = screen.paint(0)
+    for _ in range(3):                                  # the other screen's stack of keyboard modes
+        screen.feed(b"\x1b[?1049h")
+        others.append(screen._emulator.kitty_flags)
+        screen.feed(b"\x1b[<u")
+    return painted, *others
+
+
+def left(entered: bytes, dirt: bytes) -> tuple[object, ...]:
+    """The state of a user's terminal after an attachment in which this was shown."""
+    screen = Screen(80, 24)
+    screen.feed(b"$ holdfast attach\r\n" + entered + dirt + terminal.farewell(80, 24))
+    return state(screen)
+
+
+@pytest.mark.parametrize("dirt", DIRT.values(), ids=DIRT)
+def test_leaving_resets_all_that_a_session_may_have_set(dirt: bytes) -> None:
+    clean = Screen(80, 24)
+    clean.feed(FRESH_LINE)
+    assert left(terminal.SAVE, dirt) == state(clean)
+
+
+def test_leaving_keeps_what_the_user_had_set() -> None:
+    """Modes whose default differs between terminals, or that people choose."""
+    mine = b"\x1b[?1007l\x1b[?1036l\x1b[?12h"
+    before = Screen(80, 24)
+    before.feed(mine + FRESH_LINE)
+    screen = Screen(80, 24)
+    screen.feed(mine + terminal.SAVE + b"\x1b[?1007h\x1b[?1036h\x1b[?12l" + terminal.farewell(80, 24))
+    assert state(screen) == state(before)
 
 
 class Sheet(terminal.UserTerminal):

@@ -12,12 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.client.test_terminal import DIRT, FRESH_LINE, state
 from tests.e2e.harness import Installation, Terminal, alive, eventually, installation, state_of
+
+from holdfast.host.screen import Screen
 
 INSIDE = str(Path(__file__).with_name("inside.py"))
 PREFIX = b"\x1c"
 EVERY_BYTE = bytes(range(256))
-MODES_LEFT_ON = {b"25", b"7"}  # the cursor shows and lines wrap: what a terminal is like
+MODES_LEFT_ON = {b"25", b"7", b"8"}  # the cursor shows, lines wrap, keys repeat: what a terminal is like
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +31,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 def modes_on(output: bytes | bytearray) -> set[bytes]:
     """Private modes that this output leaves set."""
-    on = {b"25", b"7"}
+    on = set(MODES_LEFT_ON)
     for numbers, act in re.findall(rb"\x1b\[\?([0-9;]+)([hl])", bytes(output)):
         for number in numbers.split(b";"):
             on.add(number) if act == b"h" else on.discard(number)
@@ -126,6 +129,22 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
     if way != "end":
         assert hf.get("modes")["state"] == "detached"
         hf.end("modes")
+
+
+def test_no_mode_of_the_session_is_left_in_the_users_terminal(hf: Installation, tmp_path: Path) -> None:
+    """Everything that passes to viewers, from a real session into an emulator that stands for the user's terminal."""
+    source = tmp_path / "source"
+    source.write_bytes(b"".join(dirt for name, dirt in DIRT.items() if "middle" not in name) + b"\x1b[?25h")
+    hf.new("dirty", "--", sys.executable, INSIDE, "emit", str(source))
+    terminal = attached(hf, "dirty", see="READY")
+    terminal.send(b"x")
+    terminal.expect(b"BEGIN.*END")
+    assert terminal.leave() == 0
+    user, clean = Screen(80, 24), Screen(80, 24)
+    user.feed(bytes(terminal.output))
+    clean.feed(FRESH_LINE)
+    assert state(user) == state(clean)
+    hf.end("dirty")
 
 
 def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Installation) -> None:

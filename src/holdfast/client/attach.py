@@ -21,7 +21,7 @@ from holdfast.client.link import HostGone, Link
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
 from holdfast.client.switching import chosen_session, next_session
-from holdfast.client.terminal import SAVE_TITLE, UserTerminal
+from holdfast.client.terminal import UserTerminal
 from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
 from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S, SEEN_EVERY_BYTES
@@ -102,7 +102,6 @@ class Attachment:
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
             self.term.enter()
-            self.term.write(SAVE_TITLE)
             for poll in (self._poll, self._stuck):
                 poll.register(0, select.POLLIN)
                 poll.register(self._wake_r, select.POLLIN)

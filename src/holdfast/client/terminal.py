@@ -18,12 +18,24 @@ from fcntl import ioctl
 
 from holdfast.model.errors import Usage
 
-# Leaves every mode a program may have set: alternate screen, mouse, paste, focus, keys, region, colours, cursor.
-RESET = (b"\x1b[?1049l\x1b[?47l\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1005l\x1b[?1006l\x1b[?1015l\x1b[?1004l\x1b[?2004l\x1b[?1l\x1b>"
-         b"\x1b[?6l\x1b[?7h\x1b[4l\x1b[20l\x1b[2l\x1b[?5l\x1b[?9l\x1b[?69l\x1b[?1016l\x1b[?2031l\x1b[?2026l\x1b[=0u\x1b[>4m\x1b[r\x1b[0m\x1b(B"
-         b"\x1b]104\x1b\\\x1b]110\x1b\\\x1b]111\x1b\\\x1b]112\x1b\\\x1b[?25h\x1b[0 q\x0f")
+# Modes whose default differs between terminals, or that people choose: blinking, backspace, wheel in pagers, meta, urgency, clusters.
+_PREFERENCES = b"12;67;1007;1034;1035;1036;1039;1042;2027"
+_OFF = (1, 5, 40, 45, 1045, 9, 1000, 1001, 1002, 1003, 1005, 1006, 1015, 1016, 1004, 2004, 2026, 2031, 2033, 2048, 6, 69)
+_NO_KEYS = b"\x1b[<99u\x1b[=0u"
+_COLOURS = b"".join(b"\x1b]%d\x1b\\" % number for number in (104, 105, 110, 111, 112, 113, 114, 117, 119))
+# Leaves every mode a program may have set, whatever sequence it was in: VT52, status line, alternate screen and kitty's keys on both,
+# preferences, modes, keys, colours and pointer, pen, link and protection, character sets, region, cursor.
+RESET = (b"\x18\x1b\\\x1b<\x1b[0$}" + _NO_KEYS + b"\x1b7\x1b[?1049l\x1b[?1047l\x1b[?47l" + _NO_KEYS + b"\x1b[?" + _PREFERENCES + b"r"
+         + b"".join(b"\x1b[?%dl" % mode for mode in _OFF) + b"\x1b[?7h\x1b[?8h\x1b[2l\x1b[4l\x1b[12h\x1b[20l\x1b>\x1b[>1m\x1b[>2m\x1b[>4m"
+         + _COLOURS + b'\x1b]22;\x1b\\\x1b[0m\x1b]8;;\x1b\\\x1b[0"q\x1b(B\x1b)B\x1b*B\x1b+B\x0f\x1b}\x1b[r\x1b[?25h\x1b[0 q')
 LEAVE_WAIT_S = 1.0         # for a terminal to take the sequences that reset it
-SAVE_TITLE, RESTORE_TITLE = b"\x1b[22;0t", b"\x1b[23;0t"
+SAVE, RESTORE_TITLE = b"\x1b[22;0t\x1b[?" + _PREFERENCES + b"s", b"\x1b[23;0t"
+
+
+def farewell(cols: int, rows: int) -> bytes:
+    """What puts a terminal of that size back; the cursor ends on a fresh line."""
+    tabs = b"\x1b[3g" + b"".join(b"\x1b[%dG\x1bH" % column for column in range(9, cols + 1, 8))
+    return RESET + tabs + b"\x1b[%d;1H\r\n\x1b7" % max(rows, 1) + RESTORE_TITLE
 
 
 class UserTerminal:
@@ -46,8 +58,11 @@ class UserTerminal:
         return cols, rows
 
     def enter(self) -> None:
+        """Also again, when somebody else had the terminal meanwhile."""
         tty.setraw(0, termios.TCSANOW)
-        self.raw = True
+        if not self.raw:
+            self.raw = True
+            self.write(SAVE)
 
     def leave(self) -> None:
         """Back to how it was. Safe to call twice."""
@@ -55,8 +70,7 @@ class UserTerminal:
             return
         self.raw = False
         self.pending = None
-        _, rows = self.size()
-        taken = self._write_all(RESET + b"\x1b[%d;1H\r\n" % max(rows, 1) + RESTORE_TITLE)
+        taken = self._write_all(farewell(*self.size()))
         with contextlib.suppress(OSError, termios.error):       # a terminal that is gone needs no restoring
             termios.tcsetattr(0, termios.TCSADRAIN if taken else termios.TCSANOW, self._saved)
 
