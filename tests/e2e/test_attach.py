@@ -15,6 +15,7 @@ import pytest
 from tests.client.test_terminal import DIRT, FRESH_LINE, state
 from tests.e2e.harness import Installation, Terminal, alive, eventually, installation, state_of
 
+from holdfast.client.terminal import RESET
 from holdfast.host.screen import Screen
 
 INSIDE = str(Path(__file__).with_name("inside.py"))
@@ -186,7 +187,7 @@ def test_the_last_output_of_a_session_is_shown_before_its_end_is_told(hf: Instal
     terminal = attached(hf, "last", see="READY")
     terminal.send("\r")
     assert terminal.wait() == 0
-    shown = bytes(terminal.output).partition(b"\x1b[?1049l\x1b[?47l")[0]
+    shown = bytes(terminal.output).partition(RESET)[0]
     assert re.search(rb"199999\r\n200000\r\n$", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)), shown[-200:]
     assert b"last ended (exit code 4)" in terminal.output
 
@@ -462,6 +463,7 @@ def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tm
     hf.ok("run", "mixed", "--", "PS1='% '; clear")
     eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
     big = attached(hf, "mixed", "--as", "ann", size=(100, 30), see="%")
+    eventually(lambda: hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "the first one's size")
     small = attached(hf, "mixed", "--as", "bob", size=(40, 10), see="%")
     assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "who only looks changes nothing"
     big.send("printf '%0100d' 7; stty size\r")

@@ -19,6 +19,7 @@ from tests.fault.clients import Attached, Lean
 from tests.fault.stage import SOURCE, Stage, members
 from tests.keeper.harness import Link, cpu_ns, stop
 
+from holdfast.client.terminal import farewell
 from holdfast.model.errors import Unavailable
 from holdfast.testing import workload
 from holdfast.testing.history import Gap, Output, check_output, check_processes
@@ -392,7 +393,7 @@ def test_s3_terminal_put_back_and_session_alive_when_attach_is_told_to_go(stage:
         assert client.kill(number) == 128 + number
         assert termios.tcgetattr(client._slave) == before
         stage.pump.until(lambda client=client: b"keeps running" in client.data, "it says so")  # type: ignore[misc]
-        assert b"\x1b[?1049l" in client.data[-600:]
+        assert farewell(80, 24) in client.data
         client.close()
     assert faults_of(busy) == []
 
