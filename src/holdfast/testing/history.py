@@ -49,6 +49,7 @@ class Kind(StrEnum):
     REORDERED = "reordered"          # received, but after a later one of the same client
     TORN = "torn"                    # other bytes inside it, or only a part of it
     UNASKED = "unasked"              # bytes that nobody sent, or that were refused
+    HOLDERS = "holders"              # two held the turn, or another than was told
     UNDECIDED = "undecided"          # too ambiguous: the test's inputs should differ
     HOLE = "hole"
     OVERLAP = "overlap"
