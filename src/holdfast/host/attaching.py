@@ -7,13 +7,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core import acts
-from holdfast.host import process
+from holdfast.host import nesting
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe
 from holdfast.host.environment import refresh_agent
-from holdfast.host.session import Session
 from holdfast.host.viewer import Viewer
-from holdfast.model.errors import Nested, Refused, Usage
+from holdfast.model.errors import Refused, Usage
 from holdfast.model.probe import probe
 from holdfast.wire import frames
 
@@ -28,9 +27,9 @@ async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     observe = q["observe"] or "input" not in ops.engine.authority.rights_of(conn.key, session.id, time.time())
     viewer = Viewer(conn, session, q["cols"], q["rows"], observe, q["scrollback"])
     viewer.resizes = "resize" in ops.engine.authority.rights_of(conn.key, session.id, time.time())
-    viewer.inside = inside(ops, conn.pid)
-    _refuse_nesting(ops, session, viewer.inside)
-    if q["agent"]:
+    viewer.inside = nesting.inside(ops.engine, conn.pid)
+    nesting.refuse(session, viewer.inside, ops.viewers.values())
+    if q["agent"] and not observe:
         refresh_agent(session.directory, q["agent"])
     ops.viewers[conn] = viewer
     conn.on_drain = viewer.pump
@@ -46,29 +45,6 @@ async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     probe("host.attach.answered")
     await viewer.begin(q["resume"])
     return {}
-
-
-def inside(ops: Ops, pid: int) -> str | None:
-    """The session whose tree this client runs in, from the kernel: a process cannot hide it by cleaning its environment."""
-    keepers = {s.keeper_pid: s.id for s in ops.engine.sessions.values()}
-    for _ in range(64):
-        if pid in keepers:
-            return keepers[pid]
-        stat = process.read_stat(pid)
-        if stat is None or stat.ppid <= 1:
-            return None
-        pid = stat.ppid
-    return None
-
-
-def _refuse_nesting(ops: Ops, target: Session, inside: str | None) -> None:
-    """Showing a session inside itself, directly or through others, would feed its own output back for ever."""
-    seen: set[str] = set()
-    while inside is not None and inside not in seen:
-        if inside == target.id:
-            raise Nested(f"this terminal is inside session {target.name} itself")
-        seen.add(inside)
-        inside = next((v.inside for v in ops.viewers.values() if v.session.id == inside and v.inside is not None), None)
 
 
 async def cover(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

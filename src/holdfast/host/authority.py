@@ -72,7 +72,7 @@ class Authority(Standing):
                 raise NotAllowed("not recovered: this recovery was used already", RECOVER)
             if wish.name not in self._roster.operators:
                 return await self._enter("operator.recovered", wish.name, wish.kind, wish.key, self.machine, now, wish.nonce)
-            operator, known = self._living(wish.name), self._roster.keys.get(wish.key)
+            operator, known = self.living(wish.name), self._roster.keys.get(wish.key)
             if known is None:
                 self._new_key(wish.key)
                 known = Key(wish.key, wish.name, int(now), self.machine)
@@ -99,7 +99,7 @@ class Authority(Standing):
         async def work() -> None:
             if self.who(by).name != name:
                 self.may(by, "manage", None, now)
-            self._living(name)
+            self.living(name)
             self._new_key(key)
             if sum(one.operator == name for one in self._roster.keys.values()) >= OPERATOR_KEYS_MAX:
                 raise Refused(f"{name} has {OPERATOR_KEYS_MAX} keys already", "revoke those that are not used")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from holdfast.core.gate import Approver, Pending
 from holdfast.core.record import HOST, MACHINE, Draft
-from holdfast.host.attaching import inside as client_inside
+from holdfast.host import nesting
 from holdfast.host.connection import Connection
 from holdfast.host.readable import FIX, account, readable
 from holdfast.model import signing
@@ -60,7 +60,7 @@ async def _answer(ops: Ops, conn: Connection, q: dict[str, Any], answer: Literal
         raise Usage("a signature is written in hexadecimal digits") from e
     session = engine.sessions.get(where)
     plain = session is None or session.layout.get("layout") != "contained"
-    inside = session is not None and client_inside(ops, conn.pid) == where
+    inside = session is not None and nesting.inside(engine, conn.pid) == where
     could_read = answer == "approve" and plain and (
         inside or await asyncio.to_thread(readable, engine.home, conn.operator, conn.key, account(session)))
     rights = engine.authority.rights_of(conn.key, where or None, time.time())

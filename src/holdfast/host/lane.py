@@ -2,7 +2,8 @@
 
 Everything that changes a session (keys, lines, a run's trigger, size, signals, answers to terminal queries) becomes an act here: it
 gets the next sequence number, goes to the keeper, and is settled when the keeper has taken it. Repeats of a client's act are
-recognised by (client, its own number), also after a crash of the host, because the keeper remembers them.
+recognised by (origin, its own number), also after a crash of the host, because the keeper remembers them. An origin is an operator's
+client: made of its key and the id it chose (wire/hello.py), so nobody speaks for another's client by using its id.
 
 What a program does not read is bounded: INPUT_WINDOW_BYTES may be under way, as much again may wait, more is refused. Only typed
 input waits: a signal or a size must reach a program that reads nothing.
@@ -60,8 +61,10 @@ class Lane:
         self.sequence = link.ring.accepted
         self._acked: dict[int, int] = {}
         self._sent: dict[int, int] = {}
+        self._last: dict[int, tuple[int, int]] = {}        # of each origin: the number and the sequence of its last act
         for origin in link.welcome.origins:
             self._acked[origin.origin] = self._sent[origin.origin] = origin.origin_sequence
+            self._last[origin.origin] = (origin.origin_sequence, origin.sequence)
         self._flight: deque[_Pending] = deque()
         self._waiting: deque[_Pending] = deque()
         self._flight_bytes = 0
@@ -139,12 +142,14 @@ class Lane:
         return done
 
     def _remember(self, origin: int, number: int) -> None:
-        self._sent[origin] = number
+        self._sent.pop(origin, None)
+        self._sent[origin] = number                        # whoever was silent longest is forgotten first
         if len(self._sent) > 4 * ORIGINS_KEPT:
             for old in list(self._sent)[:ORIGINS_KEPT]:
                 if old not in {p.origin for p in self._flight}:
                     self._sent.pop(old)
                     self._acked.pop(old, None)
+                    self._last.pop(old, None)
 
     def _settle_repeat(self, origin: int, number: int, done: asyncio.Future[int]) -> None:
         for pending in (*self._flight, *self._waiting):
@@ -154,7 +159,8 @@ class Lane:
                 else:
                     pending.done.add_done_callback(lambda first: _follow(first, done))
                 return
-        done.set_result(self.link.ring.accepted)
+        last, sequence = self._last.get(origin, (0, 0))
+        done.set_result(sequence if number == last else self.link.ring.accepted)
 
     def _may_send(self, act: _Pending) -> bool:
         return not self._asking and (act.kind != wire.INPUT or (self._flight_bytes + len(act.body) <= self._window
@@ -176,7 +182,8 @@ class Lane:
         dropped = [act for act in self._waiting if act.kind == wire.INPUT]
         self._waiting = deque(act for act in self._waiting if act.kind != wire.INPUT)
         self._waiting_bytes = sum(len(act.body) for act in self._waiting)
-        for act in dropped:
+        for act in reversed(dropped):
+            self._unsent(act)
             if act.done is not None and not act.done.done():
                 act.done.set_exception(error)
                 act.done.exception()
@@ -208,6 +215,7 @@ class Lane:
     def _taken(self, act: _Pending) -> None:
         if act.origin and act.origin_sequence > self._acked.get(act.origin, 0):
             self._acked[act.origin] = act.origin_sequence
+            self._last[act.origin] = (act.origin_sequence, act.sequence)
         if act.done is not None and not act.done.done():
             act.done.set_result(act.sequence)
 
@@ -262,10 +270,14 @@ class Lane:
         self.settle()
 
     def _fail(self, act: _Pending, error: HoldfastError) -> None:
-        if act.origin:
-            self._sent[act.origin] = min(self._sent.get(act.origin, 0), act.origin_sequence - 1)
+        self._unsent(act)
         if act.done is not None and not act.done.done():
             act.done.set_exception(error)
+
+    def _unsent(self, act: _Pending) -> None:
+        """It was not taken: asked again, it is no repeat."""
+        if act.origin:
+            self._sent[act.origin] = min(self._sent.get(act.origin, 0), act.origin_sequence - 1)
 
     def close(self) -> None:
         error = Unavailable("the session ended before this was taken", "`holdfast ls --all` shows how it ended")

@@ -10,7 +10,7 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 from holdfast import __version__
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 class Op(NamedTuple):
-    handler: Callable[[Any, Connection, int, dict[str, Any]], Awaitable[dict[str, Any]]]
+    handler: Callable[[Any, Connection, int, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
     fields: dict[str, Field]
     right: str = ""             # needed on the session it names, or on the machine; "": who is known may, or the handler asks
     act: bool = False           # it changes the session: signed, recorded, through the door
@@ -86,7 +86,6 @@ class Ops:
             self.may(conn, "observe", found.id)
         return {"id": found.id, "epoch": found.epoch if isinstance(found, Record) else found.record.epoch, "seen": self.engine.journal.seen(found.id)}
 
-
     def may(self, conn: Connection, right: str, session: str | None) -> None:
         """Returns if its envelopes allow it there now; else says which right is missing, and who could give it (A5)."""
         self.engine.authority.may(conn.key, right, session, time.time())
@@ -115,7 +114,7 @@ class Ops:
             again = min(again, authority.until(conn.key, "observe", looked_at, now))
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(min(again - now, RECHECK_MAX_S), self.recheck) if again < FOREVER else None
+        self._timer = asyncio.get_running_loop().call_later(min(max(0.01, again - now), RECHECK_MAX_S), self.recheck) if again < FOREVER else None
 
     def watch(self, conn: Connection, session: str | None) -> None:
         """Somebody begins to look: they are asked again when what they may runs out."""
@@ -124,7 +123,7 @@ class Ops:
         if until < FOREVER and (self._timer is None or self._timer.when() - asyncio.get_running_loop().time() > until - now):
             if self._timer is not None:
                 self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(min(max(0.0, until - now), RECHECK_MAX_S), self.recheck)
+            self._timer = asyncio.get_running_loop().call_later(min(max(0.01, until - now), RECHECK_MAX_S), self.recheck)
 
     # ------------------------------------------------------------ the host itself
 

@@ -76,6 +76,8 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     ops.may(conn, TURN_RIGHTS.get(act, "observe"), session.id)
     if (to is None) != (act not in TURN_ACTS_TO):
         raise Usage(f"turn {act} needs an operator" if to is None else f"turn {act} names no operator")
+    if act == "hand":
+        ops.engine.authority.living(to)                      # a turn in nobody's hands would keep everybody out
     answer: dict[str, Any] = {}
     if act in TURN_RIGHTS or act == "release":
         await ops.engine.door.clear(q["act!"], number, "turn", details={"act": act, "to": to or ""}, wait_s=q["hold"])

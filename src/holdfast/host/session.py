@@ -11,6 +11,7 @@ parts this class sequences: lane (acts in order), view (the screen), viewers (wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -294,8 +295,8 @@ class Session:
     async def seize(self, operator: str) -> tuple[str | None, bool]:
         """Takes the turn; what the old holder had on its way is discarded. Gives who had it, and whether the keeper said that it did so."""
         previous = self.turn.take(operator)
-        if previous is None:
-            return None, True
+        if previous is None and self.turn.writer == operator:
+            return None, True                            # what is on its way is its own
         error = TurnHeld(f"{operator} took the turn", holder=operator)
         clients = {v.conn.client: v.conn for v in self.viewers}
         for client, number in self.lane.void(error):

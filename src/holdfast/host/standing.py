@@ -220,7 +220,8 @@ class Standing:
             raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them")
         return found
 
-    def _living(self, name: str) -> Operator:
+    def living(self, name: str) -> Operator:
+        """The operator of that name, if it is one who is known and was not revoked."""
         found = self._operator(name)
         if ("operator", name.encode()) in self._roster.revoked:
             raise Refused(f"{name} was revoked", "add a new operator")

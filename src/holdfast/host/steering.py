@@ -40,6 +40,7 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         raise Usage("the environment must be NAME=VALUE without NUL")
     if q["umask"] > 0o777:
         raise Usage("a umask is at most 0777")
+    q["token"] = q["token"] and f"{conn.key.hex()[:16]}.{q['token']}"           # of one's own requests only
     if (repeated := ops.engine.made_for(q["token"])) is not None:
         return {**describe(repeated), "existed": False}
     if q["existing"] and q["name"] and (existing := await ops.engine.named(q["name"])) is not None:

@@ -29,6 +29,7 @@ class SessionTurn:
         self._session = session
         self.rules = Turn()
         self.staged = Staged()
+        self.writer: str | None = None          # who wrote last, of whom something may still be on its way; unknown after a restart
         self._timer: asyncio.TimerHandle | None = None
         self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
 
@@ -85,6 +86,7 @@ class SessionTurn:
     def typed(self, operator: str, data: bytes, now: float) -> None:
         """What it wrote, with the turn, is on its way."""
         self.rules.state.last_write = now
+        self.writer = operator
         self.staged.typed(operator, data, now)
 
     def _refuse_if_unfinished(self, operator: str, now: float) -> None:

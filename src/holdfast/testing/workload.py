@@ -6,6 +6,7 @@ starts in 20 ms and needs no installed package), it is the program.
     flood BLOCKS CODE            prints so many blocks as fast as the terminal takes them, exits with CODE
     busy LOG BURST PAUSE_MS CODE prints bursts of blocks and records what it is typed, until it is typed STOP
     record LOG CODE              records what it is typed, silently, until STOP
+    lines LOG                    records each line it reads, from a terminal in line mode that echoes nothing, until the end of input
     ask LOG                      asks its terminal every query of QUERIES once, records all that comes, until STOP
     scene SEED                   draws another screen for every key: wide characters, colours, regions, both screens
 
@@ -166,6 +167,17 @@ def _record(path: str, code: int) -> int:
     return code
 
 
+def _lines(path: str) -> int:
+    log = _open_log(path)
+    mode = termios.tcgetattr(0)
+    mode[3] &= ~(termios.ECHO | termios.ECHONL)
+    termios.tcsetattr(0, termios.TCSANOW, mode)
+    _write(READY)
+    while line := os.read(0, 65536):
+        os.write(log, line)
+    return 0
+
+
 def _ask(path: str) -> int:
     log = _open_log(path)
     _raw()
@@ -229,6 +241,8 @@ def main(argv: list[str]) -> int:
         return _busy(args[0], int(args[1]), int(args[2]), int(args[3]))
     if name == "record":
         return _record(args[0], int(args[1]))
+    if name == "lines":
+        return _lines(args[0])
     if name == "ask":
         return _ask(args[0])
     if name == "scene":

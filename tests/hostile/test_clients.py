@@ -1,0 +1,124 @@
+"""Client ids are no secrets and nobody's property: who uses another's gets nothing of it and takes nothing from it.
+
+A client numbers its inputs under an id of its own choice, and a repeated number is the same input. An operator that introduces itself with
+the id of another's client must not make the other's input count as repeated, nor be answered with what the other did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, installation
+from tests.hostile.wire import Lines, Wire, crash
+
+from holdfast.model.errors import NotAllowed
+from holdfast.wire import frames
+
+SHARED = 424242        # the id that everybody uses
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        made.people("ann", "bob")
+        yield made
+
+
+def test_p1_a_number_that_another_used_is_not_used(hf: Installation) -> None:
+    room = Lines(hf, "numbers")
+    ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
+    bob.request("send", session="numbers", text="bob 1\n", seq=1 << 40)          # everything below would be a repeat of his
+    room.free(bob)
+    ann.request("send", session="numbers", text="ann 1\n", seq=1)
+    ann.request("send", session="numbers", text="ann 2\n", seq=2)
+    room.free(ann)
+    bob.request("send", session="numbers", text="bob 2\n", seq=(1 << 40) + 1)
+    room.become("bob 1", "ann 1", "ann 2", "bob 2")
+    crash(hf)                                                                    # the keeper remembers them apart, too
+    ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
+    ann.request("send", session="numbers", text="ann 2\n", seq=2)
+    ann.request("send", session="numbers", text="ann 3\n", seq=3)
+    room.free(ann)
+    bob.request("send", session="numbers", text="bob 2\n", seq=(1 << 40) + 1)
+    bob.request("send", session="numbers", text="bob 3\n", seq=(1 << 40) + 2)
+    room.become("bob 1", "ann 1", "ann 2", "bob 2", "ann 3", "bob 3")
+
+
+def test_p1_keys_of_one_are_not_acknowledged_to_another(hf: Installation) -> None:
+    room = Lines(hf, "keys")
+    ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
+    ann.attach("keys")
+    ann.say(frames.input_(7, b"ann\n", frames.INPUT_ACK))
+    ann.taken(7)
+    room.free(ann)
+    assert bob.attach("keys")["acked"] == 0
+    bob.say(frames.input_(7, b"bob\n", frames.INPUT_ACK))
+    bob.taken(7)
+    room.become("ann", "bob")
+    ann.close()
+    bob.close()
+
+
+def test_p1_a_run_is_answered_to_who_ran_it(hf: Installation) -> None:
+    hf.ready("shell", "--", "sh")
+    ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
+    ran = ann.request("run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1)
+    assert ran["exit_code"] == 7
+    ann.request("turn", session="shell", act="release")
+    other = bob.request("run", session="shell", text="true", seq=1)
+    assert other["exit_code"] == 0 and other["output"] != ran["output"]
+    bob.request("turn", session="shell", act="release")
+    again = ann.request("run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1)
+    assert again["exit_code"] == 7 and again["output"]["end"] == ran["output"]["end"]
+    hf.end("shell")
+
+
+def test_p1_what_a_number_stands_for_is_said_once(hf: Installation) -> None:
+    """Replayed, with other content under a known number, and in the wrong order: the first of each number counts."""
+    room = Lines(hf, "again")
+    ann = Wire(hf, "ann", 51)
+    ann.request("send", session="again", text="first\n", seq=3)
+    for text, seq in (("first\n", 3), ("changed\n", 3), ("late\n", 2)):
+        ann.request("send", session="again", text=text, seq=seq)
+    ann.attach("again")
+    for number, data in ((3, b"first\n"), (1, b"older\n"), (4, b"second\n"), (4, b"altered\n"), (3, b"x\n")):
+        ann.say(frames.input_(number, data, frames.INPUT_ACK))
+    ann.taken(4)
+    ann.request("send", session="again", text="third\n", seq=5)
+    room.become("first", "second", "third")
+    ann.close()
+
+
+def test_p1_an_answer_that_was_lost_names_the_act_it_was(hf: Installation) -> None:
+    """Asked again, also of another host: the same act, not whatever was the last one by then."""
+    Lines(hf, "acts")
+    ann = Wire(hf, "ann", 52)
+    first = ann.request("send", session="acts", text="one\n", seq=1)
+    other = Wire(hf, "ann", 53).request("send", session="acts", text="two\n", seq=1)
+    assert other["act"] > first["act"]
+    assert ann.request("send", session="acts", text="one\n", seq=1)["ref"] == first["ref"]
+    crash(hf)
+    assert Wire(hf, "ann", 52).request("send", session="acts", text="one\n", seq=1)["ref"] == first["ref"]
+
+
+def test_p1_numbers_of_one_session_mean_nothing_in_another(hf: Installation) -> None:
+    one, two = Lines(hf, "splice-1"), Lines(hf, "splice-2")
+    ann = Wire(hf, "ann", 54)
+    ann.request("send", session="splice-1", text="here\n", seq=9)
+    ann.request("send", session="splice-2", text="there\n", seq=9)
+    one.become("here")
+    two.become("there")
+
+
+def test_t4_a_token_of_anothers_request_shows_nothing(hf: Installation) -> None:
+    """`new` may be repeated after a crash, by whoever asked for it."""
+    hf.people("carl", rights="new")
+    ann, carl = Wire(hf, "ann", 55), Wire(hf, "carl", 55)
+    asked: dict[str, Any] = {"argv": ["cat"], "cwd": "/", "env": {}, "token": "37-1"}
+    made = ann.request("new", name="private", **asked)
+    assert ann.request("new", name="private", **asked)["id"] == made["id"]
+    with pytest.raises(NotAllowed):
+        carl.request("get", session="private")
+    assert carl.request("new", name="other", **asked)["id"] != made["id"]

@@ -1,0 +1,211 @@
+"""A key that may only read tries everything there is to say: every operation of the host's table, every kind of frame.
+
+The lists are made from the table itself. A new operation is tried without anybody thinking of it; if it answers a reader, this test fails until
+it stands here with the reason why that is harmless.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually, installation
+from tests.hostile.wire import Lines, Wire
+
+from holdfast.host.ops import OPS
+from holdfast.host.people import TURN_ACTS_TO
+from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Refused
+from holdfast.model.rights import READ
+from holdfast.wire import frames
+
+HARMLESS = {
+    "ping": "that the host is there",
+    "stats": "counters, no content and no names",
+    "ls": "only sessions that it may see",
+    "get": "what there is to see of a session it may see",
+    "who": "who is there is part of seeing it",
+    "resolve": "asks for the right of the session that the reference names",
+    "view": "the screen",
+    "read": "the output",
+    "wait": "changes nothing",
+    "events": "what happened to what it may see",
+    "attach": "to observe: what it types is refused, its size changes nothing",
+    "detach": "ends its own attachment",
+    "refresh": "paints its own screen anew",
+    "turn": "shows it; each act on it needs its own right, but for giving back what one has",
+    "operator.ls": "names, keys and rights are no secrets: everybody must be able to know whom to ask",
+    "operator.show": "the same of one",
+    "operator.revoke": "oneself: whoever lost a key must be able to say so; others need `manage`",
+    "envelopes": "its own",
+    "grant": "of an envelope that proves itself; anything else needs `manage` and `grant`",
+}
+"""Operations that answer a reader in one way or another, and why that may be."""
+
+OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
+FIELDS: dict[str, Any] = {"session": "target", "name": "stranger", "text": "EVIL\n", "seq": 1, "argv": ["cat"], "cwd": "/", "env": {}, "for": "idle",
+                          "kind": "agent", "key": OTHERS_KEY, "rights": ["observe"], "cols": 40, "rows": 10, "ref": "hf:target", "act": "request", "to": None}
+"""A sound value for every field of every operation: what is refused must be refused for want of the right."""
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        made.people("reader", rights="read")
+        made.people("ann")
+        made.people("outsider", rights="")
+        yield made
+
+
+@pytest.fixture(scope="module")
+def room(hf: Installation) -> Lines:
+    return Lines(hf, "target")
+
+
+@pytest.fixture
+def untouched(hf: Installation, room: Lines) -> Iterator[None]:
+    """Whatever was tried: the session and the machine are as they were."""
+    def facts() -> tuple[Any, ...]:
+        session = hf.get("target")
+        people = [(o["name"], o["revoked"], len(o["envelopes"])) for o in hf.ask("operator.ls")["operators"]]
+        return (session["id"], session["name"], session["state"], session["size"], session["turn"], [s["id"] for s in hf.ls("--all")], people, hf.host_pid)
+
+    before = facts()
+    yield
+    assert facts() == before
+    assert room.lines == []
+
+
+def fields_of(op: str, **changed: Any) -> dict[str, Any]:
+    known = {**FIELDS, **changed}
+    missing = [name for name, field in OPS[op].fields.items() if field.default is ... and name not in known]
+    assert not missing, f"a new field: give it a sound value in FIELDS: {missing}"
+    return {name: known[name] for name in OPS[op].fields if name in known}
+
+
+def test_the_list_of_harmless_operations_names_only_existing_ones() -> None:
+    assert set(HARMLESS) <= set(OPS)
+    needs_more = {name for name, op in OPS.items() if op.right and op.right not in READ}
+    assert not needs_more & set(HARMLESS)
+
+
+@pytest.mark.parametrize("op", sorted(set(OPS) - set(HARMLESS)))
+def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs(hf: Installation, untouched: None, op: str) -> None:
+    reader = Wire(hf, "reader", 70)
+    with pytest.raises(NotAllowed) as refused:
+        reader.request(op, **fields_of(op))
+    lacking = refused.value.facts["right"]
+    assert lacking not in READ and refused.value.facts["operator"] == "reader", refused.value.facts
+    assert not OPS[op].right or lacking == OPS[op].right
+    assert refused.value.recover
+    reader.close()
+
+
+@pytest.mark.parametrize("act", ["request", *TURN_ACTS_TO])
+def test_a5_every_act_on_the_turn_is_refused(hf: Installation, untouched: None, act: str) -> None:
+    reader = Wire(hf, "reader", 71)
+    with pytest.raises(NotAllowed):
+        reader.request("turn", session="target", act=act, to="ann" if act in TURN_ACTS_TO else None)
+    reader.request("turn", session="target", act="release")          # it holds nothing: nothing happens
+    reader.close()
+
+
+@pytest.mark.parametrize(("op", "fields"), [
+    ("operator.revoke", {"name": "ann"}),
+    ("operator.revoke", {"name": "tester", "force": True}),
+    ("grant", {"name": "reader", "rights": ["input"]}),
+    ("grant", {"name": "reader", "rights": ["observe"]}),
+    ("grant", {"name": "outsider", "rights": ["observe"]}),
+    ("grant", {"envelope": "hfe1.AAAA.AAAA"}),
+    ("attach", {"session": "target", "cols": 40, "rows": 10, "take": True}),
+])
+def test_a5_the_harmful_side_of_a_harmless_operation_is_refused(hf: Installation, untouched: None, op: str, fields: dict[str, Any]) -> None:
+    reader = Wire(hf, "reader", 72)
+    with pytest.raises(Refused):
+        reader.request(op, **fields)
+    reader.close()
+
+
+def test_a5_an_attached_reader_types_resizes_and_holds_nothing(hf: Installation, room: Lines, untouched: None) -> None:
+    """Every kind of frame that a client may send, from one who is attached."""
+    reader = Wire(hf, "reader", 73)
+    said = reader.attach("target", cols=33, rows=7)
+    assert said["observe"] is True and said["size"] == {"cols": 80, "rows": 24}
+    tried = {
+        frames.INPUT: [frames.input_(1, b"EVIL\n", frames.INPUT_ACK), frames.input_(1 << 60, b"EVIL\n"), frames.input_(2, b"EVIL\n", 0xFF)],
+        frames.RESIZE: [frames.resize(1, 40, 10), frames.resize(1 << 63, 65535, 65535), frames.resize(0, 0, 0)],
+        frames.CANCEL: [frames.cancel(1), frames.cancel(0xFFFFFFFF)],
+        frames.SEEN: [frames.seen(0), frames.seen((1 << 64) - 1)],
+        frames.REQUEST: [frames.request(9, {"op": "send", "session": "target", "text": "EVIL\n", "seq": 1})],
+    }
+    for kind in sorted(frames.FROM_CLIENT - {frames.HELLO, frames.PROOF}):          # those two: below
+        for frame in tried[kind]:
+            reader.say(frame)
+    for number in (1, 1 << 60, 2):
+        assert reader.until("refused", number=number)["name"] in ("refused", "not_allowed")
+    reader.request("refresh")
+    reader.close()
+    eventually(lambda: not hf.get("target")["operators"], "the reader to be gone")
+
+
+@pytest.mark.parametrize("kind", sorted(frames.FROM_CLIENT & {frames.HELLO, frames.PROOF}))
+def test_a5_whoever_is_introduced_stays_who_it_is(hf: Installation, untouched: None, kind: int) -> None:
+    reader = Wire(hf, "reader", 74)
+    reader.say(frames.pack_json(kind, {"version": frames.VERSION, "lowest": frames.LOWEST, "client": 74, "operator": "ann", "modality": "test",
+                                        "key": OTHERS_KEY, "signature": "00"}))
+    assert isinstance(reader.dropped(), PeerFault)
+
+
+def test_a5_a_reader_does_not_bring_its_ssh_agent(hf: Installation, untouched: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Whoever points a session's agent socket at a program of its own is asked for every signature that is made in it."""
+    path = str(tmp_path_factory.mktemp("agent") / "sock")
+    with socket.socket(socket.AF_UNIX) as agent:
+        agent.bind(path)
+        link = next((hf.home / "run").rglob(f"*{hf.get('target')['id']}*/agent.sock"), None)
+        before = os.readlink(link) if link is not None else None
+        reader = Wire(hf, "reader", 75)
+        reader.attach("target", agent=path)
+        links = [os.readlink(one) for one in hf.home.rglob("agent.sock") if one.is_symlink()]
+        assert path not in links and (before is None or before in links)
+        reader.close()
+        ann = Wire(hf, "ann", 76)
+        ann.attach("target", agent=path)
+        assert path in [os.readlink(one) for one in hf.home.rglob("agent.sock") if one.is_symlink()]     # it is where it was looked for
+        ann.close()
+    eventually(lambda: not hf.get("target")["operators"], "both to be gone")
+
+
+def test_a5_who_may_see_nothing_sees_nothing(hf: Installation, room: Lines) -> None:
+    outsider = Wire(hf, "outsider", 77)
+    for op in sorted(OPS):
+        if "session" in OPS[op].fields and op != "grant":
+            with pytest.raises(NotAllowed):
+                outsider.request(op, **fields_of(op))
+    with pytest.raises(NotAllowed):
+        outsider.request("resolve", ref=f"hf:{hf.get('target')['id']}")
+    with pytest.raises(NotAllowed):
+        outsider.request("events")
+    assert outsider.request("ls", all=True) == {"sessions": []}
+    outsider.close()
+
+
+@pytest.mark.parametrize("how", ["attach", "read", "events", "wait"])
+def test_a5_who_watches_does_not_watch_longer_than_it_may(hf: Installation, room: Lines, how: str) -> None:
+    """A right that ends ends what goes on under it, too: not only the next question is refused."""
+    name = f"guest-{how}"
+    hf.people(name, rights="")
+    hf.ok("grant", name, "--rights", "observe", "--session", "target", "--expires", "3s")
+    guest = Wire(hf, name, 78)
+    if how == "attach":
+        guest.attach("target")
+        assert isinstance(guest.dropped(), NotAllowed)
+        return
+    lasting: dict[str, dict[str, Any]] = {"read": {"follow": True}, "events": {"follow": True}, "wait": {"for": "exit"}}
+    begun = time.monotonic()
+    with pytest.raises(HoldfastError) as ended:
+        guest.request(how, session="target", **lasting[how])
+    assert isinstance(ended.value, NotAllowed) and time.monotonic() - begun < 20
+    guest.close()
