@@ -188,7 +188,7 @@ def tiny(draw: st.DrawFn) -> tuple[list[Operation], list[str]]:
 
 
 @given(tiny())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=1000, deadline=None)
 def test_it_agrees_with_brute_force(given_: tuple[list[Operation], list[str]]) -> None:
     history, received = given_
     refused_and_read = any(op.outcome is Outcome.REFUSED and op.text in received for op in history)

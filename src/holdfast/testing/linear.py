@@ -194,19 +194,32 @@ def search(history: Sequence[Operation], model: Model) -> Found:
         ready, limit = _ready(ops, done)
         if path is None or best is None or path.length > best.length:
             best, stuck = path, tuple(ops[i] for i in ready)
-        for i in reversed(ready):
-            op = ops[i]
-            after = list(model.steps(op, state))
-            if op.outcome is Outcome.UNKNOWN and op.returned == limit:
-                after.insert(0, state)                 # it did nothing, and now it is too late
-            for one in after:
-                key = (done | 1 << i, one)
-                if key not in tried:
-                    if len(tried) >= STEPS_MAX:
-                        raise _Undecided
-                    tried.add(key)
-                    stack.append((*key, _Path(path, i, path.length + 1 if path else 1)))
+        for i, one in _next(ops, ready, limit, state, model):
+            key = (done | 1 << i, one)
+            if key not in tried:
+                if len(tried) >= STEPS_MAX:
+                    raise _Undecided
+                tried.add(key)
+                stack.append((*key, _Path(path, i, path.length + 1 if path else 1)))
     return Found(_order(ops, best), False, stuck)
+
+
+def _next(ops: Sequence[Operation], ready: Sequence[int], limit: float, state: State, model: Model) -> list[tuple[int, State]]:
+    """What may come next, the likeliest last. An act that never changes anything, and can be now, is taken at once: later is no better."""
+    sure: list[tuple[int, State]] = []
+    guessed: list[tuple[int, State]] = []
+    for i in reversed(ready):
+        op = ops[i]
+        for after in model.steps(op, state):
+            if op.outcome is Outcome.REFUSED or op.act is Act.SHOW:
+                return [(i, after)]
+            if op.outcome is Outcome.ACKED:
+                sure.append((i, after))
+            elif after != state:
+                guessed.append((i, after))
+        if op.outcome is Outcome.UNKNOWN and op.returned == limit:
+            sure.append((i, state))                    # it did nothing, and now it is too late
+    return guessed + sure
 
 
 def _order(ops: Sequence[Operation], path: _Path | None) -> tuple[Operation, ...]:
