@@ -6,7 +6,9 @@ never, and the program read them in that order. What was seen is judged by `hold
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -22,6 +24,7 @@ CONFIG = "[turn]\nidle_s = 600\n[host]\naway_s = 120.0\n"        # the turn move
 PEOPLE = (("ann", "human"), ("bob", "human"), ("cyd", "agent"), ("dev", "agent"), ("eve", "service"))
 PERSON = "fred"              # has the real `holdfast attach`; what became of a line, only the program knows
 WEIGHTS = {Act.WRITE: 24, Act.REQUEST: 2, Act.HAND: 2, Act.GRANT: 2, Act.REFUSE: 1, Act.RELEASE: 16, Act.SEIZE: 4, Act.SHOW: 3}
+PROBES = ("host.act.sending", "host.act.sent", "host.act.sent")      # where a host dies by itself: before and after it has told the keeper
 BETWEEN = 180                # acts of all, between two deaths of the host
 
 
@@ -51,6 +54,8 @@ class Room:
         self.line = line
         self.person = Attached(stage, "room", "--as", PERSON, eye=False).attached()
         self.typed: list[Operation] = []
+        self._seen = 0.0                     # when the host was last seen running
+        stage.autostart(False)
 
     def type(self) -> None:
         text = f"{PERSON}-{len(self.typed)}"
@@ -64,22 +69,36 @@ class Room:
         stage = self.stage
         for one in self.operators:
             one.start()
-        for n in range(crashes + 1):
-            for goal in [self.acts() + part * BETWEEN // 3 for part in (1, 2, 3)]:
-                self.type()
-                stage.pump.until(lambda goal=goal: self.acts() >= goal or any(one.broken for one in self.operators),        # type: ignore[misc]
-                                 lambda: f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}", 60.0)
-            if n < crashes:
-                stage.pump.during(self.rng.uniform(0, 0.05))
-                begun = time.monotonic()
-                stage.kill_host()
-                self.crashes.append((begun, time.monotonic()))
-                stage.find_host()                    # the attached terminal starts it
+        self._until(BETWEEN)
+        for left in reversed(range(crashes)):
+            stage.pump.during(self.rng.uniform(0, 0.05))
+            if stage.running(stage.host):
+                self._seen = time.monotonic()
+                os.kill(stage.host, signal.SIGKILL)
+            stage.host_ended()
+            self.crashes.append((self._seen, time.monotonic()))
+            name = self.rng.choice(("", *PROBES)) if left else ""
+            stage.start_host(f"kill@{name}#{self.rng.randint(2, 30)}" if name else "", wait=False)
+            self._until(BETWEEN)
         for one in self.operators:
             one.halt.set()
         for one in self.operators:
             stage.pump.until(lambda one=one: not one.is_alive(), f"{one.name} to finish", 60.0)                         # type: ignore[misc]
             assert one.broken is None, one.broken
+
+    def _until(self, acts: int) -> None:
+        """So many more acts, of which some are the person's; or the host dies before."""
+        def enough() -> bool:
+            if not self.stage.running(self.stage.host):
+                return True
+            self._seen = time.monotonic()
+            return self.acts() >= goal or any(one.broken for one in self.operators)
+
+        goal = self.acts()
+        for _ in range(3):
+            goal += acts // 3
+            self.type()
+            self.stage.pump.until(enough, lambda: f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}", 60.0)
 
     def finish(self) -> list[str]:
         """Everybody gives the turn back; what the program has read when it reads the last line is all."""
