@@ -25,7 +25,6 @@ import contextlib
 import functools
 import os
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.core import halt as rules
 from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
 from holdfast.host.groups import Groups
+from holdfast.host.hurry import Hurry, other, short_slice
 from holdfast.host.process import read_proc
 from holdfast.wire.spawning import HALT_SIGNAL
 
@@ -44,11 +44,14 @@ if TYPE_CHECKING:
 HALT_WAIT_S = 2.0               # for the kernel to confirm it; beyond it `complete` is False
 END_WAIT_S = 5.0                # for everything to be dead
 FETCH_ROUNDS = 8                # who left the group may have children meanwhile
-PAUSE_S, PAUSE_MAX_S = 0.0005, 0.01     # between looks at processes that stop one by one: the kernel has no event for that
+SETTLE_S = 0.1                  # for processes that were told to stop, before all are looked at again
+PAUSE_S, PAUSE_SETTLE_S, PAUSE_MAX_S = 0.0005, 0.002, 0.01      # between looks at processes that stop one by one: the kernel has no event for that
 SHELLS_S = 0.1                  # for shells to stop before their jobs do: longer than that a halt does not wait for them
 SHELL_LOOKS = 32                # processes that are looked at for shells before all are stopped at once
 PROCESSES_MAX = 65_536
-THREADS, PRIORITY = 4, -15
+CHILDREN_BYTES = 4096           # the kernel gives no more of such a list at once; what is shorter by half is the end of it
+_ORDERED = 1 << (HALT_SIGNAL - 1)
+THREADS = 4
 
 T = TypeVar("T")
 
@@ -91,8 +94,8 @@ class Halter:
     def __init__(self, state: str, spared: Callable[[], Iterable[int]] = lambda: ()) -> None:
         self.groups = Groups(state)
         self._spared = spared
-        self._pool = ThreadPoolExecutor(THREADS, "halt", _hurry, (PRIORITY,))
-        self._hurried = self._usual = 0
+        self._pool = ThreadPoolExecutor(THREADS, "halt", short_slice)
+        self._hurry = Hurry()
 
     # ------------------------------------------------------------ for the host's loop
 
@@ -101,24 +104,15 @@ class Halter:
         of busy processes a hand-over to another thread may take longer than all the rest. What waits is in a thread. Meanwhile this
         one hurries too: the other cannot go on while this one holds the interpreter and does not get to run (measured: 50 ms)."""
         begin = time.monotonic()
-        with self._hurrying():
+        with self._hurry.hurrying():
             group = self.groups.find(execution.session, execution.root_pid)
             if group:
                 self.groups.order(group)
-            return await self.in_thread(self.halt_now, execution, last_act, begin)
+            return await self.in_thread(self._halt_in_hurry, execution, last_act, begin)
 
-    @contextlib.contextmanager
-    def _hurrying(self) -> Iterator[None]:
-        if not self._hurried:
-            self._usual = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
-            _hurry(PRIORITY)
-        self._hurried += 1
-        try:
-            yield
-        finally:
-            self._hurried -= 1
-            if not self._hurried:
-                _hurry(self._usual)
+    def _halt_in_hurry(self, execution: Execution, last_act: Callable[[], int], begin: float) -> Halted:
+        self._hurry.join()
+        return self.halt_now(execution, last_act, begin)
 
     async def resume(self, execution: Execution) -> Resumed:
         return await self.in_thread(self.resume_now, execution)
@@ -200,8 +194,7 @@ class Halter:
         if fresh or not rules.all_stopped(self._members(execution, init)):
             if init:
                 self._descend([execution.root_pid], fresh, SHELL_LOOKS)
-                _signal(init, signal.SIGCONT)
-                _signal(init, HALT_SIGNAL)
+                self._order(init)
             else:
                 refused = self._descend(_children(execution.keeper_pid), fresh, PROCESSES_MAX)
         dead: set[int] = set()
@@ -216,9 +209,19 @@ class Halter:
             if running and (not init or pause == PAUSE_MAX_S):     # init has had its time
                 refused |= {pid for pid in running if not _signal(pid, signal.SIGSTOP)}
             if running:
-                time.sleep(pause)
-                pause = min(2 * pause, PAUSE_MAX_S)
+                pause = _settled(running - refused, pause)
         return {one.pid for one in members if not one.running and one.state not in "ZX"}, running
+
+    def _order(self, init: int) -> None:
+        """Returns when process 1 has stopped all others, or does not get to it. To look at them before would be looking twice, at the expense of
+        process 1's own turn."""
+        with other(init):
+            _signal(init, signal.SIGCONT)
+            _signal(init, HALT_SIGNAL)
+            pause = PAUSE_S / 4
+            while pause < PAUSE_MAX_S and any(one.pending & _ORDERED or one.state == "R" for one in _look((init,))):
+                time.sleep(pause)
+                pause *= 1.5
 
     def _descend(self, tops: list[int], fresh: bool, limit: int) -> set[int]:
         """Stops them and all below, marks who was stopped before (if `fresh`); gives those that this account may not stop."""
@@ -313,6 +316,19 @@ def _look(pids: Iterable[int]) -> list[Member]:
     return found
 
 
+def _settled(running: Iterable[int], pause: float) -> float:
+    """Returns when none of them runs, or after a while; the next pause. Who was stopped already is not looked at again until then."""
+    patience = time.monotonic() + SETTLE_S
+    while True:
+        time.sleep(pause)
+        running = [one.pid for one in _look(running) if one.running]
+        if not running:
+            return PAUSE_S
+        if time.monotonic() > patience:
+            return PAUSE_MAX_S
+        pause = min(2 * pause, PAUSE_SETTLE_S)
+
+
 def _init(execution: Execution) -> int:
     """Process 1 of the session's own pid namespace, as this one numbers it; 0 if the session has none."""
     own = _look((os.getpid(),))
@@ -325,6 +341,8 @@ def _init(execution: Execution) -> int:
             break
         if len(one.namespaced) > depth and one.namespaced[depth] == 1:
             return one.pid
+        if one.pid == execution.root_pid and one.parent == execution.keeper_pid and len(one.namespaced) == depth:
+            return 0                                        # the root itself, and in no namespace of its own
         seen.add(one.pid)
         pids = [one.parent] if len(one.namespaced) > depth and one.parent > 1 and one.parent not in seen else []
     for child in _look(_children(execution.keeper_pid)):    # the root has ended, others go on
@@ -334,26 +352,21 @@ def _init(execution: Execution) -> int:
 
 
 def _children(pid: int) -> list[int]:
-    """Of all its threads. The first of them has the process's own number: most have no other."""
+    """Of all its threads. Most have but one, with the process's own number: told from the links of the directory, without listing it."""
     found: list[int] = []
+    tasks = f"/proc/{pid}/task"
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            fd = os.open(f"/proc/{pid}/task/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
+        for thread in (str(pid),) if os.stat(tasks).st_nlink == 3 else os.listdir(tasks):
+            fd = os.open(f"{tasks}/{thread}/children", os.O_RDONLY | os.O_CLOEXEC)
             try:
-                words = piece = os.read(fd, 4096)
-                while piece:
-                    piece = os.read(fd, 4096)
+                words = piece = os.read(fd, CHILDREN_BYTES)
+                while len(piece) > CHILDREN_BYTES // 2:
+                    piece = os.read(fd, CHILDREN_BYTES)
                     words += piece
             finally:
                 os.close(fd)
             found += [int(word) for word in words.split()]
     return found
-
-
-def _hurry(priority: int) -> None:
-    """This thread, before the programs of any session, where this account may."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), priority)
 
 
 def _mapped(pid: int) -> bool:
