@@ -24,6 +24,7 @@ import os
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.report import machine, number
@@ -38,10 +39,12 @@ from holdfast.wire.ring import FLAG_EXITED
 INTERPRETER = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 PIECE = b"x" * 8191 + b"\n"
 LAYOUTS = {"plain,group": (False, True), "contained,group": (True, True), "contained": (True, False), "plain": (False, False)}
-START_S, RUN_S = 20.0, 0.02
+START_S = 20.0
+RUN_S = 0.3             # between a resume and the next halt: who has not run since is still frozen, and would make halting look quick
+Row = tuple[str, str, dict[str, float]]         # layout, way, figures
 
 
-def percentile(values: list[float], share: float) -> float:
+def percentile(values: Sequence[float], share: float) -> float:
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, math.ceil(share * len(ordered)) - 1)]
 
@@ -95,16 +98,17 @@ class Session:
         return took, len(wire.read_withdrawn(packet))
 
 
-async def measure(top: str, rounds: int, processes: int, only: list[str]) -> list[list[str]]:
-    nursery, halter, rows = Nursery(f"{top}/run"), Halter(top), list[list[str]]()
+async def measure(top: str, rounds: int, processes: int, only: list[str]) -> list[Row]:
+    nursery, halter, rows = Nursery(f"{top}/run"), Halter(top), list[Row]()
     try:
         for at, (contained, group) in enumerate(LAYOUTS[name] for name in only):
             session = await Session.start(nursery, halter, f"s{at}", processes, contained, group)
             try:
                 how, _, _ = halter.way(session.execution)
-                if not any(row[:2] == [("contained" if contained else "plain"), how] for row in rows):
+                layout = "contained" if contained else "plain"
+                if not any(row[:2] == (layout, how) for row in rows):
                     await session.forking()
-                    rows.append(["contained" if contained else "plain", how, *await _rounds(session, halter, rounds)])
+                    rows.append((layout, how, await _rounds(session, halter, rounds)))
             finally:
                 await halter.end(session.execution)
                 while not session.link.ring.flags & FLAG_EXITED:
@@ -118,7 +122,7 @@ async def measure(top: str, rounds: int, processes: int, only: list[str]) -> lis
     return rows
 
 
-async def _rounds(session: Session, halter: Halter, rounds: int) -> list[str]:
+async def _rounds(session: Session, halter: Halter, rounds: int) -> dict[str, float]:
     halts, resumes, flushes, caught, complete = list[float](), list[float](), list[float](), list[int](), 0
     for _ in range(rounds):
         await asyncio.sleep(RUN_S)
@@ -131,13 +135,14 @@ async def _rounds(session: Session, halter: Halter, rounds: int) -> list[str]:
         resumes.append((time.perf_counter() - begin) * 1000)
     for _ in range(rounds):                             # apart: half a megabyte of echo keeps the kernel busy for a while
         flushes.append((await session.flush())[0])
-    cells = [number(percentile(values, share)) for values in (halts, resumes, flushes) for share in (0.5, 0.99)]
-    return [*cells, number(percentile([float(c) for c in caught], 0.5)), f"{complete} of {rounds}"]
+    figures = {f"{name}_p{share}_ms": percentile(values, share / 100) for name, values in (("halt", halts), ("resume", resumes), ("flush", flushes))
+               for share in (50, 99)}
+    return {**figures, "caught": percentile(caught, 0.5), "complete": complete / rounds}
 
 
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m bench.halt", description="halt, resume and flush of a session that forks all the time")
-    p.add_argument("--rounds", type=int, default=100)
+    p.add_argument("--rounds", type=int, default=50)
     p.add_argument("--processes", type=int, default=200)
     p.add_argument("--only", metavar="LAYOUT", action="append", choices=LAYOUTS, help=f"which: {' '.join(LAYOUTS)}")
     p.add_argument("--out", metavar="FILE", help="writes the table there too")
@@ -150,7 +155,7 @@ def main() -> int:
              f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at the start, "
              f"{'root' if os.geteuid() == 0 else 'an ordinary user'}. Milliseconds.", "",
              "| layout | way | halt p50 | p99 | resume p50 | p99 | flush p50 | p99 | caught | complete |", "|---|---|" + "---:|" * 8]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
+    lines += [f"| {layout} | {way} | {' | '.join(map(number, figures.values()))} |" for layout, way, figures in rows]
     print("\n".join(lines))
     if args.out:
         Path(args.out).write_text("\n".join(lines) + "\n")

@@ -140,6 +140,13 @@ class Tmux(Peer):
     def start(self, name: str, argv: Sequence[str]) -> None:
         self.command([*self._tmux, "new-session", "-d", "-s", name, "-x", str(COLS), "-y", str(ROWS), *argv], name)
 
+    def ask(self, *words: str) -> str:
+        return self.command([*self._tmux, *words])
+
+    def control_argv(self, name: str) -> list[str]:
+        """A client for programs: commands on standard input."""
+        return [*self._tmux[:3], "-C", "attach", "-t", name]
+
     def attach_argv(self, name: str) -> list[str]:
         return [*self._tmux, "attach", "-t", f"={name}"]
 
@@ -261,8 +268,15 @@ class Holdfast(Peer):
         self.names()
         self.end("warm")
 
-    def start(self, name: str, argv: Sequence[str]) -> None:
-        self.command([*self._holdfast, "new", "--no-attach", name, "--", *argv], name)
+    def follow_argv(self, name: str) -> list[str]:
+        return [*self._holdfast, "read", name, "--follow"]
+
+    def ask(self, *words: str) -> str:
+        """One command of its own command line."""
+        return self.command([*self._holdfast, *words])
+
+    def start(self, name: str, argv: Sequence[str], *options: str) -> None:
+        self.command([*self._holdfast, "new", "--no-attach", *options, name, "--", *argv], name)
 
     def attach_argv(self, name: str) -> list[str]:
         return [*self._holdfast, "attach", name]

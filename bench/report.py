@@ -87,12 +87,12 @@ def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[s
 def as_json(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds],
             judged: Sequence[str], options: Mapping[str, Any]) -> str:
     """Each round's numbers (null: not within the limit), and the verdicts."""
-    found = {tool: [_plain(v) for v in verdicts(results, tool)] for tool in judged}
+    found = {tool: [plain_verdict(v) for v in verdicts(results, tool)] for tool in judged}
     return json.dumps({"machine": before, "options": options, "tools": list(tools), "verdicts": found,
                        "rounds": results}, indent=1)
 
 
-def _plain(v: Verdict) -> dict[str, Any]:
+def plain_verdict(v: Verdict) -> dict[str, Any]:
     t = v.target
     return {"measure": t.measure, "metric": t.metric, "against": t.against, "must": t.must, "aim": t.aim,
             "value": None if v.value == NEVER else v.value, "rounds": v.rounds, "broken": list(v.broken),

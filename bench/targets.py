@@ -56,6 +56,20 @@ TARGETS = (
            "idle: wake-ups per second and session"),
 )
 
+# Of `python -m bench.operators`. One number each: what it must be is what it aims at.
+SEIZE_MS, HALT_MS, VERIFY_PER_S = 10.0, 20.0, 20_000.0
+_TRUE = (("complete", 1.0, True), ("late", 0.0, False))
+
+OPERATOR_TARGETS = (
+    *(Target(f"seize_{when}", "effective_p99_ms", None, SEIZE_MS, SEIZE_MS, False, f"seize, {words}: old holder refused, p99, ms", (("flushed", 1.0, True),))
+      for when, words in (("idle", "idle session"), ("output", "output flood"), ("input", "the holder floods"))),
+    *(Target(f"halt_{what}", "took_p99_ms", None, HALT_MS, HALT_MS, False, f"halt, {words}, p99, ms", _TRUE)
+      for what, words in (("quiet", "quiet session"), ("plain", "200 forking, plain"), ("contained", "200 forking, contained"))),
+    Target("halt_user", "halt_p99_ms", None, HALT_MS, HALT_MS, False, "halt, 200 forking, contained, ordinary user, p99, ms", (("complete", 1.0, True),)),
+    Target("verify", "commands_all_per_s", None, VERIFY_PER_S, VERIFY_PER_S, True, "verify, each act signed, all processors, acts/s"),
+    Target("verify", "keys_all_per_s", None, VERIFY_PER_S, VERIFY_PER_S, True, "verify, keys under covers, all processors, acts/s"),
+)
+
 
 @dataclass(frozen=True)
 class Verdict:

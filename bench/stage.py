@@ -1,0 +1,144 @@
+"""An installation of its own with two operators who may do everything: what `python -m bench.operators` measures on."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import sys
+from collections.abc import Iterator, Sequence
+
+from bench.peers import Holdfast
+from holdfast import home as homes
+from holdfast.client.link import Link
+from holdfast.model.errors import TurnHeld
+from holdfast.wire import frames
+
+CONFIG = "[turn]\nidle_s = 600\n"           # nobody loses the turn by being slow
+PIECE = b"x" * 4096                         # of an input flood
+OPERATORS = ("ann", "bob")
+FLOODING = b"F"
+
+# argv: processes, seconds, file. As testing/workload.py FORKING; each writes the time into its place of the file before every fork, so that
+# afterwards it can be seen when the last of them did anything.
+WITNESSES = """
+import mmap, os, signal, struct, sys, time
+breadth, end = int(sys.argv[1]), time.monotonic() + float(sys.argv[2])
+with open(sys.argv[3], "r+b") as f:
+    seen = mmap.mmap(f.fileno(), 8 * breadth)
+wait, go = os.pipe()
+def life(n):
+    os.close(go)
+    os.read(wait, 1)
+    while time.monotonic() < end:
+        struct.pack_into("=q", seen, 8 * n, time.monotonic_ns())
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+for n in range(breadth):
+    if os.fork() == 0:
+        if n % 3 == 0:
+            os.setsid()
+            if os.fork():
+                os._exit(0)
+        try:
+            life(n)
+        finally:
+            os._exit(0)
+os.close(go)
+print("FORKING", flush=True)
+signal.pause()
+"""
+
+
+class Stage:
+    def __init__(self) -> None:
+        self.peer = Holdfast()
+        os.makedirs(self.peer.path("home"), 0o700)
+        with open(self.peer.path("home/config.toml"), "w") as f:
+            f.write(CONFIG)
+        self.home = homes.resolve(self.peer.environ)
+        self.peer.warm_up()
+        for name in OPERATORS:
+            self.peer.ask("operator", "add", name, "--kind", "human")
+            self.peer.ask("grant", name, "--rights", "admin")
+
+    def start(self, name: str, argv: Sequence[str], *options: str) -> None:
+        self.peer.start(name, argv, *options)
+
+    def end(self, *names: str) -> None:
+        for name in names:
+            self.peer.end(name)
+
+    def link(self, operator: str) -> Link:
+        made = Link(self.home, operator, "bench", autostart=False)
+        made.connect()
+        return made
+
+    def close(self) -> None:
+        self.peer.close()
+
+    @contextlib.contextmanager
+    def flooding(self, operator: str, session: str) -> Iterator[None]:
+        """Another process attached as this operator, which types as quickly as it is let, and goes on when it is refused."""
+        ready, say = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                self._flood(operator, session, say)
+            finally:
+                os._exit(1)
+        os.close(say)
+        try:
+            if os.read(ready, 1) != FLOODING:
+                raise RuntimeError("the flooding client ended")
+            yield
+        finally:
+            os.close(ready)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+
+    def _flood(self, operator: str, session: str, say: int) -> None:
+        link = self.link(operator)
+        link.request("attach", session=session, cols=80, rows=24)
+        link.take_ready()
+        sock = link.sock
+        assert sock is not None
+        sock.setblocking(False)
+        os.write(say, FLOODING)
+        left = memoryview(b"")
+        while True:
+            readable, writable, _ = select.select([sock], [sock], [])
+            if readable and not sock.recv(1 << 16):
+                return
+            if writable:
+                left = left or memoryview(frames.input_(link.next_sequence(), PIECE, 0))
+                left = left[sock.send(left):]
+
+
+class Witnesses:
+    """Processes of a session that fork all the time, and what they say of themselves."""
+
+    def __init__(self, path: str, count: int, seconds: float) -> None:
+        self._path, self._count = path, count
+        with open(path, "wb") as f:
+            f.write(bytes(8 * count))
+        interpreter = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+        self.argv = (interpreter, "-c", WITNESSES, str(count), str(seconds), path)
+
+    def seen(self) -> tuple[int, ...]:
+        """When each of them last did anything, in ns of the monotonic clock."""
+        with open(self._path, "rb") as f:
+            return struct.unpack(f"={self._count}q", f.read())
+
+
+def refused(link: Link, session: str) -> bool:
+    """Whether this operator's input is refused now, because another has the turn."""
+    try:
+        link.request("send", session=session, text="x", keys=[], seq=link.next_sequence())
+    except TurnHeld:
+        return True
+    return False
