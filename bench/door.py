@@ -68,9 +68,9 @@ def costs(stage: Stage, acts: int, processes_started: int) -> dict[str, dict[str
 def _costs(stage: Stage, tmux: Tmux | None, acts: int, started: int) -> dict[str, dict[str, Values]]:
     stage.start("door", QUIET)
     stage.start("shell", ())
+    stage.wait("door", "text:READY")
+    stage.wait("shell", "idle")
     ann = stage.link("ann")
-    ann.request("wait", session="door", **{"for": "text:READY"}, timeout=SESSION_S)
-    ann.request("wait", session="shell", **{"for": "idle"}, timeout=SESSION_S)
 
     def send() -> None:
         ann.request("send", session="door", text="x", keys=[], seq=ann.next_sequence())

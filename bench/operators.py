@@ -23,12 +23,11 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +58,7 @@ def seize(stage: Stage, rounds: int) -> Results:
     Path(data).write_bytes(programs.block(True))
     stage.start("silent", SILENT)
     stage.start("loud", ("sh", "-c", f"echo READY; while :; do cat {data}; done"))
+    stage.wait("silent", "text:READY")
     ann, bob = stage.link("ann"), stage.link("bob")
     try:
         results = {"seize_idle": {"holdfast": _seizures(ann, bob, "silent", rounds)}}

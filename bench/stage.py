@@ -18,6 +18,7 @@ from holdfast.wire import frames
 
 CONFIG = "[turn]\nidle_s = 600\n"           # nobody loses the turn by being slow
 PIECE = b"x" * 4096                         # of an input flood
+WAIT_S = 20.0
 OPERATORS = ("ann", "bob")
 FLOODING = b"F"
 
@@ -68,6 +69,9 @@ class Stage:
 
     def start(self, name: str, argv: Sequence[str], *options: str) -> None:
         self.peer.start(name, argv, *options)
+
+    def wait(self, name: str, what: str) -> None:
+        self.peer.ask("wait", name, "--for", what, "--timeout", f"{WAIT_S:g}")
 
     def end(self, *names: str) -> None:
         for name in names:

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.core import halt as rules
 from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
 from holdfast.host.groups import Groups
-from holdfast.host.hurry import Hurry, other, short_slice
+from holdfast.host.hurry import hurrying, join, other, short_slice
 from holdfast.host.process import read_proc
 from holdfast.wire.spawning import HALT_SIGNAL
 
@@ -95,7 +95,6 @@ class Halter:
         self.groups = Groups(state)
         self._spared = spared
         self._pool = ThreadPoolExecutor(THREADS, "halt", short_slice)
-        self._hurry = Hurry()
 
     # ------------------------------------------------------------ for the host's loop
 
@@ -104,14 +103,14 @@ class Halter:
         of busy processes a hand-over to another thread may take longer than all the rest. What waits is in a thread. Meanwhile this
         one hurries too: the other cannot go on while this one holds the interpreter and does not get to run (measured: 50 ms)."""
         begin = time.monotonic()
-        with self._hurry.hurrying():
+        with hurrying(True):
             group = self.groups.find(execution.session, execution.root_pid)
             if group:
                 self.groups.order(group)
             return await self.in_thread(self._halt_in_hurry, execution, last_act, begin)
 
     def _halt_in_hurry(self, execution: Execution, last_act: Callable[[], int], begin: float) -> Halted:
-        self._hurry.join()
+        join()
         return self.halt_now(execution, last_act, begin)
 
     async def resume(self, execution: Execution) -> Resumed:

@@ -23,7 +23,6 @@ class Nursery:
     def __init__(self, run: str) -> None:
         self.run = run
         self.descriptors: tuple[int, int] | None = None     # the limit sessions start with: the user's, not the host's own
-        self._priority = os.getpriority(os.PRIO_PROCESS, 0)
         self.pid = 0                                        # of the one that this host started
         self._starting = asyncio.Lock()
 
@@ -83,8 +82,6 @@ class Nursery:
         process = subprocess.Popen(nursery_command(self.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    start_new_session=True, cwd=self.run)
         assert process.stdout is not None
-        with contextlib.suppress(OSError):                  # a host in a hurry (host/halt.py) must not hand that on
-            os.setpriority(os.PRIO_PROCESS, process.pid, self._priority)
         if self.descriptors is not None:
             with contextlib.suppress(OSError):
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self.descriptors)

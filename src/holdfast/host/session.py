@@ -26,7 +26,7 @@ from holdfast.core.attention import classify
 from holdfast.core.filter import ViewerFilter
 from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.skim import flows
-from holdfast.host import observe, process
+from holdfast.host import hurry, observe, process
 from holdfast.host.answers import Answers
 from holdfast.host.commands import Commands
 from holdfast.host.keeperlink import KeeperLink, stuck
@@ -304,7 +304,7 @@ class Session:
                 clients[client].event("refused", number=number, **error.to_wire())
         done = self.lane.submit(wire.FLUSH, b"", ORIGIN_HOST, 0, want_done=True)
         assert done is not None
-        return previous, await self.or_end(done, SEIZE_WAIT_S)
+        return previous, await hurry.until(self.or_end(done, SEIZE_WAIT_S), self.keeper_pid)
 
     def signal_all(self, number: int) -> None:
         self.lane.submit(wire.SIGNAL, wire.signal_body(number, wire.SCOPE_ALL), ORIGIN_HOST, 0)
