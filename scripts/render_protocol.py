@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "protocol.md"
-PARTS = (("Client and host", "frames"), ("Host and keeper", "keeper"), ("Asking for a keeper", "spawning"), ("The ring", "ring"), ("The screen snapshot", "snapshot"),
+PARTS = (("Client and host", "frames"), ("Who a client is", "hello"), ("Host and keeper", "keeper"), ("Asking for a keeper", "spawning"), ("The ring", "ring"), ("The screen snapshot", "snapshot"),
          ("Versions", "version"))
 
 

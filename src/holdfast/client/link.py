@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 from holdfast.client import start
 from holdfast.client.acting import Acting
@@ -25,8 +25,9 @@ from holdfast.transport import unix
 from holdfast.wire import frames, hello
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
-                        "rename", "turn", "seize", "log", "place", "cover", "approvals"))
-HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export", "place", "approvals"))
+                        "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait"))
+HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export",
+                      "place", "approvals", "invite.ls", "invite.wait"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
@@ -47,12 +48,21 @@ class OutcomeUnknown(TimedOut):
         super().__init__(f"no answer to `{op}`; it may still take effect", "look before you try again: `holdfast view SESSION`, `holdfast ls`")
 
 
+class Invited(Protocol):
+    """Who comes with the code of an invitation (client/pairing.py)."""
+
+    def prove(self, machine: bytes, statement: bytes) -> dict[str, str]: ...
+
+    def waiting(self, event: dict[str, Any]) -> None: ...
+
+
 class Link:
     def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True, ask: Ask | None = None) -> None:
         self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
         self._passphrase = ask                  # a person, for a passphrase
-        self._identity: Identity | None = None
+        self.identity: Identity | None = None
         self.recovery: tuple[bytes, bytes] | None = None      # signed with the machine's key: the way back in
+        self.invited: Invited | None = None                   # with a one-time code
         self.client = int.from_bytes(os.urandom(8), "little") | 2
         self.on_held: Callable[[dict[str, Any]], None] = lambda event: None      # an act waits for somebody's approval
         self.sequence = 0
@@ -73,8 +83,8 @@ class Link:
 
     def connect(self, about: str | None = None) -> None:
         """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
-        if self._identity is None:
-            self._identity = identity(self.home, self.operator, self._passphrase)
+        if self.identity is None:
+            self.identity = identity(self.home, self.operator, self._passphrase)
         try:
             sock = unix.connect(self.home.host_socket)
         except PermissionError as e:
@@ -94,7 +104,7 @@ class Link:
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()
         self.sock = sock
-        self._introduce(self._identity, about)
+        self._introduce(self.identity, about)
 
     def _introduce(self, identity: Identity, about: str | None) -> None:
         """Says who we are and proves it (wire/hello.py)."""
@@ -106,13 +116,17 @@ class Link:
             raise PeerFault("the host did not ask for our proof")
         try:
             challenge = frames.read_json(payload)
-            self.statement = hello.statement(words, challenge)
+            self.statement, self.machine = hello.statement(words, challenge), signing.read(challenge["machine"])
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
         recovery = {"recovery": dict(zip(("statement", "signature"), (part.hex() for part in self.recovery), strict=True))} if self.recovery else {}
-        self.send(frames.pack_json(frames.PROOF, {"signature": self.signature.hex(), **recovery}))
+        invited = {"invitation": self.invited.prove(self.machine, self.statement)} if self.invited else {}
+        self.send(frames.pack_json(frames.PROOF, {"signature": self.signature.hex(), **recovery, **invited}))
         kind, payload = self.receive(CONNECT_WAIT_S)
+        while kind == frames.EVENT and self.invited is not None:      # somebody there is asked first
+            self.invited.waiting(frames.read_json(payload))
+            kind, payload = self.receive(None)
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
         self.welcome = frames.read_json(payload)
@@ -122,9 +136,9 @@ class Link:
 
     def sign(self, domain: str, message: Callable[[str], bytes]) -> str:
         """What `message` makes of our public key, signed with our own, in hexadecimal."""
-        if self._identity is None:
-            self._identity = identity(self.home, self.operator, self._passphrase)
-        return signing.sign(self._identity.secret(), domain, message(signing.show(self._identity.public))).hex()
+        if self.identity is None:
+            self.identity = identity(self.home, self.operator, self._passphrase)
+        return signing.sign(self.identity.secret(), domain, message(signing.show(self.identity.public))).hex()
 
     def close(self) -> None:
         if self.sock is not None:

@@ -124,6 +124,13 @@ def unlock(home: Home, name: str, ask: Ask) -> Identity:
     return _store(opened(load(home, name), ask)._replace(locked=False), None, replace=True)
 
 
+def turned(identity: Identity, kind: str, ask: Ask | None) -> Identity:
+    """The same key, of an operator of another kind: a newcomer learns what it was invited as after it has made its key."""
+    if kind not in OPERATOR_KINDS:
+        raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
+    return _store(identity._replace(kind=kind), ask, replace=True)
+
+
 class Listed(NamedTuple):
     name: str
     identity: Identity | None

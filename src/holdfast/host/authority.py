@@ -125,28 +125,55 @@ class Authority(Standing):
 
         return await self._serial(work())
 
+    async def join(self, name: str, kind: str, key: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float, also: Job, **facts: Any) -> Held:
+        """Who was invited: known from now on if it was not, with these rights on the inviter's word. `also` is written with it, or nothing is."""
+        async def work() -> Held:
+            within, known = self.handable(rights, wanted, by, now), self._roster.keys.get(key)
+            if known is None:
+                if name in self._roster.operators:
+                    raise Refused(f"{name} is known here with another key", "join under another name: `holdfast join --as OTHER`")
+                operator, added = self._new(name, kind, key, by, now)
+            elif (operator := self.who(key)).name == name:
+                added = known
+            else:
+                raise Refused(f"this key is {operator.name}'s, not {name}'s", f"use --as {operator.name}")
+            held = self._sign(key, rights, within, os.urandom(envelope.NONCE_BYTES), now, by)
+            gone = self._room(held, now)
+            await self._write(_all([roster.save(operator, added, held, gone), also]), now, "operator.joined", operator=name, kind=operator.kind,
+                              key=signing.show(key), by=self.name_of(by), link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=within.show(), **facts)
+            self._drop(key, gone)
+            self._know(operator, added)
+            self._hold(held)
+            return held
+
+        return await self._serial(work())
+
     # ------------------------------------------------------------ giving
 
     async def issue(self, holder: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float) -> Held:
         """Rights from the machine itself, on the word of somebody with `manage` and `grant` who has them: they outlive the giver."""
         async def work() -> Held:
             self.who(holder)
-            for right in MANAGES:
-                self.may(by, right, None, now)
-            asked, why = frozenset(rights), "you lack it"
-            for verdict, mine in self._verdicts(by, "grant", Facts(self.machine), now):
-                if isinstance(verdict, Denied):
-                    continue
-                within = scope.inherit(mine.chain.last.scope, wanted)
-                more, wider = asked - mine.chain.last.rights, scope.widening(mine.chain.last.scope, within)
-                if not more and not wider:
-                    held = self._sign(holder, asked, within, os.urandom(envelope.NONCE_BYTES), now, by)
-                    await self._give(held, now)
-                    return held
-                why = f"you lack `{min(more)}`" if more else f"it {wider}"
-            raise NotAllowed(f"not granted: {why}", "grant only what you have; for more, ask who gave it to you")
+            held = self._sign(holder, rights, self.handable(rights, wanted, by, now), os.urandom(envelope.NONCE_BYTES), now, by)
+            await self._give(held, now)
+            return held
 
         return await self._serial(work())
+
+    def handable(self, rights: Iterable[str], wanted: Scope, by: bytes, now: float) -> Scope:
+        """How far these rights reach if this key gives them through the machine; NotAllowed if it may not: `manage` and `grant`, and never more than it has."""
+        for right in MANAGES:
+            self.may(by, right, None, now)
+        asked, why = frozenset(rights), "you lack it"
+        for verdict, mine in self._verdicts(by, "grant", Facts(self.machine), now):
+            if isinstance(verdict, Denied):
+                continue
+            within = scope.inherit(mine.chain.last.scope, wanted)
+            more, wider = asked - mine.chain.last.rights, scope.widening(mine.chain.last.scope, within)
+            if not more and not wider:
+                return within
+            why = f"you lack `{min(more)}`" if more else f"it {wider}"
+        raise NotAllowed(f"not granted: {why}", "grant only what you have; for more, ask who gave it to you")
 
     async def give(self, text: str, now: float) -> Held:
         """An envelope that was handed on by its issuer's own key, to somebody known here. It proves itself: anybody may bring it."""
@@ -175,15 +202,23 @@ class Authority(Standing):
         return Held(envelope.verify(chain, [self.machine]), envelope.encode(chain), int(now), actor)
 
     async def _give(self, held: Held, now: float) -> None:
+        gone = self._room(held, now)
+        await self._write(roster.save(held=held, drop=gone), now, "envelope.given", operator=self.name_of(held.holder), by=self.name_of(held.actor),
+                          link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=held.chain.last.scope.show())
+        self._drop(held.holder, gone)
+        self._hold(held)
+
+    def _room(self, held: Held, now: float) -> list[Held]:
+        """What gives way to one more envelope of that key: none, or those that have ended."""
         mine = self._held.get(held.holder, [])
         gone = [] if len(mine) < ENVELOPES_MAX else [one for one in mine if self.state_of(one, now) in ("expired", "revoked")]
         if len(mine) - len(gone) >= ENVELOPES_MAX:
             raise Refused(f"{self.name_of(held.holder)} holds {ENVELOPES_MAX} envelopes already", "revoke those that are not needed")
-        await self._write(roster.save(held=held, drop=gone), now, "envelope.given", operator=self.name_of(held.holder), by=self.name_of(held.actor),
-                          link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=held.chain.last.scope.show())
+        return gone
+
+    def _drop(self, holder: bytes, gone: Sequence[Held]) -> None:
         if gone:
-            self._held[held.holder] = [one for one in mine if one not in gone]
-        self._hold(held)
+            self._held[holder] = [one for one in self._held[holder] if one not in gone]
 
     # ------------------------------------------------------------ revoking
 

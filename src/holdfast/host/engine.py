@@ -32,6 +32,7 @@ from holdfast.host.authority import Authority
 from holdfast.host.door import Door
 from holdfast.host.gate import Gate
 from holdfast.host.halt import Halter, execution
+from holdfast.host.invitations import Invitations
 from holdfast.host.journal import Journal
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.keyboard import Keyboard
@@ -75,6 +76,7 @@ class Engine:
         machine = keys.machine(home, time.time())
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
+        self.invitations = Invitations(database, self.authority, lambda: self._wake({}))
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
@@ -450,8 +452,11 @@ class Engine:
         self.counters[name] = self.counters.get(name, 0) + 1
         at = time.time()
         self.store.post(store.event(at, session_id, name, facts))
+        self._wake({"time": at, "session": session_id, "event": name, **facts})
+
+    def _wake(self, event: dict[str, Any]) -> None:
         for listener in tuple(self._on_event):
-            listener({"time": at, "session": session_id, "event": name, **facts})
+            listener(event)
 
     def listen(self, listener: Any) -> None:
         self._on_event.append(listener)

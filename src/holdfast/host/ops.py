@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.core import acts
-from holdfast.host import attaching, deciding, looking, people, references, steering
+from holdfast.host import attaching, deciding, invitations, looking, people, references, steering
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.standing import FOREVER
@@ -221,6 +221,7 @@ OPS: dict[str, Op] = {
                                "rate": Field(list, None), "envelope": Field(str, None)}),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
+    **{name: Op(act, {key: Field(*kind) for key, kind in fields.items()}) for name, (act, fields) in invitations.OPS.items()},
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),
     "turn": Op(people.turn, {"session": _S, "seq": Field(int, 0), "signed": Field(dict, None), "hold": Field(float, None), "act": Field(str, "show"), "to": Field(str, None),
                              "wait": Field(float, 0.0)}, act=True),

@@ -132,24 +132,26 @@ class Server:
         if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
             return conn.bye("admission", f"this is not the key of {conn.operator}")
         conn.binding = hello.binding(statement, signature)
-        conn.tasks[0] = self._loop.create_task(self._admit(conn, body.get("recovery")))
+        conn.tasks[0] = self._loop.create_task(self._admit(conn, statement, body.get("recovery"), body.get("invitation")))
 
-    async def _admit(self, conn: Connection, recovery: Any) -> None:
+    async def _admit(self, conn: Connection, statement: bytes, recovery: Any, invitation: Any) -> None:
         """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
-        authority = self.engine.authority
+        authority, joined = self.engine.authority, {}
         try:
-            if authority.needs_first:
+            if authority.needs_first and invitation is None:
                 with contextlib.suppress(Refused):                   # somebody else was first
                     await authority.first_identity(conn.operator, "human", conn.key, time.time())
             if recovery is not None:
                 await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
+            if invitation is not None:
+                joined = {"joined": await self.engine.invitations.join(conn, statement, invitation)}
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")
         except HoldfastError as e:
             return conn.bye("admission", e.message, e.recover)
         except (ValueError, TypeError, KeyError) as e:
-            return conn.bye("protocol", f"a malformed recovery: {e}")
+            return conn.bye("protocol", f"a malformed recovery or invitation: {e}")
         finally:
             conn.tasks.pop(0, None)
         conn.kind = who.kind
@@ -157,7 +159,7 @@ class Server:
         conn.introduced()
         conn.send(frames.pack_json(frames.WELCOME, {"version": conn.challenge["version"], "host": os.uname().nodename,
                                                     "home": self.engine.home.state, "pid": os.getpid(), "release": __version__,
-                                                    **self._about(conn)}))
+                                                    **joined, **self._about(conn)}))
 
     def _about(self, conn: Connection) -> dict[str, Any]:
         """What an act on the session that the client named is to be signed for; nothing if there is no such session for it."""

@@ -44,6 +44,7 @@ CREATE TABLE IF NOT EXISTS envelopes (link BLOB PRIMARY KEY, chain TEXT NOT NULL
 CREATE TABLE IF NOT EXISTS revocations (
     kind TEXT NOT NULL, subject BLOB NOT NULL, at INTEGER NOT NULL, actor BLOB NOT NULL, PRIMARY KEY (kind, subject)) STRICT;
 CREATE TABLE IF NOT EXISTS approvals (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS invitations (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """
 EVENTS_KEPT = 10_000          # the newest ones; the record proper is not this table
 GROUP_JOBS = 256              # committed together

@@ -70,6 +70,13 @@ ENVELOPES_MAX = 64               # held by one key; what has ended gives way
 DECISIONS_KEPT = 1 << 16         # (key, right, session) that were answered yes; all forgotten when more, and at any change
 GRANTORS_NAMED = 3               # in a refusal
 GRANTORS_KEPT_S = 10             # how long "who could grant it" may be out of date in a refusal
+INVITATION_S = 600               # how long a code counts if nobody says otherwise: two people are at it now
+INVITATION_S_MAX = 7 * 86400     # ... and at most
+INVITATIONS_OPEN_MAX = 32        # at once on one machine
+INVITATIONS_KEPT = 256           # that have ended, for the inviter to see and for who lost the answer ...
+INVITATION_KEPT_S = 86400        # ... and for at most this long
+INVITATION_GUESSES = 3           # wrong codes for one invitation: then it is void
+WRONG_CODES, WRONG_CODES_S = 10, 60      # wrong codes on one machine: so many in so many seconds, then nobody joins for a while
 
 # --- turns, waits, ends ---------------------------------------------------------------------------------------
 TURN_IDLE_S = 10.0               # a holder that has not written for this long holds nothing

@@ -14,8 +14,8 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
     0x04 | RESIZE  | sequence u64, cols u16, rows u16                               | client -> host
     0x05 | CANCEL  | id u32                                                         | client -> host
     0x06 | SEEN    | offset u64 (a viewer that reads the ring itself is here)       | client -> host
-    0x07 | PROOF   | JSON {signature}                                               | client -> host
-    0x81 | WELCOME | JSON {version, host, home, pid, release}                       | host -> client
+    0x07 | PROOF   | JSON {signature, recovery?, invitation?}                       | client -> host
+    0x81 | WELCOME | JSON {version, host, home, pid, release, joined?}              | host -> client
     0x82 | REPLY   | id u32, ok u8, JSON (result or error)                          | host -> client
     0x83 | OUTPUT  | start u64, end u64, acked u64, bytes                           | host -> client
     0x84 | SCREEN  | offset u64, acked u64, reason u8, cols u16, rows u16, bytes    | host -> client

@@ -2,7 +2,7 @@
 
     client -> host   HELLO      {version, lowest, client, operator, modality, key, about?}
     host -> client   CHALLENGE  {version, machine, nonce}
-    client -> host   PROOF      {signature, recovery?}      over the statement below
+    client -> host   PROOF      {signature, recovery?, invitation?}      over the statement below
     host -> client   WELCOME    {version, host, home, pid, release, place?} or BYE with reason "admission"
 
 The statement names both sides, the nonce and all that was said, so a proof is worth nothing for another machine, connection, name or
@@ -10,6 +10,12 @@ version. Its hash binds what is signed later on this channel to it (`binding`). 
 whether this account may connect at all; the key says who it is. A `recovery` {statement, signature} is signed with the machine's own key
 (core/recovery.py) and lets a key in that nobody there could let in any more. `about` names a session: its `place` {id, epoch, seen} is what an
 act on it is signed for, and need not be asked for then.
+(core/recovery.py) and lets a key in that nobody there could let in any more.
+
+An `invitation` {id, proof} lets a newcomer in with a one-time code: `proof` is a signature over the same statement, made with the key that follows
+from the code (core/joincode.py), so it is worth nothing on another connection or for another key. If the inviter is asked first, EVENT
+{event: "waiting", by, fingerprint, expires} comes before WELCOME. WELCOME then has `joined` {name, kind, by, rights, scope, again}; `again` says
+that this key had come in with this code before.
 """
 
 from __future__ import annotations

@@ -1,0 +1,108 @@
+"""Inviting somebody and joining, from the client's side. The code is made by the inviter's client and never sent: see core/joincode.py.
+
+A newcomer's key is on disk before it is shown to anybody: a host that has let it in and died before saying so finds the same key when it is asked again.
+A key that was made for joining and certainly not let in is removed again, so that a mistyped code leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.client.link import SETTLED_S, HostGone, Link
+from holdfast.core import joincode
+from holdfast.core.joincode import Code
+from holdfast.home import Home, keys
+from holdfast.home.keys import Ask, Identity
+from holdfast.model import signing
+from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut
+from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S
+
+DRAWS = 5            # ids that may turn out to be taken
+
+
+def invite(link: Link, **wishes: Any) -> tuple[Code, dict[str, Any]]:
+    """A new invitation: its code, which only the caller has, and what the host says of it."""
+    link.request("ping")                       # who the machine is
+    for _ in range(DRAWS):
+        code = joincode.make(os.urandom(8))
+        verifier = signing.public(joincode.private(code, link.machine))
+        try:
+            return code, link.request("invite", id=code.id, verifier=signing.show(verifier), **wishes)
+        except Refused as e:
+            if not e.facts.get("taken"):
+                raise
+    raise Refused("no id was free for an invitation", "try again")
+
+
+class Joining:
+    """What a link needs to come in with a code."""
+
+    def __init__(self, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None]) -> None:
+        self._code, self._fingerprint, self._told = code, machine, told
+        self._private: tuple[bytes, bytes] | None = None
+
+    def prove(self, machine: bytes, statement: bytes) -> dict[str, str]:
+        if self._fingerprint is not None and joincode.fingerprint(machine) != self._fingerprint:
+            raise Refused("the invitation is for another machine", "use the home of the one that it was made on: HOLDFAST_HOME")
+        if self._private is None or self._private[0] != machine:
+            self._private = machine, joincode.private(self._code, machine)
+        return {"id": self._code.id, "proof": signing.sign(self._private[1], joincode.DOMAIN, statement).hex()}
+
+    def waiting(self, event: dict[str, Any]) -> None:
+        self._told(event)
+
+
+def check_home(home: Home) -> None:
+    """There is somebody here to join; otherwise a new machine would be set up, with the newcomer as its first."""
+    try:
+        os.stat(f"{keys.directory(home)}/{keys.MACHINE}")
+    except PermissionError as e:
+        raise Refused(f"{home.state} belongs to another account, and only that account can connect to it",
+                      "whoever has that account can join there under any name; between accounts there is no way on this machine") from e
+    except OSError as e:
+        raise NotFound(f"there is nobody to join in {home.state}", "set HOLDFAST_HOME to the home of whoever invited you") from e
+
+
+def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], passphrase: Ask | None = None) -> dict[str, Any]:
+    """Comes in as the link's operator, whose key is made if there is none, under a passphrase if there is one. What it is and may do from now on."""
+    check_home(link.home)
+    identity, made = _identity(link, passphrase)
+    link.invited = Joining(code, machine, told)
+    unsure = False
+    deadline, pause = time.monotonic() + CONNECT_WAIT_S, RECONNECT_FIRST_S
+    while True:
+        begun = time.monotonic()
+        try:
+            link.connect()
+            break
+        except HostGone as e:                  # perhaps after it had let us in: the same key, once more
+            link.close()
+            unsure, now = True, time.monotonic()
+            if now - begun >= SETTLED_S:
+                deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
+            if e.reason == "down" or now > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 2, 0.5)
+        except HoldfastError as e:
+            link.close()
+            if made and not unsure and not isinstance(e, TimedOut):
+                keys.remove(link.home, identity.name)
+            raise
+    link.invited = None
+    joined: dict[str, Any] = link.welcome["joined"]
+    if made and joined["kind"] != identity.kind:
+        keys.turned(identity, joined["kind"], passphrase)
+    return {**joined, "key": signing.show(identity.public), "fingerprint": joincode.group(joincode.fingerprint(identity.public)),
+            "machine": signing.show(link.machine), "host": link.welcome["host"]}
+
+
+def _identity(link: Link, passphrase: Ask | None) -> tuple[Identity, bool]:
+    try:
+        return keys.load(link.home, link.operator), False
+    except NotFound:
+        link.identity = made = keys.make(link.home, link.operator, "human", time.time(), passphrase)
+        return made, True

@@ -1,0 +1,130 @@
+"""The one-time code of an invitation: what a person reads out, types or scans, and what is made of it.
+
+    CODE  ::= ID "-" SECRET          12 characters of Crockford's base32 in three groups: 4 of id, 7 of secret, 1 that checks the others
+    URL   ::= "holdfast://" MACHINE "/join#" CODE          MACHINE is the fingerprint of the machine's key
+
+The id is public: it names the invitation in listings, and is what a meeting point on a network can route by. The secret (35 bits) never leaves
+the two people: both ends make an Ed25519 key of it, by scrypt with the machine's key and the id as salt. The host keeps the public half, so what it
+stores admits nobody; the joiner signs the introduction of its own connection with the private half, so what it sends is worth nothing on another
+connection, for another name or another key. Somebody who watched both (root on this machine) could try all secrets at 32 MiB and a tenth of a second
+each: a hundred years of one core for a code that lives ten minutes. Over a carrier that others can read, that is not to be relied on: there the code
+is the password of a key exchange that gives nothing to try (id and secret stay what they are).
+The last character is a check over GF(32): one wrong character, or two swapped ones, are noticed where they are typed and cost no attempt.
+In the URL the code stands behind `#`: what handles URLs does not send or log that part.
+
+Rejected: a keyed hash of the introduction (what the host keeps would be as good as the code); a random salt (one more question to the host before
+anything is proved, and guessing in advance would need that many years for each machine and id).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+from holdfast.model import signing
+from holdfast.model.errors import Usage
+from holdfast.model.ids import ALPHABET
+
+DOMAIN: Final = "invitation/1"
+ID_CHARS: Final = 4
+SECRET_CHARS: Final = 7
+GROUP_CHARS: Final = 4
+FINGERPRINT_CHARS: Final = 16        # 80 bits
+TEXT_CHARS: Final = 256              # what is looked at of what somebody typed
+SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 40 << 20}
+SCHEME: Final = "holdfast://"
+_ALPHABET = ALPHABET.upper()
+_MEANT = str.maketrans("ILO", "110", "- \t")       # as Crockford reads what people write
+
+
+class Code(NamedTuple):
+    id: str
+    secret: str
+
+    def __repr__(self) -> str:            # also ends up in tracebacks and logs
+        return f"Code({self.id}-...)"
+
+    def show(self) -> str:
+        return group(self.id + self.secret + _check(self.id + self.secret))
+
+
+def make(random: bytes) -> Code:
+    """From at least 8 random bytes."""
+    text = _base32(random[:8], ID_CHARS + SECRET_CHARS)
+    return Code(text[:ID_CHARS], text[ID_CHARS:])
+
+
+def read(text: str) -> tuple[Code, str | None]:
+    """What was typed, pasted or scanned, and the machine's fingerprint if it was a URL; Usage if it is no code."""
+    text, machine = text.strip(), None
+    if len(text) > TEXT_CHARS:
+        raise _no_code("it is too long")
+    if text.lower().startswith(SCHEME):
+        machine, slash, rest = text[len(SCHEME):].lower().partition("/")
+        path, _, text = rest.partition("#")
+        if not slash or path != "join" or len(machine) != FINGERPRINT_CHARS or machine.strip(ALPHABET):
+            raise _no_code("it is not holdfast://MACHINE/join#CODE")
+    plain = text.upper().translate(_MEANT)
+    if len(plain) != ID_CHARS + SECRET_CHARS + 1 or plain.strip(_ALPHABET):
+        raise _no_code(f"a code has {ID_CHARS + SECRET_CHARS + 1} letters and digits")
+    if _check(plain[:-1]) != plain[-1]:
+        raise _no_code("a character of it is wrong")
+    return Code(plain[:ID_CHARS], plain[ID_CHARS:-1]), machine
+
+
+def read_id(text: str) -> str:
+    """The public part, as people write it."""
+    plain = text[:TEXT_CHARS].upper().translate(_MEANT)
+    if len(plain) != ID_CHARS or plain.strip(_ALPHABET):
+        raise Usage(f"{text[:40]!a} is not the id of an invitation", f"it is the first {ID_CHARS} characters of the code: `holdfast invite ls` lists them")
+    return plain
+
+
+def url(code: Code, machine: bytes) -> str:
+    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}"
+
+
+def fingerprint(key: bytes) -> str:
+    """A key in few characters, for URLs; `group` makes it one for people to compare."""
+    return _base32(hashlib.sha256(b"holdfast/fingerprint/1\0" + key).digest(), FINGERPRINT_CHARS).lower()
+
+
+def group(text: str) -> str:
+    return "-".join(text[at:at + GROUP_CHARS] for at in range(0, len(text), GROUP_CHARS)).upper()
+
+
+# ------------------------------------------------------------ proving that one has it
+
+def private(code: Code, machine: bytes) -> bytes:
+    """The key that whoever has the code can make, on this machine's account alone. Takes a tenth of a second, on purpose."""
+    options: dict[str, Any] = dict(SCRYPT)
+    return hashlib.scrypt(code.secret.encode(), salt=b"holdfast/" + DOMAIN.encode() + b"\0" + machine + code.id.encode(), dklen=signing.KEY_BYTES, **options)
+
+
+def prove(code: Code, machine: bytes, statement: bytes) -> bytes:
+    """The joiner's word, over the introduction of this very connection."""
+    return signing.sign(private(code, machine), DOMAIN, statement)
+
+
+def holds(verifier: bytes, statement: bytes, proof: bytes) -> bool:
+    """Whether who introduced itself with this statement has the code."""
+    return signing.verify(verifier, DOMAIN, statement, proof)
+
+
+# ------------------------------------------------------------ characters
+
+def _base32(data: bytes, chars: int) -> str:
+    number = int.from_bytes(data, "little")
+    return "".join(_ALPHABET[(number >> 5 * at) & 31] for at in range(chars))
+
+
+def _check(text: str) -> str:
+    """Each character weighs another power of two in GF(32), so no single mistake and no swap leaves the sum as it was."""
+    total = 0
+    for character in text:
+        total = (total << 1 ^ (0x25 if total & 16 else 0)) ^ _ALPHABET.index(character)
+    return _ALPHABET[total]
+
+
+def _no_code(why: str) -> Usage:
+    return Usage(f"that is no code: {why}", "it looks like 4KQ7-M2XD-9TR8; type it as `holdfast invite` showed it")

@@ -1,0 +1,202 @@
+"""invite, join: somebody comes in with a one-time code. What is asked on a terminal goes to stderr, so that output stays output."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.scope import span
+from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.operators import ask_twice, lasting
+from holdfast.faces.cli.output import clean, duration, put_json, table
+from holdfast.model import rights
+from holdfast.model.errors import Refused, Usage
+from holdfast.model.limits import INVITATION_GUESSES, INVITATION_S, INVITATION_S_MAX
+
+if TYPE_CHECKING:
+    from argparse import ArgumentParser, Namespace
+
+    from holdfast.client.link import Link
+
+ACTS = ("ls", "revoke", "accept", "refuse")
+
+
+# ---------------------------------------------------------------- invite
+
+def invite_parser(p: ArgumentParser) -> None:
+    p.add_argument("act", nargs="?", choices=ACTS, help="ls: the invitations there are; revoke, accept, refuse: one of them")
+    p.add_argument("id", nargs="?", metavar="ID", help="the invitation: the first four characters of its code")
+    p.add_argument("--rights", metavar="LIST", default="read", help="what it gives: read, execute, admin, or single rights (default: read)")
+    p.add_argument("--session", metavar="SESSION", help="only on this session")
+    p.add_argument("--expires", metavar="D", help="the rights end after this long: 30m, 8h, 7d (default: they do not)")
+    p.add_argument("--within", metavar="D", help=f"the code counts for this long (default: {INVITATION_S // 60}m, at most {INVITATION_S_MAX // 86400}d)")
+    p.add_argument("--kind", choices=("human", "agent", "service"), default="human", help="what the newcomer is (default: human)")
+    p.add_argument("--confirm", action="store_true", help="ask here before somebody is let in")
+    p.add_argument("--no-wait", action="store_true", help="print the code and return; otherwise a terminal, or --confirm, waits for who joins")
+    p.add_argument("--json", action="store_true", help="JSON: {code, url, expires, ...}; with --confirm then one line for each who asks and for the outcome")
+    p.description = (f"makes a code that lets one newcomer in, once. Whoever has it gets in;\n{INVITATION_GUESSES} wrong ones and it is void. It gives at most what you may hand on\n"
+                     "(you need `manage` and `grant`, as for `grant`), and nothing any more if you\nare revoked before it is used.\n\n"
+                     "With --confirm this command stays and asks `y` or `n` when somebody comes. A\nscript answers with a line on stdin (its end refuses), or says --no-wait and\n"
+                     "decides later: `holdfast invite accept ID`, `holdfast invite refuse ID`.")
+
+
+def invite(args: Namespace) -> int:
+    if args.act is not None:
+        return _manage(args)
+    from holdfast.client import pairing
+    from holdfast.core import joincode
+
+    wanted = sorted(rights.parse(args.rights) - (rights.MACHINE_WIDE if args.session else frozenset()))
+    lasts = INVITATION_S if args.within is None else int(lasting(args.within))
+    expires = None if args.expires is None else int(time.time() + lasting(args.expires))
+    connection = link(args)
+    code, made = pairing.invite(connection, rights=wanted, session=args.session, expires=expires, kind=args.kind, confirm=args.confirm, lasts=lasts)
+    url = joincode.url(code, connection.machine)
+    waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
+    if args.json:
+        put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
+    else:
+        print(f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
+              f"lets in one newcomer, {_a(args.kind)} with {_what(made, args.session)}. The code counts once, for {span(made['expires'] - made['made'])}"
+              + ("; you are asked first." if args.confirm else ".") + f"\nAs a link: {url}")
+    sys.stdout.flush()
+    return _wait(connection, args, made) if waits else 0
+
+
+def _wait(connection: Link, args: Namespace, made: dict[str, Any]) -> int:
+    """Until somebody has come in or nobody can any more."""
+    id, now = made["id"], made
+    if not args.json:
+        print("waiting for somebody to join. Ctrl-C stops waiting; the code still counts" + (f", and `holdfast invite accept {id}` lets in who asks" if args.confirm else ""),
+              file=sys.stderr)
+    while now["state"] == "open":
+        if now["asks"]:
+            now = _decide(connection, args, now)
+        else:
+            now = connection.request("invite.wait", wait_s=None, id=id, seen=now["seen"])
+    if args.json:
+        put_json({"event": now["state"], "id": id, "joined": now["joined"], "why": now["why"]})
+    elif now["state"] == "used":
+        print(f"{now['joined']} has joined")
+    else:
+        print(f"nobody has joined: the invitation {_ended(now)}")
+    return 0 if now["state"] == "used" else 4
+
+
+def _decide(connection: Link, args: Namespace, now: dict[str, Any]) -> dict[str, Any]:
+    """Somebody waits at the door."""
+    who = now["asks"]
+    if args.json:
+        put_json({"event": "asks", "id": now["id"], **who})
+        sys.stdout.flush()
+    else:
+        print(f"{clean(who['name'])} ({who['kind']}) asks to come in; the fingerprint of its key is {who['fingerprint']}\nlet in? [y/n] ", end="", file=sys.stderr, flush=True)
+    answer = sys.stdin.readline()
+    while answer and sys.stdin.isatty() and answer.strip().lower() not in ("y", "yes", "n", "no"):
+        print("y or n? ", end="", file=sys.stderr, flush=True)
+        answer = sys.stdin.readline()
+    accept = answer.strip().lower() in ("y", "yes")
+    try:
+        after = connection.request("invite.decide", id=now["id"], key=who["key"], accept=accept)
+    except Refused as e:
+        if not args.json:
+            print(e.message, file=sys.stderr)
+        after = connection.request("invite.wait", id=now["id"], seen=None)
+    return after
+
+
+def _manage(args: Namespace) -> int:
+    if (args.id is None) != (args.act == "ls"):
+        raise Usage(f"invite {args.act} needs an ID" if args.id is None else "invite ls takes no ID", "`holdfast invite ls` lists them")
+    connection = link(args)
+    if args.act == "ls":
+        found = connection.request("invite.ls")["invitations"]
+        if args.json:
+            put_json([_listed(one) for one in found])
+        else:
+            names = {s["id"]: s["name"] for s in connection.request("ls")["sessions"]}
+            print(table(("ID", "STATE", "BY", "GIVES", "CODE COUNTS", "WHO"), [_row(one, names) for one in found]))
+        return 0
+    if args.act == "revoke":
+        result, done = connection.request("invite.revoke", id=args.id), "revoked"
+    else:
+        one = connection.request("invite.wait", id=args.id, seen=None)
+        if not one["asks"]:
+            raise Refused("nobody asks to come in with this invitation", "`holdfast invite ls` shows who does")
+        result = connection.request("invite.decide", id=args.id, key=one["asks"]["key"], accept=args.act == "accept")
+        done = "used" if args.act == "accept" else "refused"
+    if result["state"] != done:
+        raise Refused(f"the invitation {_ended(result)}", "`holdfast operator revoke NAME` takes back what it gave" if result["joined"] else "")
+    if args.json:
+        put_json(_listed(result))
+    else:
+        print(f"{result['joined']} has joined" if done == "used" else f"invitation {result['id']} {_ended(result)}")
+    return 0
+
+
+def _listed(one: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in one.items() if k != "seen"}
+
+
+def _row(one: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
+    who = one["joined"] or (f"{one['asks']['name']} asks" if one["asks"] else "-")
+    left = duration(max(0.0, one["expires"] - time.time())) if one["state"] == "open" else "-"
+    return one["id"], one["state"], one["by"], _what(one, names.get(one["scope"].get("session", ""))) + (", asks first" if one["confirm"] else ""), left, who
+
+
+def _ended(one: dict[str, Any]) -> str:
+    how = {"used": f"was used by {one['joined']}", "expired": "has expired", "revoked": "was revoked", "refused": "was refused", "void": "is void", "open": "is open"}
+    return how[one["state"]] + (f": {one['why']}" if one["why"] and one["state"] == "void" else "")
+
+
+def _what(one: dict[str, Any], session: str | None = None) -> str:
+    """The rights in few words; a bundle is called so on a session, too, where what concerns the machine is left out."""
+    scope = one["scope"]
+    gives = set(one["rights"])
+    shown = min((rights.show(gives | more) for more in (set(), {"new"}, rights.MACHINE_WIDE)), key=len) if "session" in scope else rights.show(gives)
+    return shown + (f" on {session or scope['session']}" if "session" in scope else "") \
+        + (f" until {time.strftime('%Y-%m-%d %H:%M', time.localtime(scope['expires']))}" if "expires" in scope else "")
+
+
+def _a(kind: str) -> str:
+    return ("an " if kind == "agent" else "a ") + kind
+
+
+# ---------------------------------------------------------------- join
+
+def join_parser(p: ArgumentParser) -> None:
+    p.add_argument("code", nargs="?", metavar="CODE|URL", help="as `holdfast invite` showed it; asked for, or read from stdin, if it is left out")
+    p.add_argument("--passphrase", action="store_true", help="protect the new key; asks for the passphrase")
+    p.add_argument("--json", action="store_true")
+    p.description = ("comes in with a one-time code, under the name of --as. The key of that name is\nmade if there is none; from then on `--as NAME` acts with it. A mistyped\n"
+                     "character is noticed here; a wrong code counts against the invitation.")
+
+
+def join(args: Namespace) -> int:
+    from holdfast.client import pairing
+    from holdfast.core import joincode
+
+    text = args.code
+    if text is None:
+        if sys.stdin.isatty():
+            print("code: ", end="", file=sys.stderr, flush=True)
+        text = sys.stdin.readline(joincode.TEXT_CHARS + 1)
+    code, machine = joincode.read(text)
+    connection = link(args)
+
+    def told(event: dict[str, Any]) -> None:
+        if event.get("event") == "waiting":
+            print(f"waiting for {clean(str(event.get('by')))} to let {connection.operator} in; the fingerprint of your key is {event.get('fingerprint')}",
+                  file=sys.stderr, flush=True)
+
+    result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None)
+    if args.json:
+        put_json(result)
+        return 0
+    seen = [s["name"] for s in connection.request("ls")["sessions"] if s["id"] == result["scope"].get("session")]
+    session = seen[0] if seen else None
+    print(f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
+          f"  holdfast --as {result['name']} {f'attach {session}' if session else 'ls'}")
+    return 0

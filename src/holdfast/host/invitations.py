@@ -1,0 +1,367 @@
+"""Invitations that are open on this machine and those that have just ended: kept, proved, used.
+
+What each step does is decided in core/invitation.py; here it is made durable, one step after the other. Letting somebody in (operator, key, envelope, event)
+and using up the invitation are one transaction: a host that dies before has let nobody in, one that dies after it knows the key when it comes again with
+the same code. A wrong code counts before it is written, and is answered after.
+
+What an invitation gives is asked of the authority when it is made and once more when it is used, by the inviter's key: if that was revoked, or may not
+hand on so much any more, the invitation is void. The code itself never comes here, nor into a log or an event; the table has the public half of its key.
+
+Who may list, end and decide them: their inviter, and whoever has `manage`.
+
+With `confirm` a joiner waits, connected, until the inviter decides. That is in memory only: whoever waited comes again to the next host.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import apsw
+
+from holdfast.core import invitation, joincode, rate
+from holdfast.core.invitation import Again, Ask, Closed, Invitation, Wrong
+from holdfast.core.scope import Scope
+from holdfast.host import store
+from holdfast.host.authority import Authority
+from holdfast.host.connection import Connection
+from holdfast.host.roster import Job
+from holdfast.host.store import Store
+from holdfast.model import rights, signing
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
+from holdfast.model.ids import OPERATOR_KINDS
+from holdfast.model.limits import (
+    INVITATION_KEPT_S,
+    INVITATION_S,
+    INVITATION_S_MAX,
+    INVITATIONS_KEPT,
+    INVITATIONS_OPEN_MAX,
+    WRONG_CODES,
+    WRONG_CODES_S,
+)
+from holdfast.model.probe import probe
+
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+T = TypeVar("T")
+ASK_AGAIN = "ask whoever invited you for a new code"
+ENDED = {"expired": "has expired", "used": "was used by somebody else", "revoked": "was withdrawn", "refused": "was refused", "void": "is void"}
+
+
+class Asking(NamedTuple):
+    """Somebody has proved the code and waits for the inviter."""
+
+    name: str
+    kind: str
+    key: bytes
+    answer: asyncio.Future[dict[str, Any]]
+
+    def show(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "key": signing.show(self.key), "fingerprint": joincode.group(joincode.fingerprint(self.key))}
+
+
+class Invitations:
+    def __init__(self, database: Store, authority: Authority, told: Callable[[], None]) -> None:
+        """Before the store's thread starts. `told` is called when an event was written."""
+        self._store, self._authority, self._told = database, authority, told
+        self._all: dict[str, Invitation] = {}
+        for body, in database.rows("SELECT body FROM invitations ORDER BY rowid"):
+            try:
+                one = invitation.read(json.loads(body))
+            except ValueError:                 # lets nobody in
+                continue
+            self._all[one.id] = one
+        self._asking: dict[str, Asking] = {}
+        self._wrong = rate.Bucket(WRONG_CODES, WRONG_CODES_S, time.time())
+        self._moved = asyncio.Event()
+        self._alone = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # ------------------------------------------------------------ the inviter
+
+    async def make(self, id: str, verifier: bytes, wanted: frozenset[str], within: Scope, kind: str, confirm: bool, lasts: int, by: bytes,
+                   now: float) -> dict[str, Any]:
+        """Open from now on. The same one again (its answer was lost) is the same one."""
+        if kind not in OPERATOR_KINDS:
+            raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
+        if not wanted or not wanted <= set(rights.RIGHTS):
+            raise Usage("an invitation gives rights that there are", f"rights: {', '.join(rights.RIGHTS)}")
+        if not 0 < lasts <= INVITATION_S_MAX:
+            raise Usage(f"a code counts for 1 second to {INVITATION_S_MAX // 86400} days", "like 10m or 1d")
+        if within.expires is not None and within.expires <= now:
+            raise Usage("what it gives would have ended already", "give a later --expires")
+        one = Invitation(id, verifier, by, wanted, within, kind, confirm, int(now), min(int(now) + lasts, within.expires or 1 << 62))
+
+        async def work() -> dict[str, Any]:
+            self._authority.handable(wanted, within, by, now)
+            if (there := self._all.get(id)) is not None:
+                if (there.verifier, there.by) == (verifier, by):
+                    return self.describe(there, now)
+                raise Refused("this id is taken", "try again: another one is drawn", taken=True)
+            if sum(other.at(now) == "open" for other in self._all.values()) >= INVITATIONS_OPEN_MAX:
+                raise Refused(f"{INVITATIONS_OPEN_MAX} invitations are open already", "`holdfast invite ls` lists them, `holdfast invite revoke ID` ends one")
+            gone = self._old(now)
+            await self._save(one, now, "invitation.made", gone, kind=kind, rights=sorted(wanted), scope=within.show(), confirm=confirm, expires=one.expires)
+            for other in gone:
+                del self._all[other]
+            self._all[id] = one
+            return self.describe(one, now)
+
+        return await self._serial(work())
+
+    def _old(self, now: float) -> list[str]:
+        ended = sorted((o for o in self._all.values() if o.at(now) != "open"), key=lambda o: o.ended or o.expires)
+        late = [o.id for o in ended if (o.ended or o.expires) < now - INVITATION_KEPT_S]
+        return late + [o.id for o in ended if o.id not in late][:max(0, len(ended) - len(late) - INVITATIONS_KEPT)]
+
+    def listed(self, by: bytes, now: float) -> list[dict[str, Any]]:
+        """One's own, or all for who may manage the machine; never the codes, which nobody here knows."""
+        return [self.describe(one, now) for one in self._all.values() if self._concerns(one, by, now)]
+
+    async def revoke(self, id: str, by: bytes, now: float) -> dict[str, Any]:
+        self._of(id, by, now)
+        return await self._end(id, "revoked", f"by {self._authority.name_of(by)}", now)
+
+    async def decide(self, id: str, key: bytes, accept: bool, by: bytes, now: float) -> dict[str, Any]:
+        """Lets in who waits, or sends it away."""
+        one, asking = self._of(id, by, now), self._asking.get(id)
+        if asking is None or asking.key != key:
+            if one.joiner == key and accept:               # decided before, and the answer was lost
+                return self.describe(one, now)
+            raise Refused("who asked is not waiting any more", "`holdfast invite ls` shows who is")
+        if not accept:
+            return await self._end(id, "refused", f"by {self._authority.name_of(by)}", now)
+        try:
+            joined = await self._let_in(id, asking.name, key, now)
+        except HoldfastError as e:
+            if not asking.answer.done():
+                asking.answer.set_exception(e)
+            raise
+        if not asking.answer.done():
+            asking.answer.set_result(joined)
+        return self.describe(self._all[id], now)
+
+    async def wait(self, id: str, seen: str | None, by: bytes) -> dict[str, Any]:
+        """Returns when something is different from what the caller has seen."""
+        while True:
+            shown = self.describe(one := self._of(id, by, now := time.time()), now)
+            if shown["seen"] != seen or one.at(now) != "open":
+                return shown
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._moved.wait(), max(0.01, one.expires - now))
+
+    def describe(self, one: Invitation, now: float) -> dict[str, Any]:
+        asking, state, name = self._asking.get(one.id), one.at(now), self._authority.name_of
+        return {"id": one.id, "state": state, "by": name(one.by), "kind": one.kind, "rights": sorted(one.rights), "scope": one.scope.show(), "confirm": one.confirm,
+                "made": one.made, "expires": one.expires, "guesses": one.guesses, "why": one.why, "joined": None if one.joiner is None else name(one.joiner),
+                "asks": asking.show() if asking else None, "seen": f"{state}/{signing.show(asking.key) if asking else ''}"}
+
+    def _of(self, id: str, by: bytes, now: float) -> Invitation:
+        one = self._all.get(joincode.read_id(id))
+        if one is None or not self._concerns(one, by, now):
+            raise NotFound(f"no invitation {id[:40]!a} of yours is known here", "`holdfast invite ls` lists them")
+        return one
+
+    def _concerns(self, one: Invitation, by: bytes, now: float) -> bool:
+        return self._authority.name_of(one.by) == self._authority.who(by).name or "manage" in self._authority.rights_of(by, None, now)
+
+    # ------------------------------------------------------------ the joiner
+
+    async def join(self, conn: Connection, statement: bytes, presented: Any) -> dict[str, Any]:
+        """Lets in whoever proves the code on this connection, perhaps after the inviter was asked; NotAllowed otherwise."""
+        id, proof, now = joincode.read_id(str(presented["id"])), bytes.fromhex(str(presented["proof"])), time.time()
+        if (left := self._wrong.wait(now)) > 0:
+            raise NotAllowed("too many wrong codes were tried on this machine", f"again in {int(left) + 1} s")
+        found = self._all.get(id)
+        if found is None:
+            rate.take([self._wrong], now)
+            raise NotAllowed("this machine knows no such code", f"it may have ended, or be of another machine; {ASK_AGAIN}")
+        proved = joincode.holds(found.verifier, statement, proof)
+        one, outcome = invitation.knock(found, conn.key, proved, now)
+        if isinstance(outcome, Wrong):
+            rate.take([self._wrong], now)
+            await self._guessed(one, found, now)
+            raise NotAllowed("that is not the code" + (f"; {outcome.left} more wrong {'one' if outcome.left == 1 else 'ones'} and the invitation is void" if outcome.left
+                             else ", and the invitation has ended"), "type it as it was shown" if outcome.left else ASK_AGAIN)
+        if isinstance(outcome, Closed):
+            raise NotAllowed(f"the invitation {ENDED[outcome.state]}" + (f": {outcome.why}" if outcome.why else ""), ASK_AGAIN)
+        if isinstance(outcome, Again):
+            return {**self._joined(one, conn.key), "again": True}
+        if self._authority.name_of(one.by) == conn.operator:
+            raise Refused(f"{conn.operator} made this invitation", "join under another name: `holdfast join --as NAME`")
+        if isinstance(outcome, Ask):
+            self._handable(one, now)
+            return await self._asked(one, conn, now)
+        return await self._let_in(id, conn.operator, conn.key, now)
+
+    async def _asked(self, one: Invitation, conn: Connection, now: float) -> dict[str, Any]:
+        before = self._asking.get(one.id)
+        if before is not None and before.key != conn.key:
+            raise Refused("somebody else has used this code and waits to be let in", ASK_AGAIN)
+        if before is not None and not before.answer.done():
+            before.answer.set_exception(Refused("the same key asks again on another connection"))
+        kind = self._authority.who(conn.key).kind if self._known(conn.key) else one.kind
+        asking = self._asking[one.id] = Asking(conn.operator, kind, conn.key, asyncio.get_running_loop().create_future())
+        conn.introduced()                      # as far as it can: it may take a while
+        conn.event("waiting", by=self._authority.name_of(one.by), fingerprint=joincode.group(joincode.fingerprint(conn.key)), expires=one.expires)
+        self._change()
+        try:
+            return await asyncio.wait_for(asking.answer, max(0.0, one.expires - now))
+        except TimeoutError as e:
+            raise NotAllowed("the invitation has expired: nobody answered", ASK_AGAIN) from e
+        finally:
+            if self._asking.get(one.id) is asking:
+                del self._asking[one.id]
+            self._change()
+
+    async def _let_in(self, id: str, name: str, key: bytes, now: float) -> dict[str, Any]:
+        async def work() -> dict[str, Any]:
+            one = self._all[id]
+            if one.at(now) != "open":          # somebody was quicker
+                if one.state == "used" and one.joiner == key:
+                    return {**self._joined(one, key), "again": True}
+                raise NotAllowed(f"the invitation {ENDED[one.at(now)]}", ASK_AGAIN)
+            self._handable(one, now)
+            used = invitation.enter(one, key, now)
+            await self._authority.join(name, one.kind, key, one.rights, one.scope, one.by, now, _save(used), invitation=id)
+            probe("host.join.admitted")
+            self._all[id] = used
+            self._change()
+            return {**self._joined(used, key), "again": False}
+
+        return await self._serial(work())
+
+    def _handable(self, one: Invitation, now: float) -> None:
+        """Void from now on if its inviter may not hand on any more what it gives."""
+        try:
+            self._authority.handable(one.rights, one.scope, one.by, now)
+        except NotAllowed as e:
+            why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
+            self._keep(self._end(one.id, "void", why, now))
+            raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
+
+    def _known(self, key: bytes) -> bool:
+        try:
+            return bool(self._authority.who(key))
+        except NotAllowed:
+            return False
+
+    def _joined(self, one: Invitation, key: bytes) -> dict[str, Any]:
+        operator = self._authority.who(key)
+        return {"name": operator.name, "kind": operator.kind, "by": self._authority.name_of(one.by), "rights": sorted(one.rights), "scope": one.scope.show()}
+
+    async def _guessed(self, one: Invitation, before: Invitation, now: float) -> None:
+        if one is before:
+            return
+        self._all[one.id] = one                # it counts at once, and also if it cannot be written, as long as this host lives
+
+        async def work() -> None:
+            latest = self._all[one.id]         # which may have been used or ended meanwhile: that must not be undone
+            await self._save(latest, now, "invitation.guessed", state=latest.state, guesses=latest.guesses)
+
+        with contextlib.suppress(Unavailable):
+            await self._serial(work())
+
+    # ------------------------------------------------------------ keeping
+
+    async def _end(self, id: str, state: invitation.State, why: str, now: float) -> dict[str, Any]:
+        async def work() -> dict[str, Any]:
+            one = invitation.end(self._all[id], state, why, now)
+            if one is not self._all[id]:
+                self._all[id] = one            # before it is written: it bites on a full disk, too
+                asking = self._asking.get(id)
+                if asking is not None and not asking.answer.done():
+                    asking.answer.set_exception(NotAllowed(f"the invitation {ENDED[state]}", ASK_AGAIN))
+                await self._save(one, now, "invitation.ended", state=state, why=why)
+            return self.describe(one, now)
+
+        return await self._serial(work())
+
+    async def _save(self, one: Invitation, now: float, event: str, gone: list[str] | None = None, **facts: Any) -> None:
+        note = store.event(now, "", event, {"invitation": one.id, "by": self._authority.name_of(one.by), **facts})
+
+        def job(db: apsw.Connection) -> None:
+            for other in gone or ():
+                db.execute("DELETE FROM invitations WHERE id = ?", (other,))
+            _save(one)(db)
+            note(db)
+
+        await self._store.write(job)
+        self._change()
+
+    def _change(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+        self._told()
+
+    async def _serial(self, work: Coroutine[Any, Any, T]) -> T:
+        """One step after the other, each to its end even if nobody waits for it any more: what is durable must be in memory too."""
+        async def go() -> T:
+            async with self._alone:
+                return await work
+
+        return await asyncio.shield(self._keep(go()))
+
+    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+# ------------------------------------------------------------ operations
+
+async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find_any(q["session"]).id if q["session"] else None
+    if not all(type(right) is str for right in q["rights"]):
+        raise Usage("rights are names")
+    try:
+        verifier = signing.read(q["verifier"])
+    except ValueError as e:
+        raise Usage("the verifier of an invitation is a key", "it looks like ed25519:...") from e
+    return await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
+                                             q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
+
+
+async def listed(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return {"invitations": ops.engine.invitations.listed(conn.key, time.time())}
+
+
+async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return await ops.engine.invitations.revoke(q["id"], conn.key, time.time())
+
+
+async def decide(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    try:
+        key = signing.read(q["key"])
+    except ValueError as e:
+        raise Usage(f"{q['key'][:60]!a} is not a key", "a key looks like ed25519:...") from e
+    return await ops.engine.invitations.decide(q["id"], key, q["accept"], conn.key, time.time())
+
+
+async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return await ops.engine.invitations.wait(q["id"], q["seen"], conn.key)
+
+
+OPS: dict[str, tuple[Any, dict[str, Any]]] = {          # as in ops.py: the handler, and its fields with type and default
+    "invite": (invite, {"id": (str,), "verifier": (str,), "rights": (list,), "session": (str, None), "expires": (int, None), "kind": (str, "human"),
+                        "confirm": (bool, False), "lasts": (int, INVITATION_S)}),
+    "invite.ls": (listed, {}),
+    "invite.revoke": (revoke, {"id": (str,)}),
+    "invite.decide": (decide, {"id": (str,), "key": (str,), "accept": (bool,)}),
+    "invite.wait": (wait, {"id": (str,), "seen": (str, None)}),
+}
+
+
+def _save(one: Invitation) -> Job:
+    row = (one.id, json.dumps(invitation.write(one)))
+
+    def job(db: apsw.Connection) -> None:
+        db.execute("INSERT OR REPLACE INTO invitations VALUES (?,?)", row)
+
+    return job
