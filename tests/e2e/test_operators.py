@@ -13,7 +13,7 @@ from tests.e2e.test_commands import the_error
 from holdfast.host.ops import OPS
 from holdfast.model.errors import Refused
 
-FREE = {"ping", "stats", "ls", "detach", "refresh", "operator.ls", "operator.show", "envelopes", "resolve", "approvals"}
+FREE = {"ping", "stats", "ls", "detach", "refresh", "operator.ls", "operator.show", "envelopes", "resolve", "approvals", "invite.ls"}
 READS = {"get", "who", "view", "read", "wait", "events", "attach", "turn", "place", "log", "log.export"}
 DECIDES = {"approve", "deny"}          # of a question, which must be there: tests/e2e/test_approvals.py
 

@@ -51,7 +51,7 @@ class OutcomeUnknown(TimedOut):
 class Invited(Protocol):
     """Who comes with the code of an invitation (client/pairing.py)."""
 
-    def prove(self, machine: bytes, statement: bytes) -> dict[str, str]: ...
+    def prove(self, machine: str, statement: bytes) -> dict[str, str]: ...
 
     def waiting(self, event: dict[str, Any]) -> None: ...
 
@@ -116,7 +116,7 @@ class Link:
             raise PeerFault("the host did not ask for our proof")
         try:
             challenge = frames.read_json(payload)
-            self.statement, self.machine = hello.statement(words, challenge), signing.read(challenge["machine"])
+            self.statement, self.machine = hello.statement(words, challenge), str(challenge["machine"])
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)

@@ -17,7 +17,7 @@ from holdfast.core.joincode import Code
 from holdfast.home import Home, keys
 from holdfast.home.keys import Ask, Identity
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, NotFound, Refused, TimedOut
+from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, TimedOut
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S
 
 DRAWS = 5            # ids that may turn out to be taken
@@ -28,13 +28,25 @@ def invite(link: Link, **wishes: Any) -> tuple[Code, dict[str, Any]]:
     link.request("ping")                       # who the machine is
     for _ in range(DRAWS):
         code = joincode.make(os.urandom(8))
-        verifier = signing.public(joincode.private(code, link.machine))
+        verifier = signing.public(joincode.private(code, machine_of(link)))
         try:
             return code, link.request("invite", id=code.id, verifier=signing.show(verifier), **wishes)
         except Refused as e:
             if not e.facts.get("taken"):
                 raise
     raise Refused("no id was free for an invitation", "try again")
+
+
+def machine_of(link: Link) -> bytes:
+    """The key of the machine that a link has reached."""
+    return _key(link.machine)
+
+
+def _key(text: str) -> bytes:
+    try:
+        return signing.read(text)
+    except ValueError as e:
+        raise PeerFault("the host's challenge has no machine's key") from e
 
 
 class Joining:
@@ -44,7 +56,10 @@ class Joining:
         self._code, self._fingerprint, self._told = code, machine, told
         self._private: tuple[bytes, bytes] | None = None
 
-    def prove(self, machine: bytes, statement: bytes) -> dict[str, str]:
+    def prove(self, machine: str, statement: bytes) -> dict[str, str]:
+        return self._prove(_key(machine), statement)
+
+    def _prove(self, machine: bytes, statement: bytes) -> dict[str, str]:
         if self._fingerprint is not None and joincode.fingerprint(machine) != self._fingerprint:
             raise Refused("the invitation is for another machine", "use the home of the one that it was made on: HOLDFAST_HOME")
         if self._private is None or self._private[0] != machine:
@@ -97,7 +112,7 @@ def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, 
     if made and joined["kind"] != identity.kind:
         keys.turned(identity, joined["kind"], passphrase)
     return {**joined, "key": signing.show(identity.public), "fingerprint": joincode.group(joincode.fingerprint(identity.public)),
-            "machine": signing.show(link.machine), "host": link.welcome["host"]}
+            "machine": link.machine, "host": link.welcome["host"]}
 
 
 def _identity(link: Link, passphrase: Ask | None) -> tuple[Identity, bool]:

@@ -119,12 +119,13 @@ def _base32(data: bytes, chars: int) -> str:
 
 
 def _check(text: str) -> str:
-    """Each character weighs another power of two in GF(32), so no single mistake and no swap leaves the sum as it was."""
+    """Each character weighs another power of two in GF(32), the check itself 1, so no single mistake and no swap leaves the sum as it was."""
     total = 0
     for character in text:
-        total = (total << 1 ^ (0x25 if total & 16 else 0)) ^ _ALPHABET.index(character)
+        total ^= _ALPHABET.index(character)
+        total = total << 1 ^ (0x25 if total & 16 else 0)
     return _ALPHABET[total]
 
 
 def _no_code(why: str) -> Usage:
-    return Usage(f"that is no code: {why}", "it looks like 4KQ7-M2XD-9TR8; type it as `holdfast invite` showed it")
+    return Usage(f"that is no code: {why}", "it looks like 4KQ7-M2XD-9TRG; type it as `holdfast invite` showed it")

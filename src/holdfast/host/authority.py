@@ -125,18 +125,21 @@ class Authority(Standing):
 
         return await self._serial(work())
 
+    def newcomer(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> tuple[Operator, Key]:
+        """Who this would be if it were let in: somebody new, or who has this name and key already; Refused if it can be neither."""
+        known = self._roster.keys.get(key)
+        if known is None:
+            if name in self._roster.operators:
+                raise Refused(f"{name} is known here with another key", "join under another name: `holdfast join --as OTHER`")
+            return self._new(name, kind, key, by, now)
+        if (operator := self.who(key)).name != name:
+            raise Refused(f"this key is {operator.name}'s, not {name}'s", f"use --as {operator.name}")
+        return operator, known
+
     async def join(self, name: str, kind: str, key: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float, also: Job, **facts: Any) -> Held:
         """Who was invited: known from now on if it was not, with these rights on the inviter's word. `also` is written with it, or nothing is."""
         async def work() -> Held:
-            within, known = self.handable(rights, wanted, by, now), self._roster.keys.get(key)
-            if known is None:
-                if name in self._roster.operators:
-                    raise Refused(f"{name} is known here with another key", "join under another name: `holdfast join --as OTHER`")
-                operator, added = self._new(name, kind, key, by, now)
-            elif (operator := self.who(key)).name == name:
-                added = known
-            else:
-                raise Refused(f"this key is {operator.name}'s, not {name}'s", f"use --as {operator.name}")
+            within, (operator, added) = self.handable(rights, wanted, by, now), self.newcomer(name, kind, key, by, now)
             held = self._sign(key, rights, within, os.urandom(envelope.NONCE_BYTES), now, by)
             gone = self._room(held, now)
             await self._write(_all([roster.save(operator, added, held, gone), also]), now, "operator.joined", operator=name, kind=operator.kind,

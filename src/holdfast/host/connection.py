@@ -56,6 +56,11 @@ class Connection:
     def introduced(self) -> None:
         self._hello_timer.cancel()
 
+    def waits(self, **facts: Any) -> None:
+        """It has said all it can; somebody decides whether it comes in, which may take a while."""
+        self._hello_timer.cancel()
+        self.event("waiting", **facts)
+
     def _no_hello(self) -> None:
         self.bye("protocol", "no introduction within the time allowed")
 

@@ -124,12 +124,12 @@ class Invitations:
         return [self.describe(one, now) for one in self._all.values() if self._concerns(one, by, now)]
 
     async def revoke(self, id: str, by: bytes, now: float) -> dict[str, Any]:
-        self._of(id, by, now)
-        return await self._end(id, "revoked", f"by {self._authority.name_of(by)}", now)
+        return await self._end(self._of(id, by, now).id, "revoked", f"by {self._authority.name_of(by)}", now)
 
     async def decide(self, id: str, key: bytes, accept: bool, by: bytes, now: float) -> dict[str, Any]:
         """Lets in who waits, or sends it away."""
-        one, asking = self._of(id, by, now), self._asking.get(id)
+        one = self._of(id, by, now)
+        id, asking = one.id, self._asking.get(one.id)
         if asking is None or asking.key != key:
             if one.joiner == key and accept:               # decided before, and the answer was lost
                 return self.describe(one, now)
@@ -172,8 +172,8 @@ class Invitations:
 
     # ------------------------------------------------------------ the joiner
 
-    async def join(self, conn: Connection, statement: bytes, presented: Any) -> dict[str, Any]:
-        """Lets in whoever proves the code on this connection, perhaps after the inviter was asked; NotAllowed otherwise."""
+    async def join(self, name: str, key: bytes, statement: bytes, presented: Any, waits: Callable[..., None]) -> dict[str, Any]:
+        """Lets in whoever proves the code on its connection, perhaps after the inviter was asked (then `waits` is called); NotAllowed otherwise."""
         id, proof, now = joincode.read_id(str(presented["id"])), bytes.fromhex(str(presented["proof"])), time.time()
         if (left := self._wrong.wait(now)) > 0:
             raise NotAllowed("too many wrong codes were tried on this machine", f"again in {int(left) + 1} s")
@@ -181,8 +181,7 @@ class Invitations:
         if found is None:
             rate.take([self._wrong], now)
             raise NotAllowed("this machine knows no such code", f"it may have ended, or be of another machine; {ASK_AGAIN}")
-        proved = joincode.holds(found.verifier, statement, proof)
-        one, outcome = invitation.knock(found, conn.key, proved, now)
+        one, outcome = invitation.knock(found, key, joincode.holds(found.verifier, statement, proof), now)
         if isinstance(outcome, Wrong):
             rate.take([self._wrong], now)
             await self._guessed(one, found, now)
@@ -191,24 +190,23 @@ class Invitations:
         if isinstance(outcome, Closed):
             raise NotAllowed(f"the invitation {ENDED[outcome.state]}" + (f": {outcome.why}" if outcome.why else ""), ASK_AGAIN)
         if isinstance(outcome, Again):
-            return {**self._joined(one, conn.key), "again": True}
-        if self._authority.name_of(one.by) == conn.operator:
-            raise Refused(f"{conn.operator} made this invitation", "join under another name: `holdfast join --as NAME`")
+            return {**self._joined(one, key), "again": True}
+        if self._authority.name_of(one.by) == name:
+            raise Refused(f"{name} made this invitation", "join under another name: `holdfast join --as NAME`")
         if isinstance(outcome, Ask):
             self._handable(one, now)
-            return await self._asked(one, conn, now)
-        return await self._let_in(id, conn.operator, conn.key, now)
+            kind = self._authority.newcomer(name, one.kind, key, one.by, now)[0].kind
+            return await self._asked(one, Asking(name, kind, key, asyncio.get_running_loop().create_future()), waits, now)
+        return await self._let_in(id, name, key, now)
 
-    async def _asked(self, one: Invitation, conn: Connection, now: float) -> dict[str, Any]:
+    async def _asked(self, one: Invitation, asking: Asking, waits: Callable[..., None], now: float) -> dict[str, Any]:
         before = self._asking.get(one.id)
-        if before is not None and before.key != conn.key:
+        if before is not None and before.key != asking.key:
             raise Refused("somebody else has used this code and waits to be let in", ASK_AGAIN)
         if before is not None and not before.answer.done():
             before.answer.set_exception(Refused("the same key asks again on another connection"))
-        kind = self._authority.who(conn.key).kind if self._known(conn.key) else one.kind
-        asking = self._asking[one.id] = Asking(conn.operator, kind, conn.key, asyncio.get_running_loop().create_future())
-        conn.introduced()                      # as far as it can: it may take a while
-        conn.event("waiting", by=self._authority.name_of(one.by), fingerprint=joincode.group(joincode.fingerprint(conn.key)), expires=one.expires)
+        self._asking[one.id] = asking
+        waits(by=self._authority.name_of(one.by), fingerprint=asking.show()["fingerprint"], expires=one.expires)
         self._change()
         try:
             return await asyncio.wait_for(asking.answer, max(0.0, one.expires - now))
@@ -244,12 +242,6 @@ class Invitations:
             why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
             self._keep(self._end(one.id, "void", why, now))
             raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
-
-    def _known(self, key: bytes) -> bool:
-        try:
-            return bool(self._authority.who(key))
-        except NotAllowed:
-            return False
 
     def _joined(self, one: Invitation, key: bytes) -> dict[str, Any]:
         operator = self._authority.who(key)
@@ -291,7 +283,14 @@ class Invitations:
             _save(one)(db)
             note(db)
 
-        await self._store.write(job)
+        self._change()
+        try:
+            await self._store.write(job)
+        except Unavailable as e:
+            if one.id not in self._all:        # a new one: there is none
+                raise
+            self._store.post(job)              # it bites already, and is tried again until it is written
+            raise Unavailable(f"it counts from now on, but could not be written down: {e.message}", f"{e.recover}; until then a restart of the host forgets it") from e
         self._change()
 
     def _change(self) -> None:

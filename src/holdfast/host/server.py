@@ -144,7 +144,7 @@ class Server:
             if recovery is not None:
                 await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
             if invitation is not None:
-                joined = {"joined": await self.engine.invitations.join(conn, statement, invitation)}
+                joined = {"joined": await self.engine.invitations.join(conn.operator, conn.key, statement, invitation, conn.waits)}
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")

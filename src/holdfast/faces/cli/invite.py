@@ -53,7 +53,7 @@ def invite(args: Namespace) -> int:
     expires = None if args.expires is None else int(time.time() + lasting(args.expires))
     connection = link(args)
     code, made = pairing.invite(connection, rights=wanted, session=args.session, expires=expires, kind=args.kind, confirm=args.confirm, lasts=lasts)
-    url = joincode.url(code, connection.machine)
+    url = joincode.url(code, pairing.machine_of(connection))
     waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
     if args.json:
         put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
@@ -187,7 +187,7 @@ def join(args: Namespace) -> int:
     connection = link(args)
 
     def told(event: dict[str, Any]) -> None:
-        if event.get("event") == "waiting":
+        if event.get("event") == "waiting" and not args.json:
             print(f"waiting for {clean(str(event.get('by')))} to let {connection.operator} in; the fingerprint of your key is {event.get('fingerprint')}",
                   file=sys.stderr, flush=True)
 

@@ -60,7 +60,7 @@ COMMANDS: dict[str, Command] = {
     "approve": Command("policy", "let one waiting act happen, once", "holdfast approve q1f3", "Operators"),
     "deny": Command("policy", "refuse one waiting act", "holdfast deny q1f3", "Operators"),
     "invite": Command("invite", "let somebody in with a one-time code", "holdfast invite --rights read --session work", "Operators"),
-    "join": Command("invite", "come in with such a code", "holdfast join 4KQ7-M2XD-9TR8 --as bob", "Operators"),
+    "join": Command("invite", "come in with such a code", "holdfast join 4KQ7-M2XD-9TRG --as bob", "Operators"),
     "policy": Command("policy", "a policy for the gate: shown, checked, tried", "holdfast policy try 'rm -rf /'", "Operators"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),

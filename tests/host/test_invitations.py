@@ -1,0 +1,514 @@
+"""Invitations on one machine: one key gets in, with what the inviter may hand on at that moment, whatever happens in between (A5)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Coroutine
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.core import joincode
+from holdfast.core.joincode import Code
+from holdfast.core.scope import Scope
+from holdfast.home.keys import Identity
+from holdfast.host import store
+from holdfast.host.authority import Authority
+from holdfast.host.invitations import Invitations
+from holdfast.host.store import Store
+from holdfast.model import rights as rightsets
+from holdfast.model import signing
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
+from holdfast.model.limits import (
+    INVITATION_GUESSES,
+    INVITATION_KEPT_S,
+    INVITATION_S_MAX,
+    INVITATIONS_KEPT,
+    INVITATIONS_OPEN_MAX,
+    WRONG_CODES,
+)
+from holdfast.model.rights import EXECUTE, READ
+
+PRIVATE = {name: bytes([n + 1]) * 32 for n, name in enumerate(["machine", "ann", "bob", "carl", "eve", "lead"])}
+KEY = {name: signing.public(private) for name, private in PRIVATE.items()}
+MACHINE = Identity("machine", "machine", KEY["machine"], 0, PRIVATE["machine"], False, "")
+SESSION = "0123456789ab"
+
+
+class Door:
+    """A machine whose first operator is ann, and the codes that she gave out."""
+
+    def __init__(self, path: Path) -> None:
+        self.store = Store(str(path / "state.db"))
+        self.authority = Authority(self.store, MACHINE)
+        self.invitations = Invitations(self.store, self.authority, lambda: None)
+        self.store.start(asyncio.get_running_loop())
+
+    async def invite(self, id: str = "AAAA", wanted: frozenset[str] = READ, by: str = "ann", confirm: bool = False, lasts: int = 600, kind: str = "human",
+                     scope: Scope = Scope(), ago: float = 0) -> dict[str, Any]:
+        return await self.invitations.make(id, signing.public(secret(id)), wanted, scope, kind, confirm, lasts, KEY[by], time.time() - ago)
+
+    async def come(self, name: str, id: str = "AAAA", right: bool = True, key: bytes | None = None, waits: Callable[..., None] = lambda **_: None) -> dict[str, Any]:
+        statement = os.urandom(32)
+        proof = signing.sign(secret(id if right else "ZZZZ"), joincode.DOMAIN, statement)
+        return await self.invitations.join(name, key or KEY[name], statement, {"id": id, "proof": proof.hex()}, waits)
+
+    async def asking(self, id: str = "AAAA") -> dict[str, Any]:
+        """Waits until somebody is at the door."""
+        shown = await self.invitations.wait(id, None, KEY["ann"])
+        while not shown["asks"]:
+            shown = await self.invitations.wait(id, shown["seen"], KEY["ann"])
+        return shown
+
+    def state(self, id: str = "AAAA") -> str:
+        return next(str(one["state"]) for one in self.invitations.listed(KEY["ann"], time.time()) if one["id"] == id)
+
+    async def events(self, name: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = await self.store.write(store.events_of(None, 0, 1000))
+        return [event for event in found if event["event"] == name]
+
+    def may(self, name: str, right: str, session: str | None = SESSION) -> bool:
+        return right in self.authority.rights_of(KEY[name], session, time.time())
+
+
+@cache
+def secret(id: str) -> bytes:
+    """As the code's own key; what scrypt does to it is tested elsewhere."""
+    return signing.public(id.encode().ljust(32, b"."))
+
+
+def run(path: Path, *lives: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
+    """One life of a host after the other, on one database."""
+    async def live(work: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
+        door = Door(path)
+        try:
+            if door.authority.needs_first:
+                await door.authority.first_identity("ann", "human", KEY["ann"], time.time())
+            await work(door)
+        finally:
+            door.store.close()
+
+    for work in lives:
+        asyncio.run(live(work))
+
+
+async def outcomes(*comings: Coroutine[Any, Any, Any]) -> tuple[list[Any], list[BaseException]]:
+    found = await asyncio.gather(*comings, return_exceptions=True)
+    return [one for one in found if not isinstance(one, BaseException)], [one for one in found if isinstance(one, BaseException)]
+
+
+# ------------------------------------------------------------ once
+
+def test_a_newcomer_gets_what_the_invitation_gives_and_no_more(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite(kind="agent", scope=Scope(session=SESSION))
+        joined = await door.come("bob")
+        assert joined == {"name": "bob", "kind": "agent", "by": "ann", "rights": sorted(READ), "scope": {"session": SESSION}, "again": False}
+        assert door.may("bob", "observe") and not door.may("bob", "input") and not door.may("bob", "observe", "zzzzzzzzzzzz")
+        [event] = await door.events("operator.joined")
+        assert (event["operator"], event["by"], event["invitation"]) == ("bob", "ann", "AAAA")
+        assert door.authority.describe("bob", time.time())["envelopes"][0]["given_by"] == "ann"
+
+    run(tmp_path, work)
+
+
+def test_of_many_who_come_at_once_one_gets_in(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        names = [f"n{n}" for n in range(20)]
+        inside, outside = await outcomes(*(door.come(name, key=signing.public(name.encode().ljust(32))) for name in names))
+        assert len(inside) == 1 and len(outside) == 19
+        assert all(isinstance(e, NotAllowed) and "used by somebody else" in e.message for e in outside)
+        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann", inside[0]["name"]]
+
+    async def later(door: Door) -> None:
+        assert door.state() == "used" and len(door.authority.operators(time.time())) == 2
+        with pytest.raises(NotAllowed, match="used by somebody else"):
+            await door.come("eve")
+
+    run(tmp_path, work, later)
+
+
+def test_the_same_key_may_come_again_and_gets_nothing_more(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        inside, outside = await outcomes(*(door.come("bob") for _ in range(10)))
+        assert not outside and sorted(one["again"] for one in inside) == [False, *[True] * 9]
+        assert len(door.authority.envelopes(KEY["bob"])) == 1
+
+    async def later(door: Door) -> None:
+        assert (await door.come("bob"))["again"]
+        assert len(door.authority.envelopes(KEY["bob"])) == 1 and len(await door.events("operator.joined")) == 1
+
+    run(tmp_path, work, later)
+
+
+def test_a_guess_meanwhile_does_not_open_it_again(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        inside, outside = await outcomes(door.come("bob"), door.come("eve", right=False), door.come("carl", right=False))
+        assert len(inside) == 1 and len(outside) == 2
+        assert door.state() == "used"
+
+    async def later(door: Door) -> None:
+        assert door.state() == "used"
+        with pytest.raises(NotAllowed):
+            await door.come("eve")
+
+    run(tmp_path, work, later)
+
+
+def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_path: Path) -> None:
+    said: list[tuple[str, str, bool]] = []
+
+    async def work(door: Door) -> None:
+        for n, id in enumerate(["AAAA", "BBBB", "CCCC", "DDDD"]):
+            await door.invite(id)
+            name = f"n{n}"
+            task = asyncio.ensure_future(door.come(name, id, key=signing.public(name.encode().ljust(32))))
+            for _ in range(n):
+                await asyncio.sleep(0)
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+            await asyncio.gather(*door.invitations._tasks, return_exceptions=True)
+            said.append((id, door.state(id), name in [o["name"] for o in door.authority.operators(time.time())]))
+
+    async def later(door: Door) -> None:
+        names = [o["name"] for o in door.authority.operators(time.time())]
+        assert said == [(id, door.state(id), f"n{n}" in names) for n, (id, _, _) in enumerate(said)]
+        assert all((state == "used") == known for _, state, known in said)
+
+    run(tmp_path, work, later)
+
+
+# ------------------------------------------------------------ guessing
+
+def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) -> None:
+    async def guess(door: Door) -> None:
+        with pytest.raises(NotAllowed, match="that is not the code"):
+            await door.come("eve", right=False)
+
+    async def first(door: Door) -> None:
+        await door.invite()
+        await guess(door)
+
+    async def last(door: Door) -> None:
+        assert door.state() == "void"
+        with pytest.raises(NotAllowed, match="void: 3 wrong codes"):
+            await door.come("bob")
+        assert len(await door.events("invitation.guessed")) == INVITATION_GUESSES
+        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann"]
+
+    run(tmp_path, first, *[guess] * (INVITATION_GUESSES - 1), last)
+
+
+def test_the_machine_takes_only_so_many_wrong_codes_in_a_minute(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        for n in range(WRONG_CODES):
+            with pytest.raises(NotAllowed, match="knows no such code"):
+                await door.come("eve", id=f"{n:04}")
+        for name in ("eve", "bob"):
+            with pytest.raises(NotAllowed, match="too many wrong codes") as caught:
+                await door.come(name)
+            assert "again in" in caught.value.recover
+        assert door.state() == "open"
+
+    run(tmp_path, work)
+
+
+@pytest.mark.parametrize("presented", [{}, {"id": "AAAA"}, {"id": "AAAA", "proof": "zz"}, {"id": 7, "proof": ""}, [], None, {"id": "AAAA", "proof": None}, {"id": "x" * 100_000, "proof": ""}])
+def test_a_malformed_proof_is_refused_and_costs_nothing(tmp_path: Path, presented: Any) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        with pytest.raises((KeyError, TypeError, ValueError, Usage)):
+            await door.invitations.join("eve", KEY["eve"], b"x", presented, lambda **_: None)
+        assert (await door.come("bob"))["name"] == "bob"
+
+    run(tmp_path, work)
+
+
+# ------------------------------------------------------------ what it gives
+
+def test_nobody_invites_to_more_than_they_may_hand_on(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        for name, given, scope in (("lead", EXECUTE | {"manage", "grant"}, Scope()), ("bob", EXECUTE | {"grant"}, Scope()), ("carl", READ, Scope())):
+            await door.authority.add_operator(name, "human", KEY[name], KEY["ann"], now)
+            await door.authority.issue(KEY[name], given, scope, KEY["ann"], now)
+        await door.invite("AAAA", EXECUTE, "lead")
+        with pytest.raises(NotAllowed, match="halt"):
+            await door.invite("BBBB", EXECUTE | {"halt"}, "lead")
+        for name in ("bob", "carl"):
+            with pytest.raises(NotAllowed, match="manage"):
+                await door.invite("CCCC", READ, name)
+        with pytest.raises(Usage):
+            await door.invite("DDDD", frozenset({"everything"}))
+        assert len(door.invitations.listed(KEY["ann"], now)) == 1
+
+    run(tmp_path, work)
+
+
+def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(), KEY["ann"], now)
+        for id in ("AAAA", "BBBB"):
+            await door.invite(id, by="lead", confirm=id == "BBBB")
+        await door.authority.revoke_operator("lead", KEY["ann"], now)
+
+    async def later(door: Door) -> None:
+        for id in ("AAAA", "BBBB"):
+            with pytest.raises(NotAllowed, match="lead was revoked"):
+                await door.come("bob", id)
+            await asyncio.gather(*door.invitations._tasks)
+            assert door.state(id) == "void"
+        assert "bob" not in [o["name"] for o in door.authority.operators(time.time())]
+
+    run(tmp_path, work, later)
+
+
+def test_it_is_void_when_its_inviter_has_less_than_it_gives(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        held = await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(), KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], READ | {"manage", "grant"}, Scope(), KEY["ann"], now)
+        await door.invite("AAAA", EXECUTE, "lead")
+        await door.invite("BBBB", READ, "lead")
+        await door.authority.revoke_link(held.id, KEY["ann"], now)
+        with pytest.raises(NotAllowed, match="you lack"):
+            await door.come("bob", "AAAA")
+        assert (await door.come("bob", "BBBB"))["rights"] == sorted(READ)
+
+    run(tmp_path, work)
+
+
+def test_it_expires_also_with_what_it_gives(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.invite("AAAA", lasts=60, ago=61)
+        made = await door.invite("BBBB", scope=Scope(expires=int(now) - 50), ago=100)
+        assert made["expires"] == int(now) - 50
+        for id in ("AAAA", "BBBB"):
+            with pytest.raises(NotAllowed, match="expired"):
+                await door.come("bob", id)
+            assert door.state(id) == "expired"
+        with pytest.raises(Usage):
+            await door.invite("CCCC", scope=Scope(expires=int(now) - 1))
+        for lasts in (0, INVITATION_S_MAX + 1):
+            with pytest.raises(Usage):
+                await door.invite("CCCC", lasts=lasts)
+
+    run(tmp_path, work)
+
+
+# ------------------------------------------------------------ names
+
+def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
+        await door.invite("AAAA", EXECUTE, kind="agent")
+        await door.invite("BBBB", confirm=True)
+        for id in ("AAAA", "BBBB"):
+            with pytest.raises(Refused, match="known here with another key") as caught:
+                await door.come("bob", id, key=KEY["eve"])
+            assert "--as OTHER" in caught.value.recover
+            with pytest.raises(Refused, match="this key is bob's"):
+                await door.come("eve", id, key=KEY["bob"])
+            with pytest.raises(Refused, match="ann made this invitation"):
+                await door.come("ann", id)
+            for name in ("machine", "-x", "a b", "0123456789ab"):
+                with pytest.raises(HoldfastError):
+                    await door.come(name, id, key=KEY["eve"])
+            assert door.state(id) == "open"
+        assert (await door.come("bob"))["kind"] == "human", "who is known stays what it is"
+        assert door.may("bob", "input")
+
+    run(tmp_path, work)
+
+
+def test_who_was_revoked_does_not_come_back_by_an_invitation(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
+        await door.authority.revoke_operator("bob", KEY["ann"], time.time())
+        await door.invite()
+        with pytest.raises(NotAllowed, match="revoked"):
+            await door.come("bob")
+        with pytest.raises(Refused):
+            await door.come("robert", key=KEY["bob"])
+        assert door.state() == "open"
+
+    run(tmp_path, work)
+
+
+# ------------------------------------------------------------ asking first
+
+def test_the_inviter_lets_in_or_sends_away(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        waits: list[dict[str, Any]] = []
+        for id, accept in (("AAAA", True), ("BBBB", False)):
+            await door.invite(id, confirm=True)
+            coming = asyncio.ensure_future(door.come("bob" if accept else "eve", id, waits=lambda **facts: waits.append(facts)))
+            asks = (await door.asking(id))["asks"]
+            assert asks["name"] == ("bob" if accept else "eve") and asks["fingerprint"] == waits[-1]["fingerprint"] and waits[-1]["by"] == "ann"
+            assert not coming.done()
+            with pytest.raises(Refused, match="not waiting"):
+                await door.invitations.decide(id, KEY["carl"], True, KEY["ann"], time.time())
+            after = await door.invitations.decide(id, signing.read(asks["key"]), accept, KEY["ann"], time.time())
+            if accept:
+                assert (await coming)["again"] is False and after["state"] == "used" and after["joined"] == "bob"
+                again = await door.invitations.decide(id, KEY["bob"], True, KEY["ann"], time.time())
+                assert again["state"] == "used", "an answer that was lost is given again"
+            else:
+                with pytest.raises(NotAllowed, match="was refused"):
+                    await coming
+                assert after["state"] == "refused"
+                with pytest.raises(NotAllowed, match="was refused"):
+                    await door.come("bob", id)
+        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann", "bob"]
+
+    run(tmp_path, work)
+
+
+def test_who_waits_is_told_when_it_ends_and_who_left_is_not_let_in(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite("AAAA", confirm=True)
+        coming = asyncio.ensure_future(door.come("bob"))
+        asks = (await door.asking())["asks"]
+        with pytest.raises(Refused, match="somebody else"):
+            await door.come("eve")
+        second = asyncio.ensure_future(door.come("bob"))        # the same key, on another connection
+        with pytest.raises(Refused, match="asks again"):
+            await coming
+        second.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await second
+        with pytest.raises(Refused, match="not waiting"):
+            await door.invitations.decide("AAAA", signing.read(asks["key"]), True, KEY["ann"], time.time())
+        third = asyncio.ensure_future(door.come("bob"))
+        await door.asking()
+        await door.invitations.revoke("AAAA", KEY["ann"], time.time())
+        with pytest.raises(NotAllowed, match="withdrawn"):
+            await third
+        made = await door.invite("BBBB", confirm=True, lasts=1)
+        with pytest.raises(NotAllowed, match="expired"):
+            await door.come("bob", "BBBB")
+        assert (await door.invitations.wait("BBBB", made["seen"], KEY["ann"]))["state"] == "expired"
+
+    run(tmp_path, work)
+
+
+def test_between_asking_and_accepting_the_inviter_may_lose_the_right(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(), KEY["ann"], now)
+        await door.invite(by="lead", confirm=True)
+        coming = asyncio.ensure_future(door.come("bob"))
+        await door.asking()
+        await door.authority.revoke_operator("lead", KEY["ann"], now)
+        with pytest.raises(NotAllowed, match="lead was revoked"):
+            await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
+        with pytest.raises(NotAllowed, match="void"):
+            await coming
+
+    run(tmp_path, work)
+
+
+def test_an_invitation_concerns_its_inviter_and_who_manages(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], now)
+        await door.authority.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], now)
+        await door.invite()
+        assert door.invitations.listed(KEY["bob"], now) == []
+        for act in (door.invitations.revoke("AAAA", KEY["bob"], now), door.invitations.decide("AAAA", KEY["eve"], True, KEY["bob"], now),
+                    door.invitations.wait("AAAA", None, KEY["bob"])):
+            with pytest.raises(NotFound):
+                await act
+        with pytest.raises(NotAllowed):
+            door.invitations.listed(KEY["eve"], now)
+
+    run(tmp_path, work)
+
+
+# ------------------------------------------------------------ bounds, and a disk that takes nothing
+
+def test_there_are_only_so_many(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        for n in range(INVITATIONS_OPEN_MAX):
+            await door.invite(f"A{n:03}")
+        with pytest.raises(Refused, match="open already"):
+            await door.invite("BBBB")
+        assert (await door.invitations.revoke("a-00o ", KEY["ann"], time.time()))["state"] == "revoked", "as people write it"
+        await door.invite("BBBB")
+        assert (await door.invite("BBBB"))["state"] == "open", "the same one again is the same one"
+        with pytest.raises(Refused) as caught:
+            await door.invitations.make("BBBB", signing.public(secret("CCCC")), READ, Scope(), "human", False, 60, KEY["ann"], time.time())
+        assert caught.value.facts == {"taken": True}
+
+    run(tmp_path, work)
+
+
+def test_what_has_ended_is_forgotten_in_time(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite("ZZZ0", ago=INVITATION_KEPT_S + 1000)
+        for n in range(INVITATIONS_KEPT + 5):
+            await door.invite(f"B{n:03}", lasts=1, ago=1000 - n)
+        await door.invite("CCCC")
+        ids = [one["id"] for one in door.invitations.listed(KEY["ann"], time.time())]
+        assert len(ids) == INVITATIONS_KEPT + 1 and "ZZZ0" not in ids and "B000" not in ids and ids[-1] == "CCCC"
+
+    async def later(door: Door) -> None:
+        assert len(door.invitations.listed(KEY["ann"], time.time())) == INVITATIONS_KEPT + 1
+
+    run(tmp_path, work, later)
+
+
+def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        await door.invite("BBBB")
+        await door.store.write(lambda db: db.execute("PRAGMA query_only=ON"))
+        with pytest.raises(Unavailable):
+            await door.come("bob")
+        assert door.state() == "open"
+        for _ in range(INVITATION_GUESSES):
+            with pytest.raises(NotAllowed, match="not the code"):
+                await door.come("eve", right=False)
+        assert door.state() == "void"
+        with pytest.raises(Unavailable):
+            await door.invitations.revoke("BBBB", KEY["ann"], time.time())
+        assert door.state("BBBB") == "revoked", "it bites all the same"
+        await door.store.write(lambda db: db.execute("PRAGMA query_only=OFF"))
+        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann"]
+
+    async def later(door: Door) -> None:
+        assert (door.state(), door.state("BBBB")) == ("void", "revoked"), "it was written when the disk took it again"
+
+    run(tmp_path, work, later)
+
+
+def test_what_is_stored_admits_nobody(tmp_path: Path) -> None:
+    """The database has the public half of the code's key, and not a character of the code."""
+    code = Code("4KQ7", "M2XD9TR")
+
+    async def work(door: Door) -> None:
+        verifier = signing.public(joincode.private(code, KEY["machine"]))
+        await door.invitations.make(code.id, verifier, READ, Scope(), "human", False, 60, KEY["ann"], time.time())
+        with pytest.raises(NotAllowed):
+            await door.invitations.join("eve", KEY["eve"], b"x", {"id": code.id, "proof": signing.sign(verifier, joincode.DOMAIN, b"x").hex()}, lambda **_: None)
+        joined = await door.invitations.join("bob", KEY["bob"], b"y", {"id": code.id, "proof": joincode.prove(code, KEY["machine"], b"y").hex()}, lambda **_: None)
+        assert joined["name"] == "bob"
+
+    run(tmp_path, work)
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert code.id.encode() in stored and code.secret.encode() not in stored and code.show().encode() not in stored
