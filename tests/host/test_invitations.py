@@ -263,13 +263,13 @@ def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path
         for id in ("AAAA", "BBBB"):
             await door.invite(id, by="lead", confirm=id == "BBBB")
         await door.authority.revoke_operator("lead", KEY["ann"], now)
+        await asyncio.gather(*door.invitations._tasks)
+        assert door.state("AAAA") == door.state("BBBB") == "void", "at once, not when somebody comes"
 
     async def later(door: Door) -> None:
         for id in ("AAAA", "BBBB"):
             with pytest.raises(NotAllowed, match="lead was revoked"):
                 await door.come("bob", id)
-            await asyncio.gather(*door.invitations._tasks)
-            assert door.state(id) == "void"
         assert "bob" not in [o["name"] for o in door.authority.operators(time.time())]
 
     run(tmp_path, work, later)
@@ -287,6 +287,47 @@ def test_it_is_void_when_its_inviter_has_less_than_it_gives(tmp_path: Path) -> N
         with pytest.raises(NotAllowed, match="you lack"):
             await door.come("bob", "AAAA")
         assert (await door.come("bob", "BBBB"))["rights"] == sorted(READ)
+
+    run(tmp_path, work)
+
+
+def test_what_its_inviter_has_for_a_time_is_asked_when_it_is_used(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(expires=int(now) - 60), KEY["ann"], now)
+        await door.invite(by="lead", ago=120)
+        with pytest.raises(NotAllowed, match="envelope ended"):
+            await door.come("bob")
+
+    run(tmp_path, work)
+
+
+def test_a_rate_of_its_inviter_counts_the_invitation_and_not_the_joining(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(rate=(2, 100_000)), KEY["ann"], now)
+        await door.invite(by="lead")
+        with pytest.raises(NotAllowed, match="as often as it may"):
+            await door.invite("BBBB", by="lead")
+        assert (await door.come("bob"))["name"] == "bob"
+        assert door.authority.envelopes(KEY["bob"])[0].chain.last.scope.rate == (2, 100_000), "and is handed on"
+
+    run(tmp_path, work)
+
+
+def test_what_it_gave_stays_when_the_inviter_leaves_and_goes_with_its_grants(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        now = time.time()
+        for name, grants in (("lead", False), ("carl", True)):
+            await door.authority.add_operator(name, "human", KEY[name], KEY["ann"], now)
+            await door.authority.issue(KEY[name], rightsets.ADMIN, Scope(), KEY["ann"], now)
+            guest = "eve" if grants else "bob"
+            await door.invite("BBBB" if grants else "AAAA", by=name)
+            await door.come(guest, "BBBB" if grants else "AAAA")
+            await door.authority.revoke_operator(name, KEY["ann"], now, with_grants=grants)
+            assert door.may(guest, "observe") != grants
 
     run(tmp_path, work)
 
@@ -415,10 +456,11 @@ def test_between_asking_and_accepting_the_inviter_may_lose_the_right(tmp_path: P
         coming = asyncio.ensure_future(door.come("bob"))
         await door.asking()
         await door.authority.revoke_operator("lead", KEY["ann"], now)
-        with pytest.raises(NotAllowed, match="lead was revoked"):
-            await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
         with pytest.raises(NotAllowed, match="void"):
             await coming
+        with pytest.raises(Refused, match="not waiting"):
+            await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
+        assert door.state() == "void"
 
     run(tmp_path, work)
 

@@ -139,7 +139,7 @@ class Authority(Standing):
     async def join(self, name: str, kind: str, key: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float, also: Job, **facts: Any) -> Held:
         """Who was invited: known from now on if it was not, with these rights on the inviter's word. `also` is written with it, or nothing is."""
         async def work() -> Held:
-            within, (operator, added) = self.handable(rights, wanted, by, now), self.newcomer(name, kind, key, by, now)
+            within, (operator, added) = self.handable(rights, wanted, by, now, spend=False), self.newcomer(name, kind, key, by, now)
             held = self._sign(key, rights, within, os.urandom(envelope.NONCE_BYTES), now, by)
             gone = self._room(held, now)
             await self._write(_all([roster.save(operator, added, held, gone), also]), now, "operator.joined", operator=name, kind=operator.kind,
@@ -163,10 +163,10 @@ class Authority(Standing):
 
         return await self._serial(work())
 
-    def handable(self, rights: Iterable[str], wanted: Scope, by: bytes, now: float) -> Scope:
+    def handable(self, rights: Iterable[str], wanted: Scope, by: bytes, now: float, spend: bool = True) -> Scope:
         """How far these rights reach if this key gives them through the machine; NotAllowed if it may not: `manage` and `grant`, and never more than it has."""
         for right in MANAGES:
-            self.may(by, right, None, now)
+            self.may(by, right, None, now, spend=spend)
         asked, why = frozenset(rights), "you lack it"
         for verdict, mine in self._verdicts(by, "grant", Facts(self.machine), now):
             if isinstance(verdict, Denied):

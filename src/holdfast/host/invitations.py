@@ -81,6 +81,7 @@ class Invitations:
         self._moved = asyncio.Event()
         self._alone = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
+        authority.on_change.append(self._recheck)
 
     # ------------------------------------------------------------ the inviter
 
@@ -237,11 +238,18 @@ class Invitations:
     def _handable(self, one: Invitation, now: float) -> None:
         """Void from now on if its inviter may not hand on any more what it gives."""
         try:
-            self._authority.handable(one.rights, one.scope, one.by, now)
+            self._authority.handable(one.rights, one.scope, one.by, now, spend=False)
         except NotAllowed as e:
             why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
             self._keep(self._end(one.id, "void", why, now))
             raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
+
+    def _recheck(self) -> None:
+        """Rights have changed: what cannot be handed on any more is void now, and who waits for it is told."""
+        now = time.time()
+        for one in [one for one in self._all.values() if one.at(now) == "open"]:
+            with contextlib.suppress(NotAllowed):
+                self._handable(one, now)
 
     def _joined(self, one: Invitation, key: bytes) -> dict[str, Any]:
         operator = self._authority.who(key)
@@ -268,7 +276,7 @@ class Invitations:
                 self._all[id] = one            # before it is written: it bites on a full disk, too
                 asking = self._asking.get(id)
                 if asking is not None and not asking.answer.done():
-                    asking.answer.set_exception(NotAllowed(f"the invitation {ENDED[state]}", ASK_AGAIN))
+                    asking.answer.set_exception(NotAllowed(f"the invitation {ENDED[state]}: {why}", ASK_AGAIN))
                 await self._save(one, now, "invitation.ended", state=state, why=why)
             return self.describe(one, now)
 
