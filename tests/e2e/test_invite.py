@@ -158,6 +158,44 @@ def test_a_script_answers_by_lines(hf: Installation) -> None:
     assert joiner.wait(timeout=20) == 0
 
 
+def test_a_newcomer_may_put_its_key_under_a_passphrase(hf: Installation) -> None:
+    made = invited(hf, "--kind", "service")
+    joiner = terminal(hf, "join", made["code"], "--as", "sealed", "--passphrase")
+    at = 0
+    for _ in range(2):
+        at = joiner.expect("passphrase of sealed: ", at)
+        joiner.send("correct horse\r")
+    joiner.see("sealed is in: a service on")
+    assert joiner.wait() == 0
+    kept = json.loads((hf.home / "keys" / "sealed.key").read_text())
+    assert kept["kind"] == "service" and "private" not in kept
+    user = terminal(hf, "--as", "sealed", "ls")
+    user.see("passphrase of sealed:")
+    user.send("correct horse\r")
+    user.see("work")
+    assert user.wait() == 0
+
+
+def test_the_key_of_who_is_let_in_is_there_whatever_happened_to_its_file(hf: Installation) -> None:
+    """Another `join` under the same name, refused, may have removed it."""
+    made = invited(hf, "--confirm", "--kind", "agent")
+    joiner = hf.start("join", made["code"], "--as", "twice", "--json")
+    eventually(lambda: state(hf, made["id"])["asks"], "it asks")
+    keys.remove(homes.resolve(hf.env), "twice")
+    hf.ok("invite", "accept", made["id"])
+    assert joiner.wait(timeout=20) == 0
+    hf.ok("--as", "twice", "ls")
+
+
+def test_without_a_host_nothing_is_left_behind(fresh: Installation) -> None:
+    made = invited(fresh)
+    fresh.ok("down")
+    the_error(fresh.attempt("join", made["code"], "--as", "early", "--json"), 5)
+    assert local(fresh) == ["tester"]
+    fresh.ok("up", "--detach")
+    fresh.ok("join", made["code"], "--as", "early")
+
+
 def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_take(hf: Installation) -> None:
     accepted, refused = invited(hf, "--confirm"), invited(hf, "--confirm")
     error = the_error(hf.attempt("invite", "accept", accepted["id"], "--json"), 4)

@@ -208,6 +208,18 @@ def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) 
     run(tmp_path, first, *[guess] * (INVITATION_GUESSES - 1), last)
 
 
+def test_guesses_at_the_same_moment_are_counted_one_by_one(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.invite()
+        inside, outside = await outcomes(*(door.come("eve", right=False) for _ in range(50)), door.come("eve"))
+        assert not inside and door.state() == "void"
+        said = [e.message for e in outside if isinstance(e, NotAllowed)]
+        assert sum("not the code" in one for one in said) == WRONG_CODES and sum("too many" in one for one in said) == 41
+        assert door.invitations.listed(KEY["ann"], time.time())[0]["guesses"] == INVITATION_GUESSES
+
+    run(tmp_path, work)
+
+
 def test_the_machine_takes_only_so_many_wrong_codes_in_a_minute(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()

@@ -109,8 +109,8 @@ def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, 
             raise
     link.invited = None
     joined: dict[str, Any] = link.welcome["joined"]
-    if made and joined["kind"] != identity.kind:
-        keys.turned(identity, joined["kind"], passphrase)
+    if (made and joined["kind"] != identity.kind) or (identity.private is not None and not os.path.exists(identity.path)):
+        keys.turned(identity, joined["kind"], passphrase)      # also what another `join` of this name made, and removed when it was refused
     return {**joined, "key": signing.show(identity.public), "fingerprint": joincode.group(joincode.fingerprint(identity.public)),
             "machine": link.machine, "host": link.welcome["host"]}
 

@@ -99,7 +99,10 @@ class Invitations:
         one = Invitation(id, verifier, by, wanted, within, kind, confirm, int(now), min(int(now) + lasts, within.expires or 1 << 62))
 
         async def work() -> dict[str, Any]:
-            self._authority.handable(wanted, within, by, now)
+            try:
+                self._authority.handable(wanted, within, by, now)
+            except NotAllowed as e:
+                raise NotAllowed(e.message, f"{e.recover}; with `grant` alone: `holdfast operator add NAME`, then `holdfast grant NAME --own-key`", **e.facts) from e
             if (there := self._all.get(id)) is not None:
                 if (there.verifier, there.by) == (verifier, by):
                     return self.describe(there, now)
