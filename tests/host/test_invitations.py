@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
+import random
 import time
 from collections.abc import Callable, Coroutine
 from functools import cache
@@ -13,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import joincode
+from holdfast.core import invitation, joincode
 from holdfast.core.joincode import Code
 from holdfast.core.scope import Scope
 from holdfast.home.keys import Identity
 from holdfast.host import store
 from holdfast.host.authority import Authority
-from holdfast.host.invitations import Invitations
+from holdfast.host.invitations import Invitations, _save
 from holdfast.host.store import Store
 from holdfast.model import rights as rightsets
 from holdfast.model import signing
@@ -547,6 +549,90 @@ def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path
 
     async def later(door: Door) -> None:
         assert (door.state(), door.state("BBBB")) == ("void", "revoked"), "it was written when the disk took it again"
+
+    run(tmp_path, work, later)
+
+
+def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
+    """One that the disk refused is tried again, perhaps after a later one was taken."""
+    async def work(door: Door) -> None:
+        await door.invite()
+        late = _save(door.invitations._all["AAAA"])
+        with pytest.raises(NotAllowed):
+            await door.come("eve", right=False)
+        guessed = _save(door.invitations._all["AAAA"])
+        await door.store.write(late)
+        [[body]] = await door.store.write(lambda db: db.execute("SELECT body FROM invitations").fetchall())
+        assert invitation.read(json.loads(body)).guesses == 1
+        await door.come("bob")
+        for job in (late, guessed):
+            await door.store.write(job)
+
+    async def later(door: Door) -> None:
+        assert door.state() == "used" and door.invitations._all["AAAA"].joiner == KEY["bob"]
+
+    run(tmp_path, work, later)
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tmp_path: Path, seed: int) -> None:
+    """Many people, codes, guesses and decisions at once; some go away in the middle."""
+    rng = random.Random(seed)
+    people = {f"p{n}": signing.public(f"p{n}".encode().ljust(32)) for n in range(6)}
+    ids, seen = ("AAAA", "BBBB", "CCCC"), dict[str, Any]()
+
+    async def act(door: Door) -> None:
+        id, name, now = rng.choice(ids), rng.choice(sorted(people)), time.time()
+        choice = rng.random()
+        if choice < 0.5:
+            await door.come(name, id, key=people[name])
+        elif choice < 0.6:
+            await door.come(name, id, right=False, key=people[name])
+        elif choice < 0.65:
+            await door.invitations.revoke(id, KEY["ann"], now)
+        elif choice < 0.7:
+            await door.authority.revoke_operator("lead", KEY["ann"], now)
+        else:
+            await door.invitations.decide(id, people[name], rng.random() < 0.8, KEY["ann"], now)
+
+    async def some(door: Door) -> None:
+        for _ in range(rng.randrange(4)):
+            await asyncio.sleep(0)
+        task = asyncio.ensure_future(act(door))
+        if rng.random() < 0.3:
+            for _ in range(rng.randrange(6)):
+                await asyncio.sleep(0)
+            task.cancel()
+        with contextlib.suppress(HoldfastError, asyncio.CancelledError):
+            await task
+
+    def picture(door: Door) -> dict[str, Any]:
+        return {"open": {one["id"]: (one["state"], one["guesses"], one["joined"]) for one in door.invitations.listed(KEY["ann"], time.time())},
+                "in": {o["name"]: len(o["envelopes"]) for o in door.authority.operators(time.time())}}
+
+    async def work(door: Door) -> None:
+        now = time.time()
+        await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
+        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(), KEY["ann"], now)
+        for id in ids:
+            await door.invite(id, by=rng.choice(("ann", "lead")), confirm=id == "CCCC")
+        doing = {asyncio.ensure_future(some(door)) for _ in range(40)}
+        while len(doing) > 1:                  # one may wait for a decision that nobody makes
+            _, doing = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
+        for one in doing:
+            one.cancel()
+        await asyncio.gather(*doing, return_exceptions=True)
+        while door.invitations._tasks:
+            await asyncio.gather(*door.invitations._tasks, return_exceptions=True)
+        seen.update(picture(door))
+        joined = await door.events("operator.joined")
+        by_invitation = [event["invitation"] for event in joined]
+        assert len(by_invitation) == len(set(by_invitation)), "one key for each"
+        assert {id: state[2] for id, state in seen["open"].items() if state[0] == "used"} == {event["invitation"]: event["operator"] for event in joined}
+        assert sum(seen["in"].get(name, 0) for name in people) == len(joined), "one envelope for each"
+
+    async def later(door: Door) -> None:
+        assert picture(door) == seen
 
     run(tmp_path, work, later)
 

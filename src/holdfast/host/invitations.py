@@ -244,7 +244,7 @@ class Invitations:
             self._authority.handable(one.rights, one.scope, one.by, now, spend=False)
         except NotAllowed as e:
             why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
-            self._keep(self._end(one.id, "void", why, now))
+            self._keep(self._end(one.id, "void", why, now))          # nobody waits for that: it bites, and is written when the disk takes it
             raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
 
     def _recheck(self) -> None:
@@ -318,9 +318,14 @@ class Invitations:
         return await asyncio.shield(self._keep(go()))
 
     def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        def done(task: asyncio.Task[T]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                task.exception()               # whoever waits is told; if nobody does any more, it is no defect of the host
+
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(done)
         return task
 
 
@@ -369,9 +374,11 @@ OPS: dict[str, tuple[Any, dict[str, Any]]] = {          # as in ops.py: the hand
 
 
 def _save(one: Invitation) -> Job:
+    """On disk, too, what is not open stays as it is and no guess is forgiven: a write that was owed may come after a later one."""
     row = (one.id, json.dumps(invitation.write(one)))
 
     def job(db: apsw.Connection) -> None:
-        db.execute("INSERT OR REPLACE INTO invitations VALUES (?,?)", row)
+        db.execute("INSERT INTO invitations VALUES (?,?) ON CONFLICT DO UPDATE SET body = excluded.body "
+                   "WHERE body ->> 'state' = 'open' AND body ->> 'guesses' <= excluded.body ->> 'guesses'", row)
 
     return job
