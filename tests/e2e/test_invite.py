@@ -111,7 +111,7 @@ def test_two_people_at_two_terminals(hf: Installation) -> None:
     joiner.send(found[1] + b"\r")
     joiner.see("waiting for tester to let dora in")
     inviter.see("dora (human) asks to come in")
-    same = re.search(rb"fingerprint of your key is ([0-9A-Z-]+)", joiner.output)
+    same = re.search(rb"fingerprint of your key: ([0-9A-Z-]+)", joiner.output)
     assert same is not None and same[1] in inviter.output
     inviter.send("perhaps\r")
     inviter.see("y or n?")

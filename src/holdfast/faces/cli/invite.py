@@ -59,8 +59,10 @@ def invite(args: Namespace) -> int:
         put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
     else:
         print(f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
-              f"lets in one newcomer, {_a(args.kind)} with {_what(made, args.session)}. The code counts once, for {span(made['expires'] - made['made'])}"
-              + ("; you are asked first." if args.confirm else ".") + f"\nAs a link: {url}")
+              f"lets in    one newcomer ({args.kind}){', after you were asked' if args.confirm else ''}\n"
+              f"with       {_what(made, args.session)}\n"
+              f"counts     once, for {span(made['expires'] - made['made'])}\n"
+              f"as a link  {url}")
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
 
@@ -69,7 +71,7 @@ def _wait(connection: Link, args: Namespace, made: dict[str, Any]) -> int:
     """Until somebody has come in or nobody can any more."""
     id, now = made["id"], made
     if not args.json:
-        print("waiting for somebody to join. Ctrl-C stops waiting; the code still counts" + (f", and `holdfast invite accept {id}` lets in who asks" if args.confirm else ""),
+        print("\nwaiting for somebody to join; Ctrl-C leaves, and the code still counts" + (f"\n(`holdfast invite accept {id}` then lets in who asks)" if args.confirm else ""),
               file=sys.stderr)
     while now["state"] == "open":
         if now["asks"]:
@@ -92,12 +94,8 @@ def _decide(connection: Link, args: Namespace, now: dict[str, Any]) -> dict[str,
         put_json({"event": "asks", "id": now["id"], **who})
         sys.stdout.flush()
     else:
-        print(f"{clean(who['name'])} ({who['kind']}) asks to come in; the fingerprint of its key is {who['fingerprint']}\nlet in? [y/n] ", end="", file=sys.stderr, flush=True)
-    answer = sys.stdin.readline()
-    while answer and sys.stdin.isatty() and answer.strip().lower() not in ("y", "yes", "n", "no"):
-        print("y or n? ", end="", file=sys.stderr, flush=True)
-        answer = sys.stdin.readline()
-    accept = answer.strip().lower() in ("y", "yes")
+        print(f"{clean(who['name'])} ({who['kind']}) asks to come in; fingerprint of its key: {who['fingerprint']}\nlet in? [y/n] ", end="", file=sys.stderr, flush=True)
+    accept = _yes()
     try:
         after = connection.request("invite.decide", id=now["id"], key=who["key"], accept=accept)
     except Refused as e:
@@ -105,6 +103,22 @@ def _decide(connection: Link, args: Namespace, now: dict[str, Any]) -> dict[str,
             print(e.message, file=sys.stderr)
         after = connection.request("invite.wait", id=now["id"], seen=None)
     return after
+
+
+def _yes() -> bool:
+    """The line that was answered; a terminal is asked until it is one of the two."""
+    try:
+        answer = sys.stdin.readline().strip().lower()
+        while answer not in ("y", "yes", "n", "no") and sys.stdin.isatty():
+            print("y or n? ", end="", file=sys.stderr, flush=True)
+            line = sys.stdin.readline()
+            if not line:
+                break
+            answer = line.strip().lower()
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        raise
+    return answer in ("y", "yes")
 
 
 def _manage(args: Namespace) -> int:
@@ -188,7 +202,7 @@ def join(args: Namespace) -> int:
 
     def told(event: dict[str, Any]) -> None:
         if event.get("event") == "waiting" and not args.json:
-            print(f"waiting for {clean(str(event.get('by')))} to let {connection.operator} in; the fingerprint of your key is {event.get('fingerprint')}",
+            print(f"waiting for {clean(str(event.get('by')))} to let {connection.operator} in; fingerprint of your key: {event.get('fingerprint')}",
                   file=sys.stderr, flush=True)
 
     result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None)
