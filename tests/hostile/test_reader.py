@@ -41,13 +41,25 @@ HARMLESS = {
     "operator.show": "the same of one",
     "operator.revoke": "oneself: whoever lost a key must be able to say so; others need `manage`",
     "envelopes": "its own",
+    "place": "which incarnation of a session it may see this is",
+    "log": "the record of what it may see",
+    "log.export": "the same, to verify it",
+    "cover": "a signature over its own keys, of which it has none",
+    "approvals": "only what it may decide, or asked itself",
+    "approve": "of a question that is there it needs `approve`: tests/e2e/test_approvals.py",
+    "deny": "the same",
+    "invite.ls": "its own invitations, or all for who may manage",
+    "invite.wait": "of its own invitations",
+    "invite.revoke": "its own; others need `manage`",
+    "invite.decide": "its own",
     "grant": "of an envelope that proves itself; anything else needs `manage` and `grant`",
 }
 """Operations that answer a reader in one way or another, and why that may be."""
 
 OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
 FIELDS: dict[str, Any] = {"session": "target", "name": "stranger", "text": "EVIL\n", "seq": 1, "argv": ["cat"], "cwd": "/", "env": {}, "for": "idle",
-                          "kind": "agent", "key": OTHERS_KEY, "rights": ["observe"], "cols": 40, "rows": 10, "ref": "hf:target", "act": "request", "to": None}
+                          "kind": "agent", "key": OTHERS_KEY, "rights": ["observe"], "cols": 40, "rows": 10, "ref": "hf:target", "act": "request", "to": None, "id": "ABCD", "verifier": OTHERS_KEY, "accept": True, "binding": "00", "signature": "00",
+                          "signed": {"statement": "", "signature": "", "salt": ""}}
 """A sound value for every field of every operation: what is refused must be refused for want of the right."""
 
 
@@ -120,7 +132,6 @@ def test_a5_every_act_on_the_turn_is_refused(hf: Installation, untouched: None, 
     ("grant", {"name": "reader", "rights": ["observe"]}),
     ("grant", {"name": "outsider", "rights": ["observe"]}),
     ("grant", {"envelope": "hfe1.AAAA.AAAA"}),
-    ("attach", {"session": "target", "cols": 40, "rows": 10, "take": True}),
 ])
 def test_a5_the_harmful_side_of_a_harmless_operation_is_refused(hf: Installation, untouched: None, op: str, fields: dict[str, Any]) -> None:
     reader = Wire(hf, "reader", 72)
@@ -181,8 +192,10 @@ def test_a5_a_reader_does_not_bring_its_ssh_agent(hf: Installation, untouched: N
 def test_a5_who_may_see_nothing_sees_nothing(hf: Installation, room: Lines) -> None:
     outsider = Wire(hf, "outsider", 77)
     for op in sorted(OPS):
-        if "session" in OPS[op].fields and op != "grant":
-            with pytest.raises(NotAllowed):
+        if op == "approvals":
+            assert outsider.request(op, session="target") == {"approvals": []}
+        elif "session" in OPS[op].fields and op != "grant":
+            with pytest.raises(Refused if op == "cover" else NotAllowed):
                 outsider.request(op, **fields_of(op))
     with pytest.raises(NotAllowed):
         outsider.request("resolve", ref=f"hf:{hf.get('target')['id']}")

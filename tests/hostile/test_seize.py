@@ -76,7 +76,7 @@ def test_a3_a_flood_from_the_holder_does_not_outlive_a_seizure(fresh: Installati
         assert took["previous"] == "evil" and took["flushed"] is True and took["turn"]["holder"] == "ann"
         before = flood.number
         for n in range(20):
-            ann.request("send", session="flooded", text=f"<{n}>", seq=n + 1)
+            ann.request("send", session="flooded", text=f"<{n}>")
         eventually(lambda: flood.number > before + 100, "the flood to go on")
         eventually(lambda: got.read_bytes().endswith(b"<19>"), "what she typed")
         text = got.read_bytes()
@@ -92,7 +92,7 @@ def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(fr
     for name, leaves in (("released", True), ("crashed", False)):
         session = Gated(fresh, name)
         evil = Wire(fresh, "evil", 62)
-        evil.request("send", session=name, text="EVIL" * 500, seq=1)
+        evil.request("send", session=name, text="EVIL" * 500)
         if leaves:
             evil.request("turn", session=name, act="release")
         else:
@@ -101,7 +101,7 @@ def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(fr
         ann = Wire(fresh, "ann", 63)
         took = ann.request("seize", session=name)
         assert took["previous"] is None and took["flushed"] is True
-        ann.request("send", session=name, text="mine", seq=1)
+        ann.request("send", session=name, text="mine")
         session.opened()
         assert session.became(b"mine") == b"mine", name
 
@@ -110,10 +110,10 @@ def test_a3_ones_own_unread_input_is_kept(fresh: Installation) -> None:
     fresh.people("ann")
     session = Gated(fresh, "own")
     ann = Wire(fresh, "ann", 64)
-    ann.request("send", session="own", text="first ", seq=1)
+    ann.request("send", session="own", text="first ")
     ann.request("turn", session="own", act="release")
     ann.request("seize", session="own")
-    ann.request("send", session="own", text="second", seq=2)
+    ann.request("send", session="own", text="second")
     session.opened()
     assert session.became(b"second") == b"first second"
 
@@ -134,7 +134,7 @@ def test_a3_what_waits_in_the_host_is_refused_and_not_taken_for_done(fresh: Inst
     assert refused["name"] == "turn_held" and refused["number"] > 1
     again = frames.input_(refused["number"], b"again", frames.INPUT_ACK)
     assert evil.say(again).until("refused", number=refused["number"])["name"] == "turn_held"
-    ann.request("send", session="waiting", text="mine", seq=1)
+    ann.request("send", session="waiting", text="mine")
     session.opened()
     assert session.became(b"mine") == b"mine"
 

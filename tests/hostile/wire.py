@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ class Wire(Link):
 
     def __init__(self, hf: Installation, operator: str, client: int) -> None:
         super().__init__(homes.resolve(hf.env), operator, "test", autostart=False)
-        self.client = client
+        self.client, self.sequence = client, time.monotonic_ns()       # nobody before it, with the same id, has used these numbers
         self.connect()
 
     def say(self, *said: bytes) -> Wire:
@@ -80,8 +81,11 @@ class Lines:
         assert self.lines == list(lines)
 
     def free(self, *wires: Wire) -> None:
+        """Gives the turn of these operators back, by another client of each: numbers are not to get mixed up."""
         for wire in wires:
-            wire.request("turn", session=self.name, act="release")
+            other = Wire(self.hf, wire.operator, wire.client + 1)
+            other.request("turn", session=self.name, act="release")
+            other.close()
 
 
 def crash(hf: Installation) -> None:

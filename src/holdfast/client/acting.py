@@ -28,16 +28,15 @@ class Place:
 
 
 class Acting:
-    def __init__(self, client: int) -> None:
+    def __init__(self) -> None:
         self.places: dict[str, Place] = {}          # by the name that was asked for, and by id
-        self._number = client
         self._identity: Identity | None = None
         self._machine = self._binding = self._client = ""
 
-    def channel(self, identity: Identity, machine: str, binding: str) -> None:
+    def channel(self, identity: Identity, client: int, machine: str, binding: str) -> None:
         """Connected: everything is signed for this channel from now on."""
         self._identity, self._machine, self._binding = identity, machine, binding
-        self._client = statement.client_id(hello.origin(signing.show(identity.public), self._number))
+        self._client = statement.client_id(hello.origin(signing.show(identity.public), client))
         self.places.clear()
 
     def learn(self, name: str, place: dict[str, Any]) -> Place:

@@ -66,7 +66,7 @@ class Link:
         self.client = int.from_bytes(os.urandom(8), "little") | 2
         self.on_held: Callable[[dict[str, Any]], None] = lambda event: None      # an act waits for somebody's approval
         self.sequence = 0
-        self.acting = Acting(self.client)       # what is signed, for which session
+        self.acting = Acting()                  # what is signed, for which session
         self.welcome: dict[str, Any] = {}
         self.sock: socket.socket | None = None
         self._number = 0
@@ -130,7 +130,7 @@ class Link:
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
         self.welcome = frames.read_json(payload)
-        self.acting.channel(identity, challenge["machine"], hello.binding(self.statement, self.signature))
+        self.acting.channel(identity, self.client, challenge["machine"], hello.binding(self.statement, self.signature))
         if about and isinstance(place := self.welcome.get("place"), dict):
             self.acting.learn(about, place)
 
@@ -218,6 +218,7 @@ class Link:
         act = acts.is_act(op, fields)
         if act:
             fields.setdefault("seq", self.next_sequence() if op in acts.TYPED else 0)
+            self.sequence = max(self.sequence, fields["seq"])
         begun = time.monotonic()
         deadline, pause = begun + CONNECT_WAIT_S, RECONNECT_FIRST_S
         while True:

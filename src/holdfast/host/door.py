@@ -158,10 +158,12 @@ class Door:
         act = Act(self, conn, session, op, q)
         act._draft("fact", "allow", "")          # the commitment holds
         if isinstance(session, Session):
+            known, used = session.lane.known(conn.client, act.number), session.lane.used(conn.client, act.number)
+            if (known or used) if act.kind not in TYPED else (used and not known):
+                raise Refused(f"number {act.number} of this client was used already", "number every act anew")
             if act.kind not in TYPED:
-                if session.lane.known(conn.client, act.number):
-                    raise Refused(f"number {act.number} of this client was used already", "number every act anew")
                 session.lane.use(conn.client, act.number)
+                session.keyboard.again()
             elif (session.id, conn.client, act.number) in self._under_way:
                 raise Busy("this very act is under way", "wait for its answer")
         return act

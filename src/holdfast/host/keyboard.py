@@ -83,6 +83,8 @@ class Keyboard:
         if session.lane.known(conn.client, number):
             session.submit_keys(conn.client, number, data, ack)
             return
+        if session.lane.used(conn.client, number):
+            raise Refused(f"number {number} of this client was used already", "number every act anew")
         now = time.time()
         self._standing.may(conn.key, "input", session.id, now)
         session.may_write(conn.operator)

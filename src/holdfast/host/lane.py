@@ -61,6 +61,7 @@ class Lane:
         self.sequence = link.ring.accepted
         self._acked: dict[int, int] = {}
         self._sent: dict[int, int] = {}
+        self._used: dict[int, int] = {}
         self._last: dict[int, tuple[int, int]] = {}        # of each origin: the number and the sequence of its last act
         for origin in link.welcome.origins:
             self._acked[origin.origin] = self._sent[origin.origin] = origin.origin_sequence
@@ -84,12 +85,18 @@ class Lane:
 
     def use(self, origin: int, number: int) -> None:
         """An act of this client that is not for the keeper: its number is used up all the same."""
-        self._remember(origin, number)
+        self._used[origin] = max(number, self._used.pop(origin, 0))
+        if len(self._used) > 4 * ORIGINS_KEPT:
+            del self._used[next(iter(self._used))]
+
+    def used(self, origin: int, number: int) -> bool:
+        """Whether this number stands for an act that was not for the keeper, or comes too late to stand for another one."""
+        return number <= self._used.get(origin, 0)
 
     def taken(self, entry: dict[str, Any]) -> int:
         """After a start: how much of a client's the keeper has taken, whose last entry in the record is this one."""
         origin = int(entry["client"], 16)
-        if entry["kind"] not in TYPED and not self.known(origin, entry["number"]):
+        if entry["kind"] not in (*TYPED, "keys", "cover", "attach"):
             self.use(origin, entry["number"])
         return self.acked(origin)
 
