@@ -306,6 +306,9 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
         "id": "q0",
         "binding": "00",
         "signature": "00",
+        "verifier": "ed25519:x",
+        "rights": ["observe"],
+        "accept": False,
     }
     base = {name: good[name] for name in OPS[op].fields if name in good}
     raw = Raw(hf)

@@ -343,15 +343,15 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
 
 
-async def listed(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def invite_ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     return {"invitations": ops.engine.invitations.listed(conn.key, time.time())}
 
 
-async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def invite_revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     return await ops.engine.invitations.revoke(q["id"], conn.key, time.time())
 
 
-async def decide(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def invite_decide(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     try:
         key = signing.read(q["key"])
     except ValueError as e:
@@ -359,17 +359,17 @@ async def decide(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     return await ops.engine.invitations.decide(q["id"], key, q["accept"], conn.key, time.time())
 
 
-async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def invite_wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     return await ops.engine.invitations.wait(q["id"], q["seen"], conn.key)
 
 
 OPS: dict[str, tuple[Any, dict[str, Any]]] = {          # as in ops.py: the handler, and its fields with type and default
     "invite": (invite, {"id": (str,), "verifier": (str,), "rights": (list,), "session": (str, None), "expires": (int, None), "kind": (str, "human"),
                         "confirm": (bool, False), "lasts": (int, INVITATION_S)}),
-    "invite.ls": (listed, {}),
-    "invite.revoke": (revoke, {"id": (str,)}),
-    "invite.decide": (decide, {"id": (str,), "key": (str,), "accept": (bool,)}),
-    "invite.wait": (wait, {"id": (str,), "seen": (str, None)}),
+    "invite.ls": (invite_ls, {}),
+    "invite.revoke": (invite_revoke, {"id": (str,)}),
+    "invite.decide": (invite_decide, {"id": (str,), "key": (str,), "accept": (bool,)}),
+    "invite.wait": (invite_wait, {"id": (str,), "seen": (str, None)}),
 }
 
 
