@@ -165,7 +165,7 @@ class Link:
             while True:
                 self.receive(0.2)
         except HoldfastError as e:
-            return e if isinstance(e, HostGone | PeerFault) and "ended" not in e.message else None
+            return e if isinstance(e, HostGone | PeerFault | NotAllowed) and "ended" not in e.message else None
 
     def receive(self, timeout: float | None) -> tuple[int, bytes]:
         """The next frame. HostGone when the host left, with its reason."""

@@ -49,6 +49,7 @@ class Connection:
         self._splitter = frames.Splitter(frames.FROM_CLIENT, REQUEST_BYTES)
         self._out: deque[bytes | memoryview] = deque()
         self._out_bytes = 0
+        self.since = self._loop.time()
         sock.setblocking(False)
         add_hot(self._loop, sock.fileno(), self._readable)
         self._hello_timer = self._loop.call_later(HELLO_WAIT_S, self._no_hello)

@@ -15,7 +15,7 @@ from holdfast.host.engine import Engine
 from holdfast.host.ops import Ops
 from holdfast.model import ids, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Refused, Usage
-from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES
+from holdfast.model.limits import CLIENTS_MAX, INPUT_CHUNK_BYTES, OPERATOR_CLIENTS_MAX
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import frames, hello, version
@@ -46,11 +46,19 @@ class Server:
             self._loop.call_later(ACCEPT_PAUSE_S, self._listen_again)
             return
         pid, uid = unix.peer(sock)
-        if uid not in (os.geteuid(), 0) or len(self.connections) >= CLIENTS_MAX:
+        if uid not in (os.geteuid(), 0) or not self._room():
             sock.close()                       # the directory's mode keeps others out; this is the second lock
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.connections.add(Connection(sock, pid, self._frame, self._closed))
+
+    def _room(self) -> bool:
+        """Whether there is room for one more, if need be by sending the oldest away that has not said who it is."""
+        if len(self.connections) >= CLIENTS_MAX:
+            silent = min((conn for conn in self.connections if not conn.client), key=lambda conn: conn.since, default=None)
+            if silent is not None:
+                silent.bye("protocol", "too many connections, and this one has not said whose it is")
+        return len(self.connections) < CLIENTS_MAX
 
     def _listen_again(self) -> None:
         if self._listener.fileno() >= 0:
@@ -148,6 +156,8 @@ class Server:
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")
+            if sum(one.operator == conn.operator and one.client > 0 for one in self.connections) >= OPERATOR_CLIENTS_MAX:
+                raise Refused(f"{conn.operator} has {OPERATOR_CLIENTS_MAX} connections already", "close some of them")
         except HoldfastError as e:
             return conn.bye("admission", e.message, e.recover)
         except (ValueError, TypeError, KeyError) as e:
