@@ -28,7 +28,8 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
 OUTPUT covers the raw range [start, end) although its bytes may be fewer: queries that the host answers are stripped. SCREEN
 replaces whatever the viewer shows; output continues at its offset. `acked` is the highest input sequence of this client
 that the session has taken: keys need no answers of their own. A client numbers its inputs from 1, per client id; a repeated
-number is the same input, and is applied once.
+number is the same input, and is applied once. The id is the client's own choice and no secret: it counts together with the key
+that the client proved (wire/hello.py), so the same id used with another key is another client.
 
 A viewer on the same machine may ask to read the session's ring itself (`direct`): the answer to `attach` then brings the ring's and a
 bell's descriptor (SCM_RIGHTS). SCREEN frames still say where to go on; output comes from shared memory, no matter what the
