@@ -98,3 +98,24 @@ def test_a_short_slice_needs_no_privilege_and_stays_with_its_thread() -> None:
     thread.start()
     thread.join()
     assert found in ([ordinary], ["no such kernel"])
+
+
+def share(pid: int) -> str:
+    with open(f"/proc/{pid}/autogroup") as f:
+        return f.read().split()[-1]
+
+
+@needs_privilege
+def test_what_is_preferred_is_ordinary_again_and_a_share_that_somebody_chose_stays() -> None:
+    if not os.path.exists("/proc/self/autogroup"):
+        pytest.skip("this kernel does not group by terminal session")
+    with subprocess.Popen(["sleep", "100"], start_new_session=True) as usual, subprocess.Popen(["sleep", "100"], start_new_session=True) as chosen:
+        with open(f"/proc/{chosen.pid}/autogroup", "w") as f:
+            f.write("5")
+        both = (usual.pid, chosen.pid)
+        hurry.prefer(both)
+        assert [share(pid) for pid in both] == [hurry.PREFERRED.decode(), "5"]
+        hurry.ordinary(both)
+        assert [share(pid) for pid in both] == ["0", "5"]
+        usual.kill()
+        chosen.kill()

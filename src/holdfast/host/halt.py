@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, TypeVar
 from holdfast.core import halt as rules
 from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
 from holdfast.host.groups import Groups
-from holdfast.host.hurry import hurrying, join, other, short_slice
+from holdfast.host.hurry import hurrying, join, ordinary, other, prefer, short_slice
 from holdfast.host.process import read_proc
 from holdfast.wire.spawning import HALT_SIGNAL
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 HALT_WAIT_S = 2.0               # for the kernel to confirm it; beyond it `complete` is False
+PREFER_AFTER_S = 0.002           # what is not frozen by then has others before it
 END_WAIT_S = 5.0                # for everything to be dead
 FETCH_ROUNDS = 8                # who left the group may have children meanwhile
 SETTLE_S = 0.1                  # for processes that were told to stop, before all are looked at again
@@ -168,8 +169,13 @@ class Halter:
         return Halted(how, tuple(sorted(pids)), round(took, 3), not missed, last_act(), tuple(sorted(missed)))
 
     def _freeze(self, execution: Execution, group: str, init: int) -> tuple[set[int], set[int]]:
-        frozen = self.groups.freeze(group, True, HALT_WAIT_S)
+        frozen = self.groups.freeze(group, True, PREFER_AFTER_S)
         inside = self.groups.pids(group)
+        if not frozen:
+            prefer(inside)
+            frozen = self.groups.freeze(group, True, HALT_WAIT_S)
+            inside = self.groups.pids(group)
+            ordinary(inside)
         missed: set[int] = set()
         for _ in range(FETCH_ROUNDS if not init else 0):
             strays = {pid for pid in self._pids(execution, 0) if pid not in inside}
@@ -247,6 +253,7 @@ class Halter:
         how, group, init = self.way(execution)
         if group and self.groups.frozen(group):
             pids = self.groups.pids(group) - {init}
+            ordinary(pids)                                  # a host may have died before it came to that
             done = self.groups.freeze(group, False, HALT_WAIT_S)
         else:
             pids = set()

@@ -17,8 +17,11 @@ a processor for itself, from those on whom the keeper waits.
 Bounded: a halt takes 2 seconds at most, a seize less, and the kernel leaves a twentieth of each second to others. Never handed on: who is forked
 or started as a thread meanwhile begins as ordinary as ever (SCHED_RESET_ON_FORK), or a session's programs could come to run before everybody.
 
-Tried and not done: the same for the session's own processes, so that they reach their freezer sooner (all but 2 to 15 ms of a slow freeze
-is other programs' time). It halved the slow ones. But a host that dies in that moment would leave real-time programs behind.
+What is halted must itself get to run to reach its freezer, to end the fork or exit it is in. That is 2 to 15 ms of processor time; all else of a
+slow halt (p90 90 ms) is other programs' time. So the terminal sessions of what is being frozen get nearly all there is (`prefer`), and an ordinary
+share again before the halt is answered (`ordinary`): p90 31 ms. Only who has the usual share is preferred, so what it was needs no memory; a host
+that dies in between leaves a mark that the resume finds. A real-time policy for them was a little better still (p90 25 ms), but
+what a dead host left behind then would be real-time programs.
 """
 
 from __future__ import annotations
@@ -29,12 +32,13 @@ import os
 import platform
 import struct
 import threading
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final, TypeVar
 
 REALTIME: Final = os.SCHED_RR | os.SCHED_RESET_ON_FORK
 PRIORITY: Final = 1             # the lowest of those that wait for nobody
 SHARE: Final = b"-10"           # as a `nice` of the whole terminal session: ten times the share of another
+PREFERRED: Final = b"-19"       # the same, for programs that are being frozen; no person uses that value
 SLICE_NS: Final = 100_000       # the least that the kernel takes
 
 _SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}.get(platform.machine(), 0)
@@ -53,11 +57,39 @@ def come_first() -> None:
     short_slice()
     if os.getsid(0) == os.getpid():
         with contextlib.suppress(OSError):
-            fd = os.open("/proc/self/autogroup", os.O_WRONLY | os.O_CLOEXEC)
-            try:
-                os.write(fd, SHARE)
-            finally:
-                os.close(fd)
+            _share(os.getpid(), b"0", SHARE)
+
+
+def prefer(pids: Iterable[int]) -> None:
+    """The terminal sessions of these, before those of all others; as far as this account may."""
+    _share_all(pids, b"0", PREFERRED)
+
+
+def ordinary(pids: Iterable[int]) -> None:
+    """Undoes that."""
+    _share_all(pids, PREFERRED, b"0")
+
+
+def _share_all(pids: Iterable[int], before: bytes, after: bytes) -> None:
+    done: set[int] = set()
+    for pid in pids:
+        try:
+            if (session := os.getsid(pid)) not in done:
+                _share(pid, before, after)
+                done.add(session)
+        except (PermissionError, FileNotFoundError):
+            return                      # nor the others; or this kernel has no such thing
+        except OSError:                 # gone: the session's next one stands for it
+            continue
+
+
+def _share(pid: int, before: bytes, after: bytes) -> None:
+    fd = os.open(f"/proc/{pid}/autogroup", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        if os.read(fd, 64).split()[-1:] == [before]:        # "/autogroup-7 nice 0"
+            os.write(fd, after)
+    finally:
+        os.close(fd)
 
 
 @contextlib.contextmanager
