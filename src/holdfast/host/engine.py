@@ -30,6 +30,7 @@ from holdfast.host import environment, layouts, names, process, store
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
 from holdfast.host.door import Door
+from holdfast.host.events import Events
 from holdfast.host.gate import Gate
 from holdfast.host.halt import Halter, execution
 from holdfast.host.invitations import Invitations
@@ -72,11 +73,12 @@ class Engine:
         self.home = home
         self.settings = settings
         self.store = database
+        self.events = Events(database)
         self.term = database.next_term()
         machine = keys.machine(home, time.time())
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
-        self.invitations = Invitations(database, self.authority, lambda: self._wake({}))
+        self.invitations = Invitations(database, self.authority, lambda: self.events.wake())
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
@@ -85,11 +87,9 @@ class Engine:
         self.nursery = Nursery(home.run)
         self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
         self.pool = ThreadPoolExecutor(1, "view")
-        self.counters: dict[str, int] = {}
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
-        self._on_event: list[Any] = []
         self.gate = Gate(f"{os.path.dirname(home.config)}/policy.toml", discover(), on_policy=self._policy_changed)
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk)
@@ -112,7 +112,7 @@ class Engine:
             if record.id not in self.sessions and record.id not in self.unreachable:
                 self._is_gone(record)
         for damaged in await go_on_recording(self.journal, self.sessions):
-            self._note(damaged, "record.damaged", {})
+            self.events.note(damaged, "record.damaged", {})
         self._sweep()
         await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
         self.forget_old()
@@ -124,7 +124,7 @@ class Engine:
             reason = "lost: the machine was restarted" if record.boot != self.boot else \
                 "lost: its keeper died" if record.state != "creating" else "lost: the host died while making it"
             record.ended, record.reason, record.state = time.time(), reason, "ended"
-            self._note(record.id, "session.lost", {"reason": reason})
+            self.events.note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
         self.ended[record.id] = record
         self.desk.session_changed(record.id, None)
@@ -180,7 +180,7 @@ class Engine:
         session.pace.await_return()
         if await self._look(session) is not None:
             record.state = "halted"                  # its processes were stopped before this host came
-        self._note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
+        self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
                                                    "output": [link.ring.start, link.ring.head]})
 
     async def _ask_again(self, session_id: str, known: dict[str, Record]) -> None:
@@ -244,7 +244,7 @@ class Engine:
             self._spawn(self._ask_again(record.id, known))
         elif record.id not in self.sessions:
             self._is_gone(record)
-        self._note(record.id, "session.reclaimed", {"term": self.term})
+        self.events.note(record.id, "session.reclaimed", {"term": self.term})
 
     def _directory(self, session_id: str) -> str:
         """Private files of one session: shell integration, side channel, agent link."""
@@ -396,7 +396,7 @@ class Engine:
             await self.store.write(store.save(record))
         except Unavailable as e:
             durable = False
-            self._note(session.id, "store.failed", {"detail": e.message})
+            self.events.note(session.id, "store.failed", {"detail": e.message})
         await self._let_finish(session)
         for viewer in list(session.viewers):
             viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
@@ -433,7 +433,7 @@ class Engine:
     # ------------------------------------------------------------ events
 
     def _session_event(self, session: Session, name: str, facts: dict[str, Any]) -> None:
-        self._note(session.id, name, facts)
+        self.events.note(session.id, name, facts)
         if name.startswith("session.") and name != "session.output_rolled":
             self.store.post(store.save(session.record))
 
@@ -444,26 +444,9 @@ class Engine:
 
     def _asked_about(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
         """An act waits for approval, or no longer: for the record of events, and for who is attached."""
-        self._note(session_id, name, facts)
+        self.events.note(session_id, name, facts)
         if session_id in self.sessions:
             self.sessions[session_id].tell_viewers("approval", what=name.removeprefix("approval."), **facts)
-
-    def _note(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
-        self.counters[name] = self.counters.get(name, 0) + 1
-        at = time.time()
-        self.store.post(store.event(at, session_id, name, facts))
-        self._wake({"time": at, "session": session_id, "event": name, **facts})
-
-    def _wake(self, event: dict[str, Any]) -> None:
-        for listener in tuple(self._on_event):
-            listener(event)
-
-    def listen(self, listener: Any) -> None:
-        self._on_event.append(listener)
-
-    def unlisten(self, listener: Any) -> None:
-        if listener in self._on_event:
-            self._on_event.remove(listener)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -34,10 +34,7 @@ async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | No
     something happened only wakes this up."""
     woken = asyncio.Event()
 
-    def listener(event: dict[str, Any]) -> None:
-        woken.set()
-
-    ops.engine.listen(listener)
+    ops.engine.events.follow(woken.set)
     try:
         while True:
             try:
@@ -51,7 +48,7 @@ async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | No
                 await woken.wait()
                 woken.clear()
     finally:
-        ops.engine.unlisten(listener)
+        ops.engine.events.unfollow(woken.set)
 
 
 async def ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -136,7 +136,7 @@ class Ops:
 
     async def stats(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
-        return {"events": dict(sorted(e.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
+        return {"events": dict(sorted(e.events.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
                 "under_way": dict(+self.under_way), "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
                 "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers)}
 
