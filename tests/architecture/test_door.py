@@ -17,7 +17,8 @@ def test_only_the_lane_sends_acts_to_a_keeper() -> None:
 
 
 def test_acts_reach_the_lane_only_through_the_session() -> None:
-    assert uses(r"lane\.submit\(", "host") == {"host/session.py"}
+    assert uses(r"lane\.(submit|key)\(", "host") == {"host/session.py"}
+    assert uses(r"\.submit_keys\(", "host") == {"host/keyboard.py"}
 
 
 def test_nothing_but_the_keeper_writes_to_a_terminal() -> None:

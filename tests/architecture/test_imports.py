@@ -73,7 +73,7 @@ def imports(path: Path) -> Iterator[str]:
 
 
 # Modules that are longer than they should be: a debt that may only shrink.
-TOO_LONG = {"host/session.py": 533, "keeper/loop.py": 620, "client/attach.py": 580, "core/filter.py": 540, "host/emulator.py": 500}
+TOO_LONG = {"host/session.py": 533, "keeper/loop.py": 620, "client/attach.py": 560, "core/filter.py": 540, "host/emulator.py": 500}
 
 
 def files() -> list[Path]:

@@ -34,7 +34,7 @@ def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
         peer.welcome()
         number, body = peer.request()
         assert body["op"] == "attach"
-        peer.sock.sendall(frames.reply(number, {"id": "s", "name": "s", "acked": 0, "resume": None}, True))
+        peer.sock.sendall(frames.reply(number, {"id": "s", "name": "s", "acked": 0, "resume": None, "epoch": 1, "seen": None}, True))
         peer.sock.sendall(frames.screen(0, 0, frames.SCREEN_ATTACH, 80, 24, b"SHOWN"))
         while not sent or sent[-1][0] != frames.INPUT:
             sent.append(peer.next())

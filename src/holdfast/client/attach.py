@@ -13,10 +13,11 @@ import select
 import signal
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from holdfast.client.company import COMMANDS, Company
 from holdfast.client.covering import COVER, PLACE, Covering
+from holdfast.client.feed import Feed
 from holdfast.client.link import HostGone, Link
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
@@ -24,11 +25,8 @@ from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import UserTerminal
 from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
-from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S, SEEN_EVERY_BYTES
+from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S
 from holdfast.wire import frames
-
-if TYPE_CHECKING:
-    from holdfast.client.direct import Direct
 
 STATUS_AFTER_S = 1.0        # a host away for longer than this is said so on the last line
 NOTICE_S = 2.0              # how long a notice covers the last line
@@ -81,11 +79,10 @@ class Attachment:
         self._listing: str | None = None
         self._asked = 0                         # requests so far
         self._registered = -1                   # the host's descriptor in the poll
+        self._watched: object = None            # whose that is
+        self._signalled = False
         self._deaf = False                      # too much was typed that nobody takes: the keyboard is not read
-        self.direct: Direct | None = None       # the session's ring, if we may read it ourselves
-        self._descriptors: list[int] = []       # it, before it is opened: a screen comes first
-        self._rung = False                      # there may be output in the ring
-        self._told = 0                          # how far the host knows us to be
+        self.feed = Feed(self._poll, self.term, self.overlay, link)
         self._ended: Finished | None = None
 
     # ------------------------------------------------------------ life
@@ -98,7 +95,7 @@ class Attachment:
 
     def run(self) -> tuple[str, int]:
         """Until the user detaches or the session ends, after `begin`. Gives the message for the user and the exit code."""
-        old = {n: signal.signal(n, lambda *_: None) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
+        old = {n: signal.signal(n, self._noticed) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
             self.term.enter()
@@ -112,7 +109,7 @@ class Attachment:
             return end.message, end.code
         finally:
             self.term.leave()
-            self._close_direct()
+            self.feed.close()
             if self.link.sock is not None and self.covering.uncovered:
                 self.link.give_back(self._inbox, self._frames.rest())
                 with contextlib.suppress(Finished):
@@ -126,15 +123,17 @@ class Attachment:
         """One round of the loop. Frames come first: an attach may have brought some, and no event would tell of them."""
         while self.term.pending is None and (one := self._next()) is not None:
             self._frame(*one)
-        if self._rung and self.term.pending is None:
+        if self.feed.rung and self.term.pending is None:
             self._output()
-        self._send_typed()
+        if self.unacked.waiting:
+            self._send_typed()
         if self.covering.at is not None and time.monotonic() >= self.covering.at:
             self.covering.cover()
-        self._interest()
+        if self.link.sock is not self._watched or self._inbox or self._deaf or self.unacked.full:
+            self._interest()
         stuck = self.term.pending is not None
-        if stuck and self.direct is not None:
-            self.direct.look_ahead()
+        if stuck and self.feed.direct is not None:
+            self.feed.direct.look_ahead()
         poll = self._stuck if stuck else self._poll
         while (ready := poll.poll(self._timeout())) == self._room:       # a flood: the terminal takes more of it, no more happens
             self.term.flush()
@@ -147,12 +146,12 @@ class Attachment:
                 self._signals()
             elif fd == self.term.out and events & select.POLLOUT:
                 self.term.flush()
-            elif self.direct is not None and fd == self.direct.bell:
+            elif self.feed.direct is not None and fd == self.feed.direct.bell:
                 if self.term.pending is None:
                     self._output()               # first what there is, for the eye; then the bell
-                if self.direct is not None:
-                    self.direct.quiet()
-                self._rung = True                # and once more: it may have rung in between
+                if self.feed.direct is not None:
+                    self.feed.direct.quiet()
+                self.feed.rung = True                # and once more: it may have rung in between
             elif self.link.sock is not None and fd == self.link.sock.fileno():
                 self._receive()
         if self.link.sock is None and time.monotonic() >= self._retry_at:
@@ -171,8 +170,8 @@ class Attachment:
             return None
 
     def _timeout(self) -> float | None:
-        if self.link.sock is not None and self._notice_until is None and self.covering.at is None:
-            return None
+        if self.link.sock is not None and self._notice_until is None:
+            return None if self.covering.at is None else max(0.0, (self.covering.at - time.monotonic()) * 1000)
         due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until, self.covering.at) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
@@ -181,6 +180,7 @@ class Attachment:
             self._deaf = not self._deaf
             for poll in (self._poll, self._stuck):
                 poll.unregister(0) if self._deaf else poll.register(0, select.POLLIN)
+        self._watched = self.link.sock
         fd = self.link.sock.fileno() if self.link.sock is not None and not self._inbox else -1
         if fd == self._registered:
             return
@@ -214,10 +214,10 @@ class Attachment:
                     if not ok:
                         raise from_wire(body)
                     break
-        self._close_direct()
-        self._descriptors, self.link.descriptors = self.link.descriptors, []
-        if self.offset is not None and body["resume"] is not None and self._descriptors:
-            self._open_direct(self.offset, resumed=True)       # nothing was missed: no screen comes
+        self.feed.close()
+        self.feed.descriptors, self.link.descriptors = self.link.descriptors, []
+        if self.offset is not None and body["resume"] is not None and self.feed.descriptors:
+            self.feed.open(self.offset, resumed=True)       # nothing was missed: no screen comes
         self.session, self.name = body["id"], body["name"]
         self.unacked.acked(int(body["acked"]))
         self.covering.begin(self.link.acting.learn(self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}))
@@ -237,63 +237,19 @@ class Attachment:
         if self._covered:
             self.offset = None
             self._covered = False
-        elif self.direct is not None and self.direct.offset >= 0:
-            self.offset = self.direct.delivered
+        elif self.feed.direct is not None and self.feed.direct.offset >= 0:
+            self.offset = self.feed.direct.delivered
         return self.offset
-
-    def _open_direct(self, offset: int, resumed: bool = False) -> None:
-        """The ring, opened when a screen is on the terminal already: its code takes longer to load than the screen to show."""
-        if len(self._descriptors) == 2:
-            from holdfast.client.direct import Direct
-
-            ring, bell = self._descriptors
-            self._descriptors = []
-            try:
-                self.direct = Direct(ring, bell)
-            except Exception:                       # not ours to read after all: ask the host to send the bytes
-                self.direct = None
-                return
-            self._poll.register(bell, select.POLLIN)
-        if self.direct is not None:
-            self.direct.begin(offset, resumed)
-            self._told = offset
-            self._rung = True
-
-    def _close_direct(self) -> None:
-        for fd in self._descriptors:
-            os.close(fd)
-        self._descriptors = []
-        if self.direct is not None:
-            with contextlib.suppress(KeyError):
-                self._poll.unregister(self.direct.bell)
-            self.direct.close()
-            self.direct = None
 
     def _output(self) -> None:
         """Output straight from the ring, as far as the terminal takes it."""
-        direct = self.direct
-        if direct is None:
-            self._rung = False
-            return None
-        while self.term.pending is None:
-            data = direct.take()
-            if data is None:
-                direct.stop()
-                self._rung = False
-                return self._refresh()
-            if not len(data):
-                self._rung = False
-                if self._ended is not None:
-                    raise self._ended
-                return None
-            if not self.overlay.covering:
-                self.term.write(data)
-            if direct.delivered - self._told >= SEEN_EVERY_BYTES and self.link.sock is not None:
-                self._told = direct.delivered
-                try:
-                    self.link.send(frames.seen(direct.delivered))
-                except HoldfastError as e:
-                    return self._lost(e)
+        try:
+            if not self.feed.show():
+                self._refresh()
+            elif self._ended is not None and not self.feed.rung:
+                raise self._ended
+        except HoldfastError as e:
+            self._lost(e)
 
     def _lost(self, error: HoldfastError) -> None:
         self.link.close()
@@ -336,8 +292,12 @@ class Attachment:
             data = b""
         if not data:                              # the terminal is gone
             raise Finished("", 129)
-        self._signals()                           # a size that changed before these keys goes before them
-        self._typed(data)
+        if self._signalled:
+            self._signals()                       # a size that changed before these keys goes before them
+        if self._listing is None and not self._command and not self.overlay.covering and self.prefix.absent(data):
+            self._type(data)
+        else:
+            self._typed(data)
 
     def _typed(self, data: bytes) -> None:
         while data:
@@ -366,19 +326,27 @@ class Attachment:
     def _type(self, data: bytes) -> None:
         if self.observe:
             return self._notice("you only observe; attach again without --observe to type")
+        if self.link.sock is not None and self.unacked.idle:
+            return self._send_now(data)
         self.unacked.type(data)
         self._send_typed()
 
     def _send_typed(self) -> None:
         while self.link.sock is not None and (data := self.unacked.next()) is not None:
-            sequence = self.link.next_sequence()
-            self.unacked.sent(sequence, data)
-            ask = self.unacked.pressing or len(self.unacked) % ACK_EVERY_INPUTS == 0
-            try:
-                self.link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
-            except HoldfastError as e:
-                return self._lost(e)
-            self.covering.typed(sequence, data, time.monotonic())
+            self._send_now(data)
+
+    def _send_now(self, data: bytes) -> None:
+        """First it is sent, then written down here: every microsecond before is one more until its echo."""
+        link, unacked = self.link, self.unacked
+        link.sequence = sequence = link.sequence + 1
+        ask = unacked.pressing or (len(unacked) + 1) % ACK_EVERY_INPUTS == 0
+        try:
+            link.send(frames.input_(sequence, data, frames.INPUT_ACK if ask else 0))
+        except HoldfastError as e:
+            unacked.sent(sequence, data)
+            return self._lost(e)
+        unacked.sent(sequence, data)
+        self.covering.typed(sequence, data, time.monotonic())
 
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
@@ -463,7 +431,7 @@ class Attachment:
         if session == self.session:
             return self._refresh()
         old = self.session
-        self._close_direct()
+        self.feed.close()
         self.offset, self.session = None, session
         try:
             self._attach_in_place()
@@ -516,10 +484,10 @@ class Attachment:
                     self._notice(self.greeting)
                     self.greeting = ""
             if reason == frames.SCREEN_FOREIGN:
-                if self.direct is not None:
-                    self.direct.stop()
+                if self.feed.direct is not None:
+                    self.feed.direct.stop()
             else:
-                self._open_direct(offset)
+                self.feed.open(offset)
         elif kind == frames.EVENT:
             self._event(frames.read_json(payload))
         elif kind == frames.REPLY:
@@ -545,8 +513,8 @@ class Attachment:
             code = body.get("exit_code")
             how = f"exit code {code}" if code is not None else str(body.get("reason"))
             self._ended = Finished(f"[holdfast] {self.name} ended ({how})")
-            self._rung = self.direct is not None and self.direct.offset >= 0
-            if not self._rung:
+            self.feed.rung = self.feed.direct is not None and self.feed.direct.offset >= 0
+            if not self.feed.rung:
                 raise self._ended
             return
         if name == "refused":
@@ -558,7 +526,11 @@ class Attachment:
         elif (words := self.company.words(body)) is not None:
             self._notice(words)
 
+    def _noticed(self, *_: Any) -> None:
+        self._signalled = True
+
     def _signals(self) -> None:
+        self._signalled = False
         with contextlib.suppress(BlockingIOError):
             for number in os.read(self._wake_r, 4096):
                 if number == signal.SIGWINCH:

@@ -22,6 +22,10 @@ class Prefix:
         self.key = key
         self._paste = False
 
+    def absent(self, data: bytes) -> bool:
+        """Whether nothing of it is a prefix key, nor could change what the next bytes mean."""
+        return not self._paste and self.key not in data and PASTE not in data
+
     def partition(self, data: bytes) -> tuple[bytes, bytes, bytes]:
         """(before, the key or nothing, after)."""
         at = 0

@@ -18,7 +18,7 @@ class Unacked:
     def __init__(self) -> None:
         self._sent: deque[tuple[int, bytes]] = deque()
         self._sent_bytes = 0
-        self._waiting: deque[bytes] = deque()
+        self.waiting: deque[bytes] = deque()          # not sent yet
         self._waiting_bytes = 0
 
     def __len__(self) -> int:
@@ -32,15 +32,20 @@ class Unacked:
         """Nothing more is to be read from the keyboard."""
         return self._waiting_bytes >= UNACKED_INPUT_BYTES
 
+    @property
+    def idle(self) -> bool:
+        """What is typed now may be sent at once."""
+        return not self.waiting and self._sent_bytes < INPUT_IN_FLIGHT_BYTES
+
     def type(self, data: bytes) -> None:
-        self._waiting.append(data)
+        self.waiting.append(data)
         self._waiting_bytes += len(data)
 
     def next(self) -> bytes | None:
         """What is to be sent now."""
-        if not self._waiting or self._sent_bytes >= INPUT_IN_FLIGHT_BYTES:
+        if not self.waiting or self._sent_bytes >= INPUT_IN_FLIGHT_BYTES:
             return None
-        data = self._waiting.popleft()
+        data = self.waiting.popleft()
         self._waiting_bytes -= len(data)
         return data
 
@@ -51,7 +56,7 @@ class Unacked:
     @property
     def pressing(self) -> bool:
         """Whether something waits for the session to take what was sent."""
-        return bool(self._waiting) or self._sent_bytes > INPUT_IN_FLIGHT_BYTES // 2
+        return bool(self.waiting) or self._sent_bytes > INPUT_IN_FLIGHT_BYTES // 2
 
     def acked(self, sequence: int) -> None:
         """It and all before it were taken."""
@@ -65,5 +70,5 @@ class Unacked:
 
     def clear(self) -> None:
         self._sent.clear()
-        self._waiting.clear()
+        self.waiting.clear()
         self._sent_bytes = self._waiting_bytes = 0

@@ -266,6 +266,11 @@ class Shell:
     def commands(self) -> int:
         return self._state.commands
 
+    def goes_on(self, data: bytes) -> bool:
+        """Whether these bytes only go on with a line that is open at the prompt: nothing changes then."""
+        state = self._state
+        return state.line_dirty and not state.submitted and state.phase == Phase.PROMPT and b"\r" not in data and b"\n" not in data
+
     def typed(self, data: bytes, now: float) -> None:
         """Bytes that were written to the terminal as input, by anybody, the host's own trigger included."""
         state = self._state

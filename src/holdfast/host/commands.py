@@ -77,7 +77,7 @@ class Commands:
 
     def typed(self, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
-        if self._scanner is None:
+        if self._scanner is None or self.shell.goes_on(data):
             return
         before = self.shell.line_open, self.shell.typeahead
         self.shell.typed(data, time.time())

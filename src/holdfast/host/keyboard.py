@@ -81,8 +81,7 @@ class Keyboard:
     def _ask(self, viewer: Viewer, number: int, data: bytes, ack: bool, judged: bool = False) -> None:
         session, conn = self._session, viewer.conn
         if session.lane.known(conn.client, number):
-            session.submit_keys(conn.client, number, data, ack)
-            return
+            return                                       # a repeat: it was sent, or waits
         if session.lane.used(conn.client, number):
             raise Refused(f"number {number} of this client was used already", "number every act anew")
         now = time.time()

@@ -261,7 +261,7 @@ class Session:
 
     def submit_keys(self, client: int, number: int, data: bytes, ack: bool) -> None:
         """Raw keys of an attached client, let through by its keyboard."""
-        self.lane.submit(wire.INPUT, data, client, number, flags=wire.ACT_ACK if ack else 0)
+        self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
     async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None) -> int:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
