@@ -499,7 +499,8 @@ def test_s5_read_of_what_rolled_off_is_lost_and_says_the_range(fresh: Installati
 
 def test_who_shows_operators_and_turn(hf: Installation) -> None:
     hf.ready("who")
-    assert hf.ok("who", "who").out == "nobody is attached\nturn: free\n"
+    said = hf.ok("who", "who").out.splitlines()
+    assert said[:2] == ["nobody is attached", "turn: free"] and said[2].startswith("plain: ") and "can reach its keys" in said[2]
     terminal = hf.attach("who", size=(90, 25))
     terminal.expect(r"\$ ")
     body = hf.ok("who", "who", "--json").json

@@ -49,7 +49,7 @@ class Attachment:
     def __init__(self, link: Link, session: str, observe: bool, take: bool, prefix: int, prefix_name: str, scrollback: int | None,
                  status: bool, agent: str | None) -> None:
         self.link, self.observe, self.take, self.status = link, observe, take, status
-        self.session, self.name = session, session
+        self.session, self.name, self.says = session, session, ""
         self.prefix = Prefix(bytes([prefix]))
         self.prefix_name = prefix_name
         self.scrollback = scrollback
@@ -218,7 +218,7 @@ class Attachment:
         self.feed.descriptors, self.link.descriptors = self.link.descriptors, []
         if self.offset is not None and body["resume"] is not None and self.feed.descriptors:
             self.feed.open(self.offset, resumed=True)       # nothing was missed: no screen comes
-        self.session, self.name = body["id"], body["name"]
+        self.session, self.name, self.says = body["id"], body["name"], str(body.get("says") or "")
         self.unacked.acked(int(body["acked"]))
         self.covering.begin(self.link.acting.learn(self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}))
         assert self.link.sock is not None

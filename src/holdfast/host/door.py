@@ -180,8 +180,9 @@ class Door:
 
         def held(pending: Pending) -> None:
             act.refused(Held(pending.because), "hold")
-            act.conn.event("held", request=request, session=session.id, id=pending.id, because=pending.because, rule=pending.rule,
-                           expires_in=round(pending.expires - pending.asked, 1))
+            if wait_s != 0:                          # who does not wait is told by the error
+                act.conn.event("held", request=request, session=session.id, id=pending.id, because=pending.because, rule=pending.rule,
+                               expires_in=round(pending.expires - pending.asked, 1))
 
         if secret:
             decision = await self.desk.gate.judge(await observe())

@@ -166,7 +166,7 @@ class _Wait(Exception):
 
 def refusal(decision: Decision) -> GateRefused:
     if decision.verdict is Verdict.ASK:
-        return GateRefused(f"{explain(decision)}: keys cannot wait for approval", "give the command whole: `holdfast run` or `holdfast send --enter` can wait",
+        return GateRefused(f"keys cannot wait for approval: {decision.because}", "give the command whole: `holdfast run` or `holdfast send --enter` can wait",
                            rule=decision.rule)
     return GateRefused(explain(decision), rule=decision.rule, because=decision.because)
 

@@ -71,7 +71,7 @@ async def get(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
 async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     s = ops.engine.find(q["session"])
     d = describe(s)
-    return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"]}
+    return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"], **s.layout}
 
 
 async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

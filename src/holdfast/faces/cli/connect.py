@@ -36,7 +36,7 @@ def link(args: Namespace, modality: str = "cli", autostart: bool = True) -> Link
     if home.explicit:
         os.environ["HOLDFAST_HOME"] = home.state       # it may be relative to where we are, and a host that we start is elsewhere
     connection = Link(home, operator_name(args), modality, autostart, ask)
-    connection.on_held = say_held
+    connection.on_held = put_held if getattr(args, "json", False) else say_held
     return connection
 
 
@@ -45,6 +45,13 @@ def say_held(event: dict[str, Any]) -> None:
     from holdfast.faces.cli.output import clean
 
     print(clean(f"holdfast: waits for approval: {event['because']}. Somebody else decides: `holdfast approve {event['id']}`"), file=sys.stderr, flush=True)
+
+
+def put_held(event: dict[str, Any]) -> None:
+    """The same for programs: one line before the answer or the error, on stderr."""
+    import json
+
+    print(json.dumps({"held": {key: event[key] for key in ("id", "session", "because", "rule", "expires_in")}}), file=sys.stderr, flush=True)
 
 
 def add_hold(p: ArgumentParser) -> None:

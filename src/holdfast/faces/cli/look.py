@@ -94,7 +94,9 @@ def who(args: Namespace) -> int:
     rows = [(o["operator"], o["modality"], "observes" if o["observe"] else "attached", f"{o['size']['cols']}x{o['size']['rows']}",
              "turn" if o["operator"] == holder else "") for o in result["operators"]]
     print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
-    print(f"turn: {holder or 'free'}")
+    waiting = f", {', '.join(result['turn']['waiting'])} wait" if result["turn"] and result["turn"]["waiting"] else ""
+    print(f"turn: {holder or 'free'}{waiting}")
+    print(clean(result["says"]))
     return 0
 
 

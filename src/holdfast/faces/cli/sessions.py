@@ -168,6 +168,8 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     if values["attach.status"]:
         what = "observing" if attachment.observe else "attached to the new session" if new else "attached to"
         print(f"[holdfast] {what} {attachment.name} ({attachment.session}); {prefix} ? for help, {prefix} d to detach", flush=True)
+        if attachment.says:
+            print(f"[holdfast] {attachment.says}", flush=True)
         if new:                   # that line is in the scrollback now; who is new here does not look there
             attachment.greeting = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
     elif new:

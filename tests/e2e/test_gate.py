@@ -1,0 +1,193 @@
+"""The gate as people and agents meet it: real commands, a real host, the built-in policy or one of the user's own (P4, A6)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.test_commands import the_error
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """A person, an agent, and a contained session that both may steer."""
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        made.people("ann")
+        made.people("bot", rights="execute,observe", kind="agent")
+        made.new("lab", "--contained", "--cwd", "/tmp", "--", "bash")
+        yield made
+
+
+def free(hf: Installation, session: str) -> None:
+    holder = hf.get(session)["turn"]
+    if holder is not None:
+        hf.ok("--as", holder["holder"], "turn", session, "release")
+
+
+def waiting(hf: Installation) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(hf.ok("--as", "ann", "approvals", "--json").out)
+    return found
+
+
+def approve(hf: Installation, question: dict[str, Any], answer: str = "approve") -> None:
+    hf.ok("--as", "ann", answer, question["id"], "--yes", "--binding", question["binding"])
+
+
+def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(house: Installation) -> None:
+    free(house, "lab")
+    assert house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/work/logs && cd /tmp/work && touch logs/a && rm -rf ./logs && pwd").out == "/tmp/work\n"
+    held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
+    [question] = eventually(lambda: waiting(house), "the question")
+    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == "/tmp/work"
+    approve(house, question)
+    out, err = held.communicate(timeout=30)
+    assert held.returncode == 0 and out == b"deleted\n", (out, err)
+    assert b"waits for approval" in err and question["id"].encode() in err
+    entries = house.ok("log", "lab", "--json").records
+    about = [e for e in entries if e["content"] == "rm -rf /srv/precious; echo deleted" or e["kind"] == "approve"]
+    assert [(e["actor"], e["kind"], e["phase"], e["verdict"]) for e in about] == [
+        ("bot", "command", "fact", "hold"), ("ann", "approve", "fact", None), ("bot", "command", "intent", "allow")]
+    assert "approved by ann" in about[-1]["reason"]
+    verified = json.loads(house.ok("log", "verify", "lab", "--json").out)
+    assert verified["ok"] is True, verified
+
+
+def test_p4_what_is_denied_does_not_happen(house: Installation) -> None:
+    free(house, "lab")
+    held = house.start("--as", "bot", "run", "lab", "--json", "--", "sudo true")
+    [question] = eventually(lambda: waiting(house), "the question")
+    approve(house, question, "deny")
+    out, _ = held.communicate(timeout=30)
+    assert held.returncode == 255 and json.loads(out)["error"]["name"] == "gate_refused"
+    assert "sudo" not in house.screen("lab")
+
+
+def test_p4_who_does_not_wait_comes_back_and_finds_it_approved(house: Installation) -> None:
+    free(house, "lab")
+    error = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "sudo -n true; echo came-back"), 4, rc=255)
+    assert error["name"] == "held" and error["retry_safe"] is True
+    [question] = waiting(house)
+    approve(house, question)
+    assert house.ok("--as", "bot", "run", "lab", "--", "sudo -n true; echo came-back").out.endswith("came-back\n")
+    again = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "sudo -n true; echo came-back"), 4, rc=255)
+    assert again["name"] == "held", "an approval is for once"
+    approve(house, waiting(house)[0], "deny")
+
+
+def test_p4_an_approval_is_void_in_another_directory(house: Installation) -> None:
+    free(house, "lab")
+    house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/one /tmp/two && cd /tmp/one")
+    assert house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--", "rm -rf ../elsewhere/x /srv/y").rc == 255
+    [question] = waiting(house)
+    approve(house, question)
+    house.ok("--as", "bot", "run", "lab", "--", "cd /tmp/two")
+    error = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "rm -rf ../elsewhere/x /srv/y"), 4, rc=255)
+    [other] = [q for q in waiting(house) if q["state"] == "waiting"]
+    assert error["name"] == "held" and other["id"] != question["id"], "it is another question now"
+    approve(house, other, "deny")
+    approve(house, next(q for q in waiting(house)), "deny")
+
+
+def test_p4_a_person_is_not_nagged_but_kept_from_what_nobody_means(house: Installation) -> None:
+    free(house, "lab")
+    assert house.ok("--as", "ann", "run", "lab", "--", "cd /tmp; curl -V | sh >/dev/null 2>&1; echo fine").out.endswith("fine\n")
+    error = the_error(house.attempt("--as", "ann", "run", "lab", "--json", "--", "rm -rf /"), 4, rc=255)
+    assert error["name"] == "gate_refused" and "root directory" in error["message"]
+
+
+def test_p4_a_line_is_judged_as_it_will_be_read_not_as_it_was_sent(house: Installation) -> None:
+    """In pieces, or with what another has begun: what counts is the line that the shell gets."""
+    free(house, "lab")
+    error = the_error(house.attempt("--as", "bot", "send", "lab", "rm -rf /", "--hold", "0", "--json"), 4)
+    assert error["name"] == "gate_refused" or error["name"] == "held"
+    for question in waiting(house):
+        approve(house, question, "deny")
+    house.ok("--as", "ann", "send", "lab", "rm -rf ")
+    house.ok("--as", "ann", "turn", "lab", "hand", "bot")
+    error = the_error(house.attempt("--as", "bot", "send", "lab", "/", "--enter", "--json", "--hold", "0"), 4)
+    assert error["name"] in ("gate_refused", "held"), error
+    house.ok("--as", "ann", "seize", "lab")
+    house.ok("--as", "ann", "send", "lab", "--key", "C-u")
+    for question in waiting(house):
+        approve(house, question, "deny")
+
+
+def test_p4_an_agents_keys_at_a_prompt_are_not_taken_one_by_one(house: Installation) -> None:
+    free(house, "lab")
+    terminal = house.attach("--as", "bot", "attach", "lab")
+    terminal.expect(r"\$ ")
+    terminal.send("rm")
+    terminal.see("cannot wait for approval")
+    assert terminal.leave() == 0
+    assert not any(e["kind"] == "keys" and e["actor"] == "bot" for e in house.ok("log", "lab", "--json").records)
+
+
+def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(house: Installation) -> None:
+    free(house, "lab")
+    house.ok("--as", "ann", "send", "lab", "read -s word; echo got-it", "--enter")
+    house.ok("wait", "lab", "--for", "secret", "--timeout", "20")
+    free(house, "lab")
+    error = the_error(house.attempt("--as", "bot", "send", "lab", "sudo hunter2", "--enter", "--json"), 4)
+    assert error["name"] == "gate_refused" and "person types it" in error["recover"]
+    assert waiting(house) == []
+    house.ok("--as", "ann", "send", "lab", "hunter2", "--enter")
+    house.wait("lab", "text:got-it")
+    free(house, "lab")
+
+
+def test_p4_new_sessions_are_judged_by_their_program(house: Installation) -> None:
+    house.ok("grant", "bot", "--rights", "new")
+    error = the_error(house.attempt("--as", "bot", "new", "evil", "--no-attach", "--json", "--", "rm", "-rf", "/"), 4)
+    assert error["name"] == "gate_refused"
+    assert "evil" not in [s["name"] for s in house.ls("--all")]
+
+
+def test_p4_a_policy_that_is_broken_refuses_everything_but_seizing_and_halting(fresh: Installation) -> None:
+    fresh.people("ann")
+    fresh.new("guarded", "--", "cat")
+    fresh.ok("send", "guarded", "before", "--enter")
+    policy = fresh.home / "policy.toml"
+    policy.write_text("version = 1\n[[rule]]\nverdict = 'maybe'\n")
+    error = the_error(fresh.attempt("send", "guarded", "after", "--enter", "--json"), 4)
+    assert error["name"] == "gate_refused" and "policy" in error["message"]
+    the_error(fresh.attempt("end", "guarded", "--json"), 4)
+    fresh.ok("--as", "ann", "seize", "guarded")
+    fresh.ok("--as", "ann", "halt", "guarded")
+    assert "after" not in fresh.screen("guarded")
+    policy.unlink()
+    fresh.ok("resume", "guarded")
+    fresh.ok("--as", "ann", "send", "guarded", "after", "--enter")
+    fresh.wait("guarded", "text:after[\\s\\S]*after")
+
+
+def test_p4_a_policy_plugin_that_hangs_neither_lets_through_nor_delays_a_seizure(fresh: Installation, tmp_path: Path) -> None:
+    fresh.people("ann")
+    fresh.new("hung", "--", "cat")
+    (fresh.home / "policy.cedar").write_text("permit (principal, action, resource) when { this is not cedar")
+    the_error(fresh.attempt("send", "hung", "no", "--enter", "--json"), 4)
+    took = fresh.ok("--as", "ann", "seize", "hung", "--json").json
+    assert took["turn"]["holder"] == "ann"
+    halted = fresh.ok("--as", "ann", "halt", "hung", "--json").json
+    assert halted["complete"] is True
+    assert "no" not in fresh.screen("hung")
+    (fresh.home / "policy.cedar").unlink()
+
+
+def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installation) -> None:
+    fresh.people("ann", "bob")
+    (fresh.home / "policy.toml").write_text(
+        'version = 1\nextends = "default"\n[[rule]]\nname = "shared"\nverdict = "ask"\nbecause = "others work in it"\nwhen = { act = ["end"] }\n')
+    fresh.new("shared", "--contained", "--", "cat")
+    ending = fresh.start("--as", "ann", "end", "shared")
+    [question] = eventually(lambda: waiting(fresh), "the question")
+    own = fresh.attempt("--as", "ann", "approve", question["id"], "--yes", "--binding", question["binding"], "--json")
+    assert the_error(own, 4) and fresh.get("shared")["state"] != "ended"
+    fresh.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
+    ending.communicate(timeout=30)
+    assert ending.returncode == 0
+    assert fresh.get("shared")["state"] == "ended"
+    (fresh.home / "policy.toml").unlink()
