@@ -54,6 +54,7 @@ class Act:
         self.epoch = session.epoch if isinstance(session, Record) else session.record.epoch
         self.written: Written | None = None      # its intent
         self.reason = ""                         # of the verdict
+        self.taken: int | None = None            # the session's number of it, once the keeper has it
         self._over = False                       # its outcome is recorded
         self._door = door
         signed = q["signed"]
@@ -199,12 +200,14 @@ class Door:
         try:
             answer = await effect()
         except BaseException as e:
-            if act.written is not None:
+            if act.taken is not None:
+                act.applied(act.taken)           # whatever became of whoever waited for more
+            elif act.written is not None:
                 act.not_applied(e)
             elif isinstance(e, Refused) and not isinstance(e, Stale | Held):
                 act.refused(e)
             raise
         finally:
             self._under_way.discard(me)
-        act.applied(**answer.pop("outcome", {}))
+        act.applied(act.taken, **answer.pop("outcome", {}))
         return {**answer, **act.recorded()}

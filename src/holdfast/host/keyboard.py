@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 PASS_S: Final = 1.0
-_LINE_END: Final = (0x0D, 0x0A, 0x03, 0x04)
+_LINE_END: Final = (b"\r", b"\n", b"\x03", b"\x04")
 
 
 class Keyboard:
@@ -93,7 +93,7 @@ class Keyboard:
             session.follow_size(viewer)
         self._send(viewer, number, data, ack, mono := time.monotonic())
         lasts = self._standing.lasts(conn.key, "input", session.id, now)
-        if lasts > 0 and data[-1] not in _LINE_END:
+        if lasts > 0 and data[-1:] not in _LINE_END:
             self.passed, self._until = viewer, mono + min(PASS_S, lasts)
 
     def _judge(self, viewer: Viewer, data: bytes) -> None:
@@ -114,7 +114,7 @@ class Keyboard:
         self._journal.keys(typist, number)
         uncovered.add(number, data, 0)
         session.last_activity = now
-        if data[-1] in _LINE_END:
+        if data[-1:] in _LINE_END:
             self.passed = None
 
     async def _look_then_type(self, viewer: Viewer) -> None:

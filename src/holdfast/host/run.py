@@ -167,7 +167,7 @@ async def _start(session: Session, conn: Connection, act: Act, runid: str, text:
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")
-    act.applied(await session.type(conn.operator, conn.client, act.number, trigger))
+    act.taken = await session.type(conn.operator, conn.client, act.number, trigger)
     probe("host.run.typed")
 
 
@@ -197,7 +197,7 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
             await stream.done
         ref = f"hf:{session.id}@{session.record.epoch}:{start}-{end}"
         return {"exit_code": code, "output": {"start": start, "end": end, "ref": ref}, "lost": stream.lost, "session": session.id,
-                "ended": session.ended.done()}
+                "ended": session.ended.done(), "outcome": {} if code is None else {"exit_code": code}}
     finally:
         stream.close()
         if done.done() and not done.cancelled():

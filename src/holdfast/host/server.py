@@ -205,7 +205,7 @@ class Server:
                 return
             raise PeerFault("not introduced")
         number, flags, data = frames.read_input(payload)
-        if len(data) > INPUT_CHUNK_BYTES or number == 0 or not data:
+        if len(data) > INPUT_CHUNK_BYTES or number == 0:
             raise PeerFault(f"an input of {len(data)} bytes with number {number}")
         probe("host.input.received")
         if flags & frames.INPUT_ACK:

@@ -116,7 +116,7 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
     for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
         sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit)
-    act.applied(sequence)
+    act.taken = sequence
     return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
 
 

@@ -7,6 +7,7 @@ that shows it.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -152,14 +153,29 @@ def _what(e: dict[str, Any]) -> str:
     if e["kind"] == "keys":
         count = e["number"] - e["first"] + 1
         return f"({count} {'key' if count == 1 else 'keys'}, not stored)"
+    if e["kind"] == "attach":
+        return "to observe" if e["facts"].get("observe") else ""
+    if e["kind"] in ("approve", "deny") and "operator" in e["facts"]:
+        return shown(f"the {e['facts'].get('act')} of {e['facts']['operator']} ({e['facts'].get('id')})")
     if e["content"] is not None:
-        text = shown(e["content"])
+        text = shown(_plain(e["kind"], e["content"]))
         return text if len(text) <= CONTENT_CHARS and not e["cut"] else text[:CONTENT_CHARS] + "..."
     if e["kept"]:
         return "(taken away)"
     if e["attestation"] == "host" and e["facts"]:
         return shown(" ".join(f"{k}={v}" for k, v in e["facts"].items()))[:CONTENT_CHARS]
     return "(not stored)" if e["commit"] else ""
+
+
+def _plain(kind: str, content: str) -> str:
+    """What acts without a text say in JSON, in words."""
+    if kind in ("turn", "rename"):
+        try:
+            said = json.loads(content)
+            return " ".join(str(said[key]) for key in ("act", "to", "name") if said.get(key))
+        except (ValueError, TypeError, AttributeError):
+            return content
+    return content.removesuffix("\r")
 
 
 def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
