@@ -155,12 +155,7 @@ class Lane:
             return
         if flags:
             self.link.unmute()
-        self.sequence = sequence = self.sequence + 1
-        probe("host.act.sending")
-        self.link.send(wire.act(wire.INPUT, (self.epoch, sequence, origin, number, flags), body))
-        probe("host.act.sent")
-        self._flight.append(_Pending(wire.INPUT, sequence, origin, number, body, None, flags))
-        self._flight_bytes += len(body)
+        self._send(_Pending(wire.INPUT, 0, origin, number, body, None, flags))
         self._remember(origin, number)
 
     def _remember(self, origin: int, number: int) -> None:
