@@ -4,6 +4,7 @@
     python -m bench --peers raw,tmux,holdfast --only echo,bulk_plain_1 --rounds 5 --mb 50 --out docs/figures
     python -m bench --peers raw,holdfast --tree before=OTHER/src     # two source trees of Holdfast in one run
     python -m bench.profile                           # where Holdfast's own time goes
+    python -m bench.operators                         # seizing, halting, the door, the record
 
 Why it is built this way. Absolute numbers of a shared machine are worth little: within one run the bare
 terminal itself spread by a factor of two. So a round measures each tool once, in shuffled order; a ratio is
@@ -19,6 +20,8 @@ ratios, with their spread beside it. Differences below the spread are not differ
     targets.py     the figures to reach, in one table, and the verdicts
     report.py      tables and JSON
     profile.py     Holdfast's hops, one by one
+    operators.py   operators among each other; with stage.py (an installation with two of them), door.py (what an act costs),
+                   halt.py (each way to halt, by the host's own calls), record.py (appending, verifying)
 
 Every process that an adapter starts carries BENCH_TAG in its environment, so finding and ending them never
 guesses by name.

@@ -1,4 +1,4 @@
-"""The host before all others: a little always, entirely for as long as somebody seizes or halts.
+"""The host before all others, for as long as somebody seizes or halts.
 
 Measured on two processors with 200 forking processes and with floods of output, other people's programs beside. `nice` does next to nothing. Where
 the kernel groups processes by their terminal session (sched_autogroup, on by default), it counts only within a session, and every daemon that
@@ -6,9 +6,11 @@ called setsid is a session with a share as large as this whole host's: the threa
 
 - A real-time policy for the moment (`hurrying`): it waits for nobody. Of a seize while output floods the 99th percentile of what the keeper needs went from
   80 .. 127 to 10 .. 38 ms, of a halt all waiting of our own is gone. Needs a privilege (root, CAP_SYS_NICE, RLIMIT_RTPRIO).
-- A larger share for the host's own session (`come_first`), for what happens before anybody knows that there is a hurry: reading the
-  request. 20 .. 60 to 5 .. 13 ms. Needs the same.
-- A short slice (Linux 6.12), for who has no privilege: no larger share, but an earlier turn.
+- A short slice (`short_slice`, Linux 6.12), which needs none: no larger share, but an earlier turn. The host's loop has one always, for what happens
+  before anybody knows that there is a hurry: reading the request. Who has no privilege has nothing else.
+
+A larger share of the machine for the host, always, makes that reading quicker still (20 .. 60 to 5 .. 13 ms beside busy programs), and was given up: with
+it the host draws screens that nobody looks at while a program floods, at the program's expense (0.8 to 0.5 of a bare terminal's rate).
 
 The whole process, or this thread alone? There is one interpreter lock, and among hundreds of busy processes whoever holds it must get to run for any
 other to go on: a halt takes all threads along. A seize does not: while output floods, the thread that draws screens would take
@@ -37,8 +39,7 @@ from typing import Final, TypeVar
 
 REALTIME: Final = os.SCHED_RR | os.SCHED_RESET_ON_FORK
 PRIORITY: Final = 1             # the lowest of those that wait for nobody
-SHARE: Final = b"-10"           # as a `nice` of the whole terminal session: ten times the share of another
-PREFERRED: Final = b"-19"       # the same, for programs that are being frozen; no person uses that value
+PREFERRED: Final = b"-19"       # as a `nice` of a whole terminal session, for programs that are being frozen; no person uses that value
 SLICE_NS: Final = 100_000       # the least that the kernel takes
 
 _SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}.get(platform.machine(), 0)
@@ -50,14 +51,6 @@ T = TypeVar("T")
 
 _hurried: dict[int, int] = {}   # threads of this process that run before all others: what they were before
 _within = 0
-
-
-def come_first() -> None:
-    """For the host's life, as far as this account may. Only if its terminal session is its own: the share is that of all in it."""
-    short_slice()
-    if os.getsid(0) == os.getpid():
-        with contextlib.suppress(OSError):
-            _share(os.getpid(), b"0", SHARE)
 
 
 def prefer(pids: Iterable[int]) -> None:

@@ -24,7 +24,7 @@ import time
 from holdfast import home as homes
 from holdfast.home import Home, config
 from holdfast.host.engine import Engine
-from holdfast.host.hurry import come_first
+from holdfast.host.hurry import short_slice
 from holdfast.host.ops import Ops
 from holdfast.host.selector import HotLoop
 from holdfast.host.server import Server
@@ -53,7 +53,7 @@ def main() -> int:
             print("another host serves this home", file=sys.stderr)
             return 3
         _logging(home)
-        come_first()
+        short_slice()
         with asyncio.Runner(loop_factory=HotLoop) as runner:
             return runner.run(_serve(home, lock))
     except HoldfastError as e:
