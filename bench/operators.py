@@ -4,7 +4,8 @@
 
     seize    by a connected client, from its request: answered (the keeper said that what was on its way is discarded), and effective (the old
              holder's next input was refused; asked after the answer, so it contains that question's own way). On an idle session, while
-             its program floods it with output that somebody follows, and while the holder floods it with input
+             its program floods it with output that somebody follows, and while the holder floods it with input. bare: a byte that goes
+             through as many processes and back, in the same rounds: what the machine has for anybody at that time
     halt     of a quiet session and of PROCESSES that fork all the time. took: what the answer says, until the kernel confirmed that
              nobody runs. answered: until the client has it. last: until the last of them did anything, by what they wrote down
              themselves. late: share of halts after whose answer somebody did something; complete: share the kernel confirmed.
@@ -35,7 +36,7 @@ from typing import Any
 from bench import door, halt, programs, record
 from bench.halt import percentile
 from bench.report import machine, number, plain_verdict, verdict_table
-from bench.stage import Stage, Witnesses, refused
+from bench.stage import Relay, Stage, Witnesses, refused
 from bench.targets import OPERATOR_TARGETS, judge
 from holdfast.client.link import Link
 
@@ -58,17 +59,18 @@ def seize(stage: Stage, rounds: int) -> Results:
     data = stage.peer.path("flood")
     Path(data).write_bytes(programs.block(True))
     stage.start("silent", SILENT)
-    stage.start("loud", ("sh", "-c", f"echo READY; while :; do cat {data}; done"))
     stage.wait("silent", "text:READY")
     ann, bob = stage.link("ann"), stage.link("bob")
     try:
         results = {"seize_idle": {"holdfast": _seizures(ann, bob, "silent", rounds)}}
+        stage.start("loud", ("sh", "-c", f"while :; do cat {data}; done"))
         follower = subprocess.Popen(stage.peer.follow_argv("loud"), env=stage.peer.environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             results["seize_output"] = {"holdfast": _seizures(ann, bob, "loud", rounds)}
         finally:
             follower.kill()
             follower.wait()
+            stage.end("loud")
         ann.request("seize", session="silent")
         with stage.flooding("ann", "silent"):
             results["seize_input"] = {"holdfast": _seizures(ann, bob, "silent", rounds)}
@@ -76,12 +78,14 @@ def seize(stage: Stage, rounds: int) -> Results:
     finally:
         ann.close()
         bob.close()
-        stage.end("silent", "loud")
+        stage.end("silent")
 
 
 def _seizures(holder: Link, other: Link, session: str, rounds: int) -> Values:
-    answered, effective, flushed = list[float](), list[float](), 0
+    answered, effective, bare, flushed = list[float](), list[float](), list[float](), 0
+    relay = Relay()
     for _ in range(rounds):
+        bare.append(relay.once())
         if holder.request("seize", session=session)["turn"]["holder"] != holder.operator:
             raise RuntimeError("who seized does not hold the turn")
         begin = time.perf_counter()
@@ -91,7 +95,8 @@ def _seizures(holder: Link, other: Link, session: str, rounds: int) -> Values:
             raise RuntimeError("the old holder can still type")
         effective.append(time.perf_counter() - begin)
         flushed += bool(got["flushed"])
-    return {**spread("answered", answered), **spread("effective", effective), "flushed": flushed / rounds}
+    relay.close()
+    return {**spread("answered", answered), **spread("effective", effective), **spread("bare", bare), "flushed": flushed / rounds}
 
 
 # ---------------------------------------------------------------- halt
