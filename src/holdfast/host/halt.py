@@ -108,14 +108,11 @@ class Halter:
             group = self.groups.find(execution.session, execution.root_pid)
             if group:
                 self.groups.order(group)
-            return await self.in_thread(self._halt_in_hurry, execution, last_act, begin)
-
-    def _halt_in_hurry(self, execution: Execution, last_act: Callable[[], int], begin: float) -> Halted:
-        join()
-        return self.halt_now(execution, last_act, begin)
+            return await self.in_thread(_joining, self.halt_now, execution, last_act, begin)
 
     async def resume(self, execution: Execution) -> Resumed:
-        return await self.in_thread(self.resume_now, execution)
+        with hurrying(True):                # or those that go on would keep this from saying so
+            return await self.in_thread(_joining, self.resume_now, execution)
 
     async def end(self, execution: Execution) -> bool:
         """Kills everything, halted or not; whether nobody is left."""
@@ -315,6 +312,11 @@ class Halter:
             fresh = [child for child in _children(pid) if child not in seen]
             todo += fresh[:max(0, PROCESSES_MAX - len(todo))]
             seen.update(fresh)
+
+
+def _joining(work: Callable[..., T], *arguments: object) -> T:
+    join()
+    return work(*arguments)
 
 
 def _look(pids: Iterable[int]) -> list[Member]:
