@@ -101,7 +101,7 @@ class Halter:
 
     async def halt(self, execution: Execution, last_act: Callable[[], int] = lambda: 0) -> Halted:
         """The order to freeze is given at once, in the caller's own time on the processor: it waits for nothing, and from then on no
-        program of the session does anything (measured: 0.3 ms after the request; what is waited for is that the kernel says so). What waits
+        program of the session does anything (measured: mostly 0.3 ms after the request; what is waited for is that the kernel says so). What waits
         is in a thread. Meanwhile the whole host hurries: one thread cannot go on while another holds the interpreter and does not get to run."""
         begin = time.monotonic()
         with hurrying(True):
