@@ -39,10 +39,10 @@ def approve(hf: Installation, question: dict[str, Any], answer: str = "approve")
 
 def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(house: Installation) -> None:
     free(house, "lab")
-    assert house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/work/logs && cd /tmp/work && touch logs/a && rm -rf ./logs && pwd").out == "/tmp/work\n"
+    assert house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/build/logs && cd /tmp/build && touch logs/a && rm -rf ./logs && pwd").out == "/tmp/build\n"
     held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
     [question] = eventually(lambda: waiting(house), "the question")
-    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == "/tmp/work"
+    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == "/tmp/build"
     approve(house, question)
     out, err = held.communicate(timeout=30)
     assert held.returncode == 0 and out == b"deleted\n", (out, err)

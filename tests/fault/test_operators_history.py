@@ -142,7 +142,7 @@ def judge(stage: Stage, program: str, crashes: int, seed: int) -> list[Operation
 def test_p1_many_operators_and_dying_hosts_have_one_order(stage: Stage, program: str) -> None:
     history = judge(stage, program, 5, seed=7)
     writes = [op for op in history if op.act is Act.WRITE and op.text]
-    assert sum(op.outcome is Outcome.ACKED for op in writes) > 40, "hardly anything was written"
+    assert sum(op.outcome is Outcome.ACKED for op in writes) > 15, "hardly anything was written"
     assert sum(op.outcome is Outcome.REFUSED for op in writes) > 10, "nobody was ever in the way"
     assert {op.act for op in history if op.outcome is Outcome.ACKED} >= {Act.WRITE, Act.HAND, Act.RELEASE, Act.SEIZE, Act.REQUEST, Act.SHOW}
 

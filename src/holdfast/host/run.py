@@ -45,9 +45,11 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             if session.lane.known(conn.client, act.number):
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
             await ready(session)
+            session.may_write(conn.operator, take=False)
+            await commit()
             session.turn.begin_long(conn.operator)
             holds = True
-            await _start(session, conn, act, runid, request["text"], commit)
+            await _start(session, conn, act, runid, request["text"])
             await _began(session, started)
         elif known.end is None:
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
@@ -158,8 +160,7 @@ async def _busy(session: Session, own: bool) -> Busy:
     return Busy("the shell has not taken what was typed before" if shell.open_run is None else "another run is under way")
 
 
-async def _start(session: Session, conn: Connection, act: Act, runid: str, text: str, commit: Commit) -> None:
-    await commit()
+async def _start(session: Session, conn: Connection, act: Act, runid: str, text: str) -> None:
     if session.commands.kind is None or not session.commands.shell.ready:          # somebody was quicker
         raise await _busy(session, own=True)
     try:

@@ -251,13 +251,16 @@ class Session:
 
     # ------------------------------------------------------------ acts
 
-    def may_write(self, operator: str) -> None:
-        """The turn, or a refusal that says who has it (A1, A2)."""
+    def may_write(self, operator: str, take: bool = True) -> None:
+        """The turn, or a refusal that says who has it (A1, A2). `take`: else it is only asked whether it could be had."""
         if not lifecycle.running(self.state):
             raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
         if self.state == "halted":
             raise Refused(f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on")
-        self.turn.write(operator)
+        if take:
+            self.turn.write(operator)
+        else:
+            self.turn.could_write(operator)
 
     def submit_keys(self, client: int, number: int, data: bytes, ack: bool) -> None:
         """Raw keys of an attached client, let through by its keyboard."""
@@ -267,22 +270,23 @@ class Session:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
         is asked before, and again afterwards, because that took time."""
         if not self.lane.known(client, number):
-            await self._may_type(operator)
             if commit is not None:
+                await self.look_and_ask(operator, take=False)
                 await commit()
-                await self._may_type(operator)
+            await self.look_and_ask(operator)
             self.commands.typed(data, self.lane.next, self.scanned)
             self.turn.typed(operator, data, time.monotonic())
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
         return await done
 
-    async def _may_type(self, operator: str) -> None:
+    async def look_and_ask(self, operator: str, take: bool = True) -> None:
+        """As `may_write`; if somebody's line seems to be in the way, it is looked whether it is."""
         try:
-            self.may_write(operator)
+            self.may_write(operator, take)
         except Unfinished:
             await self.turn.look()
-            self.may_write(operator)
+            self.may_write(operator, take)
 
     def reply(self, offset: int, data: bytes) -> None:
         """The terminal's answer to what the program asked at that offset."""

@@ -75,6 +75,15 @@ class SessionTurn:
             self._publish(effects)
         self._refused(effects)
 
+    def could_write(self, operator: str) -> None:
+        """Whether it would get the turn now. Nothing changes: what takes time in between must not hold the turn for an act that may never be."""
+        now = time.monotonic()
+        holder = self.rules.holder(now)
+        if holder is None:
+            self._refuse_if_unfinished(operator, now)
+        elif holder != operator:
+            raise TurnHeld(f"{holder} holds the turn (last wrote {now - self.rules.state.last_write:.1f} s ago)", holder=holder)
+
     async def look(self) -> None:
         """A terminal without lines (vim, a pager) has none that could be unfinished: only line mode and a shell at its prompt do."""
         state = await self._session.terminal()
