@@ -34,6 +34,7 @@ GROUP_ENTRIES: Final = 512             # written together
 QUEUE_ENTRIES: Final = 4096            # waiting; beyond it intents fail and keys are counted, not recorded
 QUEUE_BYTES: Final = 16 << 20          # of content waiting
 POST_DELAY_S: Final = 0.05             # how long what is posted may gather
+KEYS_DELAY_S: Final = 0.5              # keys: their signature comes before, and takes them along; after a crash the keeper knows them
 HEAD_EVERY_S: Final = 1.0
 RETRY_S: Final = 1.0                   # until what is owed is tried again
 LATE_NS: Final = 1_000_000_000         # an entry written this long after it happened says so
@@ -90,7 +91,7 @@ class RecordWriter:
         self._queue.append(item)
         self.newest[draft.session] = item
         self._bytes += size
-        self._go(0.0 if (wanted and not owed) or draft.kind in AT_ONCE else RETRY_S if self.failing else 0.0 if wanted else POST_DELAY_S)
+        self._go(0.0 if (wanted and not owed) or draft.kind in AT_ONCE else RETRY_S if self.failing else 0.0 if wanted else KEYS_DELAY_S if draft.kind == record.KEYS else POST_DELAY_S)
         return item
 
     def _go(self, delay: float) -> None:
