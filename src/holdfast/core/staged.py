@@ -51,9 +51,10 @@ class Staged:
         """Bytes on their way to the terminal, by whoever was allowed to."""
         if len(data) == 1 and 0x20 <= data[0] < 0x7F and operator == self.by and not (self._tail or self._paste) and self.pieces:
             last = self.pieces[-1]                         # the commonest: one more character
-            if last.operator == operator and len(last.data) < TEXT_BYTES // 2 and len(self.pieces) == 1:
+            if last.operator == operator and len(self.pieces) == 1:
                 self.at = now
-                self.pieces[0] = Piece(operator, last.data + data)
+                if len(last.data) < TEXT_BYTES:
+                    self.pieces[0] = Piece(operator, last.data + data)
                 return
         if operator != self.by:
             self._tail = b""                               # what another left open is closed by going on
