@@ -191,3 +191,17 @@ def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installat
     assert ending.returncode == 0
     assert fresh.get("shared")["state"] == "ended"
     (fresh.home / "policy.toml").unlink()
+
+
+def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -> None:
+    """Every program that would be started must be one of them; what cannot be told is not; and keys are none."""
+    free(house, "lab")
+    house.people("tool", rights="observe", kind="agent")
+    house.ok("grant", "tool", "--rights", "run", "--session", "lab", "--command", "ls", "--command", "true")
+    assert house.ok("--as", "tool", "run", "lab", "--", "ls -d / 2>/dev/null && true").out == "/\n"
+    the_error(house.attempt("grant", "tool", "--rights", "run", "--command", "ls -l", "--json"), 2)
+    for text in ("ls -d /; id", "$(echo ls)", "eval ls", "sudo ls", "bash -c ls", "ls > /tmp/evil", "env ls"):
+        error = the_error(house.attempt("--as", "tool", "run", "lab", "--json", "--", text), 4, rc=255)
+        assert error["name"] == "not_allowed" and "only for ls, true" in error["message"], (text, error)
+    assert the_error(house.attempt("--as", "tool", "send", "lab", "ls", "--enter", "--json"), 4)["name"] == "not_allowed"
+    free(house, "lab")

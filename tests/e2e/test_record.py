@@ -135,3 +135,20 @@ def test_s7_a_session_that_ended_still_shows_its_record(hf: Installation) -> Non
 @pytest.mark.parametrize("words", [("log",), ("log", "export"), ("log", "verify"), ("log", "a", "b")])
 def test_log_says_how_it_is_used(hf: Installation, words: tuple[str, ...]) -> None:
     assert hf.attempt(*words).rc in (2, 3)
+
+
+def test_p2_the_machines_own_record_says_who_let_whom_in(fresh: Installation, tmp_path: Path) -> None:
+    fresh.people("ann")
+    fresh.ok("operator", "add", "bot", "--kind", "agent")
+    fresh.ok("--as", "ann", "grant", "bot", "--rights", "observe")
+    fresh.new("gone", "--", "true")
+    eventually(lambda: fresh.get("gone")["state"] == "ended", "its end")
+    made = fresh.get("gone")["id"]
+    fresh.ok("forget", "gone")
+    fresh.ok("--as", "ann", "operator", "revoke", "bot")
+    told = [(e["actor"], e["kind"], e["facts"].get("name")) for e in log(fresh, "machine")]
+    assert told == [("tester", "operator", "ann"), ("tester", "grant", "ann"), ("tester", "operator", "bot"), ("ann", "grant", "bot"), ("tester", "forget", "gone"),
+                    ("ann", "revoke", "bot")]
+    verified(fresh, "machine", tmp_path)
+    assert fresh.attempt("new", "machine", "--no-attach").rc == 4
+    assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], "the record of a session that was forgotten"

@@ -36,6 +36,7 @@ from holdfast.core.interpreters import SHELLS, is_interpreter
 from holdfast.core.places import Real, same
 from holdfast.core.policy import Decision
 from holdfast.core.reasons import Reason
+from holdfast.core.scope import Command
 from holdfast.core.shown import shown
 from holdfast.model import canonical
 
@@ -78,6 +79,16 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
             )
         text = text.rstrip("\r\n")
     return analyse(text, parse, around)
+
+
+def programs(facts: Facts | None) -> Command | None:
+    """The programs that an act would start, each by the names it goes by, for envelopes that are for certain commands; None if nobody can tell,
+    or if the shell itself would write a file: `ls > ~/.bashrc` is not what is meant by being allowed `ls`."""
+    if facts is None or facts.unresolvable or any(not c.name or c.reasons for c in facts.commands):
+        return None
+    if any(r.writes and not (r.places and all(p.path == "/dev/null" for p in r.places)) for c in facts.commands for r in c.redirects):
+        return None
+    return tuple(frozenset((name,)) for c in facts.commands for name in (*c.via, c.name))
 
 
 def commitment(content: bytes, details: Mapping[str, str] = MappingProxyType({})) -> str:

@@ -193,6 +193,14 @@ class Door:
             decision = await self.desk.clear(act.conn, observe, held, wait_s)
         act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
 
+    async def on_machine(self, conn: Connection, what: str, /, **details: str) -> None:
+        """An act on the machine as a whole: the policy's word on it. It does not wait: whoever asks again finds the answer."""
+        await self.desk.clear(conn, lambda: situation(None, conn, what, details=details), wait_s=0.0)
+
+    def happened(self, conn: Connection, what: str, /, **facts: Any) -> None:
+        """Into the record of the machine, on the host's word."""
+        self.journal.post(Draft(record.MACHINE, 1, "fact", what, conn.operator, conn.modality, record.HOST, signing.show(conn.key), originators=(), facts=facts))
+
     async def through(self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Recorded, done, and what became of it. The effect calls `act.intend` itself if it has to ask more before."""
         me = (act.session.id, act.conn.client, act.number)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.core import session as lifecycle
+from holdfast.core.record import MACHINE
 from holdfast.core.turn import POLICIES
 from holdfast.home import Home, keys
 from holdfast.home.config import Settings
@@ -318,7 +319,8 @@ class Engine:
         return session
 
     def _reserve(self, name: str) -> None:
-        ids.check_name(name)
+        if ids.check_name(name) == MACHINE:
+            raise Refused(f"the name {name} is the machine's own", "choose another name")
         other = next((i for i, n in self._names().items() if n == name), None)
         if other is not None or name in self._creating:
             raise Refused(f"a session named {name} runs already" + (f" ({other})" if other else ""),

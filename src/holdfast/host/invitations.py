@@ -339,8 +339,11 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         verifier = signing.read(q["verifier"])
     except ValueError as e:
         raise Usage("the verifier of an invitation is a key", "it looks like ed25519:...") from e
-    return await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
+    await ops.engine.door.on_machine(conn, "invite", rights=",".join(q["rights"]), session=session or "", kind=q["kind"])
+    made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
+    ops.engine.door.happened(conn, "invite", id=q["id"], rights=sorted(q["rights"]), **({"session": session} if session else {}))
+    return made
 
 
 async def invite_ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

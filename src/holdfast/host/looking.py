@@ -6,6 +6,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.record import MACHINE
 from holdfast.host import recordops, store, waiting
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
@@ -129,12 +130,31 @@ async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 
 async def log(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    return await recordops.log(ops.engine.journal, conn, number, ops.engine.find_any(q["session"]).id, q["after"], q["limit"], q["follow"])
+    return await recordops.log(ops.engine.journal, conn, number, _recorded(ops, conn, q["session"])[0], q["after"], q["limit"], q["follow"])
 
 
 async def log_export(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    found = ops.engine.find_any(q["session"])
-    return await recordops.export(ops.engine.journal, conn, number, found.id, found.name, ops.engine.authority.everyone())
+    session, name = _recorded(ops, conn, q["session"])
+    return await recordops.export(ops.engine.journal, conn, number, session, name, ops.engine.authority.everyone())
+
+
+def _recorded(ops: Ops, conn: Connection, name: str) -> tuple[str, str]:
+    """Whose record is meant: a session's, the machine's, or by its whole id one that was forgotten."""
+    if name == MACHINE:
+        return _seen(ops, conn, None, MACHINE), MACHINE
+    try:
+        found = ops.engine.find_any(name)
+    except NotFound:
+        if ops.engine.journal.tip(name) is None:
+            raise
+        return _seen(ops, conn, name, name), name
+    return _seen(ops, conn, found.id, found.id), found.name
+
+
+def _seen(ops: Ops, conn: Connection, session: str | None, whose: str) -> str:
+    ops.may(conn, "observe", session)
+    ops.looks(conn, session)
+    return whose
 
 
 def _newest(lines: list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from holdfast import __version__
 from holdfast.core import acts
+from holdfast.core.scope import STARTS_PROGRAMS
 from holdfast.host import attaching, deciding, invitations, looking, people, references, steering
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
@@ -56,13 +57,17 @@ class Ops:
         fields = check(op.fields, body)
         session = self.engine.find_any(fields["session"]) if fields.get("session") and (op.right or op.act) else None
         if op.right:
-            self.may(conn, op.right, session.id if session is not None else None)
+            try:
+                self.may(conn, op.right, session.id if session is not None else None)
+            except NotAllowed as e:
+                if op.right not in STARTS_PROGRAMS or not self._by_command(e, conn, op.right, session.id if session is not None else None):
+                    raise
+                fields["limited!"] = True
         self.under_way[op.handler.__name__] += 1
         task = asyncio.current_task()
         assert task is not None
         if op.right == "observe":
-            self._looking[task] = conn, session.id if session is not None else None
-            self.watch(conn, session.id if session is not None else None)
+            self.looks(conn, session.id if session is not None else None)
         try:
             if session is None or not acts.is_act(body["op"], fields):
                 return await op.handler(self, conn, number, fields)
@@ -90,6 +95,10 @@ class Ops:
         """Returns if its envelopes allow it there now; else says which right is missing, and who could give it (A5)."""
         self.engine.authority.may(conn.key, right, session, time.time())
 
+    def _by_command(self, refusal: NotAllowed, conn: Connection, right: str, session: str | None) -> bool:
+        """Whether it depends on the command, which the handler will look at."""
+        return "retry_in_s" not in refusal.facts and right in self.engine.authority.rights_of(conn.key, session, time.time())
+
     def recheck(self) -> None:
         """Rights have changed, or some have run out: who may not even watch any more is told so and dropped, whatever it is doing."""
         now, again = time.time(), FOREVER
@@ -116,9 +125,11 @@ class Ops:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(min(max(0.01, again - now), RECHECK_MAX_S), self.recheck) if again < FOREVER else None
 
-    def watch(self, conn: Connection, session: str | None) -> None:
-        """Somebody begins to look: they are asked again when what they may runs out."""
-        now = time.time()
+    def looks(self, conn: Connection, session: str | None) -> None:
+        """The request under way shows something: it is asked about again when what its sender may changes or runs out."""
+        task, now = asyncio.current_task(), time.time()
+        assert task is not None
+        self._looking[task] = conn, session
         until = self.engine.authority.until(conn.key, "observe", session, now)
         if until < FOREVER and (self._timer is None or self._timer.when() - asyncio.get_running_loop().time() > until - now):
             if self._timer is not None:
@@ -199,8 +210,8 @@ OPS: dict[str, Op] = {
     "send": Op(steering.send, {**_ACT, "text": _S, "keys": Field(list, []), "paste": Field(bool, False)}, "input", act=True),
     "run": Op(steering.run, {**_ACT, "text": _S, "timeout": Field(float, 0.0), "resume": Field(int, None), "for_terminal": Field(bool, False)}, "run", act=True),
     "cover": Op(attaching.cover, {"session": _S, "signed": Field(dict)}),
-    "log": Op(looking.log, {"session": _S, "after": Field(int, None), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
-    "log.export": Op(looking.log_export, {"session": _S}, "observe"),
+    "log": Op(looking.log, {"session": _S, "after": Field(int, None), "limit": Field(int, 100), "follow": Field(bool, False)}),
+    "log.export": Op(looking.log_export, {"session": _S}),
     "wait": Op(looking.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}, "observe"),
     "view": Op(looking.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
     "read": Op(looking.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
@@ -218,7 +229,7 @@ OPS: dict[str, Op] = {
     "operator.revoke": Op(people.revoke, {"name": _S, "force": Field(bool, False), "grants": Field(bool, False)}),
     "envelopes": Op(people.mine, {}),
     "grant": Op(people.grant, {"name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
-                               "rate": Field(list, None), "envelope": Field(str, None)}),
+                               "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
     **{name: Op(act, {key: Field(*kind) for key, kind in fields.items()}) for name, (act, fields) in invitations.OPS.items()},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.envelope import Scope
+from holdfast.core.envelope import Malformed, Scope
 from holdfast.host.connection import Connection
 from holdfast.host.halt import execution
 from holdfast.model import signing
@@ -27,7 +27,9 @@ def _key(text: str) -> bytes:
 
 async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority = ops.engine.authority
+    await ops.engine.door.on_machine(conn, "operator", name=q["name"], kind=q["kind"])
     await authority.add_operator(q["name"], q["kind"], _key(q["key"]), conn.key, time.time())
+    ops.engine.door.happened(conn, "operator", name=q["name"], kind=q["kind"], key=q["key"])
     return authority.describe(q["name"], time.time())
 
 
@@ -41,7 +43,8 @@ async def show(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority, conn.revoking = ops.engine.authority, True
-    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])
+    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])       # no policy keeps a stolen key alive
+    ops.engine.door.happened(conn, "revoke", name=q["name"])
     return authority.describe(q["name"], time.time())
 
 
@@ -55,7 +58,9 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     """Rights for every key of an operator, from the machine on the caller's word; or an envelope that the caller signed itself."""
     authority, now = ops.engine.authority, time.time()
     if q["envelope"] is not None:
+        await ops.engine.door.on_machine(conn, "grant")
         held = await authority.give(q["envelope"], now)
+        ops.engine.door.happened(conn, "grant", name=authority.name_of(held.holder), link=held.id.hex(), rights=sorted(held.chain.last.rights), envelope=q["envelope"])
         return {"name": authority.name_of(held.holder), "id": held.id.hex(), "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
     if q["name"] is None or not q["rights"]:
         raise Usage("grant to whom, and what?", "holdfast grant NAME --rights read")
@@ -64,9 +69,16 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
         raise NotFound(f"{q['name']} has no key that counts", f"`holdfast operator show {q['name']}`")
     session = ops.engine.find_any(q["session"]).id if q["session"] else None
     rate = tuple(q["rate"]) if q["rate"] else None
-    wanted = Scope(session=session, expires=q["expires"], rate=(int(rate[0]), int(rate[1])) if rate else None)
-    given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
+    if q["commands"] is not None and not all(isinstance(name, str) for name in q["commands"]):
+        raise Usage("commands are names")
+    wanted = Scope(session=session, expires=q["expires"], commands=frozenset(q["commands"]) if q["commands"] else None, rate=(int(rate[0]), int(rate[1])) if rate else None)
+    await ops.engine.door.on_machine(conn, "grant", name=q["name"], rights=",".join(map(str, q["rights"])), session=q["session"] or "")
+    try:
+        given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
+    except Malformed as e:
+        raise Usage(f"no such envelope: {e}", "see docs/operators.md") from e
     last = given[-1].chain.last
+    ops.engine.door.happened(conn, "grant", name=q["name"], link=given[-1].id.hex(), rights=sorted(last.rights), scope=last.scope.show())
     return {"name": q["name"], "id": given[-1].id.hex(), "rights": sorted(last.rights), "scope": last.scope.show()}
 
 

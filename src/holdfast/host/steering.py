@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import termios
 import time
@@ -9,8 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.conditions import Request
+from holdfast.core.gate import programs
 from holdfast.core.keys import encode, paste
-from holdfast.core.record import UNSEEN, Terminal
+from holdfast.core.record import HOST, UNSEEN, Draft, Terminal
+from holdfast.core.scope import Command
 from holdfast.host import run as running
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe
@@ -19,6 +22,7 @@ from holdfast.host.halt import execution
 from holdfast.host.session import Commit, Session
 from holdfast.host.situation import situation
 from holdfast.host.store import Record
+from holdfast.model import signing
 from holdfast.model.errors import Impossible, Refused, Usage
 from holdfast.model.limits import CANON_LINE_BYTES, INPUT_CHUNK_BYTES, RUN_TEXT_BYTES
 from holdfast.wire.keeper import State
@@ -52,8 +56,11 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(q["argv"]).encode("utf-8", "surrogateescape"))
         return replace(asked, name=q["name"] or "", cwd=q["cwd"], project=q["cwd"], home=q["env"].get("HOME"), contained=q["contained"])
 
+    await _only_its_commands(ops, conn, "new", None, q, await observe())
     await ops.engine.desk.clear(conn, observe, wait_s=0.0)
     session = await ops.engine.create(q, conn.operator)
+    ops.engine.journal.post(Draft(session.id, session.record.epoch, "fact", "spawn", conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
+                                  facts={"argv": describe(session)["argv"], "layout": "contained" if q["contained"] else "plain"}))
     return {**describe(session), "existed": False}
 
 
@@ -81,15 +88,17 @@ async def forget(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     found = ops.engine.find_any(q["session"])
     if not isinstance(found, Record):
         raise Refused(f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`")
+    await ops.engine.door.on_machine(conn, "forget", session=found.id, name=found.name)
     ops.engine.forget(found)
+    ops.engine.door.happened(conn, "forget", session=found.id, name=found.name)
     return {"id": found.id, "name": found.name}
 
 
-def _commit(ops: Ops, conn: Connection, act: Act, right: str, terminal: Terminal = UNSEEN) -> Commit:
+def _commit(ops: Ops, conn: Connection, act: Act, right: str, terminal: Terminal = UNSEEN, command: Command | None = None) -> Commit:
     """Writes the act down; then it is asked once more whether it may be done, for that took time."""
     async def commit() -> None:
         await act.intend(terminal)
-        ops.engine.authority.may(conn.key, right, act.session.id, time.time(), spend=False)
+        ops.engine.authority.may(conn.key, right, act.session.id, time.time(), command, spend=False)
 
     return commit
 
@@ -126,10 +135,21 @@ async def run(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     if not q["text"].strip() or "\0" in q["text"]:
         raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
     session, act = ops.engine.find(q["session"]), q["act!"]
+    command: Command | None = None
     if not session.lane.known(conn.client, act.number):
         await running.ready(session)                     # first: a busy shell would use up an approval for nothing
+        command = await _only_its_commands(ops, conn, "run", session.id, q, await situation(session, conn, "run", _bytes(q["text"])))
         await ops.engine.door.clear(act, number, "run", lambda: _bytes(q["text"]), wait_s=q["hold"])
-    return await running.run(session, conn, number, q, act, _commit(ops, conn, act, "run"))
+    return await running.run(session, conn, number, q, act, _commit(ops, conn, act, "run", command=command))
+
+
+async def _only_its_commands(ops: Ops, conn: Connection, right: str, session: str | None, q: dict[str, Any], request: Request) -> Command | None:
+    """For an envelope that is for certain commands: which programs this would start, and whether all of them are. Gives them."""
+    if not q.get("limited!"):
+        return None
+    command = programs(await asyncio.to_thread(ops.engine.gate.facts, request))
+    ops.engine.authority.may(conn.key, right, session, time.time(), command)
+    return command
 
 
 def refuse_long_line(data: bytes, in_line_mode: bool) -> None:

@@ -133,6 +133,7 @@ def grant_parser(p: ArgumentParser) -> None:
     p.add_argument("--session", metavar="SESSION", help="only on this session")
     p.add_argument("--expires", metavar="D", help="for this long: 30m, 8h, 7d")
     p.add_argument("--rate", metavar="N/S", help="at most N acts in S seconds")
+    p.add_argument("--command", action="append", metavar="NAME", help="only for programs of this name, with `run` and `new`; may be repeated")
     p.add_argument("--own-key", action="store_true", help="sign it with your own key: it ends with yours, and needs no right to manage")
     p.add_argument("--json", action="store_true")
     p.description = "hand on some of your own rights; never more than you have, and only for as long as you have them."
@@ -147,7 +148,7 @@ def grant(args: Namespace) -> int:
     if args.own_key:
         result = connection.request("grant", envelope=_delegated(connection, args, wanted, expires))
     else:
-        result = connection.request("grant", name=args.name, rights=wanted, session=args.session, expires=expires, rate=_rate(args.rate))
+        result = connection.request("grant", name=args.name, rights=wanted, session=args.session, expires=expires, rate=_rate(args.rate), commands=args.command)
     if args.json:
         put_json(result)
     else:
@@ -166,7 +167,7 @@ def _delegated(connection: Any, args: Namespace, wanted: list[str], expires: int
     session = connection.request("get", session=args.session)["id"] if args.session else None
     keys = connection.request("operator.show", name=args.name)["keys"]
     rate = _rate(args.rate)
-    scope = envelope.Scope(session=session, expires=expires, rate=(rate[0], rate[1]) if rate else None)
+    scope = envelope.Scope(session=session, expires=expires, commands=frozenset(args.command) if args.command else None, rate=(rate[0], rate[1]) if rate else None)
     private = identity(connection.home, connection.operator, ask).secret()
     why: NotAllowed | None = None
     for text in connection.request("envelopes")["envelopes"]:

@@ -153,6 +153,8 @@ def _what(e: dict[str, Any]) -> str:
     if e["kind"] == "keys":
         count = e["number"] - e["first"] + 1
         return f"({count} {'key' if count == 1 else 'keys'}, not stored)"
+    if e["kind"] == "spawn":
+        return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
     if e["kind"] in ("approve", "deny") and "operator" in e["facts"]:
