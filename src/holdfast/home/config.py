@@ -34,6 +34,7 @@ OPTIONS = (
     Option("session.login_shell", False, "start it as a login shell"),
     Option("session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX),
     Option("session.keep_ended_s", ENDED_KEPT_S, "how long ended sessions stay listed", 0, 10 * 365 * 86400),
+    Option("record.keep_days", 365, "how long the records of what was done are kept; 0: for ever", 0, 36500),
     Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600),
     Option("turn.idle_s", TURN_IDLE_S, "after this long without a key, the turn is free", 0.1, 86400),
     Option("turn.policy", "queue", "who asks for a held turn: queue, humans-first or drop", choices=("queue", "humans-first", "drop")),
@@ -106,9 +107,10 @@ class Settings(NamedTuple):
     host_away_s: float
     turn_idle_s: float
     turn_policy: str
+    record_days: int
 
 
 def settings(values: list[Value]) -> Settings:
     v = {x.key: x.value for x in values}
     return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
-                    v["host.away_s"], v["turn.idle_s"], v["turn.policy"])
+                    v["host.away_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"])

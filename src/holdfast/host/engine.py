@@ -40,7 +40,7 @@ from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.keyboard import Keyboard
 from holdfast.host.nursery import Nursery
 from holdfast.host.plugins import discover
-from holdfast.host.recordagain import go_on_recording
+from holdfast.host.recordagain import go_on_recording, retain
 from holdfast.host.session import Session
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
@@ -114,6 +114,7 @@ class Engine:
                 self._is_gone(record)
         for damaged in await go_on_recording(self.journal, self.sessions):
             self.events.note(damaged, "record.damaged", {})
+        self._spawn(retain(self.journal, self.settings.record_days))
         self._sweep()
         await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
         self.forget_old()
@@ -181,8 +182,7 @@ class Engine:
         session.pace.await_return()
         if await self._look(session) is not None:
             record.state = "halted"                  # its processes were stopped before this host came
-        self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid,
-                                                   "output": [link.ring.start, link.ring.head]})
+        self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid, "output": [link.ring.start, link.ring.head]})
 
     async def _ask_again(self, session_id: str, known: dict[str, Record]) -> None:
         pause = ADOPT_AGAIN_S

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +13,8 @@ from holdfast.host.journal import Journal
 from holdfast.host.lane import TYPED
 from holdfast.host.session import Session
 from holdfast.model.errors import Unavailable
+
+DAY_NS = 86400 * 10**9
 
 
 async def go_on_recording(journal: Journal, sessions: Mapping[str, Session]) -> list[str]:
@@ -22,6 +27,14 @@ async def go_on_recording(journal: Journal, sessions: Mapping[str, Session]) -> 
     except Unavailable:
         return []
     return recovered.damaged
+
+
+async def retain(journal: Journal, days: int) -> None:
+    """Once a day: what is older than that is dropped, and the record says so."""
+    while days:
+        with contextlib.suppress(Unavailable):
+            await journal.retain(time.time_ns() - days * DAY_NS)
+        await asyncio.sleep(DAY_NS / 1e9)
 
 
 def fate(intent: dict[str, Any], session: Session | None) -> str:

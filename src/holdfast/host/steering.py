@@ -60,7 +60,7 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     await ops.engine.desk.clear(conn, observe, wait_s=0.0)
     session = await ops.engine.create(q, conn.operator)
     ops.engine.journal.post(Draft(session.id, session.record.epoch, "fact", "spawn", conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
-                                  facts={"argv": describe(session)["argv"], "layout": "contained" if q["contained"] else "plain"}))
+                                  facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in describe(session)["argv"]], "layout": "contained" if q["contained"] else "plain"}))
     return {**describe(session), "existed": False}
 
 
