@@ -205,3 +205,25 @@ def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -
         assert error["name"] == "not_allowed" and "only for ls, true" in error["message"], (text, error)
     assert the_error(house.attempt("--as", "tool", "send", "lab", "ls", "--enter", "--json"), 4)["name"] == "not_allowed"
     free(house, "lab")
+
+
+def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None:
+    fresh.people("ann")
+    fresh.new("typing", "--", "cat")
+    terminal = fresh.attach("--as", "ann", "attach", "typing")
+    terminal.send("x")
+    terminal.see("x")
+    (fresh.home / "policy.toml").write_text(
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n')
+    typed = 0
+
+    def refused() -> bool:
+        nonlocal typed
+        typed += 1
+        terminal.send("y")
+        return any("the keyboard is closed" in row for row in (terminal.drain(0.05), terminal.rows())[1])
+
+    eventually(refused, "the refusal")
+    assert terminal.leave() == 0
+    assert fresh.screen("typing").count("y") < typed, "the last one was taken, too"
+    (fresh.home / "policy.toml").unlink()

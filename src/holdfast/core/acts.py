@@ -12,7 +12,6 @@ from typing import Any, Final
 from holdfast.model import canonical
 
 KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename"}
-AT_ONCE: Final = frozenset(("seize", "halt"))      # they take effect on arrival; the record follows (A3, A4)
 TYPED: Final = frozenset(("run", "send"))          # their repeats are known by their numbers, also after a crash
 SIGNED: Final = ("statement", "signature", "salt")
 

@@ -71,7 +71,7 @@ class Act:
         except ValueError as e:
             raise NotAllowed(f"this is not what {conn.operator} signed: {e}", "sign exactly what is asked, for this connection") from e
         if self.said["epoch"] != self.epoch:
-            raise Stale(f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}", "look at the session first, then decide")
+            raise Refused(f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}", "look at the session first, then decide")
 
     @property
     def seen(self) -> str | None:

@@ -9,7 +9,7 @@
     │   ├── Busy                something other than an idle shell is in the foreground
     │   ├── GateRefused         the policy, or whoever was asked, says no
     │   ├── Held                it waits for approval; the same act asked again goes on from there
-    │   ├── Stale               it was signed for a state of the record that is long past, or another incarnation
+    │   ├── Stale               it was signed for a state of the record that is long past
     │   ├── Unfinished          somebody else's half-typed line, paste or key is in the way
     │   └── Nested              a session may not be attached inside itself
     ├── Unavailable (5)      host, keeper or relay cannot be reached; trying again is safe

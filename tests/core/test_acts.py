@@ -1,0 +1,49 @@
+"""What is signed is what is asked: two different requests never have the same bytes (P1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.core import acts
+from holdfast.core.record import _SPOKEN, _TYPED
+
+TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("\0\r\n<>\x1b{}\""), max_size=12)
+SENDS = st.fixed_dictionaries({"text": TEXT, "keys": st.lists(st.sampled_from(["Enter", "Up", "C-c", "x"]), max_size=3), "paste": st.booleans()})
+
+
+def typed(fields: dict[str, Any]) -> tuple[str, tuple[str, ...], bool]:
+    """What a request to type comes to: Enter at the end is a carriage return, whichever way it was said."""
+    text, keys = fields["text"], tuple(fields["keys"])
+    return (text + "\r", (), fields["paste"]) if keys == ("Enter",) else (text, keys, fields["paste"])
+
+
+@given(SENDS, SENDS)
+def test_p1_what_is_typed_has_one_content(one: dict[str, Any], other: dict[str, Any]) -> None:
+    same = (acts.kind("send", one), acts.content("send", one)) == (acts.kind("send", other), acts.content("send", other))
+    assert same == (typed(one) == typed(other))
+
+
+@given(TEXT)
+def test_p1_a_command_is_its_own_bytes(text: str) -> None:
+    assert acts.content("run", {"text": text}) == text.encode()
+
+
+def test_p1_bytes_that_are_no_text_are_signed_as_they_are() -> None:
+    assert acts.content("run", {"text": "a\udcff"}) == b"a\xff"
+    with pytest.raises(ValueError):
+        acts.content("run", {"text": "\ud800"})
+
+
+@given(st.sampled_from(["request", "hand", "grant"]), st.none() | TEXT, st.sampled_from(["request", "hand", "grant"]), st.none() | TEXT)
+def test_p1_moving_the_turn_names_whom(act: str, to: str | None, other: str, whom: str | None) -> None:
+    assert (acts.content("turn", {"act": act, "to": to}) == acts.content("turn", {"act": other, "to": whom})) == ((act, to) == (other, whom))
+
+
+def test_showing_the_turn_is_no_act_and_every_act_has_a_kind_that_the_record_knows() -> None:
+    assert not acts.is_act("turn", {"act": "show"}) and not acts.is_act("turn", {}) and acts.is_act("turn", {"act": "release"})
+    assert not acts.is_act("view", {})
+    assert {acts.kind(op, {"paste": paste}) for op in acts.KINDS for paste in (True, False)} <= _SPOKEN | _TYPED
