@@ -84,6 +84,11 @@ class Staged:
         else:
             self.pieces.append(Piece(operator, text))
 
+    @property
+    def open(self) -> bool:
+        """Whether something may be unfinished."""
+        return bool(self.pieces) or self._paste
+
     def settle(self) -> None:
         """A prompt came, or the terminal turned out to have no lines: nothing is staged."""
         self.pieces.clear()

@@ -98,6 +98,8 @@ class Lane:
         origin = int(entry["client"], 16)
         if entry["kind"] not in (*TYPED, "keys", "cover", "attach"):
             self.use(origin, entry["number"])
+        elif entry.get("outcome") in ("applied", "unknown") and not self.known(origin, entry["number"]):
+            self._acked[origin] = self._sent[origin] = entry["number"]       # a keeper remembers the newest clients only; the record all of them
         return self.acked(origin)
 
     @property

@@ -7,17 +7,21 @@ knowingly (hand, grant, seize) shows the newcomer what comes with it: text that 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import termios
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.staged import Staged
+from holdfast.core.staged import Piece, Staged
 from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
 from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unfinished
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
+BEGUN = "begun"                 # in the session's directory
+RECALLED = b"(typed before the host was restarted)"
 HELD_INPUTS_MAX = 64           # of one viewer, while it is found out whether somebody's line is in the way
 
 
@@ -30,6 +34,7 @@ class SessionTurn:
         self.rules = Turn()
         self.staged = Staged()
         self.writer: str | None = None          # who wrote last, of whom something may still be on its way; unknown after a restart
+        self._kept = self._recall()             # whose line is begun, as it is written down
         self._timer: asyncio.TimerHandle | None = None
         self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
 
@@ -97,6 +102,29 @@ class SessionTurn:
         self.rules.state.last_write = now
         self.writer = operator
         self.staged.typed(operator, data, now)
+        if (begun := operator if self.staged.open else "") != self._kept:
+            self._keep(begun)
+
+    def _keep(self, begun: str) -> None:
+        """Whose line it is, for the next host: once or twice per line. A file, because it must outlive a process, not the machine; one that
+        cannot be written costs the caution, not the session."""
+        self._kept = begun
+        with contextlib.suppress(OSError):
+            fd = os.open(f"{self._session.directory}/{BEGUN}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                os.write(fd, begun.encode())
+            finally:
+                os.close(fd)
+
+    def _recall(self) -> str:
+        try:
+            with open(f"{self._session.directory}/{BEGUN}", encoding="utf-8") as f:
+                begun = f.read(256)
+        except (OSError, ValueError):
+            return ""
+        if begun:
+            self.staged.by, self.staged.pieces = begun, [Piece(begun, RECALLED)]
+        return begun
 
     def _refuse_if_unfinished(self, operator: str, now: float) -> None:
         if self.rules.holder(now) is not None:
