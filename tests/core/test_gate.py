@@ -340,3 +340,13 @@ class Machine(RuleBasedStateMachine):
 
 Machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 TestApprovals = Machine.TestCase
+
+
+def test_p4_what_was_denied_stays_denied_though_somebody_who_approved_is_revoked() -> None:
+    desk = Approvals()
+    desk.ask("q", REQUEST, ASK, 0.0)
+    ann = Approver("ann", "ka", "human", frozenset(("approve",)), False, False)
+    desk.approve("q", ann, 1.0)
+    desk.deny("q", ann, 2.0)
+    desk.revoked("ka")
+    assert desk.open["q"].state == "denied"

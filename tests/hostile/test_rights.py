@@ -73,14 +73,14 @@ def test_a5_the_next_key_of_who_was_revoked_is_not_typed(hf: Installation) -> No
     with pytest.raises(NotAllowed, match="revoked"):
         Wire(hf, "ann", 103)
     boss.request("seize", session="revoked")
-    boss.request("send", session="revoked", text="last\n", seq=1)
+    boss.request("send", session="revoked", text="last\n")
     room.become("before", "last")
 
 
 def test_a5_what_was_handed_on_ends_with_the_key_it_came_through(hf: Installation) -> None:
     """Two steps down the chain, attached, and typing; the text of the old envelope is no way back."""
     hf.people("lead", rights="execute,grant")
-    hf.people("agent", "subagent", rights="", kind="agent")
+    hf.people("agent", "subagent", rights="")               # people: what agents hand on and type would be asked about first
     room = Lines(hf, "chain")
     hf.ok("--as", "lead", "grant", "agent", "--rights", "observe,input,grant", "--own-key")
     hf.ok("--as", "agent", "grant", "subagent", "--rights", "observe,input", "--own-key")
@@ -103,7 +103,7 @@ def test_a5_what_was_handed_on_ends_with_the_key_it_came_through(hf: Installatio
     with pytest.raises(NotAllowed):
         Wire(hf, "subagent", 106).request("send", session="chain", text="after\n", seq=1)
     boss.request("seize", session="chain")
-    boss.request("send", session="chain", text="last\n", seq=1)
+    boss.request("send", session="chain", text="last\n")
     room.become("before", "last")
 
 

@@ -352,7 +352,7 @@ class Approvals:
         """A key counts no more: its questions are void, and what it approved is not approved any longer."""
         effects = self._close([p for p in self.open.values() if p.binding.key == key], "void", "the key that asked was revoked")
         for pending in list(self.open.values()):
-            if any(k == key for _, k in pending.given):
+            if pending.state != "denied" and any(k == key for _, k in pending.given):
                 self.retract(pending.id, key)
         return effects
 

@@ -16,7 +16,7 @@ from holdfast.core.record import HOST, UNSEEN, Draft, Terminal
 from holdfast.core.scope import Command
 from holdfast.host import run as running
 from holdfast.host.connection import Connection
-from holdfast.host.describing import describe
+from holdfast.host.describing import describe, describe_ended
 from holdfast.host.door import SHOWN, Act
 from holdfast.host.halt import execution
 from holdfast.host.session import Commit, Session
@@ -59,9 +59,10 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     await _only_its_commands(ops, conn, "new", None, q, await observe())
     await ops.engine.desk.clear(conn, observe, wait_s=0.0)
     session = await ops.engine.create(q, conn.operator)
+    made = describe_ended(session.record) if session.ended.done() else describe(session)        # it may be over already
     ops.engine.journal.post(Draft(session.id, session.record.epoch, "fact", "spawn", conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
-                                  facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in describe(session)["argv"]], "layout": "contained" if q["contained"] else "plain"}))
-    return {**describe(session), "existed": False}
+                                  facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in made["argv"]], "layout": "contained" if q["contained"] else "plain"}))
+    return {**made, "existed": False}
 
 
 async def rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
