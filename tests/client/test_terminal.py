@@ -191,7 +191,7 @@ def test_overlays_fit_and_cannot_act(size: tuple[int, int]) -> None:
 def test_a_notice_leaves_the_cursor_and_is_not_drawn_where_it_cannot_be() -> None:
     sheet = Sheet(30, 10)
     Overlay(sheet, "C-b").notice("long \x1b words " * 10)
-    assert sheet.drawn.startswith(b"\x1b7") and sheet.drawn.endswith(b"\x1b8") and b"\x1b[10;1H" in sheet.drawn
+    assert sheet.drawn.startswith(b"\x1b7") and sheet.drawn.endswith(b"\x1b8") and b"\x1b[1;1H" in sheet.drawn
     for small in (Sheet(30, 1), Sheet(0, 0)):
         Overlay(small, "C-b").notice("x")
         assert small.drawn == b""

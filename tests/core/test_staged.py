@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from holdfast.core.staged import MOMENT_S, TEXT_BYTES, Piece, Staged, Unfinished
 
 KEYS = [b"a", b"rm -rf ", "é".encode(), "漢".encode(), "😀".encode(), b"\x1b[A", b"\x1bOP", b"\x1b[1;5C", b"\x1bx", b"\x1b[200~", b"\x1b[201~", b"\t", b"\x7f"]
-ENDS = [b"\r", b"\n", b"\x03", b"\x04", b"\x15"]
+ENDS = [b"\r", b"\n", b"\x03", b"\x04"]
 
 
 def typed(*parts: tuple[str, bytes], now: float = 0.0) -> Staged:

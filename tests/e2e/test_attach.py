@@ -249,7 +249,7 @@ def test_help_covers_the_screen_and_any_key_returns(hf: Installation) -> None:
     terminal.see("Any key returns")
     rows = terminal.rows()
     assert any("attached to help" in r for r in rows) and not any("underneath" in r for r in rows)
-    for key in ("d ", "s ", "n p", "l ", "t ", "r ", "C-z", "C-\\"):
+    for key in ("d ", "s ", "n p", "l ", "a t", "r ", "C-z", "C-\\"):
         assert any(f"C-\\ {key}" in r for r in rows), key
     terminal.send(b"q")
     terminal.see("underneath")

@@ -76,6 +76,7 @@ class Attachment:
         self._pause = RECONNECT_FIRST_S
         self._notice_until: float | None = None
         self.greeting = ""                      # said once the session is shown
+        self._shown = False                     # a screen was
         self._listing: str | None = None
         self._asked = 0                         # requests so far
         self._registered = -1                   # the host's descriptor in the poll
@@ -110,7 +111,7 @@ class Attachment:
         finally:
             self.term.leave()
             self.feed.close()
-            if self.link.sock is not None and self.covering.uncovered:
+            if self.link.sock is not None:
                 self.link.give_back(self._inbox, self._frames.rest())
                 with contextlib.suppress(Finished):
                     self.covering.farewell(self.link)
@@ -395,7 +396,9 @@ class Attachment:
             self._covered = True
 
     def _notice(self, text: str) -> None:
-        if not self.overlay.covering:
+        if not self._shown:
+            self.greeting = text                          # the first screen would cover it
+        elif not self.overlay.covering:
             self.overlay.notice(text)
             self._notice_until = time.monotonic() + NOTICE_S
 
@@ -479,7 +482,7 @@ class Attachment:
             self.unacked.acked(acked)
             if not self.overlay.covering:                 # what covers it stays until a key; a fresh screen is asked for then
                 self.term.write(data)
-                self._notice_until = None
+                self._notice_until, self._shown = None, True
                 if self.greeting:                         # the first screen covers whatever was said before it
                     self._notice(self.greeting)
                     self.greeting = ""
@@ -502,7 +505,7 @@ class Attachment:
             elif number % KINDS == LIST:
                 self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
             elif not ok:
-                self._notice(str(body.get("message")))
+                self._notice(self.company.refusal(body))
         elif kind == frames.BYE:
             body = frames.read_json(payload)
             self._lost(HostGone(str(body.get("message")), str(body.get("reason"))))
@@ -520,7 +523,7 @@ class Attachment:
         if name == "refused":
             number = body.get("number")
             self.unacked.drop(int(number or 0))
-            self._notice(str(body.get("message")))
+            self._notice(self.company.refusal(body))
         elif name == "renamed":
             self.name = str(body.get("name"))
         elif (words := self.company.words(body)) is not None:

@@ -13,6 +13,7 @@ COMMANDS = {              # key after the prefix -> the request it makes
     b"t": ("seize", {}),
     b"g": ("turn", {"act": "grant"}),
     b"x": ("turn", {"act": "refuse"}),
+    b"a": ("turn", {"act": "request"}),
     b"H": ("halt", {}),
     b"R": ("resume", {}),
 }
@@ -34,6 +35,17 @@ class Company:
             return {"op": op, **fields, "to": self.waiting[0]}
         return {"op": op, **fields}
 
+    def refusal(self, error: dict[str, Any]) -> str:
+        """Why something was not done, and the key that helps."""
+        message, name = str(error.get("message")), error.get("name")
+        if name == "turn_held":
+            return f"{message}; {self.prefix} a asks for it, {self.prefix} t takes it"
+        if name == "unfinished":
+            return f"{message}; {self.prefix} t takes over with it"
+        if message.endswith("is halted"):
+            return f"{message}; {self.prefix} R resumes it"
+        return message
+
     def words(self, event: dict[str, Any]) -> str | None:
         """What to tell the user of an event; None if nothing."""
         name = event.get("event")
@@ -45,6 +57,8 @@ class Company:
             return f"{event.get('operator')} asks for the turn: {self.prefix} g gives it, {self.prefix} x refuses"
         if name == "turn_withdrawn" and event.get("operator") == self.me and event.get("why") != "left":
             return f"your request for the turn was {event.get('why')}"
+        if name == "inherits":
+            return "you have the turn; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
         if name == "halted":
             return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
         if name == "approval":
@@ -71,7 +85,6 @@ class Company:
         if how in ("write", "free") or holder == previous:
             return None
         if holder == self.me:
-            staged = "; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
-            return f"you have the turn{f' ({previous} had it)' if previous else ''}{staged if event.get('staged') else ''}"
+            return f"you have the turn{f' ({previous} had it)' if previous else ''}"
         verb = {"seize": "took the turn", "hand": "was handed the turn", "grant": "was given the turn"}.get(str(how), "has the turn")
         return f"{holder} {verb}" + (" from you" if previous == self.me else f" from {previous}" if previous else "")

@@ -264,6 +264,8 @@ class Link:
                 if fresh:
                     raise
                 place, fresh = None, True
+                if op == "run":
+                    fields["seq"] = self.next_sequence()
             else:
                 self.acting.acknowledged(place, answer)
                 return answer

@@ -1,4 +1,4 @@
-"""What attach draws over the session for a moment: help, the list of sessions, a notice on the last line.
+"""What attach draws over the session for a moment: help, the list of sessions, a notice on the first line.
 
 Drawing covers the session's screen, so whoever closes an overlay asks the host for a fresh one; nothing is restored by guessing.
 """
@@ -33,7 +33,7 @@ class Overlay:
             f"  {p} s    choose another session",
             f"  {p} n p  next, previous session",
             f"  {p} l    the session before this one",
-            f"  {p} t    take the turn, whoever has it",
+            f"  {p} a t  ask for the turn; take it, whoever has it",
             f"  {p} g x  give the turn to who asks for it, refuse",
             f"  {p} H R  halt everything, resume",
             f"  {p} r    redraw",
@@ -55,12 +55,12 @@ class Overlay:
         self._draw([*lines, "", "Any other key returns."])
 
     def notice(self, text: str) -> None:
-        """One line at the bottom, the cursor stays where it is."""
+        """One line at the top, the cursor stays where it is: at the bottom is where people type."""
         cols, rows = self.term.size()
         if rows < 2 or self.term.pending is not None:
             return
         line = f" holdfast: {_CONTROL.sub('?', text)} "[:max(cols, 1)]
-        self.term.write(b"\x1b7\x1b[r\x1b[%d;1H\x1b[0;7m\x1b[K%s\x1b[0m\x1b8" % (rows, line.encode("utf-8", "replace")))
+        self.term.write(b"\x1b7\x1b[1;1H\x1b[0;7m\x1b[K%s\x1b[0m\x1b8" % (line.encode("utf-8", "replace")))
 
     def closed(self) -> None:
         self.covering = False

@@ -107,6 +107,8 @@ class Request:
     shadowed: frozenset[str] = frozenset()
     mounted: tuple[str, ...] = ()  # devices with a file system in use
     details: Mapping[str, str] = field(default_factory=dict)  # signal, rights, holder ...
+    beneath: bool = False  # what is in the foreground was started by a shell, which reads what it leaves
+    private: tuple[str, ...] = ()  # where this installation keeps its keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def places(patterns: Sequence[str], request: Request) -> tuple[list[str], bool]:
         "{home}": None if request.home is None else (request.home,),
         "{tmp}": ("/tmp", "/var/tmp", "/dev/shm"),
         "{mounted}": request.mounted,
+        "{holdfast}": request.private,
         "{cwd}": () if (cwd := _narrow(request.cwd, request.home)) is None else (cwd,),
         "{project}": () if (project := _narrow(request.project, request.home)) is None else (project,),
     }

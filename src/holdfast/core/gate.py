@@ -32,7 +32,7 @@ from typing import Any, Final, Literal
 
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts, Parse, Surroundings, analyse, of_argv, unknown
-from holdfast.core.interpreters import SHELLS, is_interpreter
+from holdfast.core.interpreters import PAGERS, SHELLS, is_interpreter
 from holdfast.core.places import Real, same
 from holdfast.core.policy import Decision
 from holdfast.core.reasons import Reason
@@ -47,6 +47,7 @@ USE_WAIT_S: Final = 120.0  # from the last approval to the act
 DENIED_S: Final = 60.0  # asking for the same again
 SHOWN_CHARS: Final = 64 * 1024  # of an act that a person is asked about: what cannot be shown whole cannot be approved
 TEXT_ACTS: Final = ("run", "line", "paste", "exec")
+_HARMLESS: Final = re.compile(rb"(?:[ -~]|\x1b(?:\[[0-9;]*[A-DHF~]|O[A-DHF]))*")  # no key that enters or runs something, for whoever reads it
 _INTERRUPTS: Final = re.compile(rb"[\x03\x1a\x1c\x11\x13]+")  # C-c, C-z, C-\, C-q, C-s: keys that the terminal itself acts on
 
 
@@ -56,9 +57,10 @@ _INTERRUPTS: Final = re.compile(rb"[\x03\x1a\x1c\x11\x13]+")  # C-c, C-z, C-\, C
 def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
     """What is known of an act before it takes effect; None if it has no text."""
     if request.act == "keys":
-        if _INTERRUPTS.fullmatch(request.content) or (
-            request.foreground not in ("", "?") and not is_interpreter(request.foreground)
-        ):
+        if _INTERRUPTS.fullmatch(request.content):
+            return None
+        program = request.foreground not in ("", "?") and not is_interpreter(request.foreground)
+        if (program and not request.beneath) or ((program or request.foreground in PAGERS) and _HARMLESS.fullmatch(request.content)):
             return None
         return unknown(Reason("keys", request.foreground if request.foreground != "?" else ""))
     if request.act not in TEXT_ACTS:
@@ -72,12 +74,11 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
         return of_argv(text.split("\0"), parse, around)
     if request.act in ("line", "paste"):
         if request.foreground and request.foreground not in SHELLS:
-            return (
-                unknown(Reason("typed", request.foreground))
-                if request.foreground == "?" or is_interpreter(request.foreground)
-                else None
-            )
-        text = text.rstrip("\r\n")
+            if request.foreground == "?" or is_interpreter(request.foreground):
+                return unknown(Reason("typed", request.foreground))
+            if not request.beneath:
+                return None
+        text = text.rstrip("\r\n")  # also of what a program seems to read: what it leaves is read by the shell that started it
     return analyse(text, parse, around)
 
 

@@ -104,13 +104,17 @@ def inspect(name: str, words: Sequence[Word]) -> Inner | None:
     return None
 
 
+PAGERS: Final = ("less", "more", "most", "man", "nano", "pico", "ftp", "sftp", "lftp", "top", "htop", "git", "tig", "mutt", "info", "w3m", "lynx", "nnn", "ranger", "mc")
+"""Programs with a key that runs a command."""
+
+
 def is_interpreter(name: str) -> bool:
     """Whether lines typed into this program are programs themselves."""
     return (
         name in SHELLS
         or name in EDITORS
         or name in DATABASES
-        or name in ("ssh", "mosh", "telnet", "docker", "podman", "kubectl", "tmux", "screen", "su", "sudo", "irb", "bc")
+        or name in ("ssh", "mosh", "telnet", "docker", "podman", "kubectl", "tmux", "screen", "su", "sudo", "irb", "bc", *PAGERS)
         or any(re.fullmatch(x.names, name) for x in LANGUAGES)
     )
 

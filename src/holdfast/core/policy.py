@@ -43,7 +43,7 @@ KINDS: Final = ("human", "agent", "service")
 UNGATED: Final = frozenset(("seize", "halt", "observe"))
 ACTS: Final = ("run", "line", "paste", "keys", "exec", "signal", "resize", "new", "rename", "end", "forget", "grant", "revoke", "invite", "operator", "policy",
                "turn", "resume", "files", "checkpoint", "restore", "move", "fork", "keep", "discard", *sorted(UNGATED))
-_NAMES: Final = ("{home}", "{tmp}", "{mounted}", "{cwd}", "{project}")
+_NAMES: Final = ("{home}", "{tmp}", "{mounted}", "{cwd}", "{project}", "{holdfast}")
 
 
 class Verdict(enum.StrEnum):

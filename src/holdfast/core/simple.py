@@ -237,7 +237,8 @@ class Simple:
         subs = [w.text or "" for w in given.plain]
         has = effects.flags(words)
         options = [f for f in ("-x", "--exec") if f in has]
-        if {" ".join(subs[:1]), " ".join(subs[:2]), *(f"{subs[0]} {o}" for o in options if subs)} & _GIT_RUNS or "--upload-pack" in has or "--receive-pack" in has:
+        if {" ".join(subs[:1]), " ".join(subs[:2]), *(f"{subs[0]} {o}" for o in options if subs)} & _GIT_RUNS or "--upload-pack" in has or "--receive-pack" in has or (
+                subs[:1] == ["clone"] and "-u" in has) or (subs[:1] == ["grep"] and any(f.startswith(("-O", "--open-files-in-pager")) for f in has)):
             self.reasons.append(Reason("code", f"git {subs[0]}"))
         if subs and subs[0] == "config" and any(s.startswith(("alias.", "core.", "diff.", "filter.", "credential.", "url.", "include", "ssh.", "gpg.")) for s in subs[1:]) and len(subs) > 2:
             self.reasons.append(Reason("shaping", "git config"))

@@ -8,7 +8,7 @@ What counts as unfinished
 - a character, an escape sequence: for MOMENT_S after its last byte. An Escape key by itself looks like the beginning of a sequence, and
   the rest of a real one is never long in coming.
 - a paste between its brackets: until the closing one.
-- a line: from its first byte until a line end, or Ctrl-C, Ctrl-D or Ctrl-U. Only a line editor or a terminal in line mode has lines;
+- a line: from its first byte until a line end, or Ctrl-C or Ctrl-D, unless all of it was taken back (core/lineedit.py). Only a line editor or a terminal in line mode has lines;
   the caller, who knows, says whether that is so now (`lines`), or that a prompt has come (`settle`).
 
 The text is kept only to be shown to whoever inherits it, never recorded, in memory only, and bounded.
@@ -22,7 +22,7 @@ from typing import Literal, NamedTuple
 MOMENT_S = 0.5
 TEXT_BYTES = 1024              # of a staged line; the beginning of a longer one is what is shown
 _PASTE, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
-_ENDS_LINE = b"\r\n\x03\x04\x15"
+_ENDS_LINE = b"\r\n\x03\x04"
 
 Kind = Literal["character", "sequence", "paste", "line"]
 

@@ -42,6 +42,11 @@ class Home(NamedTuple):
     def log(self) -> str:
         return f"{self.state}/host.log"
 
+    @property
+    def policy(self) -> str:
+        """Beside the configuration."""
+        return f"{self.config.rpartition('/')[0]}/policy.toml"
+
 
 def resolve(environ: Mapping[str, str]) -> Home:
     """The home that this environment means; creates nothing."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 from holdfast.core import acts, record
 from holdfast.core.conditions import Request
 from holdfast.core.gate import Pending
-from holdfast.core.policy import Verdict, explain
+from holdfast.core.policy import Verdict
 from holdfast.core.record import UNSEEN, Draft, Terminal, Written
 from holdfast.host.approvals import Desk
 from holdfast.host.connection import Connection
@@ -55,6 +55,7 @@ class Act:
         self.written: Written | None = None      # its intent
         self.reason = ""                         # of the verdict
         self.taken: int | None = None            # the session's number of it, once the keeper has it
+        self.part: dict[str, int] = {}           # how much of it, if not all
         self._over = False                       # its outcome is recorded
         self._door = door
         signed = q["signed"]
@@ -188,7 +189,7 @@ class Door:
         if secret:
             decision = await self.desk.gate.judge(await observe())
             if decision.verdict is not Verdict.ALLOW:
-                raise GateRefused(explain(decision), "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
+                raise GateRefused(f"refused by the rule {decision.rule!r}" if decision.rule else "refused by the policy", "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
         else:
             decision = await self.desk.clear(act.conn, observe, held, wait_s)
         act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
@@ -209,7 +210,7 @@ class Door:
             answer = await effect()
         except BaseException as e:
             if act.taken is not None:
-                act.applied(act.taken)           # whatever became of whoever waited for more
+                act.applied(act.taken, **act.part)           # whatever became of whoever waited for more
             elif act.written is not None:
                 act.not_applied(e)
             elif isinstance(e, Refused) and not isinstance(e, Stale | Held):

@@ -91,7 +91,7 @@ class Engine:
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
-        self.gate = Gate(f"{os.path.dirname(home.config)}/policy.toml", discover(), on_policy=self._policy_changed)
+        self.gate = Gate(home.policy, discover(), on_policy=self._policy_changed, private=(home.state, os.path.dirname(home.config)))
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk)
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import secrets
 import stat
 
@@ -13,6 +15,31 @@ DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION
                          "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES", "INVOCATION_ID", "JOURNAL_STREAM", "HOLDFAST_PROBE", "_",
                          "OLDPWD", "SSH_TTY", "GPG_TTY", "TERM_PROGRAM", "TERM_PROGRAM_VERSION", "TERM_SESSION_ID",
                          "VTE_VERSION", "WINDOWID", "KITTY_WINDOW_ID", "ITERM_SESSION_ID"))
+
+
+# What makes a program run something else than it says: not taken from whoever may be asked about what they run.
+_SHAPING = re.compile(
+    r"BASH_ENV|ENV|PROMPT_COMMAND|PS[0-4]|SHELLOPTS|BASHOPTS|BASH_FUNC_.*|IFS|CDPATH|GLOBIGNORE|ZDOTDIR|FPATH|INPUTRC|LD_.*|GCONV_PATH|LOCPATH|TERMINFO.*|.*PAGER|"
+    r"GIT_(?!AUTHOR_|COMMITTER_).*|EDITOR|VISUAL|BROWSER|LESSOPEN|LESSCLOSE|LESSKEY.*|MANOPT|PYTHON(STARTUP|PATH|HOME|INSPECT|BREAKPOINT|USERBASE)|PERL.*|RUBY(OPT|LIB)|"
+    r"NODE_(OPTIONS|PATH)|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|MAKEFLAGS|GNUMAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|SUDO_.*|SSH_ASKPASS.*|DOCKER_HOST|KUBECONFIG")
+_PLAIN = re.compile(r"TERM|COLORTERM|LANG|LANGUAGE|LC_.*|TZ|HOME|USER|LOGNAME")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_SHELLS = ("bash", "zsh", "dash", "sh", "ksh", "fish", "rbash")
+
+
+def of_stranger(given: dict[str, str], limited: bool) -> dict[str, str]:
+    """What is taken of the environment of an agent or a service; `limited`: of who may start certain programs only, by their names."""
+    if limited:
+        return {k: v for k, v in given.items() if _PLAIN.fullmatch(k)} | {"PATH": _PATH}
+    kept = {k: v for k, v in given.items() if not _SHAPING.fullmatch(k)}
+    if (directory := os.path.dirname(kept.get("SHELL", ""))) not in ("/bin", "/usr/bin", "/usr/local/bin") or os.path.basename(kept["SHELL"]) not in _SHELLS:
+        kept.pop("SHELL", directory)
+    return kept
+
+
+def digest(env: dict[str, str]) -> str:
+    """For an approval to be bound to."""
+    return f"{len(env)} variables, {hashlib.blake2b(repr(sorted(env.items())).encode('utf-8', 'replace'), digest_size=16).hexdigest()}"
 
 
 def of_session(given: dict[str, str], home: Home, session_id: str, directory: str) -> dict[str, str]:

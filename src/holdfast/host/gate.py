@@ -34,7 +34,8 @@ from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
 JUDGE_S: Final = 5.0  # for the whole: the parser and the plug-ins have limits of their own below it
-THREADS: Final = 4
+THREADS: Final = 32  # most of them never start
+JUDGING_EACH: Final = 4  # at a time, of one operator: who hangs hangs alone
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
 CEDAR_FILE: Final = "policy.cedar"
 CEDAR_TARGET: Final = "holdfast.host.cedar:judge"
@@ -54,10 +55,12 @@ class Gate:
         judge_s: float = JUDGE_S,
         worker: Callable[[Plugin], Worker] = Worker,
         on_policy: Callable[[str], None] | None = None,
+        private: tuple[str, ...] = (),
     ) -> None:
         self.policy_file = policy_file
         self.parser = parser or Parser()
         self.judge_s = judge_s
+        self.private = private  # where keys are kept
         self.on_policy = on_policy
         self._make = worker
         self._workers = {p: worker(p) for p in plugins}
@@ -65,6 +68,7 @@ class Gate:
         self._seen: tuple[Any, ...] | None = None
         self._policy: Policy | None = None
         self._version = ""
+        self._judging: dict[str, asyncio.Semaphore] = {}  # by operator: threads that are stuck are its own
         self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
         for w in self._workers.values():
             self._pool.submit(w.start)
@@ -119,11 +123,13 @@ class Gate:
         try:
             decision = self.quick(request)
             if decision is None:
-                loop = asyncio.get_running_loop()
-                work = loop.run_in_executor(
-                    self._pool, self._work, request, self.policy, self._version, list(self._workers.values())
-                )
-                decision = await asyncio.wait_for(work, self.judge_s)
+                async with asyncio.timeout(self.judge_s):
+                    turn = self._judging.setdefault(request.actor.operator, asyncio.Semaphore(JUDGING_EACH))
+                    await turn.acquire()
+                    loop = asyncio.get_running_loop()
+                    work = self._pool.submit(self._work, request, self.policy, self._version, list(self._workers.values()))
+                    work.add_done_callback(lambda _: _soon(loop, turn.release))
+                    decision = await asyncio.wrap_future(work)
             return decision
         except TimeoutError:
             return self._refuse(f"the gate did not decide within {self.judge_s:g} s")
@@ -140,7 +146,7 @@ class Gate:
     def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker]) -> Decision:
         """In a thread, on what was in force when the act came."""
         if request.act in TEXT_ACTS and not request.mounted:
-            request = replace(request, mounted=self._mounts())
+            request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
         opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
         others = list[Decision]()
@@ -238,6 +244,11 @@ def seen(facts: Facts | None) -> bytes:
     if facts is None:
         return b""
     return hashlib.blake2b(repr([(c.name, c.paths, c.writes) for c in facts.commands]).encode("utf-8", "replace"), digest_size=16).digest()
+
+
+def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(call)
 
 
 def _no_parser(text: str, dialect: str) -> dict[str, Any]:

@@ -339,7 +339,8 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         verifier = signing.read(q["verifier"])
     except ValueError as e:
         raise Usage("the verifier of an invitation is a key", "it looks like ed25519:...") from e
-    await ops.engine.door.on_machine(conn, "invite", rights=",".join(q["rights"]), session=session or "", kind=q["kind"])
+    await ops.engine.door.on_machine(conn, "invite", rights=",".join(q["rights"]), session=session or "", kind=q["kind"], id=q["id"], verifier=q["verifier"],
+                                     expires=str(q["expires"] or ""), confirm=str(q["confirm"]), lasts=str(q["lasts"]))
     made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
     ops.engine.door.happened(conn, "invite", id=q["id"], rights=sorted(q["rights"]), **({"session": session} if session else {}))

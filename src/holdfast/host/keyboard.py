@@ -20,7 +20,7 @@ from holdfast.core.policy import Decision, Verdict, explain
 from holdfast.core.uncovered import Uncovered
 from holdfast.host.gate import Gate
 from holdfast.host.journal import Journal, Typist
-from holdfast.host.situation import observed, quick_keys_request
+from holdfast.host.situation import quick_keys_request, situation
 from holdfast.host.standing import Standing
 from holdfast.host.turn import HELD_INPUTS_MAX
 from holdfast.host.viewer import Viewer
@@ -52,6 +52,7 @@ class Keyboard:
                                         number=session.lane.acked(conn.client), originators=(), facts={"observe": viewer.observe}))
 
     def end(self, viewer: Viewer, how: str) -> None:
+        viewer.held.clear()
         typist, _ = self._typists.pop(viewer)
         self._journal.post(record.Draft(typist.session, typist.epoch, "fact", "leave", typist.actor, typist.modality, record.HOST, typist.key, typist.client,
                                         originators=(), facts={"how": how}))
@@ -84,16 +85,19 @@ class Keyboard:
             return                                       # a repeat: it was sent, or waits
         if session.lane.used(conn.client, number):
             raise Refused(f"number {number} of this client was used already", "number every act anew")
+        if viewer not in self._typists:
+            raise Refused("not attached any more", "attach again")
         now = time.time()
         self._standing.may(conn.key, "input", session.id, now)
-        session.may_write(conn.operator)
+        session.may_write(conn.operator, take=False)
         if not judged:
             self._judge(viewer, data)
+        session.may_write(conn.operator)
         if viewer.size != session.size:
             session.follow_size(viewer)
         self._send(viewer, number, data, ack, mono := time.monotonic())
         lasts = self._standing.lasts(conn.key, "input", session.id, now)
-        if lasts > 0 and data[-1:] not in _LINE_END:
+        if lasts > 0 and conn.kind == "human" and data[-1:] not in _LINE_END:       # of others every key is judged: it depends on what reads it
             self.passed, self._until = viewer, mono + min(PASS_S, lasts)
 
     def _judge(self, viewer: Viewer, data: bytes) -> None:
@@ -126,13 +130,14 @@ class Keyboard:
             number, data, ack = viewer.held[0]
             try:
                 if viewer.conn.kind != "human" or self._gate.quick(quick_keys_request(self._session, viewer.conn, data)) is None:
-                    decision = await self._gate.judge(observed(self._session, viewer.conn, "keys", data))
+                    decision = await self._gate.judge(await situation(self._session, viewer.conn, "keys", data))
                     if decision.verdict is not Verdict.ALLOW:
                         raise refusal(decision)
                 self._ask(viewer, number, data, ack, judged=True)
             except HoldfastError as e:
                 refused = e
-            viewer.held.popleft()
+            if viewer.held:
+                viewer.held.popleft()
             if refused is not None:
                 viewer.conn.event("refused", number=number, **refused.to_wire())
                 refused = None

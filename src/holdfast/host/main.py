@@ -182,7 +182,8 @@ async def _serve(home: Home, lock: int) -> int:
         os.environ["HOLDFAST_LOCK"] = str(lock)
         probe("host.replacing")
         os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
-    return 0
+    logging.shutdown()
+    os._exit(0)                   # a thread that is stuck in a file system must not keep the lock from the next host
 
 
 if __name__ == "__main__":

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.envelope import Malformed, Scope
+from holdfast.core.envelope import Malformed, Scope, decode
+from holdfast.core.envelope import read as read_link
 from holdfast.host.connection import Connection
 from holdfast.host.halt import execution
 from holdfast.model import signing
-from holdfast.model.errors import NotFound, Usage
+from holdfast.model.errors import NotAllowed, NotFound, Usage
 
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
@@ -27,7 +28,7 @@ def _key(text: str) -> bytes:
 
 async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority = ops.engine.authority
-    await ops.engine.door.on_machine(conn, "operator", name=q["name"], kind=q["kind"])
+    await ops.engine.door.on_machine(conn, "operator", name=q["name"], kind=q["kind"], key=q["key"])
     await authority.add_operator(q["name"], q["kind"], _key(q["key"]), conn.key, time.time())
     ops.engine.door.happened(conn, "operator", name=q["name"], kind=q["kind"], key=q["key"])
     return authority.describe(q["name"], time.time())
@@ -58,7 +59,7 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     """Rights for every key of an operator, from the machine on the caller's word; or an envelope that the caller signed itself."""
     authority, now = ops.engine.authority, time.time()
     if q["envelope"] is not None:
-        await ops.engine.door.on_machine(conn, "grant")
+        await ops.engine.door.on_machine(conn, "grant", envelope=q["envelope"], **_says(q["envelope"]))
         held = await authority.give(q["envelope"], now)
         ops.engine.door.happened(conn, "grant", name=authority.name_of(held.holder), link=held.id.hex(), rights=sorted(held.chain.last.rights), envelope=q["envelope"])
         return {"name": authority.name_of(held.holder), "id": held.id.hex(), "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
@@ -72,7 +73,8 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     if q["commands"] is not None and not all(isinstance(name, str) for name in q["commands"]):
         raise Usage("commands are names")
     wanted = Scope(session=session, expires=q["expires"], commands=frozenset(q["commands"]) if q["commands"] else None, rate=(int(rate[0]), int(rate[1])) if rate else None)
-    await ops.engine.door.on_machine(conn, "grant", name=q["name"], rights=",".join(map(str, q["rights"])), session=q["session"] or "")
+    await ops.engine.door.on_machine(conn, "grant", name=q["name"], rights=",".join(map(str, q["rights"])), session=q["session"] or "", expires=str(q["expires"] or ""),
+                                     commands=",".join(map(str, q["commands"] or ())), rate=str(q["rate"] or ""))
     try:
         given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
     except Malformed as e:
@@ -80,6 +82,15 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     last = given[-1].chain.last
     ops.engine.door.happened(conn, "grant", name=q["name"], link=given[-1].id.hex(), rights=sorted(last.rights), scope=last.scope.show())
     return {"name": q["name"], "id": given[-1].id.hex(), "rights": sorted(last.rights), "scope": last.scope.show()}
+
+
+def _says(text: str) -> dict[str, str]:
+    """What an envelope that somebody signed themselves gives, for whoever is asked about it."""
+    try:
+        last = read_link(decode(text)[-1].body)
+    except (Malformed, IndexError) as e:
+        raise NotAllowed(f"not accepted: {e}", "ask whoever gave it for a new one") from e
+    return {"holder": signing.show(last.holder), "gives": ",".join(sorted(last.rights)), "scope": str(last.scope.show())}
 
 
 async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -112,7 +123,7 @@ async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     q["act!"].happened(previous=session.turn.holder)
     previous, flushed = await taking
     return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,
-            "inherits": session.turn.inherits()}
+            "inherits": await session.turn.inherits()}
 
 
 async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

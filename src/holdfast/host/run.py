@@ -22,7 +22,7 @@ from holdfast.host.screen import Screen
 from holdfast.host.session import Commit, Session
 from holdfast.host.shell.run import clear_run, write_run
 from holdfast.host.stream import Stream
-from holdfast.model.errors import Busy, Impossible, Lost, NotFound, TimedOut, TurnHeld, Unavailable
+from holdfast.model.errors import Busy, Impossible, Lost, NotFound, Refused, TimedOut, TurnHeld, Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
 from holdfast.model.probe import probe
 
@@ -112,11 +112,16 @@ async def ready(session: Session) -> None:
                          "use `holdfast send`, or make a session with bash, zsh or sh as its program")
     begun = session.loop.time()
     while True:
+        if session.state == "halted":
+            raise Refused(f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on")
         state = await session.terminal()
         shell = session.commands.shell
         own = state.foreground == session.record.root_pid
         if own and shell.ready:
             return
+        if own and shell.at_prompt and shell.line_open and session.turn.took_back:
+            shell.settled()
+            continue
         if own and shell.at_prompt and shell.typeahead and not shell.line_dirty and await _was_read(session):
             shell.settled()
             continue
@@ -155,8 +160,9 @@ async def _busy(session: Session, own: bool) -> Busy:
         what = foreground or why
         return Busy(f"the shell is not at its prompt: {what} is in the foreground", foreground=what)
     if shell.line_dirty:
-        return Busy("somebody has typed on the command line without entering it",
-                    "enter or clear that line first (`holdfast send SESSION --key C-c`)")
+        who = session.turn.staged.by or "somebody"
+        return Busy(f"{who} has typed on the command line without entering it",
+                    f"wait until it is entered or cleared, or ask {who}; `holdfast seize` takes over with what is there", by=who)
     return Busy("the shell has not taken what was typed before" if shell.open_run is None else "another run is under way")
 
 

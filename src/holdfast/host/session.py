@@ -36,7 +36,7 @@ from holdfast.host.store import Record
 from holdfast.host.turn import SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
-from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
+from holdfast.model.errors import HoldfastError, Refused, Stale, TurnHeld, Unavailable, Unfinished
 from holdfast.model.limits import (
     BELLS_MAX,
     COLS_MAX,
@@ -273,6 +273,8 @@ class Session:
             if commit is not None:
                 await self.look_and_ask(operator, take=False)
                 await commit()
+                if self.lane.known(client, number):
+                    raise Stale("a later act of this client was quicker", "do it again")
             await self.look_and_ask(operator)
             self.commands.typed(data, self.lane.next, self.scanned)
             self.turn.typed(operator, data, time.monotonic())

@@ -19,6 +19,7 @@ end a session would be void because its shell went elsewhere meanwhile.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import os
@@ -39,6 +40,7 @@ from holdfast.model import signing
 
 READ_ACTS: Final = frozenset((*TEXT_ACTS, "keys"))     # somebody reads what they carry
 ENVIRON_BYTES: Final = 1 << 18
+PLACE_S: Final = 0.5               # for a directory's file system to say which one it is
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _shown = functools.lru_cache(1024)(signing.show)
@@ -55,32 +57,54 @@ class Place(NamedTuple):
 NOWHERE: Final = Place(None, None)
 
 
+class Seen(NamedTuple):
+    """What is known before the directory is looked at."""
+
+    request: Request
+    where: int | None = None           # the process whose directory counts
+    marks: tuple[object, ...] = ()     # that the fingerprint is made of
+
+
 async def situation(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
-    """The request for an act of this connection; without a session, one on the machine."""
-    return observed(session, conn, act, content, details)
+    """The request for an act of this connection; without a session, one on the machine. A file system that does not answer holds up nobody: of a
+    directory there nothing is known."""
+    seen = _look(session, conn, act, content, details)
+    if seen.where is None:
+        return _at(seen, NOWHERE)
+    try:
+        return _at(seen, await asyncio.wait_for(asyncio.to_thread(_place, seen.where), PLACE_S))
+    except TimeoutError:
+        return _at(seen, NOWHERE)
 
 
 def observed(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
-    """The same, for whoever does not wait."""
+    """The same, for whoever may wait for the file system."""
+    seen = _look(session, conn, act, content, details)
+    return _at(seen, NOWHERE if seen.where is None else _place(seen.where))
+
+
+def _at(seen: Seen, place: Place) -> Request:
+    if not seen.marks:
+        return seen.request
+    return replace(seen.request, cwd=place.path, state=_mark(*seen.marks, place.inode))
+
+
+def _look(session: Session | None, conn: Connection, act: str, content: bytes, details: Mapping[str, str]) -> Seen:
     if session is None:
-        return Request(act, actor(conn, None), content=content, details=details)
+        return Seen(Request(act, actor(conn, None), content=content, details=details))
     request = _request(session, conn, act, content, details)
     root = process.read_stat(session.record.root_pid)
     if root is None or root.start != session.record.root_start:
-        return replace(request, foreground="?", state=_mark(session.id, session.record.epoch, "gone"))
+        return Seen(replace(request, foreground="?", state=_mark(session.id, session.record.epoch, "gone")))
     who = (session.record.boot, session.record.root_pid, root.start)
     if act not in READ_ACTS:
-        return replace(request, home=home_of(session), state=_mark(*who))
+        return Seen(replace(request, home=home_of(session), state=_mark(*who)))
     foreground, reader = _foreground(session, root)
     shell = foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
-    place = NOWHERE
-    if shell and reader is not None:
-        place = _place(reader.pid)
-    elif session.commands.kind is not None:
-        place = _place(root.pid)
+    where = reader.pid if shell and reader is not None else root.pid if session.commands.kind is not None else None
     typed = () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
-    return replace(request, cwd=place.path, home=home_of(session), shell=shell or request.shell, foreground=foreground,
-                   state=_mark(*who, place.inode, *typed))
+    return Seen(replace(request, home=home_of(session), shell=shell or request.shell, foreground=foreground, beneath=session.commands.kind is not None),
+                where, (*who, *typed))
 
 
 # ------------------------------------------------------------ keys: microseconds, and no I/O

@@ -14,6 +14,7 @@ from holdfast.core.gate import programs
 from holdfast.core.keys import encode, paste
 from holdfast.core.record import HOST, UNSEEN, Draft, Terminal
 from holdfast.core.scope import Command
+from holdfast.host import environment
 from holdfast.host import run as running
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended
@@ -52,8 +53,13 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         return {**describe(existing), "existed": True}
     if q["contained"] is None:
         q["contained"] = conn.kind == "agent"             # code that an agent starts is not to reach keys, host and other sessions
+    if conn.kind != "human" or q.get("limited!"):
+        q["env"] = environment.of_stranger(q["env"], bool(q.get("limited!")))
+    program = q["argv"] or [ops.engine.settings.shell or q["env"].get("SHELL") or "/bin/sh"]
+    details = {"contained": str(bool(q["contained"])), "cwd": q["cwd"], "environment": environment.digest(q["env"])}
+
     async def observe() -> Request:
-        asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(q["argv"]).encode("utf-8", "surrogateescape"))
+        asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(program).encode("utf-8", "surrogateescape"), details)
         return replace(asked, name=q["name"] or "", cwd=q["cwd"], project=q["cwd"], home=q["env"].get("HOME"), contained=q["contained"])
 
     await _only_its_commands(ops, conn, "new", None, q, await observe())
@@ -117,6 +123,9 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     if not data:
         raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
     act: Act = q["act!"]
+    last = act.number + (len(data) - 1) // INPUT_CHUNK_BYTES
+    if session.lane.known(conn.client, act.number) != session.lane.known(conn.client, last):
+        raise Refused(f"numbers {act.number} to {last} of this client were used in part", "number every act anew, one number for each piece")
     terminal = await session.terminal()
     if not session.lane.known(conn.client, act.number):
         hidden = shown_to(session, terminal) == (False, True)
@@ -125,8 +134,9 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     refuse_long_line(data, bool(terminal.lflag & termios.ICANON))
     commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
     for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
-        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit)
-    act.taken = sequence
+        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None)
+        act.taken, act.part = sequence, {"bytes": min(len(data), at + INPUT_CHUNK_BYTES), "of": len(data)}
+    act.part = {}
     return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
 
 
@@ -163,8 +173,8 @@ def refuse_long_line(data: bytes, in_line_mode: bool) -> None:
 
 def shown_to(session: Session, terminal: State) -> Terminal:
     """Whether what is typed now is shown, as far as that is known: by the kernel's echo, or by a shell that says it is at its prompt and has
-    the terminal. Everything else may be a secret (docs/record.md)."""
-    if session.commands.kind is not None and session.commands.shell.at_prompt and terminal.foreground == session.record.root_pid:
+    the terminal. A POSIX shell does not say when it begins a command. Everything else may be a secret (docs/record.md)."""
+    if session.commands.kind in ("bash", "zsh") and session.commands.shell.at_prompt and terminal.foreground == session.record.root_pid:
         return SHOWN
     return bool(terminal.lflag & termios.ECHO), bool(terminal.lflag & termios.ICANON)
 

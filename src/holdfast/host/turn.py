@@ -13,15 +13,17 @@ import termios
 import time
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.lineedit import left_nothing
 from holdfast.core.staged import Piece, Staged
 from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
-from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unfinished
+from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unavailable, Unfinished
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 BEGUN = "begun"                 # in the session's directory
 RECALLED = b"(typed before the host was restarted)"
+HIDDEN = b"(hidden)"
 HELD_INPUTS_MAX = 64           # of one viewer, while it is found out whether somebody's line is in the way
 
 
@@ -54,9 +56,18 @@ class SessionTurn:
         return {"holder": holder, "since": time.time() - (now - state.since), "idle_s": round(now - state.last_write, 3),
                 "waiting": list(self.rules.waiting())}
 
-    def inherits(self) -> dict[str, Any]:
-        """What whoever takes over finds: text that others have begun, byte by byte with its author."""
+    async def inherits(self) -> dict[str, Any]:
+        """What whoever takes over finds: text that others have begun, byte by byte with its author. Nothing of what the terminal hides."""
         pieces = self.staged.pieces if self._has_lines() else []
+        if pieces:
+            try:
+                state = await self._session.terminal()
+            except Unavailable:
+                return {"staged": []}
+            commands = self._session.commands
+            editing = commands.kind in ("bash", "zsh") and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
+            if not (state.lflag & termios.ECHO or editing):
+                pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
         return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces]}
 
     def begun(self) -> bytes:
@@ -66,7 +77,12 @@ class SessionTurn:
     def _has_lines(self) -> bool:
         """Whether what was typed stands on a line that somebody could still finish."""
         commands = self._session.commands
-        return commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead
+        return not self.took_back and (commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead)
+
+    @property
+    def took_back(self) -> bool:
+        """Whether all that was typed on the line is gone from it again, or never was text."""
+        return self.staged.open and left_nothing(b"".join(piece.data for piece in self.staged.pieces), self._session.commands.kind is not None)
 
     # ------------------------------------------------------------ writing
 
@@ -158,7 +174,7 @@ class SessionTurn:
                     raise TimedOut(f"{self.holder or 'nobody'} did not give the turn within {wait_s:g} s", "ask again, or `holdfast seize`")
             if answer.done() and isinstance(outcome := answer.result(), Withdrawn):
                 raise TurnHeld(f"the request was {outcome.why}", holder=self.holder or "")
-            return {"asked": False, "inherits": self.inherits()}
+            return {"asked": False, "inherits": await self.inherits()}
         finally:
             self._asking[operator].remove(answer)
             if not self._asking[operator]:
@@ -212,8 +228,9 @@ class SessionTurn:
             if isinstance(effect, Taken):
                 if effect.how in ("hand", "grant", "seize"):
                     self.staged.inherit(effect.holder)
-                session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()),
-                                     **(self.inherits() if effect.how != "write" else {}))
+                session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()))
+                if effect.how != "write" and self.staged.open:
+                    session.spawn(self._show_inherited(effect.holder))
                 session.event("turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how)
                 self._answer(effect.holder, effect)
             elif isinstance(effect, Asked):
@@ -227,6 +244,12 @@ class SessionTurn:
                 session.tell_viewers("turn", holder=self.holder, previous=effect.previous, how="free", waiting=list(self.rules.waiting()))
                 session.event("turn.freed", previous=effect.previous)
         self._watch()
+
+    async def _show_inherited(self, holder: str) -> None:
+        found = await self.inherits()
+        for viewer in self._session.viewers:
+            if viewer.conn.operator == holder and found["staged"]:
+                viewer.conn.event("inherits", session=self._session.id, **found)
 
     def _answer(self, operator: str, effect: Effect) -> None:
         for future in self._asking.get(operator, ()):

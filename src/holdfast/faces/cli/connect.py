@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast import home as homes
 from holdfast.client.link import Link
+from holdfast.model.errors import Refused
 from holdfast.model.ids import check_name
 
 if TYPE_CHECKING:
@@ -62,4 +63,7 @@ def ask(name: str) -> str:
     """A passphrase: on the terminal, never from arguments or the environment."""
     import getpass
 
-    return getpass.getpass(f"passphrase of {name}: ")
+    try:
+        return getpass.getpass(f"passphrase of {name}: ")
+    except (EOFError, OSError) as e:
+        raise Refused(f"the key of {name} has a passphrase, and there is no terminal to ask for it", "use another identity (--as), or a terminal") from e
