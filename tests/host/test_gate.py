@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from holdfast.core.conditions import Actor, Request
 from holdfast.core.facts import Unparseable
 from holdfast.core.policy import Decision, Verdict, explain
-from holdfast.host.gate import Gate, load, mounted, real
+from holdfast.host.gate import JUDGING_EACH, THREADS, Gate, load, mounted, real
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
@@ -271,3 +273,29 @@ def test_cedar_comes_and_goes_with_its_file(cedar: Callable[..., Gate], tmp_path
     assert verdicts(gate, request("ls")) == ["allow"] and gate.version != first
     (tmp_path / "policy.cedar").unlink()
     assert verdicts(gate, request("ls")) == ["allow"]
+
+
+def test_p4_who_hangs_in_the_gate_hangs_alone(opened: Open) -> None:
+    """A file system or a parser that does not answer keeps threads; never more than one operator's share of them."""
+    let_go = threading.Event()
+
+    class Stuck(Parser):
+        def __call__(self, text: str, dialect: str) -> Any:
+            if "hang" in text:
+                let_go.wait(60)
+            return super().__call__(text, dialect)
+
+    gate = opened(ALLOW, parser=Stuck(wait_s=30.0), judge_s=2.0)
+
+    async def both() -> tuple[list[Decision], Decision]:
+        hung = [asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(THREADS + JUDGING_EACH)]
+        await asyncio.sleep(0)
+        other = await gate.judge(replace(request("ls"), actor=Actor("ann", "ka", "human")))
+        return await asyncio.gather(*hung), other
+
+    try:
+        hung, other = asyncio.run(both())
+    finally:
+        let_go.set()
+    assert other.verdict is Verdict.ALLOW
+    assert {d.verdict for d in hung} == {Verdict.REFUSE} and all("did not decide" in d.because for d in hung)

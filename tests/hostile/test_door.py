@@ -1,0 +1,205 @@
+"""Ways around the gate and the record that somebody found, each closed (P1, P2, P4)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.test_commands import the_error
+from tests.hostile.wire import Wire
+
+from holdfast.model.errors import GateRefused, Held, Refused
+from holdfast.model.limits import INPUT_CHUNK_BYTES
+from holdfast.wire import frames
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        made.people("ann")
+        made.people("bot", rights="execute,new", kind="agent")
+        made.people("boss", rights="execute,manage,grant", kind="agent")
+        yield made
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Iterator[Path]:
+    """Outside of what an agent may delete without being asked."""
+    path = Path("/opt") / f"holdfast-{tmp_path.name}"
+    path.write_text("precious")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def room(hf: Installation, name: str, *argv: str) -> str:
+    hf.new(name, "--contained", "--cwd", "/tmp", "--", *(argv or ("bash",)))
+    if not argv:
+        hf.wait(name, "idle")
+    return name
+
+
+def verified(hf: Installation, session: str) -> list[dict[str, Any]]:
+    assert json.loads(hf.ok("log", "verify", session, "--json").out)["ok"] is True
+    return hf.ok("log", session, "--limit", "1000", "--json").records
+
+
+def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(hf: Installation, victim: Path) -> None:
+    name = room(hf, "keys")
+    bot = Wire(hf, "bot", 201)
+    bot.attach(name)
+    first = bot.sequence = bot.sequence + 1
+    bot.say(frames.input_(first, b"\x11", frames.INPUT_ACK), frames.input_(first + 1, f"rm -f {victim}\r".encode(), frames.INPUT_ACK))
+    assert bot.until("refused", number=first + 1)["name"] == "gate_refused"
+    bot.close()
+    hf.ok("seize", name)
+    hf.ok("send", name, "--key", "C-c")
+    hf.wait(name, "idle")
+    assert victim.exists()
+    verified(hf, name)
+
+
+def test_p4_numbers_that_were_used_carry_nothing_past_the_gate(hf: Installation, victim: Path) -> None:
+    name = room(hf, "chunks")
+    bot = Wire(hf, "bot", 202)
+    bot.request("send", session=name, text="true\r", seq=1)
+    with pytest.raises(Refused):
+        bot.request("send", session=name, text="#" * INPUT_CHUNK_BYTES + f"\rrm -f {victim}\r", seq=1)
+    bot.request("turn", session=name, act="release")
+    hf.ok("run", name, "--", "true")
+    assert victim.exists()
+    verified(hf, name)
+
+
+def test_p4_what_is_typed_ahead_of_the_shell_is_judged_as_what_the_shell_will_read(hf: Installation, victim: Path) -> None:
+    name = room(hf, "ahead")
+    bot = Wire(hf, "bot", 203)
+    bot.request("send", session=name, text="sleep 1\r")
+    with pytest.raises(Held):
+        bot.request("send", session=name, text=f"rm -f {victim}\r", hold=0.0)
+    bot.request("turn", session=name, act="release")
+    hf.wait(name, "idle")
+    assert victim.exists()
+
+
+def test_p4_a_pager_runs_no_command_for_an_agent(hf: Installation, victim: Path) -> None:
+    name = room(hf, "pager")
+    bot = Wire(hf, "bot", 204)
+    bot.request("send", session=name, text="less /etc/passwd\r")
+    hf.wait(name, "text:root:")
+    bot.request("send", session=name, text="j", hold=0.0)
+    with pytest.raises(Held):
+        bot.request("send", session=name, text=f"!rm -f {victim}\r", hold=0.0)
+    bot.request("send", session=name, text="q", hold=0.0)
+    assert victim.exists()
+
+
+def test_p4_an_agent_does_not_leave_its_cage_by_making_a_plain_session(hf: Installation) -> None:
+    assert the_error(hf.attempt("--as", "bot", "new", "out", "--plain", "--no-attach", "--json"), 4)["name"] == "held"
+    assert hf.attempt("--as", "bot", "new", "in", "--no-attach").rc == 0
+    assert hf.get("in")["layout"] == "contained"
+
+
+def test_p4_the_environment_of_an_agents_session_runs_nothing(hf: Installation, tmp_path: Path) -> None:
+    mark = Path("/tmp") / f"mark-{tmp_path.name}"
+    evil = tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {mark}\n")
+    evil.chmod(0o755)
+    for n, env in enumerate(({"PROMPT_COMMAND": f"touch {mark}"}, {"BASH_ENV": str(evil)}, {"SHELL": str(evil)}, {"LD_PRELOAD": str(evil)})):
+        hf.ask("new", "bot", name=f"env{n}", argv=[], cwd="/tmp", env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "SHELL": "/bin/bash", **env})
+        hf.wait(f"env{n}", "idle")
+        assert not mark.exists(), env
+
+
+def test_p4_an_approval_of_a_grant_is_for_all_that_it_says(hf: Installation) -> None:
+    """Asked with limits and done without: another question. And so is another key under the same name."""
+    questions = set()
+    for limits in ({"commands": ["ls"], "expires": 4102444800}, {"commands": ["ls"]}, {}):
+        with pytest.raises(Held) as held:
+            hf.ask("grant", "boss", name="bot", rights=["input"], **limits)
+        questions.add(held.value.facts["id"])
+    for key in ("ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "ed25519:PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw"):
+        with pytest.raises(Held) as held:
+            hf.ask("operator.add", "boss", name="carl", kind="human", key=key)
+        questions.add(held.value.facts["id"])
+    assert len(questions) == 5
+
+
+def test_p1_who_leaves_at_that_moment_types_nothing_unrecorded(hf: Installation) -> None:
+    name = room(hf, "leaving", "cat")
+    ann = Wire(hf, "ann", 205)
+    ann.attach(name)
+    number = ann.sequence + 1
+    assert ann.sock is not None
+    ann.sock.sendall(frames.input_(number, b"typed\n") + frames.request(99, {"op": "detach"}) + frames.input_(number + 1, b"after\n"))
+    ann.request("ping")
+    eventually(lambda: any(e["kind"] == "leave" for e in verified(hf, name)), "her leaving")
+    recorded = {n for e in verified(hf, name) if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
+    shown = hf.screen(name)
+    assert ("typed" in shown) == (number in recorded) and ("after" in shown) == (number + 1 in recorded)
+
+
+def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -> None:
+    """Two of one client, the later one judged sooner: what is recorded as applied was read by the program."""
+    name = room(hf, "pipelined", "cat")
+    ann = Wire(hf, "ann", 206)
+    place = ann.acting.learn(name, ann.request("place", session=name))
+    first = ann.next_sequence(2)
+    said = []
+    for n, text in enumerate(("echo slow | cat # one\r", "two\x11")):
+        fields: dict[str, Any] = {"session": name, "text": text, "seq": first + n}
+        ann.acting.sign("send", fields, place)
+        said.append(frames.request(300 + n, {"op": "send", **fields}))
+    ann.say(*said)
+    answers: dict[int, bool] = {}
+    while len(answers) < 2:
+        kind, payload = ann.receive(20)
+        if kind == frames.REPLY:
+            number, ok, _ = frames.read_reply(payload)
+            answers[number] = ok
+    entries = verified(hf, name)
+    became = {e["number"]: e["outcome"] for e in entries if e["phase"] == "outcome"}
+    hf.ok("--as", "ann", "send", name, "end", "--enter")
+    hf.wait(name, "text:end")
+    for n, text in enumerate(("slow", "two")):
+        assert (text in hf.screen(name)) == (became.get(first + n) == "applied") == answers[300 + n], (n, became, answers)
+
+
+def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None:
+    name = room(hf, "posix", "sh")
+    hf.ok("send", name, "stty -echo; read pw; stty echo; echo got-it", "--enter")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("send", name, "hunterdash1", "--enter")
+    hf.wait(name, "text:got-it")
+    assert "hunterdash1" not in json.dumps(verified(hf, name))
+
+
+def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Installation) -> None:
+    name = room(hf, "hidden")
+    hf.ok("send", name, "read -s pw; echo got-it", "--enter")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("turn", name, "release")
+    with pytest.raises(GateRefused) as refused:
+        hf.ask("send", "bot", session=name, text="sudo hunterq1>/etc/hunterq2\r")
+    assert "hunter" not in refused.value.message
+    hf.ok("send", name, "x", "--enter")
+    hf.wait(name, "text:got-it")
+    assert "hunter" not in json.dumps(verified(hf, name))
+
+
+def test_a6_what_a_prompt_hides_is_shown_to_nobody_who_takes_over(hf: Installation) -> None:
+    name = room(hf, "half")
+    hf.ok("send", name, "read -s pw; echo got-it", "--enter")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    ann, watcher = Wire(hf, "ann", 207), Wire(hf, "bot", 208)
+    watcher.attach(name, observe=True)
+    hf.ok("turn", name, "hand", "ann")
+    ann.request("send", session=name, text="hunterleak7")
+    took = hf.ok("seize", name, "--json").json
+    assert took["inherits"]["staged"] == [{"operator": "ann", "text": "(hidden)"}]
+    event = watcher.until("turn", how="seize")
+    assert "staged" not in event
+    hf.ok("send", name, "--key", "C-c")
