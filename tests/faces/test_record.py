@@ -29,7 +29,7 @@ def test_p2_one_line_per_act() -> None:
     assert plain(Scribe().day()) == [
         "host (host) session: event=created",
         "ann (cli) command: make -j8 -> allowed, applied, exit 0 [originators unknown]",
-        "ann (cli) keys: (3 keys, not stored)",
+        "ann (cli) keys: (3 inputs, not stored)",
         "bot (mcp) command: grep -r 'é' . -> allowed, applied, exit 0 [on what ann left]",
         "bot (mcp) command: rm -rf / -> refused: it cannot be undone",
         "bot (mcp) command: git push -> held: ask [originators unknown]",
@@ -38,7 +38,7 @@ def test_p2_one_line_per_act() -> None:
         "carol (bot) line: uptime -> allowed, applied, exit 0 [originators unknown; signed by the bridge telegram]",
         "ann (cli) line: (not stored) -> allowed, void [originators unknown]",
         "ann (cli) seize",
-        "bot (mcp) keys: (1 key, not stored) [not signed yet]",
+        "bot (mcp) keys: (1 input, not stored) [not signed yet]",
     ]
 
 
@@ -55,7 +55,7 @@ def test_ranges_of_keys_that_follow_each_other_are_one_line() -> None:
     for _ in range(3):
         scribe.keys(scribe.ann, [b"a"] * 4)
     scribe.keys(scribe.bot, [b"a"])
-    assert plain(scribe) == ["ann (cli) keys: (12 keys, not stored)", "bot (mcp) keys: (1 key, not stored)"]
+    assert plain(scribe) == ["ann (cli) keys: (12 inputs, not stored)", "bot (mcp) keys: (1 input, not stored)"]
 
 
 def test_a_log_cannot_act_on_the_terminal() -> None:

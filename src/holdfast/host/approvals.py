@@ -344,7 +344,8 @@ def _restore(store: Store) -> Approvals:
 
 
 def _refused(decision: Decision) -> GateRefused:
-    return GateRefused(explain(decision), how="refused", rule=decision.rule, because=decision.because)
+    broken = "`holdfast policy check` says what is wrong with it" if decision.because.startswith("the policy cannot be used") else None
+    return GateRefused(explain(decision), broken, how="refused", rule=decision.rule, because=decision.because)
 
 
 def _no(closed: Closed) -> GateRefused:

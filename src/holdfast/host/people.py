@@ -141,6 +141,7 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
+    was = session.state == "halted"
     await ops.engine.door.clear(q["act!"], number, "resume", wait_s=q["hold"])
     await q["act!"].intend(owed=True)
     done = await ops.engine.halter.resume(execution(session))
@@ -148,6 +149,7 @@ async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)
         if session.viewers:
             session.change("attached", operator=conn.operator, modality=conn.modality)
-    session.tell_viewers("resumed", operator=conn.operator)
-    return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
+    if was:
+        session.tell_viewers("resumed", operator=conn.operator)
+    return {"halted": was, "id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
             "processes": list(done.pids)}

@@ -31,7 +31,8 @@ async def wait(session: Session, condition: str, timeout: float) -> dict[str, An
             return {"for": condition, **await check(session)}
     except TimeoutError as e:
         kind, why, _ = await session.attention() if not session.ended.done() else ("ended", "the session has ended", "")
-        raise TimedOut(f"{condition} did not happen within {timeout:g} s (now: {kind}; {why})", state=kind) from e
+        recover = "a shell at its prompt is `--for idle`" if condition == "input" and kind == "idle" else None
+        raise TimedOut(f"{condition} did not happen within {timeout:g} s (now: {kind}; {why})", recover, state=kind) from e
 
 
 def _parse(condition: str) -> Any:

@@ -55,7 +55,9 @@ def operator(args: Namespace) -> int:
     else:
         _print(result)
         if args.act == "add":
-            print(f"it may do nothing yet: `holdfast grant {args.name} --rights execute`")
+            print(f"no rights yet: `holdfast grant {args.name} --rights execute`")
+        elif args.act == "revoke":
+            print("what it has started goes on: `holdfast ls`, `holdfast halt SESSION`")
     return 0
 
 

@@ -46,8 +46,23 @@ def amount(count: int) -> str:
     return str(count)
 
 
-def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def _columns() -> float:
+    """Of the terminal that is written to; a file or a pipe is as wide as it must be."""
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else float("inf")
+    except (OSError, ValueError):
+        return float("inf")
+
+
+def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequence[str] = ()) -> str:
+    """`least`: columns that are left out on a terminal that is too narrow, in this order."""
     cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    room = _columns()
+    for name in least:
+        if sum(max(len(row[i]) for row in cells) + 2 for i in range(len(cells[0]))) - 2 <= room:
+            break
+        at = cells[0].index(name)
+        cells = [row[:at] + row[at + 1:] for row in cells]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
     return "\n".join(lines)

@@ -152,7 +152,7 @@ def _originators(e: dict[str, Any]) -> str:
 def _what(e: dict[str, Any]) -> str:
     if e["kind"] == "keys":
         count = e["number"] - e["first"] + 1
-        return f"({count} {'key' if count == 1 else 'keys'}, not stored)"
+        return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
     if e["kind"] == "spawn":
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "attach":
@@ -187,7 +187,7 @@ def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
 
 
 def _because(e: dict[str, Any]) -> str:
-    return f": {shown(e['reason'])}" if e["reason"] else ""
+    return f": {shown(e['reason'].removeprefix('refused: ').removeprefix('refused by '))}" if e["reason"] else ""
 
 
 def _attested(e: dict[str, Any], covers: list[dict[str, Any]]) -> Iterator[str]:

@@ -123,7 +123,8 @@ def listing(sessions: list[dict[str, Any]]) -> str:
         kept = f"{output.amount(s['output']['start'])}-{output.amount(s['output']['end'])}" if s["output"] else "-"
         rows.append((s["id"], s["name"], state, s["liveness"]["process"], who, turn, age, output.duration(s["idle_s"]), size, kept,
                      s["machine"]))
-    return output.table(("ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"), rows)
+    return output.table(("ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"), rows,
+                        ("MACHINE", "LIVENESS", "OUTPUT", "AGE", "SIZE", "OPERATORS"))
 
 
 # ---------------------------------------------------------------- attach

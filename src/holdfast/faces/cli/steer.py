@@ -182,7 +182,7 @@ def resume(args: Namespace) -> int:
     if args.json:
         put_json(result)
     else:
-        print(f"{result['name']} goes on")
+        print(f"{result['name']} {'goes on' if result['halted'] else 'was not halted'}")
     return 0
 
 
