@@ -80,7 +80,7 @@ def check_private(path: str) -> None:
         raise Impossible(f"{path} is not a directory", "remove it, or set HOLDFAST_HOME to another directory")
     if info.st_uid != os.geteuid():
         raise Impossible(f"{path} belongs to user {info.st_uid}, not to you", "set HOLDFAST_HOME to a directory of your own")
-    if not info.st_mode & 0o222:              # as containment covers it
+    if stat.S_IMODE(info.st_mode) == 0o555:   # as containment covers it
         raise Impossible(f"{path} is closed; inside of a contained session Holdfast is out of reach, on purpose", f"use another terminal; outside: chmod 700 {path}")
     if info.st_mode & 0o077:
         mode = stat.S_IMODE(info.st_mode)
