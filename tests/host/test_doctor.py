@@ -128,11 +128,12 @@ def test_a_check_that_raises_is_unknown_with_its_reason() -> None:
 
 
 def test_a_check_that_hangs_is_unknown_and_is_ended() -> None:
+    before = set(Path("/proc/thread-self/children").read_text().split())
     began = time.monotonic()
     found = one(Check("x", "X", "tests", hangs, limit_s=0.2))
     assert (found.ok, found.detail) == (None, "no answer within 0.2 s")
     assert time.monotonic() - began < 2.0
-    assert Path("/proc/thread-self/children").read_text() == ""
+    assert set(Path("/proc/thread-self/children").read_text().split()) <= before
 
 
 def test_a_check_that_dies_is_unknown() -> None:
