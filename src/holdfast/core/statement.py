@@ -23,7 +23,7 @@ except ImportError:
 VERSION: Final = 1
 SALT_BYTES: Final = 16
 COVER_KEYS: Final = 64               # a signature covers at most this many inputs ...
-COVER_NS: Final = 250_000_000        # ... and is due this long after the first of them
+COVER_NS: Final = 1_000_000_000      # ... and is due this long after the first of them
 KEYS: Final = "keys"                 # the kind of a statement about a range of raw keys
 STATEMENT: Final = frozenset(("v", "machine", "session", "epoch", "client", "number", "kind", "binding", "seen", "commit"))
 STATEMENT_OPTIONAL: Final = frozenset(("first", "for"))
