@@ -8,7 +8,6 @@ when their line is done, or COVER_NS after the first of them, one statement cove
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core import acts, statement
@@ -18,13 +17,13 @@ from holdfast.model import signing
 from holdfast.wire import hello
 
 
-@dataclass(slots=True)
 class Place:
     """Where an act takes effect, and the last that was known of its record."""
 
-    session: str
-    epoch: int
-    seen: str | None
+    __slots__ = ("epoch", "seen", "session")
+
+    def __init__(self, session: str, epoch: int, seen: str | None) -> None:
+        self.session, self.epoch, self.seen = session, epoch, seen
 
 
 class Acting:
