@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
 async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
+    observe = q["observe"] or "input" not in ops.engine.authority.rights_of(conn.key, session.id, time.time())
+    if q["agent"] and not observe:
+        await refresh_agent(session.directory, q["agent"])
+        session = ops.engine.find(session.id)            # that may have taken a moment
     if conn in ops.viewers:
         ops.leave(conn, "switched")
-    observe = q["observe"] or "input" not in ops.engine.authority.rights_of(conn.key, session.id, time.time())
     viewer = Viewer(conn, session, q["cols"], q["rows"], observe, q["scrollback"])
     viewer.resizes = "resize" in ops.engine.authority.rights_of(conn.key, session.id, time.time())
     viewer.inside = nesting.inside(ops.engine, conn.pid)
     nesting.refuse(session, viewer.inside, ops.viewers.values())
-    if q["agent"] and not observe:
-        refresh_agent(session.directory, q["agent"])
     ops.viewers[conn] = viewer
     conn.on_drain = viewer.pump
     session.add_viewer(viewer)

@@ -285,7 +285,7 @@ class Engine:
             directory = self._directory(session_id)
             env = environment.of_session(request["env"], self.home, session_id, directory) | (layouts.environment(directory) if contained else {})
             if request.get("agent"):
-                environment.refresh_agent(directory, request["agent"])
+                await environment.refresh_agent(directory, request["agent"])
             argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
             launched = launch.prepare(argv, Path(directory), nonce, env, login=self.settings.login_shell)
         except OSError as e:

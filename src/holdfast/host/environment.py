@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -9,6 +11,8 @@ import secrets
 import stat
 
 from holdfast.home import Home
+
+AGENT_S = 1.0          # for the socket's file system to answer
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
 DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",
@@ -53,8 +57,14 @@ def of_session(given: dict[str, str], home: Home, session_id: str, directory: st
     return env
 
 
-def refresh_agent(directory: str, target: str) -> None:
-    """Points the session's agent socket at the newest client's, so that ssh inside keeps working after a reconnect."""
+async def refresh_agent(directory: str, target: str) -> None:
+    """Points the session's agent socket at the newest client's, so that ssh inside keeps working after a reconnect. Where it points to is the
+    client's to say: a file system that does not answer holds up nobody else."""
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(asyncio.to_thread(_point, directory, target), AGENT_S)
+
+
+def _point(directory: str, target: str) -> None:
     link = f"{directory}/agent.sock"
     if os.path.abspath(target) == link or not os.path.isabs(target):
         return
