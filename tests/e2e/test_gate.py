@@ -42,6 +42,8 @@ def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(house
     assert house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/build/logs && cd /tmp/build && touch logs/a && rm -rf ./logs && pwd").out == "/tmp/build\n"
     held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
     [question] = eventually(lambda: waiting(house), "the question")
+    assert f"bot waits for approval: it deletes outside of the directory it works in, or that directory itself (`holdfast approve {question['id']}`)" in house.ok(
+        "who", "lab").out
     assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == "/tmp/build"
     approve(house, question)
     out, err = held.communicate(timeout=30)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.record import MACHINE
 from holdfast.host import recordops, store, waiting
+from holdfast.host.approvals import facts
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
 from holdfast.host.store import Record
@@ -72,7 +73,8 @@ async def get(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
 async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     s = ops.engine.find(q["session"])
     d = describe(s)
-    return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"], **s.layout}
+    return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"], **s.layout,
+            "approvals": [facts(p) for p in ops.engine.desk.waiting() if p.binding.session == s.id and p.state == "waiting"]}
 
 
 async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -96,6 +96,8 @@ def who(args: Namespace) -> int:
     print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
     waiting = f", {', '.join(result['turn']['waiting'])} wait" if result["turn"] and result["turn"]["waiting"] else ""
     print(f"turn: {holder or 'free'}{waiting}")
+    for one in result["approvals"]:
+        print(clean(f"{one['operator']} waits for approval: {one['because']} (`holdfast approve {one['id']}`)"))
     print(clean(result["says"]))
     return 0
 
