@@ -229,3 +229,22 @@ def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None
     assert terminal.leave() == 0
     assert fresh.screen("typing").count("y") < typed, "the last one was taken, too"
     (fresh.home / "policy.toml").unlink()
+
+
+def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(fresh: Installation) -> None:
+    """A line seems to be in the way, the terminal turns out to have none, and the keys go on: to the policy first."""
+    fresh.configure("[turn]\nidle_s = 0.3\n")
+    fresh.people("ann", "bob")
+    fresh.new("raw", "--", "sh", "-c", "stty raw -echo; echo READY; exec cat")
+    fresh.wait("raw", "text:READY")
+    fresh.ok("--as", "ann", "send", "raw", "half")
+    fresh.wait("raw", "text:half")
+    eventually(lambda: fresh.get("raw")["turn"] is None, "the turn to lapse")
+    terminal = fresh.attach("--as", "bob", "attach", "raw")
+    terminal.see("half")
+    (fresh.home / "policy.toml").write_text(
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n')
+    terminal.send("Z")
+    terminal.see("the keyboard is closed")
+    assert terminal.leave() == 0 and "Z" not in fresh.screen("raw")
+    (fresh.home / "policy.toml").unlink()

@@ -16,6 +16,13 @@ TYPED: Final = frozenset(("run", "send"))          # their repeats are known by 
 SIGNED: Final = ("statement", "signature", "salt")
 
 
+def parts(signed: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Statement, signature and salt; ValueError if these are not they."""
+    if set(signed) != set(SIGNED) or not all(isinstance(part, str) for part in signed.values()):
+        raise ValueError(f"a signature has {', '.join(SIGNED)}")
+    return signed["statement"], signed["signature"], signed["salt"]
+
+
 def is_act(op: str, fields: Mapping[str, Any]) -> bool:
     return op in KINDS and not (op == "turn" and fields.get("act", "show") == "show")
 

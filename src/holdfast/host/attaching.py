@@ -53,9 +53,11 @@ async def cover(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     viewer = ops.viewers.get(conn)
     if viewer is None or q["session"] != viewer.session.id:
         raise Refused("not attached there", "attach first")
-    if set(q["signed"]) != set(acts.SIGNED) or not all(isinstance(part, str) for part in q["signed"].values()):
-        raise Usage(f"a signature has {', '.join(acts.SIGNED)}")
-    return {"recorded": await viewer.session.keyboard.cover(viewer, **q["signed"])}
+    try:
+        parts = acts.parts(q["signed"])
+    except ValueError as e:
+        raise Usage(f"cover: {e}") from e
+    return {"recorded": await viewer.session.keyboard.cover(viewer, *parts)}
 
 
 async def refresh(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

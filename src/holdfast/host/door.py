@@ -58,14 +58,15 @@ class Act:
         self.part: dict[str, int] = {}           # how much of it, if not all
         self._over = False                       # its outcome is recorded
         self._door = door
-        signed = q["signed"]
-        if set(signed) != set(acts.SIGNED) or not all(isinstance(part, str) for part in signed.values()):
-            raise Usage(f"{op} needs a signature with {', '.join(acts.SIGNED)}")
+        try:
+            statement, signature, salt = acts.parts(q["signed"])
+        except ValueError as e:
+            raise Usage(f"{op}: {e}") from e
         self.kind = acts.kind(op, q)
         try:
             self.content = acts.content(op, q)
-            self._statement, self._signature = signed["statement"].encode(), bytes.fromhex(signed["signature"])
-            self._salt = bytes.fromhex(signed["salt"])
+            self._statement, self._signature = statement.encode(), bytes.fromhex(signature)
+            self._salt = bytes.fromhex(salt)
             self.said = record.read_statement(self._statement, self._signature, signing.show(conn.key))
             record.expect(self.said, machine=door.machine, session=session.id, client=record.client_id(conn.client), number=self.number, kind=self.kind,
                           binding=conn.binding)

@@ -10,6 +10,7 @@ import re
 import secrets
 import stat
 
+from holdfast.core.interpreters import SHELLS
 from holdfast.home import Home
 
 AGENT_S = 1.0          # for the socket's file system to answer
@@ -28,7 +29,7 @@ _SHAPING = re.compile(
     r"NODE_(OPTIONS|PATH)|JAVA_TOOL_OPTIONS|_JAVA_OPTIONS|JDK_JAVA_OPTIONS|MAKEFLAGS|GNUMAKEFLAGS|TAR_OPTIONS|RSYNC_RSH|SUDO_.*|SSH_ASKPASS.*|DOCKER_HOST|KUBECONFIG")
 _PLAIN = re.compile(r"TERM|COLORTERM|LANG|LANGUAGE|LC_.*|TZ|HOME|USER|LOGNAME")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_SHELLS = ("bash", "zsh", "dash", "sh", "ksh", "fish", "rbash")
+_PROGRAMS = ("/bin", "/usr/bin", "/usr/local/bin")
 
 
 def of_stranger(given: dict[str, str], limited: bool) -> dict[str, str]:
@@ -36,8 +37,9 @@ def of_stranger(given: dict[str, str], limited: bool) -> dict[str, str]:
     if limited:
         return {k: v for k, v in given.items() if _PLAIN.fullmatch(k)} | {"PATH": _PATH}
     kept = {k: v for k, v in given.items() if not _SHAPING.fullmatch(k)}
-    if (directory := os.path.dirname(kept.get("SHELL", ""))) not in ("/bin", "/usr/bin", "/usr/local/bin") or os.path.basename(kept["SHELL"]) not in _SHELLS:
-        kept.pop("SHELL", directory)
+    directory, shell = os.path.split(kept.get("SHELL", ""))
+    if directory not in _PROGRAMS or shell not in SHELLS:
+        kept.pop("SHELL", None)
     return kept
 
 

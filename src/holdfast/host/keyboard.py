@@ -129,11 +129,12 @@ class Keyboard:
         while viewer.held:
             number, data, ack = viewer.held[0]
             try:
-                if viewer.conn.kind != "human" or self._gate.quick(quick_keys_request(self._session, viewer.conn, data)) is None:
+                slow = viewer.conn.kind != "human" or self._gate.quick(quick_keys_request(self._session, viewer.conn, data)) is None
+                if slow:
                     decision = await self._gate.judge(await situation(self._session, viewer.conn, "keys", data))
                     if decision.verdict is not Verdict.ALLOW:
                         raise refusal(decision)
-                self._ask(viewer, number, data, ack, judged=True)
+                self._ask(viewer, number, data, ack, judged=slow)
             except HoldfastError as e:
                 refused = e
             if viewer.held:
