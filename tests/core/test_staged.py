@@ -82,5 +82,3 @@ def test_a7_pieces_do_not_matter(keys: list[bytes], sizes: list[int]) -> None:
 def test_any_bytes_at_all(parts: list[tuple[str, bytes]]) -> None:
     staged = typed(*parts)
     assert sum(len(p.data) for p in staged.pieces) <= TEXT_BYTES
-    staged.flushed()
-    assert staged.unfinished(0.0) is None

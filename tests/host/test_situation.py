@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -137,35 +136,22 @@ def test_p4_in_a_contained_session_the_path_is_as_inside(tmp_path: Path) -> None
     run(work)
 
 
-def test_p4_observing_is_quick_and_keys_cost_no_look_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p4_a_key_costs_no_look_at_the_world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work() -> None:
         async with shell(tmp_path) as (_, session):
             bob = cast(Connection, Caller("bob", "agent"))
             await eventually(lambda: session.commands.shell.ready, "a prompt")
-            took = []
-            for _ in range(200):
-                begin = time.perf_counter()
-                await situations.situation(session, bob, "run", b"ls")
-                took.append(time.perf_counter() - begin)
-            assert sorted(took)[100] < 0.001, f"{sorted(took)[100] * 1e6:.0f} us"
 
             def never(*_: object) -> None:
                 raise AssertionError("a key looks at the world")
 
-            mark = situations.keys_mark(session, bob)
             with monkeypatch.context() as patch:
                 for name in ("open", "stat", "readlink", "listdir"):
                     patch.setattr(os, name, never)
-                begin = time.perf_counter()
-                for _ in range(1000):
-                    found = situations.quick_keys_request(session, bob, b"x")
-                    assert situations.keys_mark(session, bob) == mark
-                each = (time.perf_counter() - begin) / 1000
-            assert found.foreground == "" and found.content == b"x" and each < 0.0005, f"{each * 1e6:.0f} us"
-            assert situations.quick_keys_request(session, bob, b"x", "vim").foreground == "vim"
+                found = situations.quick_keys_request(session, bob, b"x")
+            assert found.foreground == "" and found.content == b"x"
             await keys(session, b"cat\r")
-            await eventually(lambda: situations.keys_mark(session, bob) != mark, "another mark")
-            assert situations.quick_keys_request(session, bob, b"x").foreground == "?"
+            await eventually(lambda: situations.quick_keys_request(session, bob, b"x").foreground == "?", "a program in the foreground")
 
     run(work)
 

@@ -93,11 +93,6 @@ class Staged:
         """A prompt came, or the terminal turned out to have no lines: nothing is staged."""
         self.pieces.clear()
 
-    def flushed(self) -> None:
-        """Whatever was on its way has been discarded."""
-        self.pieces.clear()
-        self._tail, self._paste = b"", False
-
     def inherit(self, operator: str) -> None:
         """Somebody takes over knowingly: what is open is theirs to finish. Who typed the line stays known."""
         self.by, self._tail = operator, b""

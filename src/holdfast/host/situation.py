@@ -27,7 +27,7 @@ import pwd
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakKeyDictionary
 
 from holdfast.core.conditions import Actor, Request
@@ -109,19 +109,9 @@ def _look(session: Session | None, conn: Connection, act: str, content: bytes, d
 
 # ------------------------------------------------------------ keys: microseconds, and no I/O
 
-def quick_keys_request(session: Session, conn: Connection, data: bytes, foreground: str | None = None) -> Request:
-    """For one stroke, from what is known already. `foreground` is what `observed` last found while `keys_mark` was the same; without
-    it, it is "?" unless the shell's own marks say that it waits at its prompt."""
-    if foreground is None:
-        foreground = "" if at_prompt(session) else "?"
-    return _request(session, conn, "keys", data, NOTHING, foreground)
-
-
-def keys_mark(session: Session, conn: Connection) -> tuple[Any, ...]:
-    """Changes when a decision about keys may have to be another one, as far as this is known without asking the kernel: the shell shows a
-    prompt or begins a command, somebody takes the turn, a terminal is attached. The policy's version is the gate's to say."""
-    shell = session.commands.shell
-    return shell.phase, shell.commands, session.turn.holder, attached(session, conn.operator), session.name
+def quick_keys_request(session: Session, conn: Connection, data: bytes) -> Request:
+    """For one stroke, from what is known already: what reads it is "?" unless the shell's own marks say that it waits at its prompt."""
+    return _request(session, conn, "keys", data, NOTHING, "" if at_prompt(session) else "?")
 
 
 def at_prompt(session: Session) -> bool:
