@@ -20,6 +20,7 @@ from holdfast.testing.history import (
     check_input,
     check_output,
     check_processes,
+    difference,
     first_difference,
 )
 
@@ -236,6 +237,7 @@ def test_first_difference(same: bytes, one: bytes, other: bytes) -> None:
     at = first_difference(a, b)
     assert a[:at] == b[:at]
     assert at == min(len(a), len(b)) or a[at] != b[at]
+    assert (difference(a, b) == "") is (a == b) and (a == b or f"differs {at} bytes in" in difference(a, b))
 
 
 # ---------------------------------------------------------------- processes

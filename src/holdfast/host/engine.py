@@ -30,6 +30,7 @@ from holdfast.home.config import Settings
 from holdfast.host import environment, layouts, names, process, store
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
+from holdfast.host.burying import bury
 from holdfast.host.door import Door
 from holdfast.host.events import Events
 from holdfast.host.gate import Gate
@@ -51,7 +52,6 @@ from holdfast.model.limits import (
     ENDED_KEPT_COUNT,
     LABEL_BYTES,
     ROWS_DEFAULT,
-    RUN_PACE_WINDOW_S,
     SESSIONS_MAX,
     SPAWN_WAIT_S,
 )
@@ -66,7 +66,6 @@ TERM_MAX = 1 << 62              # far from what fits into the wire and the store
 PATH_CHARS = 256
 TOKEN_CHARS = 64
 BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
-LAST_VIEW_S = 2.0               # after the end: for viewers that keep up to take the last output
 
 
 class Engine:
@@ -175,11 +174,11 @@ class Engine:
         record = known.get(session_id) or Record(session_id, str(label.get("name", session_id)), "detached", link.welcome.epoch,
                                                  link.welcome.created_ns / 1e9, list(label.get("argv", [])),
                                                  str(label.get("cwd", "")), self.boot)
-        record.state = "detached"
+        watched, record.state = record.state == "live", "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
         session = self._take(record, link, label)
-        session.pace.await_return()
+        session.pace.await_return(watched)
         if await self._look(session) is not None:
             record.state = "halted"                  # its processes were stopped before this host came
         self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid, "output": [link.ring.start, link.ring.head]})
@@ -190,9 +189,14 @@ class Engine:
             await asyncio.sleep(pause)
             pause = min(pause * 2, ADOPT_AGAIN_MAX_S)
             await self._adopt(session_id, known)
-        record = self.unreached.pop(session_id, None)
-        if record is not None and session_id not in self.sessions:
+        self.reachable()
+        if (record := self.unreached.pop(session_id, None)) is not None and session_id not in self.sessions:
             self._is_gone(record)
+
+    def reachable(self) -> None:
+        """Clients can come back to what was found."""
+        for session in self.sessions.values():
+            session.pace.reachable()
 
     async def _claim(self, path: str, wait_s: float = SPAWN_WAIT_S) -> KeeperLink:
         for _ in range(3):
@@ -241,6 +245,7 @@ class Engine:
         probe("host.reclaiming")
         known = {record.id: record}
         await self._adopt(record.id, known)
+        self.reachable()
         if record.id in self.unreachable:
             self._spawn(self._ask_again(record.id, known))
         elif record.id not in self.sessions:
@@ -381,7 +386,7 @@ class Engine:
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
         self.desk.session_changed(session.id, None)
-        task = asyncio.get_running_loop().create_task(self._bury(session))
+        task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
 
@@ -389,37 +394,6 @@ class Engine:
         self._burying.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
-
-    async def _bury(self, session: Session) -> None:
-        """Keep what is known of it, then let its keeper go. While it cannot be written, the keeper keeps it."""
-        record = session.record
-        durable = True
-        try:
-            await self.store.write(store.save(record))
-        except Unavailable as e:
-            durable = False
-            self.events.note(session.id, "store.failed", {"detail": e.message})
-        await self._let_finish(session)
-        for viewer in list(session.viewers):
-            viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
-            session.remove_viewer(viewer, "ended")
-        await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
-        if not durable and session.id in self.ended:
-            await self.store.write(store.save(record), patient=True)
-        probe("host.end.recorded")
-        session.link.send(wire.release())
-        probe("host.end.released")
-        await session.dispose()
-        shutil.rmtree(session.directory, ignore_errors=True)
-        await self.halter.in_thread(self.halter.groups.remove, session.id)
-        self.forget_old()
-
-    async def _let_finish(self, session: Session) -> None:
-        """Viewers that still take output get all of it: each has LAST_VIEW_S to move on. Who reads the ring itself needs nobody."""
-        shown = -1
-        while (behind := session.behind()) and shown != sum(v.offset for v in behind):
-            shown = sum(v.offset for v in behind)
-            await _until(lambda: not session.behind(), LAST_VIEW_S)
 
     def forget_old(self) -> None:
         now = time.time()
@@ -470,11 +444,3 @@ class Engine:
         self.gate.close()
         self.halter.close()
         self.store.close()
-
-
-async def _until(check: Callable[[], bool], limit_s: float) -> None:
-    """Who still reads what was printed at the end gets it, within reason."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + limit_s
-    while not check() and loop.time() < deadline:
-        await asyncio.sleep(0.01)

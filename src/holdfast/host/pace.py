@@ -19,7 +19,8 @@ from holdfast.wire import keeper as wire
 if TYPE_CHECKING:
     from holdfast.host.viewer import Viewer
 
-RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back after a restart of the host
+RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
+RETURN_MAX_S = 10.0                # if somebody was attached when the last one died, and nobody is yet
 
 
 class Pace:
@@ -35,6 +36,7 @@ class Pace:
         self._loop = asyncio.get_running_loop()
         self._window: asyncio.TimerHandle | None = None
         self._returning: asyncio.TimerHandle | None = None
+        self._patience = 0.0
 
     @property
     def full(self) -> bool:
@@ -58,12 +60,22 @@ class Pace:
                 viewer.pump()
         self.look()
 
-    def await_return(self) -> None:
-        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off."""
+    def await_return(self, watched: bool) -> None:
+        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off. `watched`: there were some."""
         self.returned.clear()
-        self._returning = self._loop.call_later(RETURN_S, self._all_back)
+        self._patience = self._loop.time() + RETURN_MAX_S if watched else 0.0
+        self._returning = self._loop.call_later(RETURN_MAX_S, self._waited)
 
-    def _all_back(self) -> None:
+    def reachable(self) -> None:
+        """The host can be reached from now on: the time in which clients come back begins."""
+        if self._returning is not None:
+            self._returning.cancel()
+            self._returning = self._loop.call_later(RETURN_S, self._waited)
+
+    def _waited(self) -> None:
+        if not self._viewers and self._loop.time() < self._patience:
+            self._returning = self._loop.call_later(RETURN_S, self._waited)
+            return
         self._returning = None
         self.returned.set()
         self.report()

@@ -236,13 +236,18 @@ def check_output(log: Sequence[Shown], raw: bytes, *, strip: Strip = nothing_str
 def _compare(got: bytes, raw: bytes, base: int, begin: int, end: int, strip: Strip) -> list[Fault]:
     if begin < base or end > base + len(raw):
         return [Fault(Kind.DIFFERENT, f"range [{begin}, {end}) is outside of the stream [{base}, {base + len(raw)})")]
-    want = strip(raw[begin - base:end - base])
+    wrong = difference(got, strip(raw[begin - base:end - base]))
+    return [Fault(Kind.DIFFERENT, f"[{begin}, {end}) {wrong}")] if wrong else []
+
+
+def difference(got: bytes, want: bytes) -> str:
+    """Where and how these differ, in a few words; empty if they do not. For what is too long to be shown."""
     if got == want:
-        return []
+        return ""
     at = first_difference(got, want)
     low = max(0, at - CONTEXT_BYTES)
-    return [Fault(Kind.DIFFERENT, f"[{begin}, {end}) differs {at} bytes in ({len(got)} for {len(want)}): "
-                                  f"got {got[low:at + CONTEXT_BYTES]!r}, expected {want[low:at + CONTEXT_BYTES]!r}")]
+    return (f"differs {at} bytes in ({len(got)} for {len(want)}): "
+            f"got {got[low:at + CONTEXT_BYTES]!r}, expected {want[low:at + CONTEXT_BYTES]!r}")
 
 
 def first_difference(one: bytes, other: bytes) -> int:
