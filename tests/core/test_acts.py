@@ -47,3 +47,26 @@ def test_showing_the_turn_is_no_act_and_every_act_has_a_kind_that_the_record_kno
     assert not acts.is_act("turn", {"act": "show"}) and not acts.is_act("turn", {}) and acts.is_act("turn", {"act": "release"})
     assert not acts.is_act("view", {})
     assert {acts.kind(op, {"paste": paste}) for op in acts.KINDS for paste in (True, False)} <= _SPOKEN | _TYPED
+    assert set(acts.ON_MACHINE.values()) <= _SPOKEN and not acts.ON_MACHINE.keys() & acts.KINDS.keys()
+
+
+SURROGATES = st.text(st.characters(codec="utf-8") | st.sampled_from("\udc80\udcff\ud800"), max_size=6)
+VALUES = st.none() | st.booleans() | st.integers(0, 9) | SURROGATES | st.lists(SURROGATES | st.integers(0, 3), max_size=3)
+REQUESTS = st.tuples(st.sampled_from(sorted(acts.ON_MACHINE)), st.dictionaries(st.sampled_from(["name", "rights", "argv", "session", "expires", "key", "seq", "hold"]), VALUES, max_size=4),
+                     st.dictionaries(SURROGATES, SURROGATES, max_size=2))
+
+
+def meant(request: tuple[str, dict[str, Any], dict[str, str]]) -> tuple[Any, ...]:
+    op, fields, env = request
+    return op, sorted((name, repr(value)) for name, value in fields.items() if value is not None and name not in ("seq", "hold")), sorted(env.items())
+
+
+@given(REQUESTS, REQUESTS)
+def test_p1_what_is_asked_of_the_machine_has_one_content(one: tuple[str, dict[str, Any], dict[str, str]], other: tuple[str, dict[str, Any], dict[str, str]]) -> None:
+    contents = [acts.content(op, {**fields, "env": env}) for op, fields, env in (one, other)]
+    assert (contents[0] == contents[1]) == (meant(one) == meant(other))
+    assert acts.content(one[0], {**one[1], "env": one[2]}) == contents[0]
+
+
+def test_p1_an_environment_is_not_in_what_is_kept() -> None:
+    assert b"hunter2" not in acts.content("new", {"argv": ["sh"], "env": {"TOKEN": "hunter2"}})

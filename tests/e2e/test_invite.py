@@ -75,6 +75,8 @@ def test_a5_somebody_joins_with_the_code_and_has_what_it_gives(hf: Installation)
     assert shown["envelopes"][0]["scope"] == {"session": hf.get("work")["id"], "expires": made["scope"]["expires"]}
     event = next(e for e in hf.ok("events", "--json").records if e["event"] == "operator.joined")
     assert (event["operator"], event["by"], event["invitation"]) == ("builder", "tester", made["id"])
+    recorded = hf.ok("log", "machine", "--limit", "1000", "--json").records
+    assert [(e["actor"], e["kind"]) for e in recorded if made["id"] in json.dumps(e)] == [("tester", "invite"), ("builder", "join")]
 
 
 @pytest.mark.parametrize("how", ["url", "stdin", "lower"])

@@ -146,9 +146,19 @@ def test_p2_the_machines_own_record_says_who_let_whom_in(fresh: Installation, tm
     made = fresh.get("gone")["id"]
     fresh.ok("forget", "gone")
     fresh.ok("--as", "ann", "operator", "revoke", "bot")
-    told = [(e["actor"], e["kind"], e["facts"].get("name")) for e in log(fresh, "machine")]
-    assert told == [("tester", "operator", "ann"), ("tester", "grant", "ann"), ("tester", "operator", "bot"), ("ann", "grant", "bot"), ("tester", "forget", "gone"),
-                    ("ann", "revoke", "bot")]
+    entries = log(fresh, "machine")
+    asked = [e for e in entries if e["phase"] == "intent" or e["kind"] == "revoke"]
+    assert all(e["attestation"] == "actor-signed" for e in asked)
+    assert [(e["actor"], e["kind"], json.loads(e["content"]).get("name")) for e in asked] == [
+        ("tester", "operator", "ann"), ("tester", "grant", "ann"), ("tester", "operator", "bot"), ("ann", "grant", "bot"), ("tester", "spawn", "gone"),
+        ("tester", "forget", None), ("ann", "revoke", "bot")]
+    outcomes = {e["intent"]: e for e in entries if e["phase"] == "outcome"}
+    assert {seq: e["outcome"] for seq, e in outcomes.items()} == {e["seq"]: "applied" for e in asked if e["phase"] == "intent"}
+    spawned = next(e for e in asked if e["kind"] == "spawn")
+    assert outcomes[spawned["seq"]]["facts"] == {"session": made, "name": "gone"}
+    assert [e["facts"]["asked"] for e in log(fresh, made)] == [spawned["hash"]], "the session's own record begins with who asked for it"
     verified(fresh, "machine", tmp_path)
+    said = fresh.ok("log", "machine").out
+    assert "grant: ann rights=" in said and "spawn: gone true cwd=" in said and "revoke: bot" in said and "operator: add ann key=ed25519" in said and "PATH" not in said
     assert fresh.attempt("new", "machine", "--no-attach").rc == 4
     assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], "the record of a session that was forgotten"

@@ -45,7 +45,7 @@ def with_authority(path: Path, work: Work, machine: Identity = MACHINE) -> Any:
         try:
             return await work(authority)
         finally:
-            for task in list(authority._tasks):
+            for task in list(authority._serially._tasks):
                 task.cancel()
             opened.close()
 
@@ -622,7 +622,7 @@ def test_whoever_stops_waiting_does_not_leave_memory_behind_the_disk(tmp_path: P
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        await asyncio.gather(*a._tasks)
+        await asyncio.gather(*a._serially._tasks)
         assert a.who(KEY["eve"]).name == "eve"
 
     with_authority(tmp_path, work)

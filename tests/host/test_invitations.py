@@ -178,7 +178,7 @@ def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
-            await asyncio.gather(*door.invitations._tasks, return_exceptions=True)
+            await asyncio.gather(*door.invitations._serially._tasks, return_exceptions=True)
             said.append((id, door.state(id), name in [o["name"] for o in door.authority.operators(time.time())]))
 
     async def later(door: Door) -> None:
@@ -277,7 +277,7 @@ def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path
         for id in ("AAAA", "BBBB"):
             await door.invite(id, by="lead", confirm=id == "BBBB")
         await door.authority.revoke_operator("lead", KEY["ann"], now)
-        await asyncio.gather(*door.invitations._tasks)
+        await asyncio.gather(*door.invitations._serially._tasks)
         assert door.state("AAAA") == door.state("BBBB") == "void", "at once, not when somebody comes"
 
     async def later(door: Door) -> None:
@@ -622,8 +622,8 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tm
         for one in doing:
             one.cancel()
         await asyncio.gather(*doing, return_exceptions=True)
-        while door.invitations._tasks:
-            await asyncio.gather(*door.invitations._tasks, return_exceptions=True)
+        while door.invitations._serially._tasks:
+            await asyncio.gather(*door.invitations._serially._tasks, return_exceptions=True)
         seen.update(picture(door))
         joined = await door.events("operator.joined")
         by_invitation = [event["invitation"] for event in joined]

@@ -6,6 +6,7 @@ the id of another's client must not make the other's input count as repeated, no
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from tests.e2e.harness import Installation, installation
 from tests.hostile.wire import Lines, Wire, crash
 
-from holdfast.model.errors import NotAllowed, Unfinished
+from holdfast.model import signing
+from holdfast.model.errors import NotAllowed, Refused, Unfinished
 from holdfast.model.limits import ORIGINS_KEPT
 from holdfast.wire import frames
 
@@ -123,6 +125,33 @@ def test_t4_a_token_of_anothers_request_shows_nothing(hf: Installation) -> None:
     with pytest.raises(NotAllowed):
         carl.request("get", session="private")
     assert carl.request("new", name="other", **asked)["id"] != made["id"]
+
+
+def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_channel(hf: Installation) -> None:
+    """Another name, another operation, another number, another channel, the same again: none of it counts."""
+    ann, again = Wire(hf, "ann", 56), Wire(hf, "ann", 56)
+    place = ann.acting.learn("machine", ann.request("place", session="machine"))
+    key = signing.show(signing.public(os.urandom(32)))
+    fields: dict[str, Any] = {"name": "signed-for", "kind": "agent", "key": key, "seq": ann.next_sequence()}
+    ann.acting.sign("operator.add", fields, place)
+
+    def said(who: Wire, op: str = "operator.add", **other: Any) -> dict[str, Any]:
+        return who._ask(op, 20.0, None, None, None, {**fields, **other})
+
+    for who, op, other in ((ann, "operator.add", {"name": "another"}), (ann, "operator.add", {"kind": "human"}), (ann, "operator.add", {"seq": fields["seq"] + 1}),
+                           (again, "operator.add", {}), (ann, "operator.add", {"signed": {**fields["signed"], "salt": "00" * 16}})):
+        with pytest.raises(NotAllowed, match="signed"):
+            said(who, op, **other)
+    with pytest.raises(NotAllowed, match="signed"):
+        ann._ask("operator.revoke", 20.0, None, None, None, {"name": "signed-for", "seq": fields["seq"], "signed": fields["signed"]})
+    assert said(ann)["name"] == "signed-for"
+    with pytest.raises(Refused, match="used already"):
+        said(ann)
+    crash(hf)
+    back = Wire(hf, "ann", 56)
+    back.sequence = int(fields["seq"]) - 1
+    with pytest.raises(Refused, match="used already"):
+        back._act("operator.add", 20.0, None, None, None, {"name": "again", "kind": "agent", "key": key, "seq": back.next_sequence()})
 
 
 def test_p1_nobody_uses_up_the_memory_for_anothers_acts(hf: Installation) -> None:

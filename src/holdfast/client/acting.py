@@ -50,7 +50,8 @@ class Acting:
 
     def sign(self, op: str, fields: dict[str, Any], place: Place) -> None:
         """Makes a request an act: the session by its id, and the signature over what is asked."""
-        fields["session"] = place.session
+        if op in acts.KINDS:
+            fields["session"] = place.session
         fields["signed"] = self._signed(place, fields["seq"], acts.kind(op, fields), acts.content(op, fields))
 
     def cover(self, place: Place, keys: Range) -> dict[str, str]:

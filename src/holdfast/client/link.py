@@ -225,7 +225,7 @@ class Link:
             asked_at: float | None = None
             try:
                 if self.sock is None:
-                    self.connect(fields["session"] if act else None)
+                    self.connect(acts.place(op, fields) if act else None)
                 asked_at = time.monotonic()
                 if act:
                     if op not in acts.TYPED:
@@ -252,11 +252,12 @@ class Link:
     def _act(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None, on_gap: Callable[[int, int], None] | None,
              on_event: Callable[[dict[str, Any]], None] | None, fields: dict[str, Any]) -> dict[str, Any]:
         """Signs it for this session as it is now, and asks. Much may have been recorded since we looked: then we look again, once."""
-        place = self.acting.places.get(fields["session"])
+        where = acts.place(op, fields)
+        place = self.acting.places.get(where)
         fresh = place is None
         while True:
             if place is None:
-                place = self.acting.learn(fields["session"], self._ask("place", REPLY_WAIT_S, None, None, None, {"session": fields["session"]}))
+                place = self.acting.learn(where, self._ask("place", REPLY_WAIT_S, None, None, None, {"session": where}))
             self.acting.sign(op, fields, place)
             try:
                 answer = self._ask(op, wait_s, on_data, on_gap, on_event, fields)

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import apsw
 
@@ -29,6 +29,7 @@ from holdfast.core.envelope import Denied, Facts, Scope
 from holdfast.home.keys import Identity
 from holdfast.host import roster, store
 from holdfast.host.roster import Held, Job, Key, Operator, Revocation, Subject
+from holdfast.host.serially import Serially
 from holdfast.host.standing import MANAGES, RECOVER, Standing
 from holdfast.host.store import Store
 from holdfast.model import signing
@@ -37,16 +38,13 @@ from holdfast.model.ids import OPERATOR_KINDS, check_name
 from holdfast.model.limits import ENVELOPES_MAX, OPERATOR_KEYS_MAX, OPERATORS_MAX
 from holdfast.model.rights import ADMIN
 
-T = TypeVar("T")
-
 
 class Authority(Standing):
     def __init__(self, store: Store, machine: Identity) -> None:
         """Before the store's thread starts."""
         super().__init__(roster.load(store, machine.public), machine.public)
         self._private, self._store = machine.secret(), store
-        self._alone = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._serially = Serially()
         self._owed: dict[Subject, Revocation] = {}       # bites, and is not durable yet
 
     # ------------------------------------------------------------ letting in
@@ -59,7 +57,7 @@ class Authority(Standing):
                               RECOVER if self._roster.lost else "ask one of them: `holdfast operator ls`")
             return await self._enter("operator.first", name, kind, key, self.machine, now, os.urandom(envelope.NONCE_BYTES))
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     async def recover(self, statement: bytes, signature: bytes, now: float) -> Operator:
         """Admin for whoever can sign with the machine's key (`core/recovery.py`)."""
@@ -84,7 +82,7 @@ class Authority(Standing):
             self._hold(held)
             return operator
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     async def add_operator(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> Operator:
         """Known from now on, with no rights. Needs `manage` or `grant`."""
@@ -92,7 +90,7 @@ class Authority(Standing):
             self._may_one(by, MANAGES, now)
             return await self._enter("operator.added", name, kind, key, by, now)
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     async def add_key(self, name: str, key: bytes, by: bytes, now: float) -> None:
         """Another device of an operator: added by themselves, or by somebody with `manage`. It has no rights until it is given some."""
@@ -108,7 +106,7 @@ class Authority(Standing):
             self._roster.keys[key] = added
             self._changed()
 
-        await self._serial(work())
+        await self._serially.do(work())
 
     async def admit(self, name: str, kind: str, text: str, by: bytes, now: float) -> Operator:
         """A newcomer with an envelope: known from now on, for whoever may hand on rights may let in who gets them. Its holder says so, or its issuer."""
@@ -123,7 +121,7 @@ class Authority(Standing):
             self._hold(held)
             return operator
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     def newcomer(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> tuple[Operator, Key]:
         """Who this would be if it were let in: somebody new, or who has this name and key already; Refused if it can be neither."""
@@ -149,7 +147,7 @@ class Authority(Standing):
             self._hold(held)
             return held
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     # ------------------------------------------------------------ giving
 
@@ -161,7 +159,7 @@ class Authority(Standing):
             await self._give(held, now)
             return held
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     def handable(self, rights: Iterable[str], wanted: Scope, by: bytes, now: float, spend: bool = True) -> Scope:
         """How far these rights reach if this key gives them through the machine; NotAllowed if it may not: `manage` and `grant`, and never more than it has."""
@@ -186,7 +184,7 @@ class Authority(Standing):
             await self._give(held, now)
             return held
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     def _presented(self, text: str, now: float) -> Held:
         try:
@@ -267,7 +265,7 @@ class Authority(Standing):
             try:
                 await self._settle(now, what, self.name_of(by))
             except Unavailable as e:
-                self._keep(self._settle_later(now, what, self.name_of(by)))
+                self._serially.beside(self._settle_later(now, what, self.name_of(by)))
                 raise Unavailable(f"{what} is revoked and bites from now on, but it could not be written down: {e.message}",
                                   "free disk space or make the directory writable: it is tried again until it is written; until then a restart of the host "
                                   "forgets it") from e
@@ -336,20 +334,6 @@ class Authority(Standing):
 
     async def _write(self, job: Job, now: float, event: str, **facts: Any) -> None:
         await self._store.write(_all([job, store.event(now, "", event, facts)]))
-
-    async def _serial(self, work: Coroutine[Any, Any, T]) -> T:
-        """One change after the other, each to its end even if nobody waits for it any more: what is durable must be in memory too."""
-        async def go() -> T:
-            async with self._alone:
-                return await work
-
-        return await asyncio.shield(self._keep(go()))
-
-    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
 
 
 def _all(jobs: Iterable[Job]) -> Job:

@@ -1,4 +1,4 @@
-"""The door: every discrete act on a session passes here, whoever it comes from and by whichever face (P1, P2, P4).
+"""The door: every discrete act on a session or on the machine passes here, whoever it comes from and by whichever face (P1, P2, P4).
 
     who signed it -> was it done before -> may they -> whose turn -> what the policy says (may take time)
     -> recorded, durably -> may they still, whose turn now -> done -> what became of it is recorded
@@ -44,14 +44,22 @@ from holdfast.model.errors import (
 )
 
 SHOWN: Final[Terminal] = (True, True)      # typed at a prompt that shows what is typed
+CLIENTS_KEPT: Final = 4096                 # that acted on the machine, and whose numbers are known
+
+
+class Machine:
+    """What an act on no session is on: the machine itself. It has one incarnation."""
+
+    id = name = record.MACHINE
+    epoch = 1
 
 
 class Act:
     """One signed act on its way through the door."""
 
-    def __init__(self, door: Door, conn: Connection, session: Session | Record, op: str, q: dict[str, Any]) -> None:
+    def __init__(self, door: Door, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> None:
         self.conn, self.session, self.op, self.number = conn, session, op, int(q["seq"])
-        self.epoch = session.epoch if isinstance(session, Record) else session.record.epoch
+        self.epoch = session.record.epoch if isinstance(session, Session) else session.epoch
         self.written: Written | None = None      # its intent
         self.reason = ""                         # of the verdict
         self.taken: int | None = None            # the session's number of it, once the keeper has it
@@ -64,7 +72,7 @@ class Act:
             raise Usage(f"{op}: {e}") from e
         self.kind = acts.kind(op, q)
         try:
-            self.content = acts.content(op, q)
+            self.content = acts.content(op, q.get("asked!", q))
             self._statement, self._signature = statement.encode(), bytes.fromhex(signature)
             self._salt = bytes.fromhex(salt)
             self.said = record.read_statement(self._statement, self._signature, signing.show(conn.key))
@@ -118,7 +126,7 @@ class Act:
             self._door.journal.post(self._host_draft(verdict, error.message) if self._unknown_seen() else self._draft("fact", verdict, error.message))
 
     def happened(self, **facts: Any) -> None:
-        """Seize and halt: it has taken effect, the record follows."""
+        """Seize, halt and revoke: it has taken effect, the record follows."""
         draft = self._host_draft("allow", "") if self._unknown_seen() else self._draft("fact", "allow", "")
         self._door.journal.post(replace(draft, facts=facts))
 
@@ -154,16 +162,22 @@ class Door:
     def __init__(self, journal: Journal, desk: Desk) -> None:
         self.journal, self.desk = journal, desk
         self.machine = journal.machine
+        self.here = Machine()
+        self._numbers: dict[int, int] = {}                      # of clients that acted on the machine: the highest they used
         self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
 
-    def act(self, conn: Connection, session: Session | Record, op: str, q: dict[str, Any]) -> Act:
+    def act(self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> Act:
         """Reads and verifies; refuses what is not its sender's own word."""
         act = Act(self, conn, session, op, q)
         act._draft("fact", "allow", "")          # the commitment holds
+        if isinstance(session, Machine):
+            if act.number <= self._numbers.get(conn.client, 0):
+                raise _used(act.number)
+            self.used(conn.client, act.number)
         if isinstance(session, Session):
             known, used = session.lane.known(conn.client, act.number), session.lane.used(conn.client, act.number)
             if (known or used) if act.kind not in TYPED else (used and not known):
-                raise Refused(f"number {act.number} of this client was used already", "number every act anew")
+                raise _used(act.number)
             if act.kind not in TYPED:
                 session.lane.use(conn.client, act.number)
                 session.keyboard.again()
@@ -171,20 +185,35 @@ class Door:
                 raise Busy("this very act is under way", "wait for its answer")
         return act
 
+    def recorded(self, entry: dict[str, Any]) -> int:
+        """After a start, of each client's last entry in the machine's record: its number is used."""
+        self.used(int(entry["client"], 16), entry["number"])
+        return 0
+
+    def used(self, client: int, number: int) -> None:
+        """An act on the machine with this number is in its record, or is about to be."""
+        self._numbers[client] = max(number, self._numbers.pop(client, 0))
+        if len(self._numbers) > CLIENTS_KEPT:
+            del self._numbers[next(iter(self._numbers))]
+
     async def clear(self, act: Act, request: int, what: str, content: Callable[[], bytes] = bytes, details: Mapping[str, str] = NOTHING,
                     wait_s: float | None = None, secret: bool = False) -> None:
         """The policy's word on it, or an approval. Whoever waits for one is told so, and the record says that it was held. What is typed where the
         terminal hides it is not held: whoever decides would be shown it."""
-        session = act.session
-        assert isinstance(session, Session)
+        session = act.session if isinstance(act.session, Session) else None
 
         async def observe() -> Request:
             return await situation(session, act.conn, what, content(), details)
 
+        await self.judged(act, request, observe, wait_s, secret)
+
+    async def judged(self, act: Act, request: int, observe: Callable[[], Awaitable[Request]], wait_s: float | None, secret: bool = False) -> None:
+        """The same, of what `observe` says is asked."""
+
         def held(pending: Pending) -> None:
             act.refused(Held(pending.because), "hold")
             if wait_s != 0:                          # who does not wait is told by the error
-                act.conn.event("held", request=request, session=session.id, id=pending.id, because=pending.because, rule=pending.rule,
+                act.conn.event("held", request=request, session=act.session.id, id=pending.id, because=pending.because, rule=pending.rule,
                                expires_in=round(pending.expires - pending.asked, 1))
 
         if secret:
@@ -195,13 +224,9 @@ class Door:
             decision = await self.desk.clear(act.conn, observe, held, wait_s)
         act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
 
-    async def on_machine(self, conn: Connection, what: str, /, **details: str) -> None:
-        """An act on the machine as a whole: the policy's word on it. It does not wait: whoever asks again finds the answer."""
-        await self.desk.clear(conn, lambda: situation(None, conn, what, details=details), wait_s=0.0)
-
-    def happened(self, conn: Connection, what: str, /, **facts: Any) -> None:
-        """Into the record of the machine, on the host's word."""
-        self.journal.post(Draft(record.MACHINE, 1, "fact", what, conn.operator, conn.modality, record.HOST, signing.show(conn.key), originators=(), facts=facts))
+    def came(self, conn: Connection, how: str, /, **facts: Any) -> None:
+        """Somebody is known here from now on who was not: they have signed for it in their introduction, the record has the host's word."""
+        self.journal.post(Draft(record.MACHINE, self.here.epoch, "fact", how, conn.operator, conn.modality, record.HOST, signing.show(conn.key), originators=(), facts=facts))
 
     async def through(self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """Recorded, done, and what became of it. The effect calls `act.intend` itself if it has to ask more before."""
@@ -221,3 +246,7 @@ class Door:
             self._under_way.discard(me)
         act.applied(act.taken, **answer.pop("outcome", {}))
         return {**answer, **act.recorded()}
+
+
+def _used(number: int) -> Refused:
+    return Refused(f"number {number} of this client was used already", "number every act anew")

@@ -111,7 +111,7 @@ class Engine:
         for record in known.values():
             if record.id not in self.sessions and record.id not in self.unreachable:
                 self._is_gone(record)
-        for damaged in await go_on_recording(self.journal, self.sessions):
+        for damaged in await go_on_recording(self.journal, self.door, self.sessions):
             self.events.note(damaged, "record.damaged", {})
         self._spawn(retain(self.journal, self.settings.record_days))
         self._sweep()

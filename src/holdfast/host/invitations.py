@@ -18,8 +18,8 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
@@ -30,6 +30,7 @@ from holdfast.host import store
 from holdfast.host.authority import Authority
 from holdfast.host.connection import Connection
 from holdfast.host.roster import Job
+from holdfast.host.serially import Serially
 from holdfast.host.store import Store
 from holdfast.model import rights, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
@@ -48,7 +49,6 @@ from holdfast.model.probe import probe
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
-T = TypeVar("T")
 ASK_AGAIN = "ask whoever invited you for a new code"
 ENDED = {"expired": "has expired", "used": "was used by somebody else", "revoked": "was withdrawn", "refused": "was refused", "void": "is void"}
 
@@ -79,8 +79,7 @@ class Invitations:
         self._asking: dict[str, Asking] = {}
         self._wrong = rate.Bucket(WRONG_CODES, WRONG_CODES_S, time.time())
         self._moved = asyncio.Event()
-        self._alone = asyncio.Lock()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._serially = Serially()
         authority.on_change.append(self._recheck)
 
     # ------------------------------------------------------------ the inviter
@@ -116,7 +115,7 @@ class Invitations:
             self._all[id] = one
             return self.describe(one, now)
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     def _old(self, now: float) -> list[str]:
         ended = sorted((o for o in self._all.values() if o.at(now) != "open"), key=lambda o: o.ended or o.expires)
@@ -236,7 +235,7 @@ class Invitations:
             self._change()
             return {**self._joined(used, key), "again": False}
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     def _handable(self, one: Invitation, now: float) -> None:
         """Void from now on if its inviter may not hand on any more what it gives."""
@@ -244,7 +243,7 @@ class Invitations:
             self._authority.handable(one.rights, one.scope, one.by, now, spend=False)
         except NotAllowed as e:
             why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
-            self._keep(self._end(one.id, "void", why, now))          # nobody waits for that: it bites, and is written when the disk takes it
+            self._serially.beside(self._end(one.id, "void", why, now))          # nobody waits for that: it bites, and is written when the disk takes it
             raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
 
     def _recheck(self) -> None:
@@ -268,7 +267,7 @@ class Invitations:
             await self._save(latest, now, "invitation.guessed", state=latest.state, guesses=latest.guesses)
 
         with contextlib.suppress(Unavailable):
-            await self._serial(work())
+            await self._serially.do(work())
 
     # ------------------------------------------------------------ keeping
 
@@ -283,7 +282,7 @@ class Invitations:
                 await self._save(one, now, "invitation.ended", state=state, why=why)
             return self.describe(one, now)
 
-        return await self._serial(work())
+        return await self._serially.do(work())
 
     async def _save(self, one: Invitation, now: float, event: str, gone: list[str] | None = None, **facts: Any) -> None:
         note = store.event(now, "", event, {"invitation": one.id, "by": self._authority.name_of(one.by), **facts})
@@ -309,25 +308,6 @@ class Invitations:
         self._moved = asyncio.Event()
         self._told()
 
-    async def _serial(self, work: Coroutine[Any, Any, T]) -> T:
-        """One step after the other, each to its end even if nobody waits for it any more: what is durable must be in memory too."""
-        async def go() -> T:
-            async with self._alone:
-                return await work
-
-        return await asyncio.shield(self._keep(go()))
-
-    def _keep(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        def done(task: asyncio.Task[T]) -> None:
-            self._tasks.discard(task)
-            if not task.cancelled():
-                task.exception()               # whoever waits is told; if nobody does any more, it is no defect of the host
-
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(done)
-        return task
-
 
 # ------------------------------------------------------------ operations
 
@@ -339,12 +319,12 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         verifier = signing.read(q["verifier"])
     except ValueError as e:
         raise Usage("the verifier of an invitation is a key", "it looks like ed25519:...") from e
-    await ops.engine.door.on_machine(conn, "invite", rights=",".join(q["rights"]), session=session or "", kind=q["kind"], id=q["id"], verifier=q["verifier"],
-                                     expires=str(q["expires"] or ""), confirm=str(q["confirm"]), lasts=str(q["lasts"]))
-    made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
+    details = {"rights": ",".join(q["rights"]), "session": session or "", "kind": q["kind"], "id": q["id"], "verifier": q["verifier"],
+               "expires": str(q["expires"] or ""), "confirm": str(q["confirm"]), "lasts": str(q["lasts"])}
+    await ops.engine.door.clear(q["act!"], number, "invite", details=details, wait_s=q["hold"] or 0.0)
+    await q["act!"].intend()
+    return await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
-    ops.engine.door.happened(conn, "invite", id=q["id"], rights=sorted(q["rights"]), **({"session": session} if session else {}))
-    return made
 
 
 async def invite_ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -352,7 +332,9 @@ async def invite_ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) 
 
 
 async def invite_revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    return await ops.engine.invitations.revoke(q["id"], conn.key, time.time())
+    ended = await ops.engine.invitations.revoke(q["id"], conn.key, time.time())
+    q["act!"].happened(id=ended["id"], ended=ended["state"])
+    return ended
 
 
 async def invite_decide(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -360,7 +342,12 @@ async def invite_decide(ops: Ops, conn: Connection, number: int, q: dict[str, An
         key = signing.read(q["key"])
     except ValueError as e:
         raise Usage(f"{q['key'][:60]!a} is not a key", "a key looks like ed25519:...") from e
-    return await ops.engine.invitations.decide(q["id"], key, q["accept"], conn.key, time.time())
+    if q["accept"]:
+        await q["act!"].intend()
+    decided = await ops.engine.invitations.decide(q["id"], key, q["accept"], conn.key, time.time())
+    if not q["accept"]:
+        q["act!"].happened(id=decided["id"], ended=decided["state"])
+    return decided
 
 
 async def invite_wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

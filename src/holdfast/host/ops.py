@@ -68,10 +68,13 @@ class Ops:
         assert task is not None
         if op.right == "observe":
             self.looks(conn, session.id if session is not None else None)
+        where = self.engine.door.here if body["op"] in acts.ON_MACHINE else session
         try:
-            if session is None or not acts.is_act(body["op"], fields):
+            if where is None or not acts.is_act(body["op"], fields):
                 return await op.handler(self, conn, number, fields)
-            fields["act!"] = act = self.engine.door.act(conn, session, body["op"], fields)
+            if body["op"] in acts.ON_MACHINE:
+                fields["asked!"] = body                  # as it was sent: what is signed has no defaults
+            fields["act!"] = act = self.engine.door.act(conn, where, body["op"], fields)
             return await self.engine.door.through(act, lambda: op.handler(self, conn, number, fields))
         except asyncio.CancelledError:
             if (denied := self._denied.pop(task, None)) is not None:
@@ -86,6 +89,8 @@ class Ops:
         return self.place_of(conn, q["session"])
 
     def place_of(self, conn: Connection, name: str) -> dict[str, Any]:
+        if name == acts.MACHINE:
+            return {"id": name, "epoch": self.engine.door.here.epoch, "seen": self.engine.journal.seen(name)}
         found = self.engine.find_any(name)
         if not self.engine.authority.rights_of(conn.key, found.id, time.time()):
             self.may(conn, "observe", found.id)
@@ -142,6 +147,7 @@ class Ops:
         return {"pid": os.getpid(), "release": __version__, "sessions": len(self.engine.sessions), "term": self.engine.term}
 
     async def down(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+        q["act!"].happened(restart=q["restart"])
         asyncio.get_running_loop().call_soon(self.stop, "restart" if q["restart"] else "down")
         return {"pid": os.getpid(), "sessions": len(self.engine.sessions)}
 
@@ -150,18 +156,6 @@ class Ops:
         return {"events": dict(sorted(e.events.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
                 "under_way": dict(+self.under_way), "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
                 "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers)}
-
-
-    # ------------------------------------------------------------ sessions
-
-
-    # ------------------------------------------------------------ steering
-
-
-    # ------------------------------------------------------------ looking
-
-
-    # ------------------------------------------------------------ attaching
 
 
     def leave(self, conn: Connection, how: str) -> None:
@@ -191,19 +185,20 @@ def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
 
 
 _S = Field(str)
-_ACT = {"session": _S, "seq": Field(int), "signed": Field(dict), "hold": Field(float, None)}
+_ON_MACHINE = {"seq": Field(int), "signed": Field(dict), "hold": Field(float, None)}
+_ACT = {"session": _S, **_ON_MACHINE}
 OPS: dict[str, Op] = {
     "ping": Op(Ops.ping, {}),
-    "down": Op(Ops.down, {"restart": Field(bool, False)}, "manage"),
+    "down": Op(Ops.down, {**_ON_MACHINE, "restart": Field(bool, False)}, "manage", act=True),
     "stats": Op(Ops.stats, {}),
     "events": Op(looking.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
-    "new": Op(steering.new, {"name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
-                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None)}, "new"),
+    "new": Op(steering.new, {**_ON_MACHINE, "name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
+                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None)}, "new", act=True),
     "ls": Op(looking.ls, {"all": Field(bool, False)}),
     "get": Op(looking.get, {"session": _S}, "observe"),
     "rename": Op(steering.rename, {**_ACT, "name": _S}, "end", act=True),
     "end": Op(steering.end, {**_ACT, "again": Field(bool, False)}, "end", act=True),
-    "forget": Op(steering.forget, {"session": _S}, "end"),
+    "forget": Op(steering.forget, {**_ON_MACHINE, "session": _S}, "end", act=True),
     "who": Op(looking.who, {"session": _S}, "observe"),
     "resolve": Op(references.resolve, {"ref": _S}),
     "place": Op(Ops.place, {"session": _S}),
@@ -223,16 +218,17 @@ OPS: dict[str, Op] = {
     "refresh": Op(attaching.refresh, {}),
     "halt": Op(people.halt, _ACT, "halt", act=True),
     "resume": Op(people.resume, _ACT, "halt", act=True),
-    "operator.add": Op(people.add, {"name": _S, "kind": _S, "key": _S}),
+    "operator.add": Op(people.add, {**_ON_MACHINE, "name": _S, "kind": _S, "key": _S}, act=True),
     "operator.ls": Op(people.listed, {}),
     "operator.show": Op(people.show, {"name": _S}),
-    "operator.revoke": Op(people.revoke, {"name": _S, "force": Field(bool, False), "grants": Field(bool, False)}),
+    "operator.revoke": Op(people.revoke, {**_ON_MACHINE, "name": _S, "force": Field(bool, False), "grants": Field(bool, False)}, act=True),
     "envelopes": Op(people.mine, {}),
-    "grant": Op(people.grant, {"name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
-                               "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}),
+    "grant": Op(people.grant, {**_ON_MACHINE, "name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
+                               "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}, act=True),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
-    **{name: Op(act, {key: Field(*kind) for key, kind in fields.items()}) for name, (act, fields) in invitations.OPS.items()},
+    **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)
+       for name, (act, fields) in invitations.OPS.items()},
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),
     "turn": Op(people.turn, {"session": _S, "seq": Field(int, 0), "signed": Field(dict, None), "hold": Field(float, None), "act": Field(str, "show"), "to": Field(str, None),
                              "wait": Field(float, 0.0)}, act=True),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.envelope import Malformed, Scope, decode
 from holdfast.core.envelope import read as read_link
+from holdfast.host import roster
 from holdfast.host.connection import Connection
 from holdfast.host.halt import execution
 from holdfast.model import signing
@@ -27,10 +28,10 @@ def _key(text: str) -> bytes:
 
 
 async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    authority = ops.engine.authority
-    await ops.engine.door.on_machine(conn, "operator", name=q["name"], kind=q["kind"], key=q["key"])
-    await authority.add_operator(q["name"], q["kind"], _key(q["key"]), conn.key, time.time())
-    ops.engine.door.happened(conn, "operator", name=q["name"], kind=q["kind"], key=q["key"])
+    authority, key = ops.engine.authority, _key(q["key"])
+    await ops.engine.door.clear(q["act!"], number, "operator", details={"name": q["name"], "kind": q["kind"], "key": q["key"]}, wait_s=q["hold"] or 0.0)
+    await q["act!"].intend()
+    await authority.add_operator(q["name"], q["kind"], key, conn.key, time.time())
     return authority.describe(q["name"], time.time())
 
 
@@ -44,8 +45,8 @@ async def show(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority, conn.revoking = ops.engine.authority, True
-    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])       # no policy keeps a stolen key alive
-    ops.engine.door.happened(conn, "revoke", name=q["name"])
+    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])       # neither a policy nor a disk keeps a stolen key alive
+    q["act!"].happened(name=q["name"])
     return authority.describe(q["name"], time.time())
 
 
@@ -59,10 +60,9 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     """Rights for every key of an operator, from the machine on the caller's word; or an envelope that the caller signed itself."""
     authority, now = ops.engine.authority, time.time()
     if q["envelope"] is not None:
-        await ops.engine.door.on_machine(conn, "grant", envelope=q["envelope"], **_says(q["envelope"]))
-        held = await authority.give(q["envelope"], now)
-        ops.engine.door.happened(conn, "grant", name=authority.name_of(held.holder), link=held.id.hex(), rights=sorted(held.chain.last.rights), envelope=q["envelope"])
-        return {"name": authority.name_of(held.holder), "id": held.id.hex(), "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
+        await ops.engine.door.clear(q["act!"], number, "grant", details={"envelope": q["envelope"], **_says(q["envelope"])}, wait_s=q["hold"] or 0.0)
+        await q["act!"].intend()
+        return _given(authority.name_of((held := await authority.give(q["envelope"], now)).holder), held)
     if q["name"] is None or not q["rights"]:
         raise Usage("grant to whom, and what?", "holdfast grant NAME --rights read")
     keys = [one["key"] for one in authority.describe(q["name"], now)["keys"] if one["revoked"] is None]
@@ -73,15 +73,20 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     if q["commands"] is not None and not all(isinstance(name, str) for name in q["commands"]):
         raise Usage("commands are names")
     wanted = Scope(session=session, expires=q["expires"], commands=frozenset(q["commands"]) if q["commands"] else None, rate=(int(rate[0]), int(rate[1])) if rate else None)
-    await ops.engine.door.on_machine(conn, "grant", name=q["name"], rights=",".join(map(str, q["rights"])), session=q["session"] or "", expires=str(q["expires"] or ""),
-                                     commands=",".join(map(str, q["commands"] or ())), rate=str(q["rate"] or ""))
+    details = {"name": q["name"], "rights": ",".join(map(str, q["rights"])), "session": q["session"] or "", "expires": str(q["expires"] or ""),
+               "commands": ",".join(map(str, q["commands"] or ())), "rate": str(q["rate"] or "")}
+    await ops.engine.door.clear(q["act!"], number, "grant", details=details, wait_s=q["hold"] or 0.0)
+    await q["act!"].intend()
     try:
         given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
     except Malformed as e:
         raise Usage(f"no such envelope: {e}", "see docs/operators.md") from e
-    last = given[-1].chain.last
-    ops.engine.door.happened(conn, "grant", name=q["name"], link=given[-1].id.hex(), rights=sorted(last.rights), scope=last.scope.show())
-    return {"name": q["name"], "id": given[-1].id.hex(), "rights": sorted(last.rights), "scope": last.scope.show()}
+    return _given(q["name"], given[-1])
+
+
+def _given(name: str, held: roster.Held) -> dict[str, Any]:
+    facts = {"name": name, "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
+    return {**facts, "id": held.id.hex(), "outcome": {**facts, "link": held.id.hex()}}
 
 
 def _says(text: str) -> dict[str, str]:

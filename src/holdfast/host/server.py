@@ -149,10 +149,14 @@ class Server:
             if authority.needs_first and invitation is None:
                 with contextlib.suppress(Refused):                   # somebody else was first
                     await authority.first_identity(conn.operator, "human", conn.key, time.time())
+                    self.engine.door.came(conn, "first")
             if recovery is not None:
                 await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
+                self.engine.door.came(conn, "recover")
             if invitation is not None:
-                joined = {"joined": await self.engine.invitations.join(conn.operator, conn.key, statement, invitation, conn.waits)}
+                joined = {"joined": (found := await self.engine.invitations.join(conn.operator, conn.key, statement, invitation, conn.waits))}
+                if not found["again"]:
+                    self.engine.door.came(conn, "join", by=found["by"], invitation=str(invitation["id"]), rights=found["rights"], scope=found["scope"])
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")

@@ -62,13 +62,16 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(program).encode("utf-8", "surrogateescape"), details)
         return replace(asked, name=q["name"] or "", cwd=q["cwd"], project=q["cwd"], home=q["env"].get("HOME"), contained=q["contained"])
 
-    await _only_its_commands(ops, conn, "new", None, q, await observe())
-    await ops.engine.desk.clear(conn, observe, wait_s=0.0)
+    command = await _only_its_commands(ops, conn, "new", None, q, await observe())
+    act: Act = q["act!"]
+    await ops.engine.door.judged(act, number, observe, q["hold"] or 0.0)
+    await _commit(ops, conn, act, "new", command=command)()
     session = await ops.engine.create(q, conn.operator)
     made = describe_ended(session.record) if session.ended.done() else describe(session)        # it may be over already
     ops.engine.journal.post(Draft(session.id, session.record.epoch, "fact", "spawn", conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
-                                  facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in made["argv"]], "layout": "contained" if q["contained"] else "plain"}))
-    return {**made, "existed": False}
+                                  facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in made["argv"]], "layout": "contained" if q["contained"] else "plain",
+                                         **({"asked": act.written.hash} if act.written is not None else {})}))
+    return {**made, "existed": False, "outcome": {"session": session.id, "name": session.name}}
 
 
 async def rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -95,17 +98,17 @@ async def forget(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     found = ops.engine.find_any(q["session"])
     if not isinstance(found, Record):
         raise Refused(f"session {found.name} still runs", f"end it first: `holdfast end {found.name}`")
-    await ops.engine.door.on_machine(conn, "forget", session=found.id, name=found.name)
+    await ops.engine.door.clear(q["act!"], number, "forget", details={"session": found.id, "name": found.name}, wait_s=q["hold"] or 0.0)
+    await _commit(ops, conn, q["act!"], "end", of=found.id)()
     ops.engine.forget(found)
-    ops.engine.door.happened(conn, "forget", session=found.id, name=found.name)
-    return {"id": found.id, "name": found.name}
+    return {"outcome": {"session": found.id, "name": found.name}, "id": found.id, "name": found.name}
 
 
-def _commit(ops: Ops, conn: Connection, act: Act, right: str, terminal: Terminal = UNSEEN, command: Command | None = None) -> Commit:
+def _commit(ops: Ops, conn: Connection, act: Act, right: str, terminal: Terminal = UNSEEN, command: Command | None = None, of: str | None = None) -> Commit:
     """Writes the act down; then it is asked once more whether it may be done, for that took time."""
     async def commit() -> None:
         await act.intend(terminal)
-        ops.engine.authority.may(conn.key, right, act.session.id, time.time(), command, spend=False)
+        ops.engine.authority.may(conn.key, right, act.session.id if isinstance(act.session, Session) else of, time.time(), command, spend=False)
 
     return commit
 

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import IO, TYPE_CHECKING, Any
 
+from holdfast.core import acts
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.main import shown
 from holdfast.faces.cli.output import color, put_json
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.core.examine import Fact, Finding
 
 CONTENT_CHARS = 160            # of a command in a line for people
+MACHINE_KINDS = frozenset(acts.ON_MACHINE.values())
+UNTOLD = frozenset(("env", "token", "umask", "agent", "verifier", "envelope"))       # of an act on the machine: said for the signature, not for the reader
 LIMIT_DEFAULT = 100
 SPREAD_BYTES = 2 << 20         # a larger export is verified by several processes
 AHEAD = 4                      # pieces under way for each of them
@@ -153,7 +156,7 @@ def _what(e: dict[str, Any]) -> str:
     if e["kind"] == "keys":
         count = e["number"] - e["first"] + 1
         return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
-    if e["kind"] == "spawn":
+    if e["kind"] == "spawn" and "argv" in e["facts"]:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
@@ -169,12 +172,29 @@ def _what(e: dict[str, Any]) -> str:
     return "(not stored)" if e["commit"] else ""
 
 
+def _first(name: str) -> tuple[bool, bool, str]:
+    return name not in ("argv", "name"), name != "name", name
+
+
+def _told(name: str, value: Any) -> str:
+    text = " ".join(map(str, value)) if name == "argv" else ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return text if name in ("argv", "name") else f"{name}={text}"
+
+
 def _plain(kind: str, content: str) -> str:
     """What acts without a text say in JSON, in words."""
     if kind in ("turn", "rename"):
         try:
             said = json.loads(content)
             return " ".join(str(said[key]) for key in ("act", "to", "name") if said.get(key))
+        except (ValueError, TypeError, AttributeError):
+            return content
+    if kind in MACHINE_KINDS:
+        try:
+            said = json.loads(content)
+            verb = said.pop("op").rpartition(".")[2]
+            return " ".join([*([verb] if verb not in acts.ON_MACHINE and verb != kind else []),
+                             *(_told(name, said[name]) for name in sorted(said, key=_first) if said[name] not in ([], False) and name not in UNTOLD)])
         except (ValueError, TypeError, AttributeError):
             return content
     return content.removesuffix("\r")
