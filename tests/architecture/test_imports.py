@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src" / "holdfast"
-LAYERS = ("model", "home", "wire", "transport", "core", "keeper", "host", "client", "faces", "testing")
+LAYERS = ("model", "home", "wire", "transport", "core", "keeper", "host", "client", "relay", "faces", "testing")
 
 # package -> the packages of ours that it may import
 MAY: dict[str, set[str]] = {
@@ -22,6 +22,7 @@ MAY: dict[str, set[str]] = {
     "keeper": {"keeper", "wire", "model", "testing"},
     "host": {"host", "core", "wire", "model", "home", "transport", "testing"},
     "client": {"client", "core", "wire", "model", "home", "transport"},
+    "relay": {"relay", "core", "wire", "model", "home", "transport"},
     "faces": {"faces", "client", "core", "model", "home"},
     "testing": {"testing", "model", "wire", "core", "host", "client"},
 }
@@ -29,6 +30,8 @@ MAY: dict[str, set[str]] = {
 WHY: dict[tuple[str, str], str] = {
     ("keeper", "host"): "programs meet only on the wire: a keeper must outlive every upgrade of the host",
     ("host", "keeper"): "programs meet only on the wire: the host must work with keepers of older releases",
+    ("relay", "host"): "a relay routes: it holds no key that matters and cannot do what a host does",
+    ("relay", "client"): "a relay routes: it is nobody's client",
     ("client", "host"): "a client is stateless and may be on another machine; it knows the wire, not the host",
     ("core", "wire"): "what decides must not depend on how it is transported",
     ("model", "core"): "the nouns come first; imports go down only",
@@ -45,12 +48,21 @@ BANNED: dict[tuple[str, str], str] = {
     ("core", "os"): "what decides does not touch the world",
 }
 # A face may reach into the host for what must work without a running host.
-EXCEPTIONS = {("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start",
+EXCEPTIONS = {("core/channel.py", "wire"): "the sealed channel is a machine over wire/noise.py and wire/body.py, and pure",
+              ("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start",
               ("faces/cli/policy.py", "host"): "`policy test` judges examples where there is no host, with the host's own parser"}
 # A library that one module may use, and the only module that may.
 OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed25519; the keeper never signs, and who signs imports it late",
+           ("model/agreement.py", "cryptography"): "nor their own X25519",
+           ("wire/noise.py", "cryptography"): "nor their own AES-GCM; loaded by who talks through a relay",
+           ("wire/contract_pb2.py", "google"): "generated for the runtime of protobuf",
+           ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
+           ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
            ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}
 STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
+
+# What opens a sealed body, or speaks what is in one: no module of a relay may reach it, by whatever way.
+SEALED = ("holdfast.wire.noise", "holdfast.wire.body", "holdfast.wire.frames", "holdfast.wire.hello", "holdfast.core.channel")
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -99,6 +111,35 @@ def test_imports_go_down_only(path: Path) -> None:
             if package in STDLIB_ONLY and (relative, parts[0]) not in OUTSIDE:
                 assert parts[0] in sys.stdlib_module_names, (
                     f"{relative} imports {module}: {package} uses the standard library only, so that it is quick to start and cannot break")
+
+
+def named(path: Path) -> Iterator[str]:
+    """Every module of ours that a file names in an import, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (a.name for a in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{path}: imports say the whole name"
+            yield node.module or ""
+            yield from (f"{node.module}.{a.name}" for a in node.names)
+
+
+def test_a_relay_cannot_open_what_it_carries() -> None:
+    """Neither its own modules nor anything they import, however late, is or leads to what opens a sealed body."""
+    modules = {".".join(("holdfast", *p.relative_to(SRC).with_suffix("").parts)).removesuffix(".__init__"): p for p in SRC.rglob("*.py")}
+    seen: dict[str, str] = {name: name for name in modules if name.startswith("holdfast.relay")}
+    todo = list(seen)
+    assert todo, "there is no relay"
+    while todo:
+        module = todo.pop()
+        for name in named(modules[module]):
+            if name in modules and name not in seen:
+                seen[name] = f"{seen[module]} -> {name}"
+                assert name not in SEALED and not name.startswith(("holdfast.host", "holdfast.client", "holdfast.faces")), (
+                    f"{seen[name]}: a relay routes sealed messages and must be unable to open them")
+                todo.append(name)
+    for name in SEALED:
+        assert name in modules, f"{name} was renamed: the rule must follow it"
 
 
 def test_only_composition_roots_read_the_environment() -> None:

@@ -101,3 +101,19 @@ INPUT_IN_FLIGHT_BYTES = 96 * KiB # of one attached client: less than a socket's 
 ACK_EVERY_INPUTS = 16
 SEEN_EVERY_BYTES = 256 * KiB     # how often a viewer that reads the ring itself says how far it is
 REPLY_WAIT_S = 30.0              # an ordinary request
+
+# --- relay: outer frames, sealed channels ---------------------------------------------------------------------
+SEALED_BYTES = 65_535            # one message of a sealed channel: Noise allows no more
+OUTER_BYTES = SEALED_BYTES + 32  # one frame: that and its header; every other kind is shorter
+BODY_BYTES = SEALED_BYTES - 16 - 4       # plaintext in one sealed message: without tag and the body's own header
+STREAM_WINDOW_BYTES = 256 * KiB  # credit of each direction of a stream when it opens, and the most that is ever outstanding: a relay holds no more
+STREAMS_MAX = 4096               # open at once on one connection to a relay
+PASSES_MAX = 1024                # of one registration (at 34 bytes each they fit into one frame)
+SOFTWARE_CHARS = 64              # how a program calls itself
+CLOSE_REASON_CHARS = 200
+PING_S_MAX = 3600                # a relay may not ask for longer silence than this
+RELAY_NAME_CHARS = 255           # the relay as its host dialled it (a DNS name has 253)
+REKEY_MESSAGES = 1 << 20         # under one key of a sealed channel, in each direction; also the receiver insists ...
+REKEY_BYTES = 1024 * MiB
+REKEY_S = 3600.0
+REKEY_SLACK = 2                  # ... with this factor

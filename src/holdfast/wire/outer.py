@@ -1,0 +1,391 @@
+"""Outer frames: all that a relay sees and understands. Defined in proto/holdfast.proto; each is one message of the carrier (WebSocket, gRPC).
+
+    frame      | fields                                               | direction
+    -----------|------------------------------------------------------|---------------------------------------
+    HELLO      | lowest, highest, role (host, client), software       | host or client -> relay, first
+    WELCOME    | version, nonce, frame_bytes, streams, ping_s, software | relay -> host or client, first
+    REGISTER   | route_key, generation, signature, passes             | host -> relay
+    REGISTERED | route                                                | relay -> host
+    PASSES     | passes (they replace those of the registration)      | host -> relay
+    OPEN       | stream, route, pass                                  | client -> relay
+    INCOMING   | stream                                               | relay -> host
+    ACCEPT     | stream                                               | host -> relay -> client
+    DATA       | stream, payload (one sealed message)                 | both ways, end to end
+    CREDIT     | stream, amount (payload bytes that may follow)       | both ways, end to end
+    CLOSE      | stream (0: the connection), code, reason             | any
+    PING, PONG | mark (8 bytes, echoed)                               | any
+    WATCH      | route, pass                                          | client -> relay
+    PRESENCE   | route, online, since (a hint)                        | relay -> client
+
+A route is 16 opaque bytes that follow from the host's key at this relay, a pass 32 bytes that the host gave to the client; the relay knows only its hash and
+does not hand it on (core/route.py has both). Names, sessions, sizes of terminals and everything else are inside DATA, which is sealed between host and
+client. What is left to a relay: who is connected to whom, how much, and when.
+
+Streams: a client numbers its own from 1 upwards; the relay numbers those on the host's side. Each direction begins with a credit of STREAM_WINDOW_BYTES and
+never has more than that outstanding; CREDIT comes from the far end, so a relay keeps at most one window for each direction. After CLOSE nothing counts on that stream.
+A CLOSE by a relay says nothing about the session, only about the way there: it is not authenticated.
+
+Reading is strict: no kind or two, a field of another kind or of the wrong length, a number out of bounds, text that is no text, padding,
+unknown or repeated fields, and kinds that do not come from that side are refused with PeerFault, never skipped. New fields need a new version.
+That a frame has no redundancy is checked by its length: what it says, encoded again without the unknown, must be as long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from holdfast.model import limits
+from holdfast.model.errors import PeerFault
+from holdfast.wire import contract_pb2 as contract
+
+VERSION: Final = 1
+LOWEST: Final = 1
+ROUTE_BYTES: Final = 16
+PASS_BYTES: Final = 32
+DIGEST_BYTES: Final = 32
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+NONCE_BYTES: Final = 32
+MARK_BYTES: Final = 8
+U32: Final = (1 << 32) - 1
+U63: Final = (1 << 63) - 1
+
+HOST, CLIENT = 1, 2              # roles
+ROLES: Final = (HOST, CLIENT)
+
+DONE, REFUSED, OFFLINE, UNAUTHORIZED, REPLACED, PROTOCOL, FLOW, SLOW, LIMIT, AWAY, TIMEOUT, UNSPOKEN, FAILED = range(1, 14)      # why something is closed
+CODES: Final = {DONE: "done", REFUSED: "refused", OFFLINE: "offline", UNAUTHORIZED: "unauthorized", REPLACED: "replaced", PROTOCOL: "protocol", FLOW: "flow",
+                SLOW: "slow", LIMIT: "limit", AWAY: "away", TIMEOUT: "timeout", UNSPOKEN: "version", FAILED: "failed"}
+
+
+class Hello(NamedTuple):
+    lowest: int
+    highest: int
+    role: int
+    software: str
+
+
+class Welcome(NamedTuple):
+    version: int
+    nonce: bytes
+    frame_bytes: int
+    streams: int
+    ping_s: int
+    software: str
+
+
+class Register(NamedTuple):
+    route_key: bytes
+    generation: int
+    signature: bytes
+    passes: tuple[bytes, ...]
+
+
+class Registered(NamedTuple):
+    route: bytes
+
+
+class Passes(NamedTuple):
+    passes: tuple[bytes, ...]
+
+
+class Open(NamedTuple):
+    stream: int
+    route: bytes
+    pass_: bytes
+
+    def __repr__(self) -> str:            # a pass must not end up in a log
+        return f"Open(stream={self.stream}, route={self.route.hex()})"
+
+
+class Incoming(NamedTuple):
+    stream: int
+
+
+class Accept(NamedTuple):
+    stream: int
+
+
+class Data(NamedTuple):
+    stream: int
+    payload: bytes
+
+    def __repr__(self) -> str:
+        return f"Data(stream={self.stream}, {len(self.payload)} bytes)"
+
+
+class Credit(NamedTuple):
+    stream: int
+    amount: int
+
+
+class Close(NamedTuple):
+    stream: int
+    code: int
+    reason: str = ""
+
+
+class Ping(NamedTuple):
+    mark: bytes
+
+
+class Pong(NamedTuple):
+    mark: bytes
+
+
+class Watch(NamedTuple):
+    route: bytes
+    pass_: bytes
+
+    def __repr__(self) -> str:
+        return f"Watch(route={self.route.hex()})"
+
+
+class Presence(NamedTuple):
+    route: bytes
+    online: bool
+    since: int
+
+
+Frame = Hello | Welcome | Register | Registered | Passes | Open | Incoming | Accept | Data | Credit | Close | Ping | Pong | Watch | Presence
+
+_BOTH: Final = frozenset((Accept, Data, Credit, Close, Ping, Pong))
+FROM_HOST: Final = frozenset((Hello, Register, Passes)) | _BOTH                         # what a relay takes from a host,
+FROM_CLIENT: Final = (frozenset((Hello, Open, Watch)) | _BOTH) - {Accept}               # ... from a client,
+TO_HOST: Final = (frozenset((Welcome, Registered, Incoming)) | _BOTH) - {Accept}        # what a host takes from a relay,
+TO_CLIENT: Final = frozenset((Welcome, Presence)) | _BOTH                               # and a client
+ANY: Final = FROM_HOST | FROM_CLIENT | TO_HOST | TO_CLIENT
+
+
+def encode(frame: Frame) -> bytes:
+    """The bytes of a frame. A frame that could not be read is a mistake of the caller: ValueError."""
+    if type(frame) is Data:               # by far the commonest
+        if not (0 < frame[0] <= U32 and 0 < len(frame[1]) <= limits.SEALED_BYTES):
+            raise ValueError(f"no frame: {frame!r}")
+        inner = _varint(frame[0]) + b"\x12" + _varint(len(frame[1]))
+        return b"".join((b"\x4a", _varint(1 + len(inner) + len(frame[1])), b"\x08", inner, frame[1]))
+    kind = _KINDS.get(type(frame))
+    if kind is None:
+        raise ValueError(f"{type(frame).__name__} is no frame")
+    try:
+        kind.check(frame)
+        fields = {name.rstrip("_"): value for name, value in frame._asdict().items()}
+        data = contract.Frame(**{kind.name: kind.message(**fields)}).SerializeToString()
+    except (PeerFault, TypeError, UnicodeError) as e:
+        raise ValueError(f"no frame: {e}") from e
+    if len(data) > limits.OUTER_BYTES:
+        raise ValueError(f"a frame of {len(data)} bytes; at most {limits.OUTER_BYTES}")
+    return data
+
+
+def decode(data: bytes, allowed: frozenset[type[Any]] = ANY) -> Frame:
+    """The frame in these bytes, if it is one of those; PeerFault for everything else."""
+    if len(data) > limits.OUTER_BYTES:
+        raise PeerFault(f"a frame of {len(data)} bytes; at most {limits.OUTER_BYTES}")
+    if data[:1] == b"\x4a" and (quick := _quick(data)) is not None and Data in allowed:
+        return quick
+    try:
+        message = contract.Frame.FromString(data)
+    except (DecodeError, ValueError, RecursionError) as e:
+        raise PeerFault("these bytes are no frame") from e
+    name = message.WhichOneof("kind")
+    kind = _BY_NAME.get(name or "")
+    if kind is None:
+        raise PeerFault("a frame of no known kind")
+    if kind.type not in allowed:
+        raise PeerFault(f"{kind.name} does not come from this side")
+    message.DiscardUnknownFields()
+    if message.ByteSize() != len(data):
+        raise PeerFault(f"{kind.name} with unknown or repeated fields")
+    body = getattr(message, kind.name)
+    read: Frame = kind.read(body)
+    kind.check(read)
+    return read
+
+
+# ------------------------------------------------------------ DATA, the commonest by far: the library copies it three times
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _quick(data: bytes) -> Data | None:
+    """DATA in its usual spelling, or None: then the library judges."""
+    try:
+        length, at = _number_at(data, 1)
+        if length != len(data) - at or data[at] != 0x08:
+            return None
+        stream, at = _number_at(data, at + 1)
+        if data[at] != 0x12:
+            return None
+        length, at = _number_at(data, at + 1)
+    except IndexError:
+        return None
+    if not 0 < length == len(data) - at or length > limits.SEALED_BYTES or not 0 < stream <= U32:
+        return None
+    return Data(stream, bytes(data[at:]))
+
+
+def _number_at(data: bytes, at: int) -> tuple[int, int]:
+    """A varint in its shortest spelling, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if not byte and shift:
+                raise IndexError
+            return value, at
+        shift += 7
+        if shift > 28:
+            raise IndexError
+
+
+# ------------------------------------------------------------ what each kind may say
+
+def _number(what: str, value: Any, lowest: int, highest: int) -> None:
+    if type(value) is not int or not lowest <= value <= highest:
+        raise PeerFault(f"{what} is not between {lowest} and {highest}")
+
+
+def _exactly(what: str, value: Any, length: int) -> None:
+    if type(value) is not bytes or len(value) != length:
+        raise PeerFault(f"{what} does not have {length} bytes")
+
+
+def _text(what: str, value: Any, most: int) -> None:
+    if type(value) is not str or len(value) > most or not value.isprintable():
+        raise PeerFault(f"{what} is not one line of at most {most} characters")
+
+
+def _hello(f: Hello) -> None:
+    _number("the lowest version", f.lowest, 1, U32)
+    _number("the highest version", f.highest, f.lowest, U32)
+    if f.role not in ROLES:
+        raise PeerFault("no such role")
+    _text("the software", f.software, limits.SOFTWARE_CHARS)
+
+
+def _welcome(f: Welcome) -> None:
+    _number("the version", f.version, 1, U32)
+    _exactly("the nonce", f.nonce, NONCE_BYTES)
+    _number("the size of frames", f.frame_bytes, limits.OUTER_BYTES, U32)
+    _number("the number of streams", f.streams, 1, limits.STREAMS_MAX)
+    _number("the time between pings", f.ping_s, 1, limits.PING_S_MAX)
+    _text("the software", f.software, limits.SOFTWARE_CHARS)
+
+
+def _digests(passes: tuple[bytes, ...]) -> None:
+    if len(passes) > limits.PASSES_MAX:
+        raise PeerFault(f"more than {limits.PASSES_MAX} passes")
+    for one in passes:
+        _exactly("a pass's hash", one, DIGEST_BYTES)
+    if len(set(passes)) != len(passes):
+        raise PeerFault("the same pass twice")
+
+
+def _register(f: Register) -> None:
+    _exactly("the route's key", f.route_key, KEY_BYTES)
+    _number("the generation", f.generation, 1, U63)
+    _exactly("the signature", f.signature, SIGNATURE_BYTES)
+    _digests(f.passes)
+
+
+def _route(f: Registered) -> None:
+    _exactly("the route", f.route, ROUTE_BYTES)
+
+
+def _passes(f: Passes) -> None:
+    _digests(f.passes)
+
+
+def _stream(f: Incoming | Accept) -> None:
+    _number("the stream", f.stream, 1, U32)
+
+
+def _open(f: Open) -> None:
+    _number("the stream", f.stream, 1, U32)
+    _exactly("the route", f.route, ROUTE_BYTES)
+    _exactly("the pass", f.pass_, PASS_BYTES)
+
+
+def _data(f: Data) -> None:
+    _number("the stream", f.stream, 1, U32)
+    _number("the length of the payload", len(f.payload), 1, limits.SEALED_BYTES)
+
+
+def _credit(f: Credit) -> None:
+    _number("the stream", f.stream, 1, U32)
+    _number("the credit", f.amount, 1, limits.STREAM_WINDOW_BYTES)
+
+
+def _close(f: Close) -> None:
+    _number("the stream", f.stream, 0, U32)
+    if f.code not in CODES:
+        raise PeerFault("no such code")
+    _text("the reason", f.reason, limits.CLOSE_REASON_CHARS)
+
+
+def _mark(f: Ping | Pong) -> None:
+    _exactly("the mark", f.mark, MARK_BYTES)
+
+
+def _watch(f: Watch) -> None:
+    _exactly("the route", f.route, ROUTE_BYTES)
+    _exactly("the pass", f.pass_, PASS_BYTES)
+
+
+def _presence(f: Presence) -> None:
+    _exactly("the route", f.route, ROUTE_BYTES)
+    if type(f.online) is not bool:
+        raise PeerFault("online is yes or no")
+    _number("since", f.since, 0, U63)
+
+
+class _Kind(NamedTuple):
+    name: str
+    type: type[Any]
+    message: Any
+    check: Callable[[Any], None]
+    read: Callable[[Any], Any]
+
+
+def _reader(made: type[Any], fields: tuple[str, ...]) -> Callable[[Any], Any]:
+    def read(body: Any) -> Any:
+        return made(*(tuple(getattr(body, f)) if f == "passes" else getattr(body, f) for f in fields))
+    return read
+
+
+def _kind(made: type[Any], check: Callable[[Any], None]) -> _Kind:
+    return _Kind(made.__name__.lower(), made, getattr(contract, made.__name__), check, _reader(made, tuple(f.rstrip("_") for f in made._fields)))
+
+
+_KINDS: Final = {k.type: k for k in (
+    _kind(Hello, _hello), _kind(Welcome, _welcome), _kind(Register, _register), _kind(Registered, _route), _kind(Passes, _passes), _kind(Open, _open),
+    _kind(Incoming, _stream), _kind(Accept, _stream), _kind(Data, _data), _kind(Credit, _credit), _kind(Close, _close), _kind(Ping, _mark), _kind(Pong, _mark),
+    _kind(Watch, _watch), _kind(Presence, _presence))}
+_BY_NAME: Final = {k.name: k for k in _KINDS.values()}
+
+
+def choose(hello: Hello, lowest: int = LOWEST, highest: int = VERSION) -> int | None:
+    """The version to speak with whoever said this, or None. The sealed channel has versions of its own, which a relay has no say in."""
+    best = min(hello.highest, highest)
+    return best if best >= max(hello.lowest, lowest) else None
+
+
+def chosen(welcome: Welcome, lowest: int = LOWEST, highest: int = VERSION) -> int:
+    """The version that the relay chose, if we offered it."""
+    if not lowest <= welcome.version <= highest:
+        raise PeerFault(f"the relay chose version {welcome.version}, which was not offered")
+    return welcome.version
