@@ -10,19 +10,23 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.client import start
 from holdfast.client.acting import Acting
 from holdfast.client.identity import identity
 from holdfast.core import acts
-from holdfast.home import Home
+from holdfast.home import Home, keys
 from holdfast.home.keys import Ask, Identity
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, Lost, NotAllowed, PeerFault, Stale, TimedOut, Unavailable, Usage, from_wire
-from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REPLY_WAIT_S, REQUEST_BYTES
+from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REMOTE_WAIT_S, REPLY_WAIT_S, REQUEST_BYTES
 from holdfast.transport import unix
 from holdfast.wire import frames, hello
+
+if TYPE_CHECKING:
+    from holdfast.client.remote import Line
+    from holdfast.home.machines import Machine
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
                         "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait"))
@@ -57,7 +61,11 @@ class Invited(Protocol):
 
 
 class Link:
-    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True, ask: Ask | None = None) -> None:
+    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True, ask: Ask | None = None,
+                 machine: Machine | None = None) -> None:
+        self.away = machine                     # another machine, reached through a relay; None: this one
+        self.line: Line | None = None           # the way there
+        self._channel = ""                      # the hash of the sealed channel
         self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
         self._passphrase = ask                  # a person, for a passphrase
         self.identity: Identity | None = None
@@ -85,6 +93,8 @@ class Link:
         """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
         if self.identity is None:
             self.identity = identity(self.home, self.operator, self._passphrase)
+        if self.away is not None:
+            return self._connect_away(self.away, self.identity, about)
         try:
             sock = unix.connect(self.home.host_socket)
         except PermissionError as e:
@@ -100,30 +110,45 @@ class Link:
                 sock = unix.connect(self.home.host_socket)
             except OSError as e:
                 raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
-        sock.settimeout(CONNECT_WAIT_S)
+        self._begin(sock, self.identity, about)
+
+    def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
+        from holdfast.client import remote
+
+        try:
+            sock, self._channel, self.line = remote.dial(machine, keys.static(identity))
+        except (Unavailable, TimedOut) as e:
+            raise HostGone(e.message, recover=e.recover) from e
+        self._begin(sock, identity, about)
+
+    def _begin(self, sock: socket.socket, identity: Identity, about: str | None) -> None:
+        sock.settimeout(CONNECT_WAIT_S if self.away is None else REMOTE_WAIT_S)
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready.clear()
         self.sock = sock
-        self._introduce(self.identity, about)
+        self._introduce(identity, about)
 
     def _introduce(self, identity: Identity, about: str | None) -> None:
         """Says who we are and proves it (wire/hello.py)."""
         words = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client, "operator": self.operator,
                  "modality": self.modality, "key": signing.show(identity.public), **({"about": about} if about else {})}
         self.send(frames.pack_json(frames.HELLO, words))
-        kind, payload = self.receive(CONNECT_WAIT_S)
+        wait_s = CONNECT_WAIT_S if self.away is None else REMOTE_WAIT_S
+        kind, payload = self.receive(wait_s)
         if kind != frames.CHALLENGE:
             raise PeerFault("the host did not ask for our proof")
         try:
             challenge = frames.read_json(payload)
-            self.statement, self.machine = hello.statement(words, challenge), str(challenge["machine"])
+            self.statement, self.machine = hello.statement(words, challenge, self._channel), str(challenge["machine"])
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
+        if self.away is not None and self.machine != signing.show(self.away.key):
+            raise PeerFault(f"who answers is not the machine {self.away.name} that was paired with", "pair again if it was set up anew")
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
         recovery = {"recovery": dict(zip(("statement", "signature"), (part.hex() for part in self.recovery), strict=True))} if self.recovery else {}
         invited = {"invitation": self.invited.prove(self.machine, self.statement)} if self.invited else {}
         self.send(frames.pack_json(frames.PROOF, {"signature": self.signature.hex(), **recovery, **invited}))
-        kind, payload = self.receive(CONNECT_WAIT_S)
+        kind, payload = self.receive(wait_s)
         while kind == frames.EVENT and self.invited is not None:      # somebody there is asked first
             self.invited.waiting(frames.read_json(payload))
             kind, payload = self.receive(None)
@@ -182,7 +207,7 @@ class Link:
                 data = b""
             if not data:
                 self.close()
-                raise HostGone("the connection to the host ended")
+                raise HostGone(self._why() or "the connection to the host ended")
             self._ready.extend(self.splitter.feed(data))
         kind, payload = self._ready.pop(0)
         if kind == frames.BYE:
@@ -195,6 +220,13 @@ class Link:
                 raise NotAllowed(str(body.get("message")), str(body.get("recover") or ""))
             raise HostGone(str(body.get("message")), reason)
         return kind, payload
+
+    def _why(self) -> str:
+        """Why the line to another machine broke, once it has ended."""
+        if self.line is None:
+            return ""
+        self.line.join(1.0)
+        return self.line.why
 
     def take_ready(self) -> list[tuple[int, bytes]]:
         """Frames that came with the last answer: the caller goes on reading by itself, with `splitter`."""

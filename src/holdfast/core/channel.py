@@ -3,7 +3,7 @@
     first message   ::= "HF" pattern u8, lowest u8, highest u8, then the first message of the handshake     pattern 1: IK, 2: XXpsk3
     second message  ::= the second message of the handshake; its payload is the chosen version, u8
     (third message  ::= the third message of the handshake, XXpsk3 only)
-    every other     ::= one sealed `Body` (wire/body.py): DATA, REKEY or END
+    every other     ::= one sealed `Body` (wire/body.py): DATA, REKEY, END, ASK or YES
     prologue         =  canonical {"holdfast": "channel/1", "route": base64url, "versions": [lowest, highest]}
 
 Both sides put into the prologue what they believe was said in the clear: if a carrier changed the offered versions, or led the stream to another route, the handshake
@@ -15,7 +15,8 @@ message of the initiator that opens. The initiator speaks first, always. No memo
 
 Messages are numbered by the cipher and carried in order. One that is dropped, repeated, moved, cut, changed, or of another channel or direction does not open, and the first
 that does not open ends the channel for ever, with nothing of it delivered. So what is delivered is always a beginning of what was sent. Whether it is all of it
-says END, which is sealed, too: `whole`. A carrier that stops without it is a cut, whatever the carrier says about it.
+says END, which is sealed, too: `whole`. A carrier that stops without it is a cut, whatever the carrier says about it. Whether the other side is still there says YES,
+sealed: no carrier can answer for it.
 
 The sender takes the next key after REKEY_MESSAGES, REKEY_BYTES or REKEY_S, whichever is first, and says so under the old one; the receiver follows, and takes no more than
 REKEY_SLACK times the messages and bytes under one key. A channel that is closed stays closed, with its `reason`; a session does not end with it.
@@ -140,7 +141,7 @@ class Channel:
             except PeerFault:
                 self._close(HANDSHAKE)
                 return Step()
-        return self._take(message)
+        return self._take(message, now)
 
     def send(self, data: bytes, now: float) -> tuple[bytes, ...]:
         """Messages that carry this on. ValueError before there is anybody to send to, and after END."""
@@ -160,6 +161,12 @@ class Channel:
         if self.whole:
             self._close(ENDED)
         return tuple(out)
+
+    def ask(self, now: float) -> tuple[bytes, ...]:
+        """Asks whether the other side is there. Whatever it sends next is an answer."""
+        if self._sender is None or not (self.established or self._initiator) or self._end_sent:
+            return ()
+        return tuple(self._seal(body.ASK, now))
 
     def cut(self) -> None:
         """The carrier is gone."""
@@ -223,7 +230,7 @@ class Channel:
 
     # ------------------------------------------------------------ sealed messages
 
-    def _take(self, message: bytes) -> Step:
+    def _take(self, message: bytes, now: float) -> Step:
         assert self._receiver is not None
         try:
             plain = self._receiver.open(message)
@@ -250,7 +257,9 @@ class Channel:
         if plain == body.REKEY:
             self._receiver.rekey()
             self._got_messages = self._got_bytes = 0
-        else:
+        elif plain == body.ASK:
+            return Step(tuple(self._seal(body.YES, now)) if not self._end_sent else ())
+        elif plain == body.END:
             self.whole = True
             if self._end_sent:
                 self._close(ENDED)

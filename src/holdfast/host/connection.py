@@ -27,8 +27,10 @@ _INBOX = memoryview(bytearray(READ_BYTES))     # one for all: callbacks run one 
 
 class Connection:
     def __init__(self, sock: socket.socket, pid: int, on_frame: Callable[[Connection, int, bytes], None],
-                 on_closed: Callable[[Connection], None]) -> None:
+                 on_closed: Callable[[Connection], None], channel: str = "", on_the_way: Callable[[], int] = lambda: 0) -> None:
         self.pid = pid
+        self.channel = channel              # the hash of the sealed channel it came through; "": it is on this machine
+        self._on_the_way = on_the_way       # bytes in that channel that its client has not taken
         self.client = 0                     # the client's own id; 0 until it introduced itself
         self.operator = ""
         self.key = b""                      # the operator's own, proved
@@ -97,7 +99,7 @@ class Connection:
         if self.closed:
             return 0
         in_kernel: int = struct.unpack("i", fcntl.ioctl(self._sock, termios.TIOCOUTQ, bytes(4)))[0]
-        return self._out_bytes + in_kernel
+        return self._out_bytes + in_kernel + self._on_the_way()
 
     @property
     def blocked(self) -> bool:

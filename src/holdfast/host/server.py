@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import time
+from collections.abc import Callable
 from typing import Any
 
 from holdfast import __version__
@@ -51,6 +52,13 @@ class Server:
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.connections.add(Connection(sock, pid, self._frame, self._closed))
+
+    def admit(self, sock: socket.socket, channel: str, on_the_way: Callable[[], int]) -> bool:
+        """Somebody on another machine, through a sealed channel. False: there is no room."""
+        if not self._room():
+            return False
+        self.connections.add(Connection(sock, 0, self._frame, self._closed, channel, on_the_way))
+        return True
 
     def _room(self) -> bool:
         """Whether there is room for one more, if need be by sending the oldest away that has not said who it is."""
@@ -134,7 +142,7 @@ class Server:
             raise PeerFault("a proof nobody asked for")
         try:
             signature = bytes.fromhex(str(body.get("signature")))
-            statement = hello.statement(conn.hello, conn.challenge)
+            statement = hello.statement(conn.hello, conn.challenge, conn.channel)
         except ValueError as e:
             raise PeerFault("a malformed proof") from e
         if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
@@ -146,10 +154,12 @@ class Server:
         """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
         authority, joined = self.engine.authority, {}
         try:
-            if authority.needs_first and invitation is None:
+            if authority.needs_first and invitation is None and not conn.channel:
                 with contextlib.suppress(Refused):                   # somebody else was first
                     await authority.first_identity(conn.operator, "human", conn.key, time.time())
                     self.engine.door.came(conn, "first")
+            if recovery is not None and conn.channel:
+                raise NotAllowed("nobody recovers from another machine", "use a terminal of the machine itself")
             if recovery is not None:
                 await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
                 self.engine.door.came(conn, "recover")

@@ -3,8 +3,10 @@
     DATA    0a LENGTH bytes     the next bytes of the stream, at least one
     REKEY   12 00               the sender's next message is under the next key
     END     1a 00               the stream is complete in this direction; nothing follows
+    ASK     22 00               is anybody there?
+    YES     2a 00               yes
 
-Three shapes with one spelling each: the runtime of protobuf is not needed to read them, and would accept others. A test compares both.
+Five shapes with one spelling each: the runtime of protobuf is not needed to read them, and would accept others. A test compares both.
 """
 
 from __future__ import annotations
@@ -16,6 +18,9 @@ from holdfast.model.limits import BODY_BYTES
 
 REKEY: Final = b"\x12\x00"
 END: Final = b"\x1a\x00"
+ASK: Final = b"\x22\x00"
+YES: Final = b"\x2a\x00"
+WORDS: Final = frozenset((REKEY, END, ASK, YES))
 
 
 def data(plain: bytes) -> bytes:
@@ -25,8 +30,8 @@ def data(plain: bytes) -> bytes:
 
 
 def read(body: bytes) -> bytes | None:
-    """The bytes of DATA; None for REKEY and END, which the caller compares with; PeerFault for what is no body."""
-    if body in (REKEY, END):
+    """The bytes of DATA; None for the others, which the caller compares with; PeerFault for what is no body."""
+    if body in WORDS:
         return None
     size = 2 if len(body) < 0x80 + 2 else 3 if len(body) < 0x4000 + 3 else 4
     length = len(body) - size

@@ -210,19 +210,31 @@ class Presence(_message.Message):
     def __init__(self, route: _Optional[bytes] = ..., online: _Optional[bool] = ..., since: _Optional[int] = ...) -> None: ...
 
 class Body(_message.Message):
-    __slots__ = ("data", "rekey", "end")
+    __slots__ = ("data", "rekey", "end", "ask", "yes")
     DATA_FIELD_NUMBER: _ClassVar[int]
     REKEY_FIELD_NUMBER: _ClassVar[int]
     END_FIELD_NUMBER: _ClassVar[int]
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    YES_FIELD_NUMBER: _ClassVar[int]
     data: bytes
     rekey: Rekey
     end: End
-    def __init__(self, data: _Optional[bytes] = ..., rekey: _Optional[_Union[Rekey, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ...) -> None: ...
+    ask: Ask
+    yes: Yes
+    def __init__(self, data: _Optional[bytes] = ..., rekey: _Optional[_Union[Rekey, _Mapping]] = ..., end: _Optional[_Union[End, _Mapping]] = ..., ask: _Optional[_Union[Ask, _Mapping]] = ..., yes: _Optional[_Union[Yes, _Mapping]] = ...) -> None: ...
 
 class Rekey(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class End(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Ask(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Yes(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

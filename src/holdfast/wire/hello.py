@@ -10,7 +10,9 @@ version. Its hash binds what is signed later on this channel to it (`binding`). 
 whether this account may connect at all; the key says who it is. A `recovery` {statement, signature} is signed with the machine's own key
 (core/recovery.py) and lets a key in that nobody there could let in any more. `about` names a session: its `place` {id, epoch, seen} is what an
 act on it is signed for, and need not be asked for then.
-(core/recovery.py) and lets a key in that nobody there could let in any more.
+
+Through a relay all this is inside a sealed channel (core/channel.py), and the statement has that channel's hash in it as well (`channel`), each side's own: a proof made
+on one channel is worth nothing on another, whoever carries it. There nobody is the first, and nobody recovers.
 
 An `invitation` {id, proof} lets a newcomer in with a one-time code: `proof` is a signature over the same statement, made with the key that follows
 from the code (core/joincode.py), so it is worth nothing on another connection or for another key. If the inviter is asked first, EVENT
@@ -33,11 +35,11 @@ DOMAIN: Final = "hello/1"
 NONCE_BYTES: Final = 32
 
 
-def statement(hello: dict[str, Any], challenge: dict[str, Any]) -> bytes:
-    """The exact bytes that the client signs and the host verifies."""
+def statement(hello: dict[str, Any], challenge: dict[str, Any], channel: str = "") -> bytes:
+    """The exact bytes that the client signs and the host verifies. `channel`: the hash of the sealed channel, if there is one."""
     return encode({"version": challenge["version"], "lowest": hello["lowest"], "offered": hello["version"], "machine": challenge["machine"],
                    "nonce": challenge["nonce"], "client": hello["client"], "operator": hello["operator"], "modality": hello["modality"],
-                   "key": hello["key"]})
+                   "key": hello["key"], **({"channel": channel} if channel else {})})
 
 
 def origin(key: str, client: int) -> int:

@@ -1,0 +1,229 @@
+"""The way to a machine through a relay: gives what a local connection gives, a socket that speaks frames.
+
+`dial` opens the line (a WebSocket to the relay, a stream on it, the sealed channel in it) and returns one end of a socket pair. A thread carries bytes between
+its other end and the stream, so everything that works on the local socket works here unchanged, the attach loop included. When the line breaks, the socket ends,
+as it does when a host dies, and whoever had it connects again.
+
+The relay is trusted with nothing. The machine's key is pinned: who answers with another is nobody. Whatever a relay does to the stream ends the channel.
+Two things are watched, because a line can be dead without a sign: the relay answers a ping within PING_WAIT_S, or it is gone; and if the machine sends nothing
+for so long, it is asked, sealed, and answers, or it is gone. Nothing is asked while output comes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+from typing import Final, TypeVar
+
+from holdfast import __version__
+from holdfast.core import channel
+from holdfast.core.tunnel import Tunnel
+from holdfast.home.machines import Machine, Way
+from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable
+from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
+from holdfast.transport import websocket
+from holdfast.transport.websocket import WebSocket
+from holdfast.wire import outer
+
+F = TypeVar("F")
+STREAM: Final = 1                        # a connection of ours has one
+PLAIN_BYTES: Final = 64 * 1024           # of frames, towards the machine, at a time
+PAIR_BYTES: Final = 64 * 1024            # in the kernel, between the thread and who uses it: not a second backlog
+AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
+               outer.FAILED: "could not be reached by the relay", outer.SLOW: "was too slow for the relay", outer.LIMIT: "has no room for another connection at the relay"}
+
+
+class Line(threading.Thread):
+    """Carries bytes between a socket and a stream until either ends."""
+
+    def __init__(self, machine: str, ws: WebSocket, tunnel: Tunnel, ours: socket.socket) -> None:
+        super().__init__(name=f"line to {machine}", daemon=True)
+        self.machine, self.why = machine, ""
+        self._ws, self._tunnel, self._sock = ws, tunnel, ours
+        self._plain = bytearray()                # from the machine, not taken yet
+        self._heard = self._asked = time.monotonic()
+        self._over = False
+
+    def run(self) -> None:
+        try:
+            self._carry()
+        except HoldfastError as e:
+            self.why = e.message
+        finally:
+            with contextlib.suppress(HoldfastError, OSError):
+                self._say_end()
+            self._ws.close()
+            self._sock.close()
+
+    def _carry(self) -> None:
+        poll, ws, sock = select.poll(), self._ws, self._sock
+        sock.setblocking(False)
+        for fd in (ws.fileno(), sock.fileno()):
+            poll.register(fd, 0)
+        while not self._over:
+            poll.modify(ws.fileno(), select.POLLIN | (select.POLLOUT if ws.pending else 0))
+            reads = not ws.pending and self._tunnel.room() > 0
+            poll.modify(sock.fileno(), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
+            for fd, events in poll.poll(REMOTE_SILENCE_S * 1000 / 2):
+                if fd == ws.fileno():
+                    if events & select.POLLOUT:
+                        ws.flush()
+                    if events & ~select.POLLOUT:
+                        self._from_relay(ws.receive())
+                elif events & select.POLLOUT and self._plain:
+                    self._hand_on()
+                elif events & (select.POLLIN | select.POLLHUP | select.POLLERR):
+                    self._from_user(reads)
+            self._watch(time.monotonic())
+
+    def _from_user(self, reads: bool) -> None:
+        if not reads:                            # it hung up, and there is no room to say the rest
+            self._over = True
+            return
+        try:
+            data = self._sock.recv(min(PLAIN_BYTES, self._tunnel.room()))
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._over = True
+            return
+        self._send(self._tunnel.put(data, time.monotonic()))
+
+    def _from_relay(self, messages: list[bytes]) -> None:
+        now = time.monotonic()
+        for message in messages:
+            frame = outer.decode(message, outer.TO_CLIENT)
+            if isinstance(frame, outer.Data) and frame.stream == STREAM:
+                step = self._tunnel.data(frame.payload, now)
+                self._send(step.send)
+                self._heard = self._asked = now
+                self._plain += step.data
+            elif isinstance(frame, outer.Credit) and frame.stream == STREAM:
+                self._tunnel.credit(frame.amount, now)
+            elif isinstance(frame, outer.Close):
+                raise closed(self.machine, frame)
+            elif isinstance(frame, outer.Ping):
+                self._ws.send(outer.encode(outer.Pong(frame.mark)))
+        if self._plain:
+            self._hand_on()
+        else:
+            self._grant(0)
+        if self._tunnel.reason or self._tunnel.channel.whole:
+            self._finish()
+
+    def _finish(self) -> None:
+        """The channel is over. What came before its end is handed on, and nobody is waited for."""
+        if self._tunnel.reason and not self._tunnel.channel.whole:
+            self.why = f"the connection to {self.machine} was tampered with or broke ({self._tunnel.reason})"
+        self._sock.setblocking(True)
+        self._sock.settimeout(REMOTE_WAIT_S)
+        with contextlib.suppress(OSError):
+            self._sock.sendall(self._plain)
+        self._over = True
+
+    def _hand_on(self) -> None:
+        try:
+            count = self._sock.send(self._plain)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._over = True
+            return
+        del self._plain[:count]
+        self._grant(count)
+
+    def _grant(self, count: int) -> None:
+        if (given := self._tunnel.took(count)) and not self._tunnel.reason:
+            self._ws.send(outer.encode(outer.Credit(STREAM, given)))
+
+    def _watch(self, now: float) -> None:
+        """Is anybody there? Asked of the machine itself: a relay that answers for it cannot."""
+        if now - self._heard > 2 * REMOTE_SILENCE_S:
+            raise Unavailable(f"{self.machine} does not answer any more")
+        if now - max(self._heard, self._asked) > REMOTE_SILENCE_S:
+            self._asked = now
+            self._send(self._tunnel.ask(now))
+
+    def _send(self, payloads: tuple[bytes, ...]) -> None:
+        for payload in payloads:
+            self._ws.send(outer.encode(outer.Data(STREAM, payload)))
+
+    def _say_end(self) -> None:
+        self._send(self._tunnel.end(time.monotonic()))
+        self._ws.send(outer.encode(outer.Close(STREAM, outer.DONE)))
+
+
+def dial(machine: Machine, static: bytes, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:
+    """A socket that speaks frames with the machine, the hash that names this channel, and the line. The ways are tried one after the other."""
+    refused: HoldfastError = Unavailable(f"no way to {machine.name} is known here", "pair again: `holdfast invite` there, `holdfast join` here")
+    for way in machine.ways:
+        try:
+            return _dial(machine, way, static, time.monotonic() + wait_s)
+        except (Unavailable, TimedOut, NotAllowed) as e:
+            refused = e
+    raise refused
+
+
+def _dial(machine: Machine, way: Way, static: bytes, deadline: float) -> tuple[socket.socket, str, Line]:
+    ws = websocket.dial(way.url, {}, way.ca, deadline - time.monotonic())
+    try:
+        ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
+        welcome = _await(ws, deadline, machine.name, outer.Welcome)
+        outer.chosen(welcome)
+        tunnel = Tunnel(channel.initiator(way.route, static, machine.static, time.monotonic()))
+        ws.send(outer.encode(outer.Open(STREAM, way.route, way.pass_)))
+        _await(ws, deadline, machine.name, outer.Accept)
+        for payload in tunnel.start(time.monotonic()):
+            ws.send(outer.encode(outer.Data(STREAM, payload)))
+        answer = _await(ws, deadline, machine.name, outer.Data)
+        step = tunnel.data(answer.payload, time.monotonic())
+        if not tunnel.channel.established or step.data:
+            raise PeerFault(f"who answers for {machine.name} at {websocket.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
+        theirs, ours = socket.socketpair()
+        for end in (theirs, ours):
+            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+                end.setsockopt(socket.SOL_SOCKET, option, PAIR_BYTES)
+            os.set_inheritable(end.fileno(), False)
+        line = Line(machine.name, ws, tunnel, ours)
+        line._send(step.send)
+        line.start()
+        return theirs, tunnel.channel.handshake_hash.hex(), line
+    except BaseException:
+        ws.close()
+        raise
+
+
+def _await(ws: WebSocket, deadline: float, machine: str, kind: type[F]) -> F:
+    """The next frame, which must be of that kind."""
+    poll = select.poll()
+    while True:
+        poll.register(ws.fileno(), select.POLLIN | (select.POLLOUT if ws.pending else 0))
+        if (left := deadline - time.monotonic()) <= 0 or not (ready := poll.poll(left * 1000)):
+            raise TimedOut(f"{machine} does not answer through its relay", "it is tried again")
+        if ready[0][1] & select.POLLOUT:
+            ws.flush()
+        if not ready[0][1] & ~select.POLLOUT:
+            continue
+        for message in ws.receive():
+            frame = outer.decode(message, outer.TO_CLIENT)
+            if isinstance(frame, outer.Ping):
+                ws.send(outer.encode(outer.Pong(frame.mark)))
+            elif isinstance(frame, outer.Close):
+                raise closed(machine, frame)
+            elif isinstance(frame, kind):
+                return frame
+            elif not isinstance(frame, outer.Credit):
+                raise PeerFault("the relay answers something else")
+
+
+def closed(machine: str, frame: outer.Close) -> HoldfastError:
+    """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
+    if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
+        return NotAllowed(f"the relay knows no way to {machine} for us", "the machine may have withdrawn it: pair again")
+    return Unavailable(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "it is tried again")

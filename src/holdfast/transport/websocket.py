@@ -1,0 +1,200 @@
+"""Frames over a WebSocket, as a client's end of it, without a loop or a thread: whoever has it polls its descriptor.
+
+The protocol is the `websockets` library's, used without its input and output: so the same end fits into a plain poll loop, and a key costs one
+system call. Each message is one frame. Nothing is compressed: what it carries is sealed.
+
+An address is ws:// or wss:// with a host and perhaps a path; a query string or a name and password in it are refused, because addresses end up in logs.
+What admits (a token) goes into the Authorization header.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import SplitResult, urlsplit
+
+from websockets.client import ClientProtocol
+from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.frames import Frame, Opcode
+from websockets.protocol import State
+from websockets.typing import Subprotocol
+from websockets.uri import parse_uri
+
+from holdfast.model.errors import NotAllowed, PeerFault, Unavailable, Usage
+from holdfast.model.limits import OUTER_BYTES
+
+SUBPROTOCOL: Final = Subprotocol("holdfast.1")
+READ_BYTES: Final = 256 * 1024
+REFUSED_STATUS: Final = (401, 403)
+SAID_CHARS: Final = 200                  # of what a server says when it refuses
+
+
+def parsed(url: str) -> SplitResult:
+    """The parts of a relay's address; Usage if it is none."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as e:
+        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000") from e
+    if parts.scheme not in ("ws", "wss") or not parts.hostname or port == 0:
+        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000")
+    if parts.query or parts.username is not None or parts.password is not None or parts.fragment:
+        raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
+    return parts
+
+
+def name(url: str) -> str:
+    """The relay as it is dialled: host and, if it is not the usual one, port."""
+    parts = parsed(url)
+    host = (parts.hostname or "").lower()
+    usual = 443 if parts.scheme == "wss" else 80
+    shown = f"[{host}]" if ":" in host else host
+    return shown if parts.port in (None, usual) else f"{shown}:{parts.port}"
+
+
+def context(ca: str | None) -> ssl.SSLContext:
+    """For wss: the system's authorities, or the certificates in that file alone."""
+    try:
+        return ssl.create_default_context(cafile=ca)
+    except (OSError, ssl.SSLError) as e:
+        raise Usage(f"cannot use the certificates in {ca!a}: {e}") from e
+
+
+class WebSocket:
+    """One connection that is open. Not blocking: `send` keeps what the socket does not take, `receive` gives what there is."""
+
+    def __init__(self, sock: socket.socket, protocol: ClientProtocol) -> None:
+        self._sock, self._protocol = sock, protocol
+        self._out = bytearray()
+        self._parts: list[bytes] = []
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the socket has not taken."""
+        return len(self._out)
+
+    def send(self, message: bytes) -> None:
+        self._protocol.send_binary(message)
+        self._flush_protocol()
+
+    def flush(self) -> None:
+        """Unavailable when the connection is gone."""
+        try:
+            while self._out:
+                del self._out[:self._sock.send(self._out)]
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        except OSError as e:
+            raise Unavailable(f"the connection to the relay broke: {e.strerror or e}") from e
+
+    def receive(self) -> list[bytes]:
+        """The messages that have come. Unavailable when the connection is gone, PeerFault for what is no message of ours."""
+        came = False
+        while True:
+            try:
+                data = self._sock.recv(READ_BYTES)
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                break
+            except OSError as e:
+                raise Unavailable(f"the connection to the relay broke: {e.strerror or e}") from e
+            if not data:
+                self._protocol.receive_eof()
+                came = True
+                break
+            self._protocol.receive_data(data)
+            came = True
+            if not isinstance(self._sock, ssl.SSLSocket):
+                break                    # the poll says when there is more; TLS may hold some that no poll tells of
+        messages = self._messages() if came else []
+        self._flush_protocol()
+        if not messages and self._protocol.state is not State.OPEN:
+            raise Unavailable("the relay closed the connection" + (f": {self._protocol.close_reason}" if self._protocol.close_reason else ""))
+        return messages
+
+    def _messages(self) -> list[bytes]:
+        found: list[bytes] = []
+        for event in self._protocol.events_received():
+            if not isinstance(event, Frame):
+                continue
+            if event.opcode is Opcode.TEXT:
+                raise PeerFault("the relay sent text")
+            if event.opcode in (Opcode.BINARY, Opcode.CONT):
+                self._parts.append(bytes(event.data))
+                if event.fin:
+                    found.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
+                    self._parts.clear()
+        return found
+
+    def _flush_protocol(self) -> None:
+        for data in self._protocol.data_to_send():
+            if data:
+                self._out += data
+        self.flush()
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._protocol.send_close()
+            self._flush_protocol()
+        self._sock.close()
+
+
+def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) -> WebSocket:
+    """Connects; Unavailable if nobody answers in that time, NotAllowed if somebody there refuses us."""
+    parts, deadline = parsed(url), time.monotonic() + wait_s
+    where = name(url)
+    try:
+        sock = socket.create_connection((parts.hostname or "", parts.port or (443 if parts.scheme == "wss" else 80)), timeout=wait_s)
+    except OSError as e:
+        raise Unavailable(f"the relay {where} cannot be reached: {e.strerror or e}", "it is tried again; is the address right, and the network up?") from e
+    try:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if parts.scheme == "wss":
+            sock = context(ca).wrap_socket(sock, server_hostname=parts.hostname)
+        protocol = ClientProtocol(parse_uri(url), subprotocols=[SUBPROTOCOL], max_size=OUTER_BYTES)
+        _open(sock, protocol, headers, deadline)
+        sock.setblocking(False)
+        return WebSocket(sock, protocol)
+    except (InvalidStatus, InvalidHandshake) as e:
+        sock.close()
+        if isinstance(e, InvalidStatus) and e.response.status_code in REFUSED_STATUS:
+            said = (e.response.body or b"").decode("utf-8", "replace").strip()[:SAID_CHARS]
+            raise NotAllowed(f"the relay {where} does not let us in" + (f": {said}" if said.isprintable() and said else ""), "ask whoever runs it for a token") from e
+        raise Unavailable(f"{where} answers, but not as a relay: {e}", "is the address right?") from e
+    except ssl.SSLError as e:
+        sock.close()
+        raise Unavailable(f"the relay {where} has no certificate that is trusted here: {e.reason or e}", "give its certificate with --ca") from e
+    except OSError as e:
+        sock.close()
+        raise Unavailable(f"the relay {where} does not answer: {e.strerror or e}", "it is tried again") from e
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _open(sock: socket.socket, protocol: ClientProtocol, headers: Mapping[str, str], deadline: float) -> None:
+    request = protocol.connect()
+    for key, value in headers.items():
+        request.headers[key] = value
+    protocol.send_request(request)
+    for data in protocol.data_to_send():
+        sock.sendall(data)
+    while protocol.state is State.CONNECTING and protocol.handshake_exc is None:
+        if (left := deadline - time.monotonic()) <= 0:
+            raise TimeoutError("it took too long")
+        sock.settimeout(left)
+        data = sock.recv(READ_BYTES)
+        if data:
+            protocol.receive_data(data)
+        else:
+            protocol.receive_eof()
+    if protocol.handshake_exc is not None:
+        raise protocol.handshake_exc
+    if protocol.subprotocol != SUBPROTOCOL:
+        raise InvalidHandshake("it does not speak our protocol")

@@ -1,0 +1,108 @@
+"""One stream through a relay: never more on the way than was credited, everything in order, less of it where a link queues (T3)."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core import channel
+from holdfast.core.tunnel import FLOW, LIMIT_LEAST_BYTES, Tunnel
+from holdfast.model.agreement import public
+from holdfast.model.limits import SEALED_BYTES, STREAM_WINDOW_BYTES, KiB
+
+ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
+
+
+def pair(window: int = STREAM_WINDOW_BYTES) -> tuple[Tunnel, Tunnel]:
+    client, host = Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), 0.0), window), Tunnel(channel.responder(ROUTE, HOST, 0.0), window)
+    for payload in client.start(0.0):
+        for answer in host.data(payload, 0.0).send:
+            client.data(answer, 0.0)
+    assert client.channel.established and client.room() and not host.room()
+    for payload in client.put(b"hello", 0.0):
+        assert host.data(payload, 0.0).data == b"hello"
+    host.took(5)
+    return client, host
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(["put", "carry", "take", "credit"]), st.integers(1, 70_000)), max_size=120))
+def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(steps: list[tuple[str, int]]) -> None:
+    client, host = pair()
+    way: deque[bytes] = deque()
+    back: deque[int] = deque()
+    sent, got, taken, now = bytearray(), bytearray(), 0, 1.0
+    for what, amount in steps:
+        now += 0.001
+        if what == "put":
+            data = bytes((len(sent) + i) & 0xFF for i in range(min(amount, client.room())))
+            way.extend(client.put(data, now) if data else ())
+            sent += data
+        elif what == "carry" and way:
+            got += host.data(way.popleft(), now).data
+        elif what == "take" and len(got) > taken:
+            count = min(amount, len(got) - taken)
+            taken += count
+            if (given := host.took(count)):
+                back.append(given)
+        elif what == "credit" and back:
+            client.credit(back.popleft(), now)
+        assert client.on_the_way <= STREAM_WINDOW_BYTES and sum(map(len, way)) <= client.on_the_way
+        assert all(len(payload) <= SEALED_BYTES for payload in way)
+    while way:
+        got += host.data(way.popleft(), now).data
+    assert got == sent and not client.reason and not host.reason
+
+
+def test_t3_who_sends_more_than_it_has_credit_for_is_cut_off() -> None:
+    client, host = pair(32 * KiB)
+    client._window = client._limit = client._credit = 1 << 20
+    for payload in client.put(bytes(60_000), 1.0):
+        assert host.data(payload, 1.0).data == b""
+    assert host.reason == FLOW and host.data(b"x", 2.0) == channel.Step()
+
+
+def test_t3_credit_for_what_was_never_sent_is_a_lie() -> None:
+    client, _ = pair()
+    client.credit(1 << 18, 1.0)
+    assert client.reason == FLOW and client.room() == 0
+
+
+def flood(rate: float, seconds: float, base_s: float = 0.02) -> tuple[float, float]:
+    """A consumer at the end of a link of that many bytes a second: how much got through in a second, and how old it was in the end."""
+    client, host = pair()
+    now, free, delivered = 0.0, 0.0, 0
+    link: deque[tuple[float, bytes, float]] = deque()          # when it arrives, what, when it was sent
+    credits: deque[tuple[float, int]] = deque()
+    age = 0.0
+    while now < seconds:
+        while credits and credits[0][0] <= now:
+            client.credit(credits.popleft()[1], now)
+        while link and link[0][0] <= now:
+            arrived, payload, begun = link.popleft()
+            count = len(host.data(payload, arrived).data)
+            delivered, age = delivered + count, arrived - begun
+            if (given := host.took(count)):
+                credits.append((arrived + base_s / 2, given))
+        while (room := client.room()) >= 4 * KiB:
+            for payload in client.put(bytes(min(room, 16 * KiB)), now):
+                free = max(free, now + base_s / 2) + len(payload) / rate
+                link.append((free, payload, now))
+        now += 0.001
+    return delivered / seconds, age
+
+
+def test_t3_on_a_slow_link_the_backlog_is_short_and_a_quick_one_is_used() -> None:
+    slow, old = flood(100 * KiB, 20.0)
+    assert slow > 80 * KiB and old < 3.0 * LIMIT_LEAST_BYTES / (100 * KiB)
+    quick, age = flood(50e6, 3.0)
+    assert quick > 0.5 * STREAM_WINDOW_BYTES / 0.025 and age < 0.1
+
+
+def test_t3_credit_is_given_before_the_sender_has_none() -> None:
+    client, host = pair()
+    for payload in client.put(b"x" * client.room(), 1.0):
+        host.data(payload, 1.0)
+    assert host.took(1) == 0 and host.took(20_000) > 0
