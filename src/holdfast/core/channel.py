@@ -11,7 +11,8 @@ fails. The answer is chosen by the responder and authenticated in its message, s
 
 Nothing is acted on early. The first message of IK can be recorded and sent again by anybody; all that it makes a responder do is to answer it, with a fresh key of
 its own. What comes after that answer can only be made by who holds the static key and sees this answer: so a responder is `established`, delivers and sends from the first sealed
-message of the initiator that opens. The initiator speaks first, always. No memory of earlier first messages is needed.
+message of the initiator that opens. The initiator speaks first, always. No memory of earlier first messages is needed. An initiator is `established` with the answer of IK, which
+only the pinned key can make; in XXpsk3 with the first sealed message that comes back, because nothing before shows that the other side has the secret.
 
 Messages are numbered by the cipher and carried in order. One that is dropped, repeated, moved, cut, changed, or of another channel or direction does not open, and the first
 that does not open ends the channel for ever, with nothing of it delivered. So what is delivered is always a beginning of what was sent. Whether it is all of it
@@ -106,7 +107,7 @@ class Channel:
         self.reason = ""              # why it is closed, or empty
         self.version = 0
         self.handshake_hash = b""     # names this channel in whatever is signed on it; empty until the handshake is complete
-        self.remote_static = b""      # the other side's static key, likewise
+        self.remote_static = b""      # the other side's static key; to be believed once it is established
 
     @property
     def closed(self) -> bool:
@@ -226,7 +227,7 @@ class Channel:
         self._sender, self._receiver = self._handshake.ciphers()
         self._handshake = None
         self._keyed_at = now
-        self.established = self._initiator
+        self.established = self._initiator and self._pattern == noise.IK
 
     # ------------------------------------------------------------ sealed messages
 
