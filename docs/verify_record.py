@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 ALWAYS = {"v", "seq", "time", "session", "epoch", "phase", "kind", "actor", "modality", "attestation", "originators", "prev"}
 PERHAPS = {"key", "client", "first", "number", "act", "verdict", "reason", "intent", "outcome", "facts", "statement", "signature", "commit", "kept", "late"}
 CONTENT_KINDS = {"command", "line", "paste", "resize", "signal", "turn", "seize", "halt", "resume", "end", "rename", "grant", "revoke", "approve",
-                 "deny", "policy", "spawn", "operator", "invite", "forget", "down"}
+                 "deny", "policy", "spawn", "operator", "invite", "forget", "down", "relays"}
 
 
 class Bad(Exception):

@@ -246,7 +246,7 @@ def test_closed_is_closed(reason: str) -> None:
     assert not (host._sender or host._receiver or host._handshake), "keys are forgotten"
 
 
-@pytest.mark.parametrize("plain", [b"", b"\x0a\x00", b"\x22\x00", b"\x0a\x05x", body.REKEY + b"x"])
+@pytest.mark.parametrize("plain", [b"", b"\x0a\x00", b"\x32\x00", b"\x0a\x05x", body.REKEY + b"x"])
 def test_what_is_authentic_and_wrong_ends_it(plain: bytes) -> None:
     client, host = opened()
     assert client._sender is not None
@@ -352,3 +352,12 @@ def transcript(pattern: str) -> dict[str, Any]:
 def test_t6_golden_bytes_do_not_change(number: int) -> None:
     """The client sends one, two, REKEY, three; the host sends back; the client says END, then the host."""
     assert transcript(PATTERNS[number]) == json.loads(VECTORS.read_text())["channels"][number]
+
+
+def test_t3_whether_the_other_side_is_there_only_it_can_say() -> None:
+    client, host = opened()
+    asked = client.ask(0)
+    answer = host.receive(asked[0], 0)
+    assert answer.data == b"" and len(answer.send) == 1
+    assert client.receive(answer.send[0], 0) == channel.Step() and not client.reason
+    assert client.receive(answer.send[0], 0) == channel.Step() and client.reason == channel.TAMPERED, "an old answer is none"

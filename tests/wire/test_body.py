@@ -1,4 +1,4 @@
-"""What is inside sealed messages: three shapes, one spelling each, the same as the contract's."""
+"""What is inside sealed messages: five shapes, one spelling each, the same as the contract's."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def test_data_is_what_the_contract_says(length: int) -> None:
 def test_the_rest_is_what_the_contract_says() -> None:
     assert contract_pb2.Body(rekey=contract_pb2.Rekey()).SerializeToString() == body.REKEY
     assert contract_pb2.Body(end=contract_pb2.End()).SerializeToString() == body.END
-    assert body.read(body.REKEY) is body.read(body.END) is None
+    assert contract_pb2.Body(ask=contract_pb2.Ask()).SerializeToString() == body.ASK
+    assert contract_pb2.Body(yes=contract_pb2.Yes()).SerializeToString() == body.YES
+    assert body.read(body.REKEY) is body.read(body.END) is body.read(body.ASK) is body.read(body.YES) is None
 
 
 def test_the_longest_body_fits_exactly() -> None:
@@ -43,7 +45,7 @@ def test_the_longest_body_fits_exactly() -> None:
 def test_an_empty_body_is_none() -> None:
     with pytest.raises(ValueError):
         body.data(b"")
-    for data in (b"", b"\x0a\x00", contract_pb2.Body().SerializeToString(), b"\x0a", b"\x0a\x01", b"\x0a\x81\x00x", b"\x12\x01x", b"\x22\x00",
+    for data in (b"", b"\x0a\x00", contract_pb2.Body().SerializeToString(), b"\x0a", b"\x0a\x01", b"\x0a\x81\x00x", b"\x12\x01x", b"\x32\x00",
                  body.END + body.END, body.data(b"x") + body.END):
         with pytest.raises(PeerFault):
             body.read(data)
@@ -55,4 +57,4 @@ def test_what_is_read_has_one_spelling(data: bytes) -> None:
         plain = body.read(data)
     except PeerFault:
         return
-    assert data in (body.REKEY, body.END) if plain is None else body.data(plain) == data
+    assert data in body.WORDS if plain is None else body.data(plain) == data

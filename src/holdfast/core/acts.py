@@ -18,7 +18,7 @@ except ImportError:
 
 KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename"}
 ON_MACHINE: Final = {"new": "spawn", "forget": "forget", "down": "down", "operator.add": "operator", "operator.revoke": "revoke", "grant": "grant",
-                     "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
+                     "relays.changed": "relays", "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
 MACHINE: Final = "machine"                         # where those are recorded: no session can have this name
 NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold"))      # of a request on the machine: about the request, not about what is asked
 TYPED: Final = frozenset(("run", "send"))          # their repeats are known by their numbers, also after a crash

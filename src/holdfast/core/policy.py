@@ -41,7 +41,7 @@ APPROVALS_MAX: Final = 5
 SHOWN_CHARS: Final = 200               # of a command that a sentence quotes
 KINDS: Final = ("human", "agent", "service")
 UNGATED: Final = frozenset(("seize", "halt", "observe"))
-ACTS: Final = ("run", "line", "paste", "keys", "exec", "signal", "resize", "new", "rename", "end", "forget", "grant", "revoke", "invite", "operator", "policy",
+ACTS: Final = ("run", "line", "paste", "keys", "exec", "signal", "resize", "new", "rename", "end", "forget", "grant", "revoke", "invite", "operator", "policy", "relays",
                "turn", "resume", "files", "checkpoint", "restore", "move", "fork", "keep", "discard", *sorted(UNGATED))
 _NAMES: Final = ("{home}", "{tmp}", "{mounted}", "{cwd}", "{project}", "{holdfast}")
 

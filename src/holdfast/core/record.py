@@ -78,7 +78,7 @@ Phase = Literal["intent", "outcome", "fact"]
 
 # Kinds whose content is what somebody asked for in so many words; never what a program may have prompted for.
 _SPOKEN: Final = frozenset(("command", "resize", "signal", "turn", "seize", "halt", "resume", "end", "rename", "grant", "revoke", "approve",
-                            "deny", "policy", "spawn", "operator", "invite", "forget", "down"))
+                            "deny", "policy", "spawn", "operator", "invite", "forget", "down", "relays"))
 _TYPED: Final = frozenset(("line", "paste"))
 
 

@@ -13,11 +13,12 @@ MACHINE = os.uname().nodename
 ARGV_SHOWN_CHARS = 512           # of a session's arguments in a listing
 
 
-def describe(s: Session) -> dict[str, Any]:
+def describe(s: Session, relay: str = "none") -> dict[str, Any]:
+    """`relay`: how this machine is registered where it can be reached from elsewhere."""
     now = time.monotonic()
     return {
         "id": s.id, "name": s.name, "machine": MACHINE, "state": s.state,
-        "liveness": {"process": "ended" if s.ending else "alive" if s.answers else "unknown", "host": "here", "relay": "none"},
+        "liveness": {"process": "ended" if s.ending else "alive" if s.answers else "unknown", "host": "here", "relay": relay},
         "epoch": s.record.epoch, "created": s.record.created, "idle_s": round(now - s.last_activity, 3),
         "size": {"cols": s.size[0], "rows": s.size[1]}, "operators": operators(s),
         "turn": s.turn.facts(),
@@ -31,19 +32,19 @@ def operators(s: Session) -> list[dict[str, Any]]:
              "size": {"cols": v.size[0], "rows": v.size[1]}, "lagging": v.lagging} for v in s.viewers]
 
 
-def describe_ended(r: Record) -> dict[str, Any]:
+def describe_ended(r: Record, relay: str = "none") -> dict[str, Any]:
     return {"id": r.id, "name": r.name, "machine": MACHINE, "state": r.state,
-            "liveness": {"process": "ended", "host": "here", "relay": "none"}, "epoch": r.epoch, "created": r.created,
+            "liveness": {"process": "ended", "host": "here", "relay": relay}, "epoch": r.epoch, "created": r.created,
             "idle_s": max(0.0, time.time() - (r.ended or r.created)), "size": {"cols": r.cols, "rows": r.rows}, "operators": [],
             "turn": None, "output": {"start": r.output_start, "end": r.output_end}, "argv": _short(r.argv), "cwd": r.cwd,
             "pid": r.root_pid, "started": r.root_start, "boot": r.boot, "keeper": None, "shell": None, "exit_code": r.exit_code,
             "reason": r.reason, "ended": r.ended, "survivors": r.survivors, "ref": f"hf:{r.id}@{r.epoch}"}
 
 
-def unreachable(session_id: str, name: str, why: str) -> dict[str, Any]:
+def unreachable(session_id: str, name: str, why: str, relay: str = "none") -> dict[str, Any]:
     """A keeper that exists and does not answer: nothing about it is known now, and that is what is said."""
     return {"id": session_id, "name": name, "machine": MACHINE, "state": "unknown",
-            "liveness": {"process": "unknown", "host": "here", "relay": "none"}, "epoch": None, "created": None, "idle_s": None,
+            "liveness": {"process": "unknown", "host": "here", "relay": relay}, "epoch": None, "created": None, "idle_s": None,
             "size": None, "operators": [], "turn": None, "output": None, "reason": why, "exit_code": None}
 
 

@@ -45,6 +45,7 @@ from holdfast.host.recordagain import go_on_recording, retain
 from holdfast.host.session import Session
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
+from holdfast.host.uplinks import Uplinks
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
 from holdfast.model.limits import (
@@ -78,6 +79,7 @@ class Engine:
         machine = keys.machine(home, time.time())
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
+        self.uplinks = Uplinks(home, machine, self.authority)
         self.invitations = Invitations(database, self.authority, lambda: self.events.wake())
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
@@ -432,6 +434,7 @@ class Engine:
     async def close(self) -> None:
         """Leaves every session running: the links are dropped, the keepers do not mind. Those of ended sessions are let go
         first, or they would wait for the next host."""
+        await self.uplinks.close()
         if self._burying:
             await asyncio.wait(self._burying, timeout=BURY_WAIT_S)
         for task in self._tasks:

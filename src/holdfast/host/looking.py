@@ -56,18 +56,20 @@ async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | No
 async def ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     e = ops.engine
     seen = [s for s in e.sessions.values() if "observe" in e.authority.rights_of(conn.key, s.id, time.time())]
-    out = [describe(s) for s in sorted(seen, key=lambda s: s.record.created)]
-    out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why) for i, why in e.unreachable.items()]
+    relay = e.uplinks.state
+    out = [describe(s, relay) for s in sorted(seen, key=lambda s: s.record.created)]
+    out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why, relay) for i, why in e.unreachable.items()]
     if q["all"]:
         e.forget_old()
         ended = [r for r in e.ended.values() if "observe" in e.authority.rights_of(conn.key, r.id, time.time())]
-        out += [describe_ended(r) for r in sorted(ended, key=lambda r: r.ended or 0)]
+        out += [describe_ended(r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
     return {"sessions": out}
 
 
 async def get(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     found = ops.engine.find_any(q["session"])
-    return describe_ended(found) if isinstance(found, Record) else describe(found)
+    relay = ops.engine.uplinks.state
+    return describe_ended(found, relay) if isinstance(found, Record) else describe(found, relay)
 
 
 async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

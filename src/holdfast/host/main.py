@@ -157,6 +157,7 @@ async def _serve(home: Home, lock: int) -> int:
     probe("host.adopted")
     server = Server(engine, Ops(engine, stop), unix.listen(home.host_socket))
     engine.reachable()
+    await engine.uplinks.begin(server)
     log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.sessions), engine.term)
     probe("host.ready")
     try:

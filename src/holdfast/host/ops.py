@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from holdfast import __version__
 from holdfast.core import acts
 from holdfast.core.scope import STARTS_PROGRAMS
-from holdfast.host import attaching, deciding, invitations, looking, people, references, steering
+from holdfast.host import attaching, deciding, invitations, looking, people, references, steering, uplinks
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.standing import FOREVER
@@ -226,6 +226,9 @@ OPS: dict[str, Op] = {
     "grant": Op(people.grant, {**_ON_MACHINE, "name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
                                "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}, act=True),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
+    "ways": Op(uplinks.ways, {}),
+    "relays": Op(uplinks.relays_, {}, "manage"),
+    "relays.changed": Op(uplinks.relays_changed, dict(_ON_MACHINE), "manage", act=True),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
     **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)
        for name, (act, fields) in invitations.OPS.items()},

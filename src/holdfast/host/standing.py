@@ -74,6 +74,11 @@ class Standing:
             return False
         return True
 
+    def living_keys(self, now: float) -> list[bytes]:
+        """Of everybody who is known, may do anything at all, and was not revoked; the newest first."""
+        alive = [one for one in self._roster.keys.values() if self.counts(signing.show(one.key)) and any(self.state_of(held, now) == "valid" for held in self._held.get(one.key, ()))]
+        return [one.key for one in sorted(alive, key=lambda one: -one.added)]
+
     def approves(self, shown: str, session: str, now: float) -> bool:
         """Whether this key may decide what waits there, or on the machine."""
         return "approve" in self.rights_of(signing.read(shown), session or None, now)

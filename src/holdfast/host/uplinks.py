@@ -1,0 +1,109 @@
+"""All lines of this host: which relays it dials, who may come through, and how an operator finds the way back here from elsewhere.
+
+What a client needs to come back from anywhere (`ways`) follows from keys and is kept nowhere: the machine's static key, its route at a relay, and a pass of its own. A pass
+follows from the machine's secret, the relay and the operator's key; the relay gets the hashes of those that count now. So a revoked key loses
+its way to the line as well, at once, and a lost database loses nobody's.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.core import route, static
+from holdfast.home import keys, relays
+from holdfast.model import agreement, base64url, signing
+from holdfast.model.errors import HoldfastError
+from holdfast.model.limits import PASSES_MAX
+from holdfast.transport.websocket import name
+
+if TYPE_CHECKING:
+    from holdfast.home import Home
+    from holdfast.home.keys import Identity
+    from holdfast.host.authority import Authority
+    from holdfast.host.connection import Connection
+    from holdfast.host.ops import Ops
+    from holdfast.host.server import Server
+    from holdfast.host.uplink import Uplink
+
+PASS: Final = b"pass/1\0"
+MODES: Final = ("none", "connecting", "registered", "refused")
+
+
+class Uplinks:
+    def __init__(self, home: Home, machine: Identity, authority: Authority) -> None:
+        self._home, self._machine, self._authority = home, machine, authority
+        self._server: Server | None = None
+        self._lines: dict[str, Uplink] = {}          # by address
+        self.trouble = ""                            # why the file with the relays cannot be used
+        authority.on_change.append(self._changed)
+
+    async def begin(self, server: Server) -> None:
+        self._server = server
+        await self.reload()
+
+    async def reload(self) -> None:
+        """Dials what the file says now, and nothing else. A file that cannot be read changes nothing."""
+        assert self._server is not None
+        try:
+            wanted = {one.url: one for one in relays.listing(self._home)}
+        except HoldfastError as e:
+            self.trouble = e.message
+            return
+        self.trouble = ""
+        for url in [url for url, line in self._lines.items() if wanted.get(url) != line.relay]:
+            await self._lines.pop(url).close()
+        if wanted.keys() - self._lines.keys():
+            from holdfast.host.uplink import Uplink          # brings the WebSocket library: only who dials needs it
+
+            for url, one in wanted.items():
+                if url not in self._lines:
+                    at = name(url)
+                    self._lines[url] = Uplink(one, self._server, keys.static(self._machine), keys.route_key(self._machine, at), lambda at=at: self._passes(at))
+
+    @property
+    def state(self) -> str:
+        """The best of all lines: whether this machine can be reached from elsewhere."""
+        return max((line.state for line in self._lines.values()), key=lambda state: ("refused", "connecting", "registered").index(state), default="none")
+
+    def facts(self) -> list[dict[str, Any]]:
+        return [line.facts() for line in self._lines.values()]
+
+    def ways(self, key: bytes) -> dict[str, Any]:
+        """How the holder of this key comes here from elsewhere."""
+        signed = static.sign(self._machine.secret())
+        return {"machine": signing.show(self._machine.public), "static": {"statement": signed.statement.decode(), "signature": signed.signature.hex()},
+                "ways": [{"url": url, "route": base64url.encode(line.route), "pass": base64url.encode(self._pass(name(url), key))} for url, line in self._lines.items()]}
+
+    def _pass(self, relay: str, key: bytes) -> bytes:
+        return agreement.derive(self._machine.secret(), PASS + relay.encode() + b"\0" + key)
+
+    def _passes(self, relay: str) -> tuple[bytes, ...]:
+        """The newest keys first, if there are more than a relay takes."""
+        return tuple(sorted(route.digest(self._pass(relay, key)) for key in self._authority.living_keys(time.time())[:PASSES_MAX]))
+
+    def _changed(self) -> None:
+        for line in self._lines.values():
+            line.passes_changed()
+
+    async def close(self) -> None:
+        for line in self._lines.values():
+            await line.close()
+
+
+# ------------------------------------------------------------ operations
+
+async def ways(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return ops.engine.uplinks.ways(conn.key)
+
+
+async def relays_(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    return {"relays": ops.engine.uplinks.facts(), "trouble": ops.engine.uplinks.trouble}
+
+
+async def relays_changed(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    """Somebody changed the list of relays: an act, though the list is a file of this account, for it opens or closes a way in."""
+    await ops.engine.door.clear(q["act!"], number, "relays", wait_s=q["hold"] or 0.0)
+    await q["act!"].intend()
+    await ops.engine.uplinks.reload()
+    return {"relays": ops.engine.uplinks.facts(), "trouble": ops.engine.uplinks.trouble, "outcome": {"relays": [one["url"] for one in ops.engine.uplinks.facts()]}}
