@@ -186,6 +186,11 @@ def test_kinds_come_from_where_they_belong() -> None:
                     outer.decode(outer.encode(frame), allowed)
 
 
+def test_before_the_welcome_not_even_data_is_taken() -> None:
+    with pytest.raises(PeerFault, match="this side"):
+        outer.decode(outer.encode(Data(1, b"x")), frozenset((Hello,)))
+
+
 def test_the_largest_frames_fit() -> None:
     for frame in (Data(2**32 - 1, bytes(limits.SEALED_BYTES)),
                   Register(b"k" * 32, 2**63 - 1, b"s" * 64, tuple(i.to_bytes(32, "big") for i in range(limits.PASSES_MAX)))):
