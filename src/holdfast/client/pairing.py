@@ -12,11 +12,12 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.client.link import SETTLED_S, HostGone, Link
-from holdfast.core import joincode
-from holdfast.core.joincode import Code
-from holdfast.home import Home, keys
+from holdfast.core import joincode, static
+from holdfast.core.joincode import Code, Elsewhere
+from holdfast.home import Home, keys, machines
 from holdfast.home.keys import Ask, Identity
-from holdfast.model import signing
+from holdfast.home.machines import Machine, Way
+from holdfast.model import base64url, signing
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, TimedOut
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S
 
@@ -81,9 +82,34 @@ def check_home(home: Home) -> None:
         raise NotFound(f"there is nobody to join in {home.state}", "set HOLDFAST_HOME to the home of whoever invited you") from e
 
 
+def stranger(link: Link, code: Code, where: Elsewhere) -> None:
+    """The link is to a machine elsewhere that nothing is known of but what the invitation says."""
+    pass_ = joincode.pass_of(signing.public(joincode.private(code, where.key)))
+    link.away = Machine(joincode.fingerprint(where.key), where.key, where.static, link.operator, int(time.time()), tuple(Way(url, route, pass_) for url, route in where.doors))
+
+
+def keep_machine(link: Link, name: str) -> Machine:
+    """After joining: remembers the machine, with ways of one's own, under its name or one like it."""
+    assert link.away is not None
+    answer, key = link.request("ways"), link.away.key
+    try:
+        static_key = static.read(key, answer["static"]["statement"].encode(), bytes.fromhex(answer["static"]["signature"]))
+        ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"])) for w in answer["ways"])
+    except (ValueError, KeyError, TypeError) as e:
+        raise PeerFault("the machine does not say how it is reached") from e
+    taken = {m.name for m in machines.listing(link.home) if m.key != key}
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("-")[:48] or "machine"
+    free = next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
+    known = next((m.name for m in machines.listing(link.home) if m.key == key), free)
+    link.away = Machine(known, key, static_key, link.operator, int(time.time()), ways)
+    machines.keep(link.home, link.away)
+    return link.away
+
+
 def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], passphrase: Ask | None = None) -> dict[str, Any]:
     """Comes in as the link's operator, whose key is made if there is none, under a passphrase if there is one. What it is and may do from now on."""
-    check_home(link.home)
+    if link.away is None:
+        check_home(link.home)
     identity, made = _identity(link, passphrase)
     link.invited = Joining(code, machine, told)
     unsure = False

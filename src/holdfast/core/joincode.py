@@ -1,7 +1,8 @@
 """The one-time code of an invitation: what a person reads out, types or scans, and what is made of it.
 
     CODE  ::= ID "-" SECRET          12 characters of Crockford's base32 in three groups: 4 of id, 7 of secret, 1 that checks the others
-    URL   ::= "holdfast://" MACHINE "/join#" CODE          MACHINE is the fingerprint of the machine's key
+    URL   ::= "holdfast://" MACHINE "/join#" CODE [ "~" ELSEWHERE ]          MACHINE is the fingerprint of the machine's key
+    ELSEWHERE ::= base64url of canonical {key, static, doors [[url, route] ...]}          where a machine can be reached through relays, and by which keys it is known
 
 The id is public: it names the invitation in listings, and is what a meeting point on a network can route by. The secret (35 bits) never leaves
 the two people: both ends make an Ed25519 key of it, by scrypt with the machine's key and the id as salt. The host keeps the public half, so what it
@@ -19,9 +20,10 @@ anything is proved, and guessing in advance would need that many years for each 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from holdfast.model import signing
+from holdfast.model import base64url, canonical, signing
 from holdfast.model.errors import Usage
 from holdfast.model.ids import ALPHABET
 
@@ -31,6 +33,8 @@ SECRET_CHARS: Final = 7
 GROUP_CHARS: Final = 4
 FINGERPRINT_CHARS: Final = 16        # 80 bits
 TEXT_CHARS: Final = 256              # what is looked at of what somebody typed
+URL_CHARS: Final = 2048              # ... and of a link
+DOORS_MAX: Final = 4
 SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 40 << 20}
 SCHEME: Final = "holdfast://"
 _ALPHABET = ALPHABET.upper()
@@ -56,7 +60,7 @@ def make(random: bytes) -> Code:
 
 def read(text: str) -> tuple[Code, str | None]:
     """What was typed, pasted or scanned, and the machine's fingerprint if it was a URL; Usage if it is no code."""
-    text, machine = text.strip(), None
+    text, machine = text.strip().partition("~")[0], None
     if len(text) > TEXT_CHARS:
         raise _no_code("it is too long")
     if text.lower().startswith(SCHEME):
@@ -80,8 +84,36 @@ def read_id(text: str) -> str:
     return plain
 
 
-def url(code: Code, machine: bytes) -> str:
-    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}"
+class Elsewhere(NamedTuple):
+    """How a machine is reached that nothing is known of yet."""
+
+    key: bytes
+    static: bytes
+    doors: tuple[tuple[str, bytes], ...]      # (address of a relay, route there)
+
+
+def elsewhere(text: str) -> Elsewhere | None:
+    """What a link says of that; None if it is for a machine that one is on. Usage if it is damaged."""
+    _, tilde, rest = text.strip().partition("~")
+    if not tilde:
+        return None
+    try:
+        if len(text) > URL_CHARS:
+            raise ValueError("too long")
+        value = canonical.decode(base64url.decode(rest))
+        found = Elsewhere(base64url.decode(value["key"]), base64url.decode(value["static"]), tuple((str(url), base64url.decode(route)) for url, route in value["doors"]))
+        if value.keys() != {"key", "static", "doors"} or len(found.key) != 32 or len(found.static) != 32 or not 0 < len(found.doors) <= DOORS_MAX \
+                or any(len(route) != 16 for _, route in found.doors):
+            raise ValueError("malformed")
+    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        raise _no_code("the link is damaged") from e
+    return found
+
+
+def url(code: Code, machine: bytes, reached: Mapping[str, Any] | None = None) -> str:
+    """`reached`: key, static and doors as the host says them, for who comes from elsewhere."""
+    more = "~" + base64url.encode(canonical.encode({**reached, "doors": reached["doors"][:DOORS_MAX]})) if reached else ""
+    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}{more}"
 
 
 def fingerprint(key: bytes) -> str:
@@ -91,6 +123,11 @@ def fingerprint(key: bytes) -> str:
 
 def group(text: str) -> str:
     return "-".join(text[at:at + GROUP_CHARS] for at in range(0, len(text), GROUP_CHARS)).upper()
+
+
+def pass_of(verifier: bytes) -> bytes:
+    """What lets who has the code through to the machine's line at a relay: no proof of anything, it only keeps strangers off the line."""
+    return hashlib.sha256(b"holdfast/invitation/pass/1\0" + verifier).digest()
 
 
 # ------------------------------------------------------------ proving that one has it

@@ -79,8 +79,8 @@ class Engine:
         machine = keys.machine(home, time.time())
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
-        self.uplinks = Uplinks(home, machine, self.authority)
-        self.invitations = Invitations(database, self.authority, lambda: self.events.wake())
+        self.invitations = Invitations(database, self.authority, self._invitations_changed)
+        self.uplinks = Uplinks(home, machine, self.authority, self.invitations.passes)
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
@@ -414,6 +414,10 @@ class Engine:
         self.events.note(session.id, name, facts)
         if name.startswith("session.") and name != "session.output_rolled":
             self.store.post(store.save(session.record))
+
+    def _invitations_changed(self) -> None:
+        self.events.wake()
+        self.uplinks.changed()
 
     def _policy_changed(self, version: str) -> None:
         self.desk.policy_changed(version)

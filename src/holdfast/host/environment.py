@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import pwd
 import re
 import secrets
 import stat
@@ -41,6 +42,13 @@ def of_stranger(given: dict[str, str], limited: bool) -> dict[str, str]:
     if directory not in _PROGRAMS or shell not in SHELLS:
         kept.pop("SHELL", None)
     return kept
+
+
+def of_account() -> dict[str, str]:
+    """As a login gives it, of the account that the host runs as: for who comes from another machine."""
+    me = pwd.getpwuid(os.getuid())
+    return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name, "SHELL": me.pw_shell or "/bin/sh",
+            "PATH": os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin"}
 
 
 def digest(env: dict[str, str]) -> str:

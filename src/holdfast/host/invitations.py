@@ -122,6 +122,11 @@ class Invitations:
         late = [o.id for o in ended if (o.ended or o.expires) < now - INVITATION_KEPT_S]
         return late + [o.id for o in ended if o.id not in late][:max(0, len(ended) - len(late) - INVITATIONS_KEPT)]
 
+    def passes(self) -> list[bytes]:
+        """Of those that are open: who has the code can make the pass, and comes through a relay with it."""
+        now = time.time()
+        return [joincode.pass_of(one.verifier) for one in self._all.values() if one.at(now) == "open"]
+
     def listed(self, by: bytes, now: float) -> list[dict[str, Any]]:
         """One's own, or all for who may manage the machine; never the codes, which nobody here knows."""
         return [self.describe(one, now) for one in self._all.values() if self._concerns(one, by, now)]
@@ -323,8 +328,9 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
                "expires": str(q["expires"] or ""), "confirm": str(q["confirm"]), "lasts": str(q["lasts"])}
     await ops.engine.door.clear(q["act!"], number, "invite", details=details, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
-    return await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
+    made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
+    return {**made, "elsewhere": ops.engine.uplinks.elsewhere()}
 
 
 async def invite_ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 
 async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    if conn.channel:                                  # from another machine, where other directories and programs are
+        q["env"] = {**environment.of_account(), **q["env"]}
+        q["cwd"] = q["cwd"] or q["env"]["HOME"]
     if not os.path.isabs(q["cwd"]):
         raise Usage(f"--cwd {q['cwd']!a} is not absolute")
     if q["size"] is not None and (len(q["size"]) != 2 or not all(type(n) is int and 2 <= n <= 1000 for n in q["size"])):

@@ -8,6 +8,8 @@ its way to the line as well, at once, and a lost database loses nobody's.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import route, static
@@ -31,12 +33,13 @@ MODES: Final = ("none", "connecting", "registered", "refused")
 
 
 class Uplinks:
-    def __init__(self, home: Home, machine: Identity, authority: Authority) -> None:
-        self._home, self._machine, self._authority = home, machine, authority
+    def __init__(self, home: Home, machine: Identity, authority: Authority, invited: Callable[[], list[bytes]]) -> None:
+        """`invited` gives the passes of who may come with a code."""
+        self._home, self._machine, self._authority, self._invited = home, machine, authority, invited
         self._server: Server | None = None
         self._lines: dict[str, Uplink] = {}          # by address
         self.trouble = ""                            # why the file with the relays cannot be used
-        authority.on_change.append(self._changed)
+        authority.on_change.append(self.changed)
 
     async def begin(self, server: Server) -> None:
         self._server = server
@@ -54,12 +57,11 @@ class Uplinks:
         for url in [url for url, line in self._lines.items() if wanted.get(url) != line.relay]:
             await self._lines.pop(url).close()
         if wanted.keys() - self._lines.keys():
-            from holdfast.host.uplink import Uplink          # brings the WebSocket library: only who dials needs it
+            from holdfast.host.uplink import Uplink  # brings the WebSocket library: only who dials needs it
 
             for url, one in wanted.items():
                 if url not in self._lines:
-                    at = name(url)
-                    self._lines[url] = Uplink(one, self._server, keys.static(self._machine), keys.route_key(self._machine, at), lambda at=at: self._passes(at))
+                    self._lines[url] = Uplink(one, self._server, keys.static(self._machine), keys.route_key(self._machine, name(url)), partial(self._passes, name(url)))
 
     @property
     def state(self) -> str:
@@ -68,6 +70,11 @@ class Uplinks:
 
     def facts(self) -> list[dict[str, Any]]:
         return [line.facts() for line in self._lines.values()]
+
+    def elsewhere(self) -> dict[str, Any] | None:
+        """How who knows nothing of this machine yet can reach it: for the link of an invitation. None: it cannot."""
+        doors = [[url, base64url.encode(line.route)] for url, line in self._lines.items() if line.state == "registered"]
+        return {"key": base64url.encode(self._machine.public), "static": base64url.encode(agreement.public(keys.static(self._machine))), "doors": doors} if doors else None
 
     def ways(self, key: bytes) -> dict[str, Any]:
         """How the holder of this key comes here from elsewhere."""
@@ -79,10 +86,12 @@ class Uplinks:
         return agreement.derive(self._machine.secret(), PASS + relay.encode() + b"\0" + key)
 
     def _passes(self, relay: str) -> tuple[bytes, ...]:
-        """The newest keys first, if there are more than a relay takes."""
-        return tuple(sorted(route.digest(self._pass(relay, key)) for key in self._authority.living_keys(time.time())[:PASSES_MAX]))
+        """The newest keys first, if there are more than a relay takes; who is invited before all."""
+        known = [*self._invited(), *(self._pass(relay, key) for key in self._authority.living_keys(time.time()))]
+        return tuple(sorted({route.digest(one) for one in known[:PASSES_MAX]}))
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Who may come through the lines is different now."""
         for line in self._lines.values():
             line.passes_changed()
 

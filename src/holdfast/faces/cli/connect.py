@@ -14,6 +14,9 @@ from holdfast.model.ids import check_name
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from holdfast.home import Home
+    from holdfast.home.machines import Machine
+
 
 def operator_name(args: Namespace) -> str:
     """Who acts: --as, HOLDFAST_AS, or the login name."""
@@ -36,9 +39,23 @@ def link(args: Namespace, modality: str = "cli", autostart: bool = True) -> Link
     home = homes.resolve(os.environ)
     if home.explicit:
         os.environ["HOLDFAST_HOME"] = home.state       # it may be relative to where we are, and a host that we start is elsewhere
-    connection = Link(home, operator_name(args), modality, autostart, ask)
+    machine = _elsewhere(args, home)
+    operator = machine.operator if machine is not None and args.operator is None and not os.environ.get("HOLDFAST_AS") else operator_name(args)
+    connection = Link(home, operator, modality, autostart, ask, machine)
     connection.on_held = put_held if getattr(args, "json", False) else say_held
     return connection
+
+
+def _elsewhere(args: Namespace, home: Home) -> Machine | None:
+    """The machine that `machine/SESSION` names; what is left of it is the session. A reference (hf:...) has no slash."""
+    field = next((f for f in ("session", "name", "machine") if isinstance(getattr(args, f, None), str) and "/" in getattr(args, f)), None)
+    if field is None:
+        return None
+    from holdfast.home import machines
+
+    name, _, session = getattr(args, field).partition("/")
+    setattr(args, field, session or None)
+    return machines.find(home, name)
 
 
 def say_held(event: dict[str, Any]) -> None:

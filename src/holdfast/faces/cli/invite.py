@@ -53,12 +53,14 @@ def invite(args: Namespace) -> int:
     expires = None if args.expires is None else int(time.time() + lasting(args.expires))
     connection = link(args)
     code, made = pairing.invite(connection, rights=wanted, session=args.session, expires=expires, kind=args.kind, confirm=args.confirm, lasts=lasts)
-    url = joincode.url(code, pairing.machine_of(connection))
+    reached = made.pop("elsewhere", None)
+    url = joincode.url(code, pairing.machine_of(connection), reached)
     waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
     if args.json:
         put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
     else:
-        print(f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
+        print((f"on another machine:\n\n  holdfast join '{url}' --as NAME\n\n" if reached else "") +
+              f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
               f"lets in    one newcomer ({args.kind}){', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
               f"counts     once, for {span(made['expires'] - made['made'])}\n"
@@ -196,9 +198,11 @@ def join(args: Namespace) -> int:
     if text is None:
         if sys.stdin.isatty():
             print("code: ", end="", file=sys.stderr, flush=True)
-        text = sys.stdin.readline(joincode.TEXT_CHARS + 1)
+        text = sys.stdin.readline(joincode.URL_CHARS + 1)
     code, machine = joincode.read(text)
-    connection = link(args)
+    connection, elsewhere = link(args), joincode.elsewhere(text)
+    if elsewhere is not None:
+        pairing.stranger(connection, code, elsewhere)
 
     def told(event: dict[str, Any]) -> None:
         if event.get("event") == "waiting" and not args.json:
@@ -206,11 +210,13 @@ def join(args: Namespace) -> int:
                   file=sys.stderr, flush=True)
 
     result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None)
+    if elsewhere is not None:
+        result["as"] = pairing.keep_machine(connection, str(result["host"])).name
     if args.json:
         put_json(result)
         return 0
     seen = [s["name"] for s in connection.request("ls")["sessions"] if s["id"] == result["scope"].get("session")]
     session = seen[0] if seen else None
     print(f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
-          f"  holdfast --as {result['name']} {f'attach {session}' if session else 'ls'}")
+          f"  holdfast --as {result['name']} " + (f"attach {result['as']}/{session or ''}" if elsewhere is not None else f"attach {session}" if session else "ls"))
     return 0

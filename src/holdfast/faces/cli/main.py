@@ -62,6 +62,8 @@ COMMANDS: dict[str, Command] = {
     "invite": Command("invite", "let somebody in with a one-time code", "holdfast invite --rights read --session work", "Operators"),
     "join": Command("invite", "come in with such a code", "holdfast join 4KQ7-M2XD-9TRG --as bob", "Operators"),
     "policy": Command("policy", "a policy for the gate: shown, checked, tried", "holdfast policy try 'rm -rf /'", "Operators"),
+    "host": Command("fleet", "the relays that this machine can be reached through", "holdfast host connect wss://relay.example", "Machines"),
+    "machines": Command("fleet", "the machines that can be reached from here, and whether they answer", "holdfast machines", "Machines"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),
     "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),

@@ -32,6 +32,7 @@ def new_parser(p: ArgumentParser) -> None:
     p.add_argument("--observe", action="store_true", help="attach without the right to type")
     p.add_argument("--json", action="store_true", help="print the session as JSON; does not attach")
     p.add_argument("command", nargs="*", metavar="CMD", help="program and arguments, after -- (default: your shell)")
+CARRIED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "COLORTERM", "TZ")      # of one's environment, to another machine
 
 
 def new(args: Namespace) -> int:
@@ -49,11 +50,16 @@ def new(args: Namespace) -> int:
     umask = os.umask(0o077)
     os.umask(umask)
     attaching = not args.no_attach and not args.json and sys.stdin.isatty() and sys.stdout.isatty()
-    name, command = args.name, args.command
     connection = link(args)
-    start.mark_stopped(connection.home, False)
+    name, command, agent = args.name, args.command, os.environ.get("SSH_AUTH_SOCK")
+    if connection.away is None:
+        start.mark_stopped(connection.home, False)
+    else:                             # directories, sockets and most of the environment mean nothing there
+        given = {item.partition("=")[0] for item in args.env}
+        environ = {key: value for key, value in environ.items() if key in given or key in CARRIED}
+        cwd, agent = (args.cwd if args.cwd and os.path.isabs(args.cwd) else ""), None
     made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
-                              existing=args.existing, contained=args.contained, agent=os.environ.get("SSH_AUTH_SOCK"))
+                              existing=args.existing, contained=args.contained, agent=agent)
     if attaching:
         return attach_to(connection, made["id"], args.observe, False, new=not made["existed"])
     if args.json:
@@ -91,7 +97,9 @@ def _size(text: str | None, attaching: bool) -> list[int] | None:
 # ---------------------------------------------------------------- ls
 
 def ls_parser(p: ArgumentParser) -> None:
+    p.add_argument("machine", nargs="?", metavar="MACHINE/", help="those of another machine, with a slash behind its name")
     p.add_argument("-a", "--all", action="store_true", help="ended sessions too")
+    p.add_argument("-e", "--everywhere", action="store_true", help="those of every machine that is known here, too")
     p.add_argument("--json", action="store_true")
 
 
@@ -99,6 +107,10 @@ def ls(args: Namespace) -> int:
     from holdfast.faces.cli import output
 
     sessions = link(args).request("ls", all=args.all)["sessions"]
+    if args.everywhere:
+        from holdfast.faces.cli.fleet import sessions_elsewhere
+
+        sessions += sessions_elsewhere(args)
     if args.json:
         output.put_json(sessions)
     elif not sessions:
@@ -159,7 +171,7 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     prefix = values["attach.prefix"]
     lines = values["attach.scrollback"] if scrollback is None else max(0, scrollback)
     attachment = Attachment(connection, session, observe, take, prefix_key(prefix), prefix, lines, values["attach.status"],
-                            os.environ.get("SSH_AUTH_SOCK"))
+                            os.environ.get("SSH_AUTH_SOCK") if connection.away is None else None)
     try:
         attachment.begin()
     except NotFound:
