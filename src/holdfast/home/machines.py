@@ -8,12 +8,9 @@ pass lets one through to the machine's line at a relay, nothing more: who one is
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import Any, Final, NamedTuple
 
-from holdfast import home as homes
-from holdfast.home import Home
+from holdfast.home import Home, private
 from holdfast.model import base64url, canonical, signing
 from holdfast.model.errors import NotFound, Refused, Unavailable
 from holdfast.model.ids import check_name
@@ -50,36 +47,33 @@ def path(home: Home) -> str:
 
 def listing(home: Home) -> list[Machine]:
     """All of them by name; a file that cannot be read is said so, not overwritten."""
-    try:
-        with open(path(home), "rb") as file:
-            homes.check_private(path(home))
-            data = file.read(FILE_BYTES + 1)
-    except FileNotFoundError:
+    if (data := private.read(path(home), FILE_BYTES)) is None:
         return []
-    except OSError as e:
-        raise Unavailable(f"cannot read {path(home)}: {e.strerror}", "make it readable for this account") from e
     try:
         value = canonical.decode(data.strip())
-        if len(data) > FILE_BYTES or value["v"] != 1:
+        if value["v"] != 1:
             raise ValueError("another version")
-        return sorted((_read(one) for one in value["machines"]), key=lambda m: m.name)
+        return sorted((_read(one) for one in value["machines"]), key=lambda m: (m.name, m.added))
     except (ValueError, KeyError, TypeError) as e:
         raise Unavailable(f"{path(home)} is damaged: {e}", "put it aside and pair again") from e
 
 
-def find(home: Home, name: str) -> Machine:
+def find(home: Home, name: str, operator: str | None = None) -> Machine:
+    """As who this identity is there, or whoever was paired first."""
     known = listing(home)
-    found = next((m for m in known if m.name == name), None)
-    if found is None:
-        raise NotFound(f"no machine {name[:80]!a} is known here", f"known: {', '.join(m.name for m in known)}" if known else "`holdfast join` makes one known")
-    return found
+    found = sorted((m for m in known if m.name == name), key=lambda m: (m.operator != operator, m.added))
+    if not found:
+        raise NotFound(f"no machine {name[:80]!a} is known here", f"known: {', '.join(sorted({m.name for m in known}))}" if known else "`holdfast join` makes one known")
+    if operator is not None and found[0].operator != operator:
+        raise NotFound(f"{operator} is not paired with {name}", f"paired: {', '.join(m.operator for m in found)}; `holdfast join` pairs another one")
+    return found[0]
 
 
 def keep(home: Home, machine: Machine) -> None:
-    """Adds it, or puts it in the place of the one with the same key. Another machine with that name is not replaced."""
+    """Adds it, or puts it in the place of what that identity knew of the same machine. Another machine with that name is not replaced."""
     check_name(machine.name)
-    others = [m for m in listing(home) if m.key != machine.key]
-    if any(m.name == machine.name for m in others):
+    others = [m._replace(name=machine.name) if m.key == machine.key else m for m in listing(home) if (m.key, m.operator) != (machine.key, machine.operator)]
+    if any(m.name == machine.name for m in others if m.key != machine.key):
         raise Refused(f"another machine is called {machine.name} here", "choose another name")
     if len(others) >= MACHINES_MAX or len(machine.ways) > WAYS_MAX:
         raise Refused(f"{MACHINES_MAX} machines are known here", "forget some")
@@ -103,17 +97,4 @@ def _show(m: Machine) -> dict[str, Any]:
 
 def _write(home: Home, machines: list[Machine]) -> None:
     data = canonical.encode({"v": 1, "machines": [_show(m) for m in machines]}) + b"\n"
-    fresh = f"{path(home)}.{secrets.token_hex(4)}"
-    try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(fresh, path(home))
-        except BaseException:
-            os.unlink(fresh)
-            raise
-    except OSError as e:
-        raise Unavailable(f"cannot write {path(home)}: {e.strerror}", "free disk space or make the directory writable") from e
+    private.write(path(home), data)

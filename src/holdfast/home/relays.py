@@ -5,12 +5,9 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import Final, NamedTuple
 
-from holdfast import home as homes
-from holdfast.home import Home
+from holdfast.home import Home, private
 from holdfast.model import canonical
 from holdfast.model.errors import NotFound, Refused, Unavailable
 
@@ -32,17 +29,11 @@ def path(home: Home) -> str:
 
 
 def listing(home: Home) -> list[Relay]:
-    try:
-        with open(path(home), "rb") as file:
-            homes.check_private(path(home))
-            data = file.read(FILE_BYTES + 1)
-    except FileNotFoundError:
+    if (data := private.read(path(home), FILE_BYTES)) is None:
         return []
-    except OSError as e:
-        raise Unavailable(f"cannot read {path(home)}: {e.strerror}", "make it readable for this account") from e
     try:
         value = canonical.decode(data.strip())
-        if len(data) > FILE_BYTES or value["v"] != 1:
+        if value["v"] != 1:
             raise ValueError("another version")
         return [Relay(str(one["url"]), one.get("token"), one.get("ca")) for one in value["relays"]]
     except (ValueError, KeyError, TypeError) as e:
@@ -66,17 +57,4 @@ def forget(home: Home, url: str) -> None:
 
 def _write(home: Home, relays: list[Relay]) -> None:
     data = canonical.encode({"v": 1, "relays": [{key: value for key, value in one._asdict().items() if value is not None} for one in relays]}) + b"\n"
-    fresh = f"{path(home)}.{secrets.token_hex(4)}"
-    try:
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.rename(fresh, path(home))
-        except BaseException:
-            os.unlink(fresh)
-            raise
-    except OSError as e:
-        raise Unavailable(f"cannot write {path(home)}: {e.strerror}", "free disk space or make the directory writable") from e
+    private.write(path(home), data)

@@ -18,7 +18,7 @@ from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus
+from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -81,7 +81,11 @@ class WebSocket:
         return len(self._out)
 
     def send(self, message: bytes) -> None:
-        self._protocol.send_binary(message)
+        """Unavailable when the connection is gone."""
+        try:
+            self._protocol.send_binary(message)
+        except WebSocketException as e:
+            raise Unavailable("the relay has closed the connection") from e
         self._flush_protocol()
 
     def flush(self) -> None:

@@ -40,8 +40,7 @@ def link(args: Namespace, modality: str = "cli", autostart: bool = True) -> Link
     if home.explicit:
         os.environ["HOLDFAST_HOME"] = home.state       # it may be relative to where we are, and a host that we start is elsewhere
     machine = _elsewhere(args, home)
-    operator = machine.operator if machine is not None and args.operator is None and not os.environ.get("HOLDFAST_AS") else operator_name(args)
-    connection = Link(home, operator, modality, autostart, ask, machine)
+    connection = Link(home, operator_name(args) if machine is None else machine.operator, modality, autostart, ask, machine)
     connection.on_held = put_held if getattr(args, "json", False) else say_held
     return connection
 
@@ -55,7 +54,7 @@ def _elsewhere(args: Namespace, home: Home) -> Machine | None:
 
     name, _, session = getattr(args, field).partition("/")
     setattr(args, field, session or None)
-    return machines.find(home, name)
+    return machines.find(home, name, operator_name(args) if args.operator is not None or os.environ.get("HOLDFAST_AS") else None)
 
 
 def say_held(event: dict[str, Any]) -> None:

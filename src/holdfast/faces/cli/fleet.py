@@ -8,6 +8,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from holdfast import home as homes
 from holdfast.client.link import HostGone, Link
 from holdfast.faces.cli.connect import ask, link
 from holdfast.faces.cli.output import clean, duration, put_json, table
@@ -18,6 +19,7 @@ from holdfast.model.errors import HoldfastError, NotAllowed, Unavailable, Usage
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+    from holdfast.home import Home
     from holdfast.home.machines import Machine
 
 AT_ONCE = 16              # machines that are asked at the same time
@@ -112,19 +114,17 @@ def machines_parser(p: ArgumentParser) -> None:
 
 
 def machines(args: Namespace) -> int:
-    from holdfast import home as homes
-
-    connection_home = homes.resolve(os.environ)
+    home = _home()
     if args.act == "ls":
-        return _machines(args, known.listing(connection_home))
+        return _machines(args, known.listing(home))
     if args.machine is None or (args.act == "rename") != (args.name is not None):
         raise Usage(f"machines {args.act} needs a machine" + (" and its new name" if args.act == "rename" else ""))
-    found = known.find(connection_home, args.machine)
+    found = known.find(home, args.machine)
     if args.act == "forget":
-        known.forget(connection_home, found.name)
+        known.forget(home, found.name)
         print(f"{found.name} is forgotten here; to withdraw its trust in you, revoke {found.operator} there")
     else:
-        known.keep(connection_home, found._replace(name=args.name))
+        known.keep(home, found._replace(name=args.name))
         print(f"{found.name} is now {args.name}")
     return 0
 
@@ -144,9 +144,7 @@ def _machines(args: Namespace, found: list[Machine]) -> int:
 
 
 def _to(args: Namespace, machine: Machine) -> Link:
-    from holdfast import home as homes
-
-    return Link(homes.resolve(os.environ), args.operator or machine.operator, "cli", False, ask, machine)
+    return Link(_home(), args.operator or machine.operator, "cli", False, ask, machine)
 
 
 def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
@@ -159,7 +157,7 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
     connection = _to(args, machine)
     try:
         connection.connect()
-        answer = connection._ask("ping", 10.0, None, None, None, {})
+        answer = connection.request("ping")
         out |= {"presence": "online", "sessions": answer["sessions"], "release": answer["release"]}
     except HostGone as e:
         out |= {"presence": "offline" if "not connected to the relay" in e.message else "unknown", "why": e.message}
@@ -170,23 +168,23 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
     return out
 
 
-def sessions_elsewhere(args: Namespace) -> list[dict[str, Any]]:
-    """Of all machines that answer; of the others, a word on stderr."""
-    from holdfast import home as homes
-
-    found = known.listing(homes.resolve(os.environ))
-
-    def ask_one(machine: Machine) -> list[dict[str, Any]]:
-        connection = _to(args, machine)
+def everywhere(args: Namespace) -> list[dict[str, Any]]:
+    """The sessions of this machine and of all others that answer; of those that do not, a word on stderr."""
+    def ask_one(machine: Machine | None) -> list[dict[str, Any]]:
+        connection = link(args) if machine is None else _to(args, machine)
         try:
             connection.connect()
-            sessions = connection._ask("ls", 10.0, None, None, None, {"all": args.all})["sessions"]
-            return [{**one, "machine": machine.name} for one in sessions]
+            sessions: list[dict[str, Any]] = connection.request("ls", all=args.all)["sessions"]
+            return [{**one, "machine": machine.name} for one in sessions] if machine is not None else sessions
         except HoldfastError as e:
-            print(f"holdfast: {machine.name}: {clean(e.message)}", file=sys.stderr)
+            print(f"holdfast: {machine.name if machine else 'here'}: {clean(e.message)}", file=sys.stderr)
             return []
         finally:
             connection.close()
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return [one for some in pool.map(ask_one, found) for one in some]
+        return [one for some in pool.map(ask_one, [None, *known.listing(_home())]) for one in some]
+
+
+def _home() -> Home:
+    return homes.resolve(os.environ)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
     from collections.abc import Callable, Iterable, Iterator
 
+    from holdfast.client.link import Link
     from holdfast.core.examine import Fact, Finding
 
 CONTENT_CHARS = 160            # of a command in a line for people
@@ -57,10 +58,16 @@ def log(args: Namespace) -> int:
     return _show(args, words[0])
 
 
+def _to(args: Namespace, session: str) -> tuple[Link, str]:
+    """The machine where that session is, and what it is called there."""
+    args.session = session
+    return link(args), args.session
+
+
 # ---------------------------------------------------------------- showing
 
-def _show(args: Namespace, session: str) -> int:
-    connection = link(args)
+def _show(args: Namespace, named: str) -> int:
+    connection, session = _to(args, named)
     entries = newest(lambda after, limit: connection.request("log", session=session, limit=limit, after=after)["entries"], max(1, args.limit))
     if args.json:
         for entry in entries:
@@ -248,11 +255,12 @@ def _export(args: Namespace, session: str, path: str | None) -> int:
     return 0
 
 
-def _pull(args: Namespace, session: str, out: IO[bytes]) -> dict[str, Any]:
+def _pull(args: Namespace, named: str, out: IO[bytes]) -> dict[str, Any]:
     def on_data(begin: int, end: int, data: bytes) -> None:
         out.write(data)
 
-    result = link(args).request("log.export", on_data=on_data, session=session)
+    connection, session = _to(args, named)
+    result = connection.request("log.export", on_data=on_data, session=session)
     return result
 
 

@@ -106,11 +106,12 @@ def ls_parser(p: ArgumentParser) -> None:
 def ls(args: Namespace) -> int:
     from holdfast.faces.cli import output
 
-    sessions = link(args).request("ls", all=args.all)["sessions"]
     if args.everywhere:
-        from holdfast.faces.cli.fleet import sessions_elsewhere
+        from holdfast.faces.cli.fleet import everywhere
 
-        sessions += sessions_elsewhere(args)
+        sessions = everywhere(args)
+    else:
+        sessions = link(args).request("ls", all=args.all)["sessions"]
     if args.json:
         output.put_json(sessions)
     elif not sessions:
@@ -238,11 +239,13 @@ def forget(args: Namespace) -> int:
 
 def _each(args: Namespace, ask: Callable[[Link, str], dict[str, Any]], words: Callable[[dict[str, Any]], str]) -> int:
     """All of them; one that fails does not spare the others, and its error is the command's."""
-    connection = link(args)
+    connections: dict[str, Link] = {}            # by machine
     failed: HoldfastError | None = None
-    for session in args.session:
+    for named in args.session:
         try:
-            _say(args, ask(connection, session), words)
+            args.session, machine = named, named.partition("/")[0] if "/" in named else ""
+            connection = connections.setdefault(machine, link(args))
+            _say(args, ask(connection, named.partition("/")[2] if machine else named), words)
         except HoldfastError as e:
             if failed is not None and not args.json:
                 print(f"holdfast: {e.message}", file=sys.stderr)

@@ -1,0 +1,43 @@
+"""Small files that this account alone may read: read if nobody else could have, written whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+
+from holdfast.model.errors import Refused, Unavailable
+
+
+def read(path: str, most: int) -> bytes | None:
+    """What is in it; None if there is none. One with another owner or mode is refused, not repaired: somebody else may have read it."""
+    try:
+        with open(path, "rb") as file:
+            found = os.fstat(file.fileno())
+            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
+                raise Refused(f"{path} is not a file of this account alone", f"look at who could read it, then `chmod 600 {path}`, or remove it")
+            data = file.read(most + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as e:
+        raise Unavailable(f"cannot read {path}: {e.strerror}", "make it readable for this account") from e
+    if len(data) > most:
+        raise Unavailable(f"{path} is longer than {most} bytes", "put it aside")
+    return data
+
+
+def write(path: str, data: bytes) -> None:
+    fresh = f"{path}.{secrets.token_hex(4)}"
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(fresh, path)
+        except BaseException:
+            os.unlink(fresh)
+            raise
+    except OSError as e:
+        raise Unavailable(f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable") from e
