@@ -41,6 +41,9 @@ class Crooked:
         self._streams: dict[int, tuple[ServerConnection, int, bytes]] = {}       # on the host's side: whose, which of theirs, where to
         self._by_client: dict[tuple[ServerConnection, int], int] = {}
         self._next = 0
+        self._own: dict[int, list[outer.Frame]] = {}                             # streams of the relay's own: what came on them
+        self._streams_to: dict[int, bytes] = {}
+        self._came = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
         assert self._ready.wait(20.0)
@@ -74,8 +77,24 @@ class Crooked:
         self.do(lambda: asyncio.ensure_future(ws.send(outer.encode(_renumbered(frame, theirs)))))
 
     def to_host(self, stream: int, frame: outer.Frame) -> None:
-        host = self._hosts[self._streams[stream][2]]
+        host = self._hosts[self._streams[stream][2] if stream in self._streams else self._streams_to[stream]]
         self.do(lambda: asyncio.ensure_future(host.send(outer.encode(_renumbered(frame, stream)))))
+
+    def open(self, to: bytes) -> int:
+        """A stream to that host with nobody at this end but the relay itself."""
+        self._next += 1
+        number, host = self._next, self._hosts[to]
+        self._own[number] = []
+        self.do(lambda: asyncio.ensure_future(host.send(outer.encode(outer.Incoming(number)))))
+        self._streams_to[number] = to
+        return number
+
+    def wait_for(self, direction: str, stream: int, kind: type[Any]) -> outer.Frame:
+        """The next frame of that kind from the host on a stream of the relay's own."""
+        assert direction == DOWN
+        with self._came:
+            assert self._came.wait_for(lambda: any(isinstance(f, kind) for f in self._own[stream]), 20.0), f"no {kind.__name__}"
+            return next(f for f in self._own[stream] if isinstance(f, kind))
 
     @property
     def streams(self) -> list[int]:
@@ -118,7 +137,11 @@ class Crooked:
             frame = outer.decode(await ws.recv(decode=False), outer.FROM_HOST)
             if isinstance(frame, outer.Ping):
                 await ws.send(outer.encode(outer.Pong(frame.mark)))
-            elif (stream := getattr(frame, "stream", 0)) in self._streams:
+            elif (stream := getattr(frame, "stream", 0)) in self._own:
+                with self._came:
+                    self._own[stream].append(frame)
+                    self._came.notify_all()
+            elif stream in self._streams:
                 client, theirs, _ = self._streams[stream]
                 with contextlib.suppress(ConnectionClosed):
                     await self._pass_on(DOWN, stream, frame, client, theirs)

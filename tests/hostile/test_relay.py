@@ -1,0 +1,198 @@
+"""Against a relay that does whatever it likes (T2, P1): nothing is done that its actor did not sign, here and now; nothing is done twice; nothing is read; what is tampered with ends
+the channel and never the session; and once the relay behaves again everything goes on by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tests.e2e.harness import Installation, eventually, installation
+from tests.hostile.wire import Lines
+
+from holdfast import home as homes
+from holdfast.client.link import HostGone, Link
+from holdfast.home import machines
+from holdfast.model import signing
+from holdfast.model.errors import HoldfastError, PeerFault
+from holdfast.testing.crooked import DOWN, UP, Crooked, honest
+from holdfast.wire import outer
+
+ACTS = ("drop", "twice", "later", "flip", "shorten", "again", "replay", "splice", "reflect", "invent", "close", "credit", "cut")
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[Crooked]:
+    made = Crooked()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.2\n") as made:
+        made.ok("host", "connect", relay.url)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory, there: Installation) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("here")) as made:
+        for name in ("ann", "bob"):
+            made.ok("join", there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"], "--as", name)
+        made.ok("machines", "rename", machines.listing(homes.resolve(made.env))[0].name, "box")
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def straight(relay: Crooked) -> Iterator[None]:
+    yield
+    relay.meddle = honest
+
+
+def to_box(here: Installation, operator: str = "ann", **other: Any) -> Link:
+    home = homes.resolve(here.env)
+    machine = machines.find(home, "box", operator)
+    return Link(home, operator, "test", False, None, machine._replace(**other) if other else machine)
+
+
+class Crook:
+    """Does one thing after the other to the frames that pass, then behaves."""
+
+    def __init__(self, relay: Crooked, plan: list[tuple[int, str]]) -> None:
+        self.relay, self.old = relay, list(relay.seen)
+        self.due, self.passed, self.held = dict(plan), 0, list[outer.Frame]()
+        self.lock = threading.Lock()
+
+    def __call__(self, direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
+        self.passed += 1
+        held, self.held = self.held, []
+        act = self.due.pop(self.passed, "")
+        if not isinstance(frame, outer.Data):
+            act = act if act in ("close", "cut", "drop") and not isinstance(frame, outer.Close) else ""
+        return [*self.done(act, direction, stream, frame), *held]
+
+    def done(self, act: str, direction: str, stream: int, frame: Any) -> list[outer.Frame | float]:
+        payload = frame.payload if isinstance(frame, outer.Data) else b""
+        past = [f for d, s, f in self.old if d == direction and isinstance(f, outer.Data)]
+        match act:
+            case "drop":
+                return []
+            case "twice":
+                return [frame, frame]
+            case "later":
+                self.held = [frame]
+                return []
+            case "flip":
+                at = int.from_bytes(os.urandom(2), "big") % len(payload)
+                return [frame._replace(payload=payload[:at] + bytes([payload[at] ^ 1 << at % 8]) + payload[at + 1:])]
+            case "shorten":
+                return [frame._replace(payload=payload[:-1] or b"x")]
+            case "again":
+                return [*[f for d, s, f in self.relay.seen if d == direction and s == stream and isinstance(f, outer.Data)][:3], frame]
+            case "replay":
+                return [*past[-3:], frame]
+            case "splice":
+                return [past[len(past) // 2], frame] if past else [frame]
+            case "reflect":
+                with contextlib.suppress(KeyError, RuntimeError):
+                    back = [f for d, s, f in self.relay.seen if d != direction and s == stream and isinstance(f, outer.Data)]
+                    return [back[-1], frame] if back else [frame]
+                return [frame]
+            case "invent":
+                return [outer.Data(stream, os.urandom(80)), frame]
+            case "close":
+                return [frame, outer.Close(stream, outer.AWAY, "so it says")]
+            case "credit":
+                return [frame, outer.Credit(stream, 1 << 18)]
+            case "cut":
+                for ws, _, _ in list(self.relay._streams.values()):
+                    ws.transport.abort()
+                return []
+        return [frame]
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(ACTS)), min_size=1, max_size=6))
+def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all(here: Installation, there: Installation, relay: Crooked, plan: list[tuple[int, str]]) -> None:
+    name = f"room-{os.urandom(4).hex()}"
+    room = Lines(there, name)
+    pid = there.get(name)["pid"]
+    relay.meddle = Crook(relay, plan)
+    ann, typed = to_box(here), list[str]()
+    for n in range(6):
+        try:
+            ann.request("send", session=name, text=f"line {n}\n")
+        except HoldfastError:                    # the relay won: it is not known, or it was not done
+            ann.close()
+            relay.meddle = honest
+        else:
+            typed.append(f"line {n}")
+    ann.close()
+    relay.meddle = honest
+    last = to_box(here)
+    last.request("send", session=name, text="last\n")
+    last.close()
+    eventually(lambda: room.lines[-1:] == ["last"], "the last line")
+    got = room.lines
+    assert got[-1] == "last" and len(set(got)) == len(got), "nothing twice"
+    assert [line for line in got if line in typed] == typed and set(got) <= {*typed, *(f"line {n}" for n in range(6)), "last"}
+    assert got == sorted(got[:-1]) + ["last"] and there.get(name)["pid"] == pid
+    there.end(name)
+
+
+def test_t2_an_impostor_with_another_key_is_nobody(here: Installation, there: Installation) -> None:
+    """The relay leads us to a host of its own, or the host has another identity than was paired with."""
+    with pytest.raises((PeerFault, HostGone)):
+        to_box(here, static=os.urandom(31) + b"\x01").connect()
+    with pytest.raises(PeerFault, match="not the machine"):
+        to_box(here, key=signing.public(os.urandom(32))).connect()
+
+
+def test_t2_versions_cannot_be_talked_down(here: Installation, relay: Crooked) -> None:
+    """What is offered in the clear is bound into the handshake: a relay that changes it gets no channel."""
+    def lower(direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
+        if direction == UP and isinstance(frame, outer.Data) and frame.payload[:2] == b"HF":
+            return [frame._replace(payload=frame.payload[:4] + b"\x07" + frame.payload[5:])]
+        return [frame]
+
+    relay.meddle = lower
+    with pytest.raises(HoldfastError):
+        to_box(here).connect()
+
+
+def test_t2_a_first_message_that_is_sent_again_does_nothing(here: Installation, there: Installation, relay: Crooked) -> None:
+    ann = to_box(here)
+    ann.connect()
+    before = there.ok("host", "ls", "--json").json["relays"][0]["streams"]
+    first = next(f for d, s, f in reversed(relay.seen) if d == UP and isinstance(f, outer.Data) and f.payload[:2] == b"HF")
+    events = len(there.ok("events", "--json").records)
+    for _ in range(5):
+        stream = relay.open(ann.away.ways[0].route)  # type: ignore[union-attr]
+        relay.to_host(stream, first)
+        relay.wait_for(DOWN, stream, outer.Data)
+        relay.to_host(stream, first)
+        relay.wait_for(DOWN, stream, outer.Close)
+    assert there.ok("host", "ls", "--json").json["relays"][0]["streams"] == before
+    assert len(there.ok("events", "--json").records) == events, "nobody came"
+    assert ann.request("ping")["pid"] == there.host_pid
+    ann.close()
+
+
+def test_t2_a_proof_is_worth_nothing_on_another_channel(here: Installation, there: Installation) -> None:
+    """Bob's own machine in between could only pass on what it was told: the proof names the channel, and bob's has another name."""
+    ann = to_box(here)
+    ann._channel = "00" * 32
+
+    def with_another_hash(sock: Any, identity: Any, about: Any) -> None:
+        ann._channel = "11" * 32
+        Link._begin(ann, sock, identity, about)
+
+    ann._begin = with_another_hash  # type: ignore[method-assign]
+    with pytest.raises(HoldfastError, match="not the key"):
+        ann.connect()
