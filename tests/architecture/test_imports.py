@@ -58,6 +58,8 @@ OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed2551
            ("wire/contract_pb2.py", "google"): "generated for the runtime of protobuf",
            ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
            ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
+           ("transport/websocket.py", "websockets"): "nobody writes their own WebSocket; loaded by who dials a relay",
+           ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",
            ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}
 STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
 

@@ -82,6 +82,16 @@ def check_home(home: Home) -> None:
         raise NotFound(f"there is nobody to join in {home.state}", "set HOLDFAST_HOME to the home of whoever invited you") from e
 
 
+def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:
+    """How the host says it is reached from elsewhere; None if it is not."""
+    if elsewhere is None:
+        return None
+    try:
+        return Elsewhere(base64url.decode(elsewhere["key"]), base64url.decode(elsewhere["static"]), tuple((str(url), base64url.decode(route)) for url, route in elsewhere["doors"]))
+    except (ValueError, KeyError, TypeError) as e:
+        raise PeerFault("the host does not say how it is reached") from e
+
+
 def stranger(link: Link, code: Code, where: Elsewhere) -> None:
     """The link is to a machine elsewhere that nothing is known of but what the invitation says."""
     pass_ = joincode.pass_of(signing.public(joincode.private(code, where.key)))

@@ -23,6 +23,7 @@ from holdfast import __version__
 from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
+from holdfast.model import address
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable
 from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
 from holdfast.transport import websocket
@@ -184,7 +185,7 @@ def _dial(machine: Machine, way: Way, static: bytes, deadline: float) -> tuple[s
         answer = _await(ws, deadline, machine.name, outer.Data)
         step = tunnel.data(answer.payload, time.monotonic())
         if not tunnel.channel.established or step.data:
-            raise PeerFault(f"who answers for {machine.name} at {websocket.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
+            raise PeerFault(f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
         theirs, ours = socket.socketpair()
         for end in (theirs, ours):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

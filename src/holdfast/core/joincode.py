@@ -2,7 +2,7 @@
 
     CODE  ::= ID "-" SECRET          12 characters of Crockford's base32 in three groups: 4 of id, 7 of secret, 1 that checks the others
     URL   ::= "holdfast://" MACHINE "/join#" CODE [ "~" ELSEWHERE ]          MACHINE is the fingerprint of the machine's key
-    ELSEWHERE ::= base64url of canonical {key, static, doors [[url, route] ...]}          where a machine can be reached through relays, and by which keys it is known
+    ELSEWHERE ::= base64url of: key 32, static 32, then for each relay: route 16, length u8, address          how a machine is reached, and by which keys it is known
 
 The id is public: it names the invitation in listings, and is what a meeting point on a network can route by. The secret (35 bits) never leaves
 the two people: both ends make an Ed25519 key of it, by scrypt with the machine's key and the id as salt. The host keeps the public half, so what it
@@ -20,10 +20,9 @@ anything is proved, and guessing in advance would need that many years for each 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from holdfast.model import base64url, canonical, signing
+from holdfast.model import base64url, signing
 from holdfast.model.errors import Usage
 from holdfast.model.ids import ALPHABET
 
@@ -35,6 +34,7 @@ FINGERPRINT_CHARS: Final = 16        # 80 bits
 TEXT_CHARS: Final = 256              # what is looked at of what somebody typed
 URL_CHARS: Final = 2048              # ... and of a link
 DOORS_MAX: Final = 4
+ROUTE_BYTES: Final = 16
 SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 40 << 20}
 SCHEME: Final = "holdfast://"
 _ALPHABET = ALPHABET.upper()
@@ -100,20 +100,27 @@ def elsewhere(text: str) -> Elsewhere | None:
     try:
         if len(text) > URL_CHARS:
             raise ValueError("too long")
-        value = canonical.decode(base64url.decode(rest))
-        found = Elsewhere(base64url.decode(value["key"]), base64url.decode(value["static"]), tuple((str(url), base64url.decode(route)) for url, route in value["doors"]))
-        if value.keys() != {"key", "static", "doors"} or len(found.key) != 32 or len(found.static) != 32 or not 0 < len(found.doors) <= DOORS_MAX \
-                or any(len(route) != 16 for _, route in found.doors):
-            raise ValueError("malformed")
-    except (ValueError, TypeError, KeyError, AttributeError) as e:
+        data = base64url.decode(rest)
+        doors, at = list[tuple[str, bytes]](), 2 * signing.KEY_BYTES
+        while at < len(data):
+            length = data[at + ROUTE_BYTES]
+            url = data[at + ROUTE_BYTES + 1:at + ROUTE_BYTES + 1 + length]
+            if len(url) != length or not length:
+                raise ValueError("cut off")
+            doors.append((url.decode("ascii"), data[at:at + ROUTE_BYTES]))
+            at += ROUTE_BYTES + 1 + length
+        if not 0 < len(doors) <= DOORS_MAX:
+            raise ValueError("no relay")
+    except (ValueError, IndexError) as e:
         raise _no_code("the link is damaged") from e
-    return found
+    return Elsewhere(data[:signing.KEY_BYTES], data[signing.KEY_BYTES:2 * signing.KEY_BYTES], tuple(doors))
 
 
-def url(code: Code, machine: bytes, reached: Mapping[str, Any] | None = None) -> str:
-    """`reached`: key, static and doors as the host says them, for who comes from elsewhere."""
-    more = "~" + base64url.encode(canonical.encode({**reached, "doors": reached["doors"][:DOORS_MAX]})) if reached else ""
-    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}{more}"
+def url(code: Code, machine: bytes, reached: Elsewhere | None = None) -> str:
+    """`reached`: for who comes from elsewhere."""
+    more = b"" if reached is None else reached.key + reached.static + b"".join(
+        route + bytes((len(url),)) + url.encode("ascii") for url, route in [door for door in reached.doors if 0 < len(door[0]) < 256][:DOORS_MAX])
+    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}" + ("~" + base64url.encode(more) if more else "")
 
 
 def fingerprint(key: bytes) -> str:

@@ -44,11 +44,14 @@ def of_stranger(given: dict[str, str], limited: bool) -> dict[str, str]:
     return kept
 
 
+LOGIN_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"       # a login shell says more
+
+
 def of_account() -> dict[str, str]:
     """As a login gives it, of the account that the host runs as: for who comes from another machine."""
     me = pwd.getpwuid(os.getuid())
     return {"HOME": me.pw_dir, "USER": me.pw_name, "LOGNAME": me.pw_name, "SHELL": me.pw_shell or "/bin/sh",
-            "PATH": os.environ.get("PATH") or "/usr/local/bin:/usr/bin:/bin"}
+            "PATH": LOGIN_PATH}
 
 
 def digest(env: dict[str, str]) -> str:

@@ -26,7 +26,7 @@ from holdfast import __version__
 from holdfast.core import channel, route
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.relays import Relay
-from holdfast.model import signing
+from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
 from holdfast.model.limits import OUTER_BYTES, REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
@@ -221,7 +221,7 @@ class Uplink:
                     stream.close()
                 self._streams.clear()
             if why != self.detail or self.state == "registered":
-                log.info("relay %s: %s", websocket.name(self.relay.url), why)
+                log.info("relay %s: %s", address.name(self.relay.url), why)
             self._became(state, why)
             if time.monotonic() - begun > STEADY_S:
                 pause = AGAIN_FIRST_S
@@ -237,7 +237,7 @@ class Uplink:
         from websockets.asyncio.client import connect
         from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
-        parts = websocket.parsed(self.relay.url)
+        parts = address.parsed(self.relay.url)
         headers = {"Authorization": f"Bearer {self.relay.token}"} if self.relay.token else {}
         tls = websocket.context(self.relay.ca) if parts.scheme == "wss" else None
         try:
@@ -266,7 +266,7 @@ class Uplink:
             outer.chosen(welcome)
             self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
             self._told = self._passes()
-            signature = route.sign(self._route_key, websocket.name(self.relay.url), welcome.nonce, self._generation)
+            signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, self._generation)
             await ws.send(outer.encode(outer.Register(signing.public(self._route_key), self._generation, signature, self._told)))
             registered = await self._next(ws)
             if not isinstance(registered, outer.Registered) or registered.route != self.route:
@@ -274,7 +274,7 @@ class Uplink:
         self._queue.clear()
         self._queued = 0
         self._became("registered")
-        log.info("registered at the relay %s", websocket.name(self.relay.url))
+        log.info("registered at the relay %s", address.name(self.relay.url))
         probe("host.uplink.registered")
         writer = asyncio.get_running_loop().create_task(self._write(ws))
         try:

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core import route, static
 from holdfast.home import keys, relays
 from holdfast.model import agreement, base64url, signing
+from holdfast.model.address import name
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import PASSES_MAX
-from holdfast.transport.websocket import name
 
 if TYPE_CHECKING:
     from holdfast.home import Home

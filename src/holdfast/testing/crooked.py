@@ -94,7 +94,8 @@ class Crooked:
         assert direction == DOWN
         with self._came:
             assert self._came.wait_for(lambda: any(isinstance(f, kind) for f in self._own[stream]), 20.0), f"no {kind.__name__}"
-            return next(f for f in self._own[stream] if isinstance(f, kind))
+            found: outer.Frame = next(f for f in self._own[stream] if isinstance(f, kind))
+            return found
 
     @property
     def streams(self) -> list[int]:

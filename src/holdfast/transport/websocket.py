@@ -3,8 +3,7 @@
 The protocol is the `websockets` library's, used without its input and output: so the same end fits into a plain poll loop, and a key costs one
 system call. Each message is one frame. Nothing is compressed: what it carries is sealed.
 
-An address is ws:// or wss:// with a host and perhaps a path; a query string or a name and password in it are refused, because addresses end up in logs.
-What admits (a token) goes into the Authorization header.
+What admits (a token) goes into the Authorization header, never into the address (model/address.py).
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ import ssl
 import time
 from collections.abc import Mapping
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
 
 from websockets.client import ClientProtocol
 from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
@@ -24,6 +22,7 @@ from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from holdfast.model.address import name, parsed
 from holdfast.model.errors import NotAllowed, PeerFault, Unavailable, Usage
 from holdfast.model.limits import OUTER_BYTES
 
@@ -31,29 +30,6 @@ SUBPROTOCOL: Final = Subprotocol("holdfast.1")
 READ_BYTES: Final = 256 * 1024
 REFUSED_STATUS: Final = (401, 403)
 SAID_CHARS: Final = 200                  # of what a server says when it refuses
-
-
-def parsed(url: str) -> SplitResult:
-    """The parts of a relay's address; Usage if it is none."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError as e:
-        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000") from e
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or port == 0:
-        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000")
-    if parts.query or parts.username is not None or parts.password is not None or parts.fragment:
-        raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
-    return parts
-
-
-def name(url: str) -> str:
-    """The relay as it is dialled: host and, if it is not the usual one, port."""
-    parts = parsed(url)
-    host = (parts.hostname or "").lower()
-    usual = 443 if parts.scheme == "wss" else 80
-    shown = f"[{host}]" if ":" in host else host
-    return shown if parts.port in (None, usual) else f"{shown}:{parts.port}"
 
 
 def context(ca: str | None) -> ssl.SSLContext:

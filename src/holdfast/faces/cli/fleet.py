@@ -14,6 +14,7 @@ from holdfast.faces.cli.connect import ask, link
 from holdfast.faces.cli.output import clean, duration, put_json, table
 from holdfast.home import machines as known
 from holdfast.home import relays
+from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, Unavailable, Usage
 
 if TYPE_CHECKING:
@@ -48,9 +49,7 @@ def host(args: Namespace) -> int:
     if args.url is None:
         raise Usage(f"host {args.act} needs the address of a relay", "like wss://relay.example")
     if args.act == "connect":
-        from holdfast.transport import websocket
-
-        websocket.parsed(args.url)
+        address.parsed(args.url)
         connection.request("relays")                 # whether we may at all
         relays.keep(connection.home, relays.Relay(args.url, _token(args.token), args.ca))
     else:
@@ -151,8 +150,6 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
     """Its own word that it is there, sealed; nothing that a relay says counts."""
     out: dict[str, Any] = {"name": machine.name, "presence": "unknown", "sessions": None, "release": None, "operator": machine.operator, "relays": [way.url for way in machine.ways],
                            "key": None, "added": machine.added, "why": ""}
-    from holdfast.model import signing
-
     out["key"] = signing.show(machine.key)
     connection = _to(args, machine)
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from functools import cache
@@ -53,12 +54,14 @@ def invite(args: Namespace) -> int:
     expires = None if args.expires is None else int(time.time() + lasting(args.expires))
     connection = link(args)
     code, made = pairing.invite(connection, rights=wanted, session=args.session, expires=expires, kind=args.kind, confirm=args.confirm, lasts=lasts)
-    reached = made.pop("elsewhere", None)
+    reached = pairing.reached(made.pop("elsewhere", None))
     url = joincode.url(code, pairing.machine_of(connection), reached)
     waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
     if args.json:
         put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
     else:
+        if reached is not None and sys.stdout.isatty():
+            _picture(url)
         print((f"on another machine:\n\n  holdfast join '{url}' --as NAME\n\n" if reached else "") +
               f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
               f"lets in    one newcomer ({args.kind}){', after you were asked' if args.confirm else ''}\n"
@@ -67,6 +70,15 @@ def invite(args: Namespace) -> int:
               f"as a link  {url}")
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
+
+
+def _picture(url: str) -> None:
+    """The link to be scanned, if it fits on the terminal."""
+    import segno
+
+    made = segno.make(url, error="l", micro=False)
+    if made.symbol_size()[0] <= os.get_terminal_size().columns:
+        made.terminal(compact=True)
 
 
 def _wait(connection: Link, args: Namespace, made: dict[str, Any]) -> int:
