@@ -162,9 +162,10 @@ class Relay(RuleBasedStateMachine):
     def a_watch(self, who: int, host: int) -> None:
         self.watch(who, list(self.route.values())[host % len(self.route)], host % 3)
 
+    @precondition(lambda self: self.ends)
     @rule(who=index, passes=st.sets(st.sampled_from(DIGESTS)))
     def passes(self, who: int, passes: set[bytes]) -> None:
-        hosts = [c for c in self.route if c in self.role]
+        hosts = [c for c in self.route if c in self.role and any(e[0] == c for e in self.ends)]
         if hosts:
             connection = hosts[who % len(hosts)]
             key = self.route[connection]
@@ -177,10 +178,9 @@ class Relay(RuleBasedStateMachine):
         connection = self.pick(who, outer.CLIENT)
         if connection is None:
             return
-        number = self.opened.get(connection, 0) + step
-        if number == 0:
-            return
-        self.opened[connection] = max(number, self.opened.get(connection, 0))
+        number = self.opened.get(connection, 10) + step         # other numbers than the relay's
+        step = step if connection in self.opened else 1
+        self.opened[connection] = number
         effects = self.handle(events.Received(connection, outer.Open(number, ROUTES[key], PASSES[pass_]), 60))
         incoming = [e for e in effects if isinstance(e, Send) and isinstance(e.frame, outer.Incoming)]
         if step == 0:
@@ -215,7 +215,7 @@ class Relay(RuleBasedStateMachine):
         self.send(who, stream, size)
 
     @precondition(lambda self: self.ends)
-    @rule(who=index, size=st.integers(1, 60))
+    @rule(who=index, size=st.integers(1, 101))
     def data_on_a_stream(self, who: int, size: int) -> None:
         connection, stream = sorted(self.ends)[who % len(self.ends)]
         self.send(None, stream, size, connection)
