@@ -62,6 +62,7 @@ COMMANDS: dict[str, Command] = {
     "invite": Command("invite", "let somebody in with a one-time code", "holdfast invite --rights read --session work", "Operators"),
     "join": Command("invite", "come in with such a code", "holdfast join 4KQ7-M2XD-9TRG --as bob", "Operators"),
     "policy": Command("policy", "a policy for the gate: shown, checked, tried", "holdfast policy try 'rm -rf /'", "Operators"),
+    "relay": Command("relay", "a relay by itself: run it, make tokens for it", "holdfast relay serve --listen 127.0.0.1:8410", "Installation"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),
     "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
