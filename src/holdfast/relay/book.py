@@ -1,0 +1,52 @@
+"""The routes that a relay remembers: those of hosts that are connected, and of hosts that will come back.
+
+A route outlives its host's connection so that who has a pass can be told that the host is away, and so that a host whose token has expired
+comes back by its key. How many a tenant may have remembered is bounded; the one that was away for longest gives way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.core import route as routes
+from holdfast.relay.events import Known
+from holdfast.relay.state import Route
+
+
+class Book:
+    def __init__(self, known: Iterable[Known]) -> None:
+        self.routes: dict[bytes, Route] = {}
+        self._of: dict[str, set[Route]] = {}                            # by tenant
+        for one in known:
+            self.put(one)
+
+    def get(self, id: bytes) -> Route | None:
+        return self.routes.get(id)
+
+    def put(self, known: Known) -> Route:
+        """A new route, or what is known of one anew. Its tenant stays: who moves a route removes it first."""
+        id = routes.route(known.key)
+        route = self.routes.get(id)
+        if route is None:
+            route = self.routes[id] = Route(id, known, frozenset(known.passes), known.seen)
+            self._of.setdefault(known.tenant, set()).add(route)
+        assert route.known.tenant == known.tenant
+        route.known, route.passes = known, frozenset(known.passes)
+        return route
+
+    def remove(self, route: Route) -> None:
+        del self.routes[route.id]
+        others = self._of[route.known.tenant]
+        others.remove(route)
+        if not others:
+            del self._of[route.known.tenant]
+
+    def too_many(self, tenant: str, most: int) -> Route | None:
+        """The one to forget, if a tenant has more than that."""
+        ours = self._of.get(tenant, set())
+        if len(ours) <= most:
+            return None
+        return min((r for r in ours if r.connection is None), key=lambda r: (r.known.seen, r.id), default=None)
+
+    def enrolled_by(self, token: str) -> list[Route]:
+        return [r for r in self.routes.values() if r.known.token == token]

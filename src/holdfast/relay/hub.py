@@ -1,0 +1,233 @@
+"""Between the doors and the registry: one event in, its effects carried out, and time.
+
+A door gives a connection a Carrier; from then on both talk to the hub. Effects of one turn of the loop are gathered and written together (`flush`), because a
+write is a system call. Nothing here decides who may do what; it measures what only a running program has: how much waits for a socket, since when.
+
+- A queue beyond RELAY_QUEUE_BYTES, or a socket that took nothing for RELAY_SLOW_READER_S: that connection goes (SLOW).
+- All queues together beyond RELAY_QUEUES_BYTES: the longest goes.
+- Strangers are counted from the first byte, before TLS, in all and by address (an address is counted, never trusted).
+- The clock ticks only while somebody is connected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import time
+from collections import Counter
+from typing import Protocol
+
+from holdfast.model import limits
+from holdfast.model.errors import PeerFault
+from holdfast.relay import events
+from holdfast.relay.admission import Admission, Doorkeeper
+from holdfast.relay.registry import Registry
+from holdfast.relay.store import Store
+from holdfast.wire import outer
+
+TICK_S = 1.0
+BACKLOG_BYTES = limits.MiB               # queues shorter than this are not added up
+log = logging.getLogger("holdfast.relay")
+
+
+class Carrier(Protocol):
+    """One connection, as a door has it."""
+
+    def send(self, data: bytes) -> None:
+        """Queues one frame; written by `flush`."""
+
+    def flush(self) -> None: ...
+
+    def finish(self, code: int) -> None:
+        """Nothing more is sent after what is queued, and nothing more is read; soon it is closed."""
+
+    def pause(self, seconds: float) -> None:
+        """Nothing is read for so long."""
+
+    def queued(self) -> int:
+        """Bytes that wait for the socket."""
+
+    def taken(self) -> int:
+        """Bytes that the socket took, ever."""
+
+
+class Visit:
+    """A stranger, from the first byte until it is known or has gone."""
+
+    __slots__ = ("_hub", "address")
+
+    def __init__(self, hub: Hub, address: str) -> None:
+        self._hub: Hub | None = hub
+        self.address = address
+        hub.strangers[address] += 1
+
+    def over(self) -> None:
+        if self._hub is not None:
+            strangers, self._hub = self._hub.strangers, None
+            strangers[self.address] -= 1
+            if not strangers[self.address]:
+                del strangers[self.address]
+
+
+class _Line:
+    __slots__ = ("carrier", "taken", "visit", "waits_since")
+
+    def __init__(self, carrier: Carrier, visit: Visit) -> None:
+        self.carrier, self.visit = carrier, visit
+        self.taken, self.waits_since = 0, -1.0
+
+
+class Hub:
+    def __init__(self, registry: Registry, doorkeeper: Doorkeeper, store: Store) -> None:
+        self.registry, self.doorkeeper, self.store = registry, doorkeeper, store
+        self.lines: dict[int, _Line] = {}
+        self.strangers: Counter[str] = Counter()
+        self.sockets: set[object] = set()                            # that are not closed yet, finished ones included
+        self.counts = {"turned_away": 0, "slow": 0, "frame_faults": 0}
+        self._number = 0
+        self._dirty: dict[int, Carrier] = {}
+        self._backlog: set[int] = set()
+        self._evict: list[tuple[int, int, str]] = []
+        self._ticking: asyncio.TimerHandle | None = None
+
+    # ------------------------------------------------------------ strangers
+
+    def knock(self, address: str) -> Visit | None:
+        """One more from there, if there is room."""
+        address = place(address)
+        if (len(self.lines) >= limits.RELAY_CONNECTIONS_MAX or self.strangers.total() >= limits.RELAY_STRANGERS_MAX
+                or self.strangers[address] >= limits.RELAY_STRANGERS_PER_ADDRESS):
+            self.counts["turned_away"] += 1
+            return None
+        return Visit(self, address)
+
+    # ------------------------------------------------------------ what doors say
+
+    def connected(self, carrier: Carrier, admission: Admission, visit: Visit) -> int:
+        """A connection that has knocked and was admitted by the doorkeeper; gives its number."""
+        self._number += 1
+        self.lines[self._number] = _Line(carrier, visit)
+        self._handle(events.Connected(self._number, admission.names, os.urandom(outer.NONCE_BYTES), admission.token))
+        if self._ticking is None:
+            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
+        return self._number
+
+    def received(self, number: int, data: bytes) -> None:
+        """One message; the caller flushes when there are no more."""
+        try:
+            frame = outer.decode(data)
+        except PeerFault as e:
+            self.counts["frame_faults"] += 1
+            self._handle(events.Broken(number, outer.PROTOCOL, e.message[:limits.CLOSE_REASON_CHARS]))
+            return
+        self._handle(events.Received(number, frame, len(data)))
+
+    def broken(self, number: int, code: int, reason: str) -> None:
+        self._handle(events.Broken(number, code, reason))
+        self.flush()
+
+    def gone(self, number: int) -> None:
+        if self.lines.pop(number, None) is not None:
+            self._backlog.discard(number)
+            self._dirty.pop(number, None)
+            self._handle(events.Gone(number))
+            self.flush()
+
+    def flush(self) -> None:
+        while self._dirty or self._evict:
+            dirty, self._dirty = self._dirty, {}
+            for number, carrier in dirty.items():
+                carrier.flush()
+                self._measure(number, carrier)
+            evict, self._evict = self._evict, []
+            for number, code, reason in evict:
+                if number in self.registry.connections:
+                    self.counts["slow"] += 1
+                    self._handle(events.Broken(number, code, reason))
+
+    def operator(self, event: events.Event) -> None:
+        """Something that the relay's operator did."""
+        self._handle(event)
+        self.flush()
+
+    # ------------------------------------------------------------ carrying out
+
+    def _handle(self, event: events.Event) -> None:
+        for effect in self.registry.handle(event, time.monotonic()):
+            kind = type(effect)
+            if kind is events.Send:
+                line = self.lines.get(effect.connection)                            # type: ignore[union-attr]
+                if line is not None:
+                    line.carrier.send(outer.encode(effect.frame))                   # type: ignore[union-attr]
+                    self._dirty[effect.connection] = line.carrier                   # type: ignore[union-attr]
+            else:
+                self._rarely(effect)
+
+    def _rarely(self, effect: events.Effect) -> None:
+        match effect:
+            case events.Drop(number, code, reason):
+                line = self.lines.get(number)
+                if line is not None:
+                    log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
+                    line.carrier.send(outer.encode(outer.Close(0, code, reason)))
+                    line.carrier.finish(code)
+                    self._dirty[number] = line.carrier
+            case events.Pause(number, seconds):
+                line = self.lines.get(number)
+                if line is not None:
+                    line.carrier.pause(seconds)
+            case events.Admitted(number):
+                line = self.lines.get(number)
+                if line is not None:
+                    line.visit.over()
+            case events.Save(known):
+                self.store.save(known)
+            case events.Forget(key):
+                self.store.forget(key)
+
+    # ------------------------------------------------------------ slow sockets, and time
+
+    def _measure(self, number: int, carrier: Carrier) -> None:
+        queued = carrier.queued()
+        if queued > limits.RELAY_QUEUE_BYTES:
+            self._evict.append((number, outer.SLOW, "too much waits for this connection"))
+        elif queued > BACKLOG_BYTES:
+            self._backlog.add(number)
+            waiting = {n: self.lines[n].carrier.queued() for n in self._backlog if n in self.lines}
+            if sum(waiting.values()) > limits.RELAY_QUEUES_BYTES:
+                self._evict.append((max(waiting, key=lambda n: waiting[n]), outer.SLOW, "too much waits at this relay"))
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick) if self.lines else None
+        for number, line in list(self.lines.items()):
+            queued = line.carrier.queued()
+            if queued <= BACKLOG_BYTES:
+                self._backlog.discard(number)
+            taken = line.carrier.taken()
+            if not queued or taken != line.taken or line.waits_since < 0:
+                line.taken, line.waits_since = taken, now if queued else -1.0
+            elif now - line.waits_since > limits.RELAY_SLOW_READER_S:
+                self._evict.append((number, outer.SLOW, "this connection takes nothing"))
+        self._handle(events.Tick())
+        self.flush()
+
+    def stop(self) -> None:
+        """Tells everybody that the relay goes and will be back."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        self._handle(events.Stopping())
+        self.flush()
+
+
+def place(address: str) -> str:
+    """Who counts as one: an IPv4 address, or the /64 of an IPv6 one, which is what a single customer has."""
+    try:
+        ip = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv6Address):
+        return str(ip.ipv4_mapped) if ip.ipv4_mapped is not None else str(ipaddress.ip_network((ip, 64), strict=False))
+    return str(ip)

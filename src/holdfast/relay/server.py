@@ -1,0 +1,299 @@
+"""The WebSocket door: HTTP and WebSocket over TCP or TLS, each connection an asyncio protocol around the sans-I/O `websockets.server.ServerProtocol`.
+
+Why not the library's own asyncio server: it takes tasks, queues and a timer for each connection, and hides the queue whose length must be bounded. Here a
+connection is two small objects, and bytes go from one socket's callback to the other's without a task in between.
+
+It accepts sockets itself, so that strangers are counted before TLS costs anything, and so that a certificate can be exchanged for the next handshake. It answers
+`GET /` with one line of text and `/healthz`; it serves no page, sets no cookie, and refuses any URL with a query: a secret in one would be in
+somebody's log. Compression is off: what is sealed does not compress, and what does would be told by its size. Fragments of a message are put together
+within the size of a frame, and text messages are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import socket
+import ssl
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+
+from websockets.datastructures import Headers
+from websockets.frames import Frame, Opcode
+from websockets.http11 import Request, Response
+from websockets.protocol import OPEN
+from websockets.server import ServerProtocol
+from websockets.typing import Subprotocol
+
+from holdfast.model import limits
+from holdfast.relay.admission import Admission, Approach, TurnedAway
+from holdfast.relay.hub import Hub, Visit
+from holdfast.wire import outer
+
+SUBPROTOCOL = Subprotocol("holdfast.1")
+PATH = "/"
+CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
+ACCEPT_PAUSE_S = 0.1                     # after an accept that failed for want of descriptors
+CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
+POLICY = 1008                            # every other reason
+SILENT = logging.Logger("holdfast.relay.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
+log = logging.getLogger("holdfast.relay")
+
+
+class WebSocket(asyncio.Protocol):
+    """One connection, from the HTTP request on. A Carrier of the hub once it is upgraded."""
+
+    def __init__(self, hub: Hub, visit: Visit) -> None:
+        self._hub, self._visit = hub, visit
+        self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT)
+        self._number = 0                 # 0: not upgraded
+        self._out: list[bytes] = []
+        self._written = 0
+        self._fragments: list[bytes] = []
+        self._finished = False
+        self._lost = False
+        self._transport: asyncio.Transport = None           # type: ignore[assignment]  # until TLS is through
+        self._pausing: asyncio.TimerHandle | None = None
+        self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._abort)
+
+    # ------------------------------------------------------------ asyncio
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._hub.sockets.add(self)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        if self._finished:
+            return
+        protocol = self._protocol
+        protocol.receive_data(data)
+        for event in protocol.events_received():
+            if self._finished:
+                break
+            if isinstance(event, Frame):
+                self._frame(event)
+            elif isinstance(event, Request):
+                self._request(event)
+        if protocol.writes:              # pongs, closes, responses
+            self._library()
+        self._hub.flush()
+
+    def eof_received(self) -> bool:
+        return False                     # half-open connections are of no use here
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._lost = self._finished = True
+        self._timer.cancel()
+        self._visit.over()
+        self._hub.sockets.discard(self)
+        self._hub.gone(self._number)
+
+    # ------------------------------------------------------------ HTTP
+
+    def _request(self, request: Request) -> None:
+        try:
+            admission = self._admit(request)
+        except TurnedAway as refused:
+            self._hub.counts["turned_away"] += refused.status != HTTPStatus.OK
+            self._respond(refused.status, refused.reason)
+            return
+        response = self._protocol.accept(request)
+        if response.status_code != 101:
+            return self._respond(response.status_code, "this is a relay for holdfast: it speaks WebSocket, subprotocol holdfast.1")
+        self._protocol.send_response(response)
+        self._library()
+        self._timer.cancel()
+        self._number = self._hub.connected(self, admission, self._visit)
+
+    def _admit(self, request: Request) -> Admission:
+        headers = request.headers
+        approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached())
+        path, query, _ = request.path.partition("?")
+        if query or request.method != "GET":
+            raise TurnedAway(400, "no query, no method but GET")
+        if "Upgrade" not in headers:
+            self._hub.doorkeeper.called(approach)
+            if path in (PATH, "/healthz") and not approach.origins:
+                raise TurnedAway(200, "ok" if path != PATH else "this is a relay for holdfast; it has no pages")
+        if path != PATH:
+            raise TurnedAway(404, "nothing is here")
+        return self._hub.doorkeeper.admit(approach, time.time())
+
+    def _reached(self) -> tuple[str, ...]:
+        """The address of our own end, as it would be in a URL."""
+        host, port, *_ = self._transport.get_extra_info("sockname") or ("", 0)
+        return at(host, port, self._transport.get_extra_info("sslcontext") is not None)
+
+    def _respond(self, status: int, text: str) -> None:
+        body = f"{text}\n".encode()
+        more = [("WWW-Authenticate", "Bearer")] if status == 401 else [("Upgrade", "websocket")] if status == 426 else []
+        self._protocol.send_response(Response(status, HTTPStatus(status).phrase, Headers([
+            ("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"), ("Cache-Control", "no-store"),
+            ("X-Content-Type-Options", "nosniff"), ("Server", "holdfast"), *more]), body))
+        self._library()
+
+    # ------------------------------------------------------------ WebSocket
+
+    def _frame(self, frame: Frame) -> None:
+        opcode = frame.opcode
+        if opcode is Opcode.BINARY and frame.fin:
+            self._hub.received(self._number, bytes(frame.data))
+        elif opcode is Opcode.BINARY or (opcode is Opcode.CONT and self._fragments):
+            self._fragments.append(bytes(frame.data))
+            if frame.fin:
+                whole, self._fragments = b"".join(self._fragments), []
+                self._hub.received(self._number, whole)
+        elif opcode is Opcode.TEXT or opcode is Opcode.CONT:
+            self._hub.broken(self._number, outer.PROTOCOL, "frames are binary messages")
+
+    def _library(self) -> None:
+        """What the library has to say, in order with what we have."""
+        for data in self._protocol.data_to_send():
+            if data:
+                self._out.append(data)
+            else:
+                self.flush()
+                self._ends()
+
+    def _ends(self) -> None:
+        """Our side is complete. What still comes is not read, but taken from the socket for a moment: closing it now could destroy what we said."""
+        self._finished = True
+        self._timer.cancel()
+        if self._pausing is not None:
+            self._pausing.cancel()
+        if self._lost or self._transport.is_closing():
+            return
+        self._transport.resume_reading()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        else:
+            self._transport.close()
+        self._timer = asyncio.get_running_loop().call_later(CLOSE_WAIT_S, self._abort)
+        self._hub.gone(self._number)
+
+    def _abort(self) -> None:
+        if not self._lost and self._transport is not None:
+            self._transport.abort()
+
+    # ------------------------------------------------------------ Carrier
+
+    def send(self, data: bytes) -> None:
+        if not self._finished:
+            self._out.append(_header(len(data)))
+            self._out.append(data)
+
+    def flush(self) -> None:
+        if self._out:
+            data, self._out = b"".join(self._out), []
+            if not self._transport.is_closing():
+                self._written += len(data)
+                self._transport.write(data)
+
+    def finish(self, code: int) -> None:
+        if self._finished:
+            return
+        if self._protocol.state is OPEN:
+            self._protocol.fail(CLOSE_CODES.get(code, POLICY), outer.CODES[code])
+        self._library()
+
+    def pause(self, seconds: float) -> None:
+        if not self._finished and not self._transport.is_closing():
+            if self._pausing is not None:
+                self._pausing.cancel()
+            self._transport.pause_reading()
+            self._pausing = asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        if not self._lost and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def queued(self) -> int:
+        return 0 if self._lost else self._transport.get_write_buffer_size()
+
+    def taken(self) -> int:
+        return self._written - self.queued()
+
+
+def _header(size: int) -> bytes:
+    """Of a whole binary message from a server."""
+    if size < 126:
+        return bytes((0x82, size))
+    return b"\x82\x7e" + size.to_bytes(2, "big") if size < 65536 else b"\x82\x7f" + size.to_bytes(8, "big")
+
+
+def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
+    """How an address and port are written as an authority; without the port where it goes without saying."""
+    name = f"[{host.partition('%')[0]}]" if ":" in host else host
+    names = (f"{name}:{port}", *((f"localhost:{port}",) if host in ("127.0.0.1", "::1") else ()))
+    if port == (443 if secure else 80):
+        names += tuple(n.rpartition(":")[0] for n in names)
+    return names
+
+
+class Door:
+    """Listens, and lets in as many as there is room for."""
+
+    def __init__(self, hub: Hub, listener: socket.socket, context: Callable[[], ssl.SSLContext | None],
+                 protocol: Callable[[Hub, Visit], asyncio.Protocol] = WebSocket) -> None:
+        self._hub, self._listener, self._context, self._protocol = hub, listener, context, protocol
+        self._greeting: set[asyncio.Task[None]] = set()
+        listener.setblocking(False)
+        self._task = asyncio.get_running_loop().create_task(self._accept())
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listener)
+            except OSError as e:
+                if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    await asyncio.sleep(ACCEPT_PAUSE_S)
+                continue
+            visit = self._hub.knock(address[0])
+            if visit is None:
+                sock.close()
+                continue
+            task = loop.create_task(self._greet(sock, visit))
+            self._greeting.add(task)
+            task.add_done_callback(self._greeting.discard)
+
+    async def _greet(self, sock: socket.socket, visit: Visit) -> None:
+        loop, context = asyncio.get_running_loop(), self._context()
+        made = self._protocol(self._hub, visit)
+        try:
+            if context is None:
+                await loop.connect_accepted_socket(lambda: made, sock)
+            else:
+                await loop.connect_accepted_socket(lambda: made, sock, ssl=context, ssl_handshake_timeout=limits.RELAY_HELLO_S, ssl_shutdown_timeout=CLOSE_WAIT_S)
+        except (OSError, asyncio.CancelledError):
+            sock.close()
+            visit.over()
+
+    def stop(self) -> None:
+        """Nobody new; those who are here stay."""
+        self._task.cancel()
+        for task in self._greeting:
+            task.cancel()
+        self._listener.close()
+
+
+def listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(limits.RELAY_STRANGERS_MAX)
+    except BaseException:
+        sock.close()
+        raise
+    return sock

@@ -1,0 +1,347 @@
+"""A relay as a process of its own, and scripted hosts and clients that speak outer frames to it: what they send is what the script says, right or wrong.
+
+    with RelayProcess(tmp) as relay:
+        async with host(relay.url, relay.token()) as h, client(relay.url) as c:
+            route = await h.register()
+            stream = await c.open(route, h.passes[0])
+            ...
+
+Nothing here seals anything: a relay cannot tell, and that is the point. `raw` sends bytes that are no frame.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import urlsplit
+
+from holdfast.core import route as routes
+from holdfast.model import signing
+from holdfast.wire import outer
+
+WAIT_S = 20.0                    # for anything that must happen; a loaded machine is slow, not wrong
+F = TypeVar("F", bound=outer.Frame)
+
+
+class Closed(Exception):
+    """The relay ended the connection. `frame`: the CLOSE it said, if it did; `code`: of the WebSocket."""
+
+    def __init__(self, frame: outer.Close | None, code: int | None) -> None:
+        super().__init__(f"{outer.CODES[frame.code]}: {frame.reason}" if frame is not None else f"closed without a word ({code})")
+        self.frame, self.code = frame, code
+
+
+class Carrier:
+    """Messages both ways, whatever carries them."""
+
+    async def send(self, data: bytes) -> None:
+        raise NotImplementedError
+
+    async def receive(self) -> bytes:
+        """The next one; EOFError at the end."""
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        raise NotImplementedError
+
+    code: int | None = None
+
+
+class WebSocketCarrier(Carrier):
+    def __init__(self, ws: Any) -> None:
+        self.ws = ws
+
+    @classmethod
+    async def dial(cls, url: str, token: str | None = None, **how: Any) -> WebSocketCarrier:
+        from websockets.asyncio.client import connect
+
+        headers = {**({"Authorization": f"Bearer {token}"} if token else {}), **how.pop("headers", {})}
+        how = {"subprotocols": ["holdfast.1"], "compression": None, "ping_interval": None, "max_size": 1 << 20, "proxy": None, "open_timeout": WAIT_S, **how}
+        return cls(await connect(url, additional_headers=headers, **how))
+
+    async def send(self, data: bytes) -> None:
+        await self.ws.send(data)
+
+    async def receive(self) -> bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        try:
+            data = await self.ws.recv()
+        except ConnectionClosed as e:
+            self.code = e.rcvd.code if e.rcvd is not None else None
+            raise EOFError from e
+        return data if isinstance(data, bytes) else data.encode()
+
+    async def close(self) -> None:
+        await self.ws.close()
+
+
+class GrpcCarrier(Carrier):
+    def __init__(self, channel: Any, call: Any) -> None:
+        self._channel, self._call = channel, call
+
+    @classmethod
+    async def dial(cls, url: str, token: str | None = None, **how: Any) -> GrpcCarrier:
+        import grpc
+
+        metadata = [*([("authorization", f"Bearer {token}")] if token else []), *((k.lower(), v) for k, v in how.get("headers", {}).items())]
+        channel = grpc.aio.insecure_channel(urlsplit(url).netloc)
+        call = channel.stream_stream("/holdfast.v1.Relay/Connect")(metadata=metadata)
+        return cls(channel, call)
+
+    async def send(self, data: bytes) -> None:
+        await self._call.write(data)
+
+    async def receive(self) -> bytes:
+        import grpc
+
+        try:
+            data = await self._call.read()
+        except grpc.aio.AioRpcError as e:
+            self.code = e.code().value[0]
+            raise EOFError from e
+        if not isinstance(data, bytes):
+            raise EOFError
+        return data
+
+    async def close(self) -> None:
+        self._call.cancel()
+        await self._channel.close()
+
+
+class End:
+    """One side of a relay, as a script."""
+
+    role = outer.CLIENT
+
+    def __init__(self, carrier: Carrier, url: str) -> None:
+        self.carrier = carrier
+        self.name = urlsplit(url).netloc
+        self.welcome: outer.Welcome
+        self.closing: outer.Close | None = None
+        self.answers_pings = True
+        self._kept: list[outer.Frame] = []
+
+    async def hello(self, lowest: int = outer.LOWEST, highest: int = outer.VERSION) -> outer.Welcome:
+        await self.send(outer.Hello(lowest, highest, self.role, "script"))
+        self.welcome = await self.expect(outer.Welcome)
+        return self.welcome
+
+    async def send(self, *frames: outer.Frame) -> None:
+        for frame in frames:
+            await self.carrier.send(outer.encode(frame))
+
+    async def raw(self, data: bytes) -> None:
+        await self.carrier.send(data)
+
+    async def next(self) -> outer.Frame:
+        """The next frame but PINGs, which are answered; Closed when the connection is."""
+        if self._kept:
+            return self._kept.pop(0)
+        while True:
+            try:
+                frame = outer.decode(await asyncio.wait_for(self.carrier.receive(), WAIT_S))
+            except EOFError as e:
+                raise Closed(self.closing, self.carrier.code) from e
+            if isinstance(frame, outer.Close) and frame.stream == 0:
+                self.closing = frame
+            elif isinstance(frame, outer.Ping) and self.answers_pings:
+                await self.send(outer.Pong(frame.mark))
+            else:
+                return frame
+
+    async def expect(self, kind: type[F]) -> F:
+        frame = await self.next()
+        assert isinstance(frame, kind), f"{kind.__name__} was due, not {frame!r}"
+        return frame
+
+    async def wait_for(self, kind: type[F]) -> F:
+        """The next of that kind; others are kept for later."""
+        passed: list[outer.Frame] = []
+        try:
+            while not isinstance(frame := await self.next(), kind):
+                passed.append(frame)
+        finally:
+            self._kept = passed + self._kept
+        return frame
+
+    async def ended(self) -> Closed:
+        """Reads until the relay ends the connection; gives how."""
+        try:
+            while True:
+                await self.next()
+        except Closed as e:
+            return e
+
+    async def nothing(self) -> None:
+        """Nothing else was said up to now: a PING is answered next."""
+        await self.send(outer.Ping(b"anything"))
+        assert await self.next() == outer.Pong(b"anything")
+
+
+class Host(End):
+    role = outer.HOST
+
+    def __init__(self, carrier: Carrier, url: str) -> None:
+        super().__init__(carrier, url)
+        self.secret = signing.generate()
+        self.passes = [os.urandom(outer.PASS_BYTES)]
+
+    @property
+    def route(self) -> bytes:
+        return routes.route(signing.public(self.secret))
+
+    def registration(self, generation: int = 1, name: str | None = None) -> outer.Register:
+        signature = routes.sign(self.secret, name or self.name, self.welcome.nonce, generation)
+        return outer.Register(signing.public(self.secret), generation, signature, tuple(routes.digest(p) for p in self.passes))
+
+    async def register(self, generation: int = 1, name: str | None = None) -> bytes:
+        await self.send(self.registration(generation, name))
+        return (await self.wait_for(outer.Registered)).route
+
+    async def accept(self) -> int:
+        """The next stream that comes in."""
+        number = (await self.wait_for(outer.Incoming)).stream
+        await self.send(outer.Accept(number))
+        return number
+
+
+class Client(End):
+    def __init__(self, carrier: Carrier, url: str) -> None:
+        super().__init__(carrier, url)
+        self._streams = 0
+
+    def number(self) -> int:
+        self._streams += 1
+        return self._streams
+
+    async def open(self, host: Host, pass_: bytes | None = None) -> tuple[int, int]:
+        """A stream to a host of the same script: its number here and there."""
+        number = self.number()
+        await self.send(outer.Open(number, host.route, host.passes[0] if pass_ is None else pass_))
+        there = await host.accept()
+        assert await self.wait_for(outer.Accept) == outer.Accept(number)
+        return number, there
+
+
+async def dial(url: str, token: str | None = None, **how: Any) -> Carrier:
+    return await (GrpcCarrier if url.startswith("grpc") else WebSocketCarrier).dial(url, token, **how)
+
+
+@asynccontextmanager
+async def host(url: str, token: str | None = None, **how: Any) -> AsyncIterator[Host]:
+    end = Host(await dial(url, token, **how), url)
+    try:
+        await end.hello()
+        yield end
+    finally:
+        await end.carrier.close()
+
+
+@asynccontextmanager
+async def client(url: str, token: str | None = None, **how: Any) -> AsyncIterator[Client]:
+    end = Client(await dial(url, token, **how), url)
+    try:
+        await end.hello()
+        yield end
+    finally:
+        await end.carrier.close()
+
+
+class RelayProcess:
+    """`holdfast relay serve` on loopback, on any free port."""
+
+    def __init__(self, data: str, *options: str, port: int = 0, limits: dict[str, float] | None = None) -> None:
+        self.data = data
+        self.log = f"{data}.log"
+        self._options = (*options, "--listen", f"127.0.0.1:{port}")
+        self._limits = limits or {}
+        self.urls: dict[str, str] = {}
+        self.process = self._start()
+
+    def _start(self) -> subprocess.Popen[str]:
+        command: Sequence[str] = [sys.executable, "-m", "holdfast", "relay", "serve", "--data", self.data, "--json", *self._options]
+        if self._limits:                       # smaller than any real relay has them, so that a test need not wait or flood
+            script = ("import json, sys; from holdfast.model import limits; given = json.loads(sys.argv.pop(1)); "
+                      "[setattr(limits, k, v) for k, v in given.items()]; from holdfast.faces.cli.main import main; sys.exit(main())")
+            command = [sys.executable, "-c", script, json.dumps(self._limits), *command[3:]]
+        with open(self.log, "ab") as log:
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        assert process.stdout is not None
+        ready, _, _ = select.select([process.stdout], [], [], WAIT_S)
+        line = process.stdout.readline() if ready else ""
+        if not line.startswith("{"):
+            process.kill()
+            process.wait()
+            with open(self.log, errors="replace") as log_file:
+                raise AssertionError(f"the relay did not start: {line!r}\n{log_file.read()[-2000:]}")
+        self.urls = json.loads(line)["listening"]
+        return process
+
+    @property
+    def url(self) -> str:
+        return self.urls["websocket"]
+
+    @property
+    def port(self) -> int:
+        return urlsplit(self.url).port or 0
+
+    def token(self, *options: str) -> str:
+        return str(self.command("token", "new", *options)["token"])
+
+    def command(self, *words: str) -> Any:
+        done = subprocess.run([sys.executable, "-m", "holdfast", "relay", *words, "--data", self.data, "--json"], capture_output=True, text=True, check=True)
+        return json.loads(done.stdout)
+
+    def restart(self) -> None:
+        """The same again, on the same port."""
+        port = self.port
+        self.stop()
+        self._options = (*self._options[:-1], f"127.0.0.1:{port}")
+        self.process = self._start()
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        code = self.process.wait(WAIT_S)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    def logged(self) -> str:
+        with open(self.log, errors="replace") as log:
+            return log.read()
+
+    def get(self, path: str, *headers: str, url: str | None = None) -> tuple[int, str]:
+        """A plain HTTP request, exactly these headers; (status, all that was answered)."""
+        place = urlsplit(url or self.url)
+        with socket.create_connection((place.hostname, place.port), WAIT_S) as sock:
+            sock.sendall("\r\n".join([f"GET {path} HTTP/1.1", *headers, "", ""]).encode())
+            answer = b""
+            while piece := sock.recv(65536):
+                answer += piece
+        text = answer.decode(errors="replace")
+        return int(text.split(" ", 2)[1]) if text else 0, text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+        try:
+            self.stop()
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise
