@@ -85,6 +85,7 @@ class WebSocket(asyncio.Protocol):
                 self._request(event)
         if protocol.writes:              # pongs, closes, responses
             self._library()
+        self.flush()
         self._hub.flush()
 
     def eof_received(self) -> bool:
@@ -117,8 +118,8 @@ class WebSocket(asyncio.Protocol):
     def _admit(self, request: Request) -> Admission:
         headers = request.headers
         approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached())
-        path, query, _ = request.path.partition("?")
-        if query or request.method != "GET":
+        path = request.path
+        if "?" in path or request.method != "GET":
             raise TurnedAway(400, "no query, no method but GET")
         if "Upgrade" not in headers:
             self._hub.doorkeeper.called(approach)
