@@ -394,6 +394,34 @@ def test_oversized_fragmented_and_text_messages(start: Start) -> None:
     script(body)
 
 
+def test_pings_and_fragments_below_the_frames_are_bounded(start: Start) -> None:
+    relay = start(RELAY_QUEUE_BYTES=256 * 1024)
+
+    def opened(token: str) -> socket.socket:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.settimeout(WAIT_S)
+        sock.connect(("127.0.0.1", relay.port))
+        sock.sendall("\r\n".join(["GET / HTTP/1.1", f"Host: 127.0.0.1:{relay.port}", f"Authorization: Bearer {token}", *UPGRADE, "", ""]).encode())
+        assert sock.recv(12) == b"HTTP/1.1 101"
+        hello = outer.encode(outer.Hello(1, 1, outer.CLIENT, ""))
+        sock.sendall(bytes((0x82, 0x80 | len(hello))) + b"\0\0\0\0" + hello)
+        return sock
+
+    token = relay.token()
+    with opened(token) as sock, pytest.raises(OSError):                       # pings whose answers nobody reads: not for ever
+        while True:
+            sock.sendall((b"\x89\xfd\0\0\0\0" + b"p" * 125) * 500)
+    with opened(token) as sock:
+        sock.sendall(b"\x02\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 200)       # a message of nothing, in ever more pieces
+        answer = b""
+        while piece := sock.recv(65536):
+            answer += piece
+        assert b"too many fragments" in answer
+    assert "too much waits for this connection" in relay.logged()
+    assert relay.get("/healthz", f"Host: 127.0.0.1:{relay.port}")[0] == 200
+
+
 def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) -> None:
     relay = start(RELAY_QUEUE_BYTES=256 * 1024)
 

@@ -36,7 +36,8 @@ from holdfast.wire import outer
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
 CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
-ACCEPT_PAUSE_S = 0.1                     # after an accept that failed for want of descriptors
+FRAGMENTS_MAX = 128                      # of one message
+ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
 POLICY = 1008                            # every other reason
 SILENT = logging.Logger("holdfast.relay.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
@@ -86,6 +87,8 @@ class WebSocket(asyncio.Protocol):
         if protocol.writes:              # pongs, closes, responses
             self._library()
         self.flush()
+        if self.queued() > limits.RELAY_QUEUE_BYTES:      # of the library's answers to pings, which the hub does not see
+            self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
 
     def eof_received(self) -> bool:
@@ -150,11 +153,15 @@ class WebSocket(asyncio.Protocol):
             self._hub.received(self._number, bytes(frame.data))
         elif opcode is Opcode.BINARY or (opcode is Opcode.CONT and self._fragments):
             self._fragments.append(bytes(frame.data))
-            if frame.fin:
+            if len(self._fragments) > FRAGMENTS_MAX:          # empty ones would never be too large
+                self._hub.broken(self._number, outer.PROTOCOL, "too many fragments")
+            elif frame.fin:
                 whole, self._fragments = b"".join(self._fragments), []
                 self._hub.received(self._number, whole)
         elif opcode is Opcode.TEXT or opcode is Opcode.CONT:
             self._hub.broken(self._number, outer.PROTOCOL, "frames are binary messages")
+        elif opcode is not Opcode.CLOSE:
+            self._hub.heard(self._number, len(frame.data))
 
     def _library(self) -> None:
         """What the library has to say, in order with what we have."""
@@ -256,7 +263,7 @@ class Door:
             try:
                 sock, address = await loop.sock_accept(self._listener)
             except OSError as e:
-                if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if e.errno != errno.ECONNABORTED:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             visit = self._hub.knock(address[0])
