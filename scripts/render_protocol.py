@@ -1,4 +1,4 @@
-"""Writes docs/protocol.md from the tables at the top of wire/*.py, so that the page cannot drift. `--check` only compares."""
+"""Writes docs/protocol.md from the head of the modules that are the protocol, so that the page cannot drift. `--check` only compares."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "protocol.md"
-PARTS = (("Client and host", "frames"), ("Who a client is", "hello"), ("Host and keeper", "keeper"), ("Asking for a keeper", "spawning"), ("The ring", "ring"), ("The screen snapshot", "snapshot"),
-         ("Versions", "version"))
+PARTS = (("Client and host", "wire/frames"), ("Who a client is", "wire/hello"), ("Outer frames", "wire/outer"), ("Registering at a relay", "core/route"),
+         ("Sealed channel", "core/channel"), ("Inside a sealed message", "wire/body"), ("Its handshake", "wire/noise"), ("Whose a sealed channel is", "core/static"),
+         ("Host and keeper", "wire/keeper"), ("Asking for a keeper", "wire/spawning"), ("The ring", "wire/ring"), ("The screen snapshot", "wire/snapshot"),
+         ("Versions", "wire/version"))
 
 
 def render() -> str:
     out = ["# Protocol", "",
-           "Rendered from the head of `src/holdfast/wire/*.py` by `scripts/render_protocol.py`; a test fails when it is stale. Golden bytes are in "
-           "`tests/vectors/`.", ""]
+           "Rendered from the head of the modules named below by `scripts/render_protocol.py`; a test fails when it is stale. Golden bytes are in "
+           "`tests/vectors/`; what a relay sees is also in `proto/holdfast.proto`, for other languages.", ""]
     for title, module in PARTS:
-        text = ast.get_docstring(ast.parse((ROOT / f"src/holdfast/wire/{module}.py").read_text())) or ""
-        out += [f"## {title}", "", f"`wire/{module}.py`", "", "```text", text, "```", ""]
+        text = ast.get_docstring(ast.parse((ROOT / f"src/holdfast/{module}.py").read_text())) or ""
+        out += [f"## {title}", "", f"`{module}.py`", "", "```text", text, "```", ""]
     return "\n".join(out)
 
 

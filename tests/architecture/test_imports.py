@@ -54,11 +54,11 @@ EXCEPTIONS = {("faces/cli/relay.py", "relay"): "`relay serve` is the relay, and 
               ("faces/cli/policy.py", "host"): "`policy test` judges examples where there is no host, with the host's own parser"}
 # A library that one module may use, and the only module that may.
 OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed25519; the keeper never signs, and who signs imports it late",
-           ("wire/noise.py", "cryptography"): "nor their own X25519; loaded by who talks through a relay",
+           ("model/agreement.py", "cryptography"): "nor their own X25519",
+           ("wire/noise.py", "cryptography"): "nor their own AES-GCM; loaded by who talks through a relay",
            ("wire/contract_pb2.py", "google"): "generated for the runtime of protobuf",
            ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
            ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
-           ("wire/body.py", "google"): "the same contract",
            ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}
 STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
 

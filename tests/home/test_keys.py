@@ -212,3 +212,18 @@ def test_reading_a_plain_key_imports_nothing_heavy(home: Home) -> None:
                            "print([m for m in ('cryptography', 'hashlib', 'asyncio', 'dataclasses', 'unicodedata') if m in sys.modules])"],
                           capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"})
     assert done.stdout == "[]\n"
+
+
+def test_the_keys_for_relays_follow_from_the_identity(home: Home) -> None:
+    """No second file: the same again at every start, with the identity's passphrase and never without it."""
+    ann = keys.make(home, "ann", "human", 1)
+    here = keys.machine(home, 1)
+    assert keys.static(keys.load(home, "ann")) == keys.static(ann) != keys.static(here)
+    assert len({keys.route_key(here, "a.example:443"), keys.route_key(here, "b.example:443"), keys.static(here), here.secret()}) == 4
+    assert keys.route_key(keys.load_machine(home), "a.example:443") == keys.route_key(here, "a.example:443")
+    assert sorted(os.listdir(keys.directory(home))) == ["ann.key", "machine"]
+    keys.lock(home, "ann", lambda _: "", lambda _: "secret")
+    locked = keys.load(home, "ann")
+    with pytest.raises(Refused, match="locked"):
+        keys.static(locked)
+    assert keys.static(keys.opened(locked, lambda _: "secret")) == keys.static(ann)

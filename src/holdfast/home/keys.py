@@ -8,6 +8,10 @@ over by `make`, and is replaced only to put its passphrase on or take it off. A 
 terminal), never from arguments or the environment, where other processes see it.
 Reading a plain key imports no cryptography: an attach pays for signing when it signs. So whether the private key belongs to the public one is not
 checked here for plain files; a signature made with a wrong one is refused by whoever verifies it.
+
+The keys for relays have no files: the X25519 key of sealed channels and the route keys follow from the identity's own (`static`, `route_key`; model/agreement.py says how). A
+second file for each would have to be made, locked, unlocked, copied and removed together with the first, and every step could fail between the two. What is lost
+is little: who has the identity's key could have any other key signed by it anyway, and what was sealed stays sealed, by the keys of its moment.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast import home as homes
 from holdfast.home import Home
-from holdfast.model import base64url, canonical, signing
+from holdfast.model import agreement, base64url, canonical, signing
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Unavailable, Usage
 from holdfast.model.ids import OPERATOR_KINDS, check_name
 
@@ -111,6 +115,16 @@ def opened(identity: Identity, ask: Ask) -> Identity:
     if signing.public(private) != identity.public:
         raise _broken(identity.path, "its parts belong to different keys")
     return identity._replace(private=private)
+
+
+def static(identity: Identity) -> bytes:
+    """The private X25519 key of its sealed channels. Refused while the identity is locked."""
+    return agreement.derive(identity.secret(), agreement.STATIC)
+
+
+def route_key(machine: Identity, relay: str) -> bytes:
+    """The private Ed25519 key of this machine at one relay: another at each, so that relays cannot tell that they serve the same machine."""
+    return agreement.derive(machine.secret(), agreement.ROUTE + b"\0" + relay.encode())
 
 
 def lock(home: Home, name: str, ask_old: Ask, ask_new: Ask) -> Identity:

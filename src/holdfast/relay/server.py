@@ -20,6 +20,7 @@ import ssl
 import time
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import cast
 
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
@@ -63,10 +64,9 @@ class WebSocket(asyncio.Protocol):
     # ------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
         self._hub.sockets.add(self)
-        sock = transport.get_extra_info("socket")
+        sock = self._transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
