@@ -122,8 +122,8 @@ REKEY_SLACK = 2                  # ... with this factor
 
 # --- relay: what one lets others use --------------------------------------------------------------------------
 RELAY_CONNECTIONS_MAX = 20_000   # in all
-RELAY_STRANGERS_MAX = 512        # connections that have shown no token, key or pass yet: in all ...
-RELAY_STRANGERS_PER_ADDRESS = 16 # ... and from one address (IPv6: one /64)
+RELAY_STRANGERS_MAX = 1024       # connections that have shown no token, key or pass yet: in all ...
+RELAY_STRANGERS_PER_ADDRESS = 64 # ... and from one address (IPv6: one /64)
 RELAY_HELLO_S = 5.0              # from the first byte of a connection to its HELLO: TLS, HTTP and all
 RELAY_ADMIT_S = 10.0             # ... to a token, key or pass that counts
 RELAY_STRANGE_FRAMES = 16        # frames from somebody who has shown nothing yet

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from holdfast.core import route as routes
-from holdfast.relay.events import Known
+from holdfast.relay.events import Known, Token
 from holdfast.relay.state import Route
 
 
@@ -50,3 +50,13 @@ class Book:
 
     def enrolled_by(self, token: str) -> list[Route]:
         return [r for r in self.routes.values() if r.known.token == token]
+
+
+def enrolled(token: Token | None, route: Route | None) -> tuple[str, str | None] | None:
+    """The tenant of who registers, and the token that stands for it; None if it may not. A route that is known comes back by its key."""
+    if token is not None and not token.expired:
+        beforehand = route is not None and route.known.token is None and route.known.tenant == token.tenant
+        return token.tenant, None if beforehand else token.id
+    if route is not None and (token is None or token.tenant == route.known.tenant):
+        return route.known.tenant, route.known.token
+    return None

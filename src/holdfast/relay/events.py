@@ -44,6 +44,13 @@ class Received(NamedTuple):
     size: int
 
 
+class Heard(NamedTuple):
+    """A sign of life below the frames (a WebSocket's own ping): it counts, and it costs."""
+
+    connection: int
+    size: int
+
+
 class Broken(NamedTuple):
     """Bytes that are no frame, or a door's own reason to end a connection."""
 
@@ -74,7 +81,7 @@ class Stopping(NamedTuple):
     pass
 
 
-Event = Connected | Received | Broken | Gone | Tick | Enrolled | Revoked | Stopping
+Event = Connected | Received | Heard | Broken | Gone | Tick | Enrolled | Revoked | Stopping
 
 
 # ------------------------------------------------------------ effects

@@ -124,6 +124,9 @@ class Hub:
             return
         self._handle(events.Received(number, frame, len(data)))
 
+    def heard(self, number: int, size: int) -> None:
+        self._handle(events.Heard(number, size))
+
     def broken(self, number: int, code: int, reason: str) -> None:
         self._handle(events.Broken(number, code, reason))
         self.flush()

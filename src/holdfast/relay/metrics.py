@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from http import HTTPStatus
+from typing import cast
 
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
@@ -69,8 +70,7 @@ class Page(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._close)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)

@@ -24,7 +24,7 @@ from typing import Any
 from holdfast.core import route as routes
 from holdfast.model.limits import OUTER_BYTES
 from holdfast.relay import events
-from holdfast.relay.book import Book
+from holdfast.relay.book import Book, enrolled
 from holdfast.relay.events import Admitted, Drop, Effect, Forget, Known, Pause, Received, Save, Send
 from holdfast.relay.state import Connection, Route, Stream
 from holdfast.relay.tenants import Quotas, Tenants
@@ -123,10 +123,15 @@ class Registry:
 
     # ------------------------------------------------------------ frames
 
-    def _received(self, connection: Connection, frame: outer.Frame, size: int) -> None:
+    def _heard(self, event: events.Heard) -> None:
+        connection = self.connections.get(event.connection)
+        if connection is not None:
+            self._counts(connection, event.size)
+
+    def _counts(self, connection: Connection, size: int) -> bool:
+        """Somebody said something: it lives, its tenant pays, and a stranger's patience is shorter. False: it was dropped."""
         connection.heard, connection.asked = self._now, False
         self.counts["frames"] += 1
-        kind = type(frame)
         if connection.payer is not None:
             wait = connection.payer.charge(size, self._now, self.quotas)
             if wait > 0:
@@ -135,7 +140,14 @@ class Registry:
         if not connection.admitted:
             connection.frames += 1
             if connection.frames > self.quotas.strange_frames:
-                return self._drop(connection, outer.LIMIT, "too many frames before anything was shown that admits")
+                self._drop(connection, outer.LIMIT, "too many frames before anything was shown that admits")
+                return False
+        return True
+
+    def _received(self, connection: Connection, frame: outer.Frame, size: int) -> None:
+        if not self._counts(connection, size):
+            return
+        kind = type(frame)
         if type(frame) is outer.Data:
             return self._data(connection, frame)
         if not connection.role and kind is not outer.Hello:
@@ -221,7 +233,7 @@ class Registry:
             return self._drop(connection, outer.UNAUTHORIZED, "the signature does not fit this key, this relay's name and this connection")
         id = routes.route(frame.route_key)
         route = self.book.get(id)
-        by = self._enrolled(connection, route)
+        by = enrolled(connection.token, route)
         if by is None:
             expired = connection.token is not None and connection.token.expired
             return self._drop(connection, outer.UNAUTHORIZED, "the token has expired" if expired else "this route key is not admitted, and there is no token")
@@ -249,16 +261,6 @@ class Registry:
         self._withdrawn(route)
         self._presence(route)
         self._make_room(tenant)
-
-    def _enrolled(self, connection: Connection, route: Route | None) -> tuple[str, str | None] | None:
-        """The tenant, and the token that stands for it; None if this may not register."""
-        token = connection.token
-        if token is not None and not token.expired:
-            beforehand = route is not None and route.known.token is None and route.known.tenant == token.tenant
-            return token.tenant, None if beforehand else token.id
-        if route is not None and (token is None or token.tenant == route.known.tenant):
-            return route.known.tenant, route.known.token
-        return None
 
     def _passes(self, connection: Connection, frame: outer.Passes) -> None:
         route = connection.route
@@ -464,7 +466,7 @@ class Registry:
 
 
 _EVENTS: dict[type[Any], Callable[[Registry, Any], None]] = {
-    events.Connected: Registry._connected, events.Broken: Registry._broken, events.Gone: Registry._gone, events.Tick: Registry._tick, events.Enrolled: Registry._enroll, events.Revoked: Registry._revoked,
+    events.Connected: Registry._connected, events.Heard: Registry._heard, events.Broken: Registry._broken, events.Gone: Registry._gone, events.Tick: Registry._tick, events.Enrolled: Registry._enroll, events.Revoked: Registry._revoked,
     events.Stopping: Registry._stopping}
 _BOTH: dict[type[Any], Callable[[Registry, Connection, Any], None]] = {
     outer.Credit: Registry._credit, outer.Close: Registry._close, outer.Ping: Registry._ping, outer.Pong: Registry._pong}

@@ -20,6 +20,7 @@ import ssl
 import time
 from collections.abc import Callable
 from http import HTTPStatus
+from typing import cast
 
 from websockets.datastructures import Headers
 from websockets.frames import Frame, Opcode
@@ -36,7 +37,8 @@ from holdfast.wire import outer
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
 CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
-ACCEPT_PAUSE_S = 0.1                     # after an accept that failed for want of descriptors
+FRAGMENTS_MAX = 128                      # of one message
+ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
 POLICY = 1008                            # every other reason
 SILENT = logging.Logger("holdfast.relay.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
@@ -62,10 +64,9 @@ class WebSocket(asyncio.Protocol):
     # ------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
         self._hub.sockets.add(self)
-        sock = transport.get_extra_info("socket")
+        sock = self._transport.get_extra_info("socket")
         if sock is not None:
             with contextlib.suppress(OSError):
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -85,6 +86,9 @@ class WebSocket(asyncio.Protocol):
                 self._request(event)
         if protocol.writes:              # pongs, closes, responses
             self._library()
+        self.flush()
+        if self.queued() > limits.RELAY_QUEUE_BYTES:      # of the library's answers to pings, which the hub does not see
+            self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
 
     def eof_received(self) -> bool:
@@ -117,8 +121,8 @@ class WebSocket(asyncio.Protocol):
     def _admit(self, request: Request) -> Admission:
         headers = request.headers
         approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached())
-        path, query, _ = request.path.partition("?")
-        if query or request.method != "GET":
+        path = request.path
+        if "?" in path or request.method != "GET":
             raise TurnedAway(400, "no query, no method but GET")
         if "Upgrade" not in headers:
             self._hub.doorkeeper.called(approach)
@@ -149,11 +153,15 @@ class WebSocket(asyncio.Protocol):
             self._hub.received(self._number, bytes(frame.data))
         elif opcode is Opcode.BINARY or (opcode is Opcode.CONT and self._fragments):
             self._fragments.append(bytes(frame.data))
-            if frame.fin:
+            if len(self._fragments) > FRAGMENTS_MAX:          # empty ones would never be too large
+                self._hub.broken(self._number, outer.PROTOCOL, "too many fragments")
+            elif frame.fin:
                 whole, self._fragments = b"".join(self._fragments), []
                 self._hub.received(self._number, whole)
         elif opcode is Opcode.TEXT or opcode is Opcode.CONT:
             self._hub.broken(self._number, outer.PROTOCOL, "frames are binary messages")
+        elif opcode is not Opcode.CLOSE:
+            self._hub.heard(self._number, len(frame.data))
 
     def _library(self) -> None:
         """What the library has to say, in order with what we have."""
@@ -255,7 +263,7 @@ class Door:
             try:
                 sock, address = await loop.sock_accept(self._listener)
             except OSError as e:
-                if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                if e.errno != errno.ECONNABORTED:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
                 continue
             visit = self._hub.knock(address[0])

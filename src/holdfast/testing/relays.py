@@ -20,13 +20,14 @@ import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 from holdfast.core import route as routes
 from holdfast.model import signing
+from holdfast.relay import control, office
 from holdfast.wire import outer
 
 WAIT_S = 20.0                    # for anything that must happen; a loaded machine is slow, not wrong
@@ -45,6 +46,7 @@ class Carrier:
     """Messages both ways, whatever carries them."""
 
     async def send(self, data: bytes) -> None:
+        """That the other side has closed meanwhile is told by `receive`."""
         raise NotImplementedError
 
     async def receive(self) -> bytes:
@@ -70,7 +72,10 @@ class WebSocketCarrier(Carrier):
         return cls(await connect(url, additional_headers=headers, **how))
 
     async def send(self, data: bytes) -> None:
-        await self.ws.send(data)
+        from websockets.exceptions import ConnectionClosed
+
+        with suppress(ConnectionClosed):
+            await self.ws.send(data)
 
     async def receive(self) -> bytes:
         from websockets.exceptions import ConnectionClosed
@@ -100,7 +105,10 @@ class GrpcCarrier(Carrier):
         return cls(channel, call)
 
     async def send(self, data: bytes) -> None:
-        await self._call.write(data)
+        import grpc
+
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            await self._call.write(data)
 
     async def receive(self) -> bytes:
         import grpc
@@ -296,12 +304,14 @@ class RelayProcess:
     def port(self) -> int:
         return urlsplit(self.url).port or 0
 
-    def token(self, *options: str) -> str:
-        return str(self.command("token", "new", *options)["token"])
+    def token(self, tenant: str = "default", expires: int | None = None) -> str:
+        token, digest = office.make()
+        self.ask("token.new", digest=digest.hex(), tenant=tenant, expires=expires)
+        return token
 
-    def command(self, *words: str) -> Any:
-        done = subprocess.run([sys.executable, "-m", "holdfast", "relay", *words, "--data", self.data, "--json"], capture_output=True, text=True, check=True)
-        return json.loads(done.stdout)
+    def ask(self, act: str, **request: Any) -> Any:
+        """What `holdfast relay token` and its like do, without a process of their own."""
+        return control.ask(self.data, {"act": act, **request})
 
     def restart(self) -> None:
         """The same again, on the same port."""

@@ -1,0 +1,161 @@
+"""`holdfast relay`: tokens, readiness, certificates, what it refuses to do."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.relay import office
+from holdfast.testing.relays import WAIT_S, RelayProcess, client, host
+
+Start = Callable[..., RelayProcess]
+
+
+def relay(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "holdfast", "relay", *words], capture_output=True, text=True, timeout=60, check=False, env=env)
+
+
+def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
+    data = ("--data", str(tmp_path / "relay"))
+    first = relay("token", *data)
+    assert first.returncode == 0 and first.stdout.startswith("hfr_") and len(first.stdout) == office.TOKEN_CHARS + 1
+    running = start()
+    second = json.loads(relay("token", "new", "--tenant", "acme", "--expires", "8h", "--json", *data).stdout)
+    assert second["tenant"] == "acme" and second["expires"] - second["created"] == 8 * 3600
+    listed = json.loads(relay("token", "ls", "--json", *data).stdout)
+    assert [t["state"] for t in listed] == ["valid", "valid"] and "token" not in listed[0]
+    assert second["id"] in relay("token", "ls", *data).stdout
+
+    async def works(token: str) -> None:
+        async with host(running.url, token) as h:
+            await h.register()
+
+    asyncio.run(works(first.stdout.strip()))
+    asyncio.run(works(second["token"]))
+    assert relay("token", "revoke", second["id"], *data).returncode == 0
+    assert relay("token", "revoke", "nothing", *data).returncode == 3
+    assert [t["state"] for t in json.loads(relay("token", "ls", "--json", *data).stdout) if t["id"] == second["id"]] == ["revoked"]
+    assert second["token"] not in running.logged() + first.stderr
+
+
+@pytest.mark.parametrize("words", (("serve", "--listen", "nowhere"), ("serve", "--listen", "127.0.0.1:99999"), ("serve", "--listen", "0.0.0.0:0"), ("serve", "extra"),
+                                   ("serve", "--metrics", "0.0.0.0:0"), ("serve", "--tls-cert", "x"), ("serve", "--origin", "app.example"), ("serve", "--origin", "*"),
+                                   ("serve", "--name", "http://x"), ("serve", "--grpc", "0.0.0.0:0"), ("serve", "--tenant", "x"), ("token", "--listen", "127.0.0.1:0"),
+                                   ("token", "revoke"), ("token", "ls", "x"), ("token", "other"), ("token", "ls", "--tenant", "x"), ("admit",), ("admit", "nokey"),
+                                   ("serve", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"), ("token", "new", "--tenant", "a b")))
+def test_what_it_does_not_take(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = relay(*words, "--data", str(tmp_path / "relay"))
+    assert done.returncode == 2 and done.stderr.startswith("holdfast: ") and not done.stdout
+
+
+def test_what_cannot_be(start: Start, tmp_path: Path) -> None:
+    running = start()
+    again = relay("serve", "--listen", "127.0.0.1:0", "--data", running.data)
+    assert again.returncode == 5 and "another process" in again.stderr
+    taken = relay("serve", "--listen", f"127.0.0.1:{running.port}", "--data", str(tmp_path / "other"))
+    assert taken.returncode == 5 and "cannot listen" in taken.stderr
+    (tmp_path / "open").mkdir(mode=0o755)
+    assert relay("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "open")).returncode == 7
+
+
+def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
+    notify = str(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+        sock.bind(notify)
+        sock.settimeout(WAIT_S)
+        process = subprocess.Popen([sys.executable, "-m", "holdfast", "relay", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                   env={"HOLDFAST_HOME": str(tmp_path / "home"), "NOTIFY_SOCKET": notify, "PATH": "/usr/bin:/bin"})
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("listening on ws://127.0.0.1:")
+            assert sock.recv(100) == b"READY=1"
+            process.send_signal(signal.SIGTERM)
+            assert sock.recv(100) == b"STOPPING=1"
+            _, errors = process.communicate(timeout=WAIT_S)
+            assert process.returncode == 0 and "holdfast relay token" in errors
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    assert (tmp_path / "home" / "relay" / "relay.db").exists()
+
+
+def certificate(directory: Path, name: str, number: int) -> tuple[Path, Path]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (x509.CertificateBuilder().subject_name(who).issuer_name(who).public_key(key.public_key()).serial_number(number)
+            .not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(key, hashes.SHA256()))
+    chain, secret = directory / "chain.pem", directory / "key.pem"
+    chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    return chain, secret
+
+
+def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path, "relay.example", 1)
+    running = start("--tls-cert", str(chain), "--tls-key", str(key), "--name", "relay.example", "--grpc", "127.0.0.1:0")
+    assert running.url.startswith("wss://")
+    url = f"wss://relay.example:{running.port}"
+
+    def trusting() -> dict[str, Any]:
+        return {"ssl": ssl.create_default_context(cafile=str(chain)), "host": "127.0.0.1", "port": running.port}
+
+    async def grpc_works() -> bool:
+        import grpc
+
+        credentials = grpc.ssl_channel_credentials(chain.read_bytes())
+        async with grpc.aio.secure_channel(running.urls["grpc"].partition("://")[2], credentials, options=(("grpc.ssl_target_name_override", "relay.example"),)) as channel:
+            try:
+                await asyncio.wait_for(channel.channel_ready(), 2.0)
+            except TimeoutError:
+                return False
+            return True
+
+    async def body() -> None:
+        async with host(url, running.token(), **trusting()) as h, client(url, **trusting()) as c:
+            await h.register()
+            await c.open(h)
+            assert await grpc_works()
+            old = trusting()
+            certificate(tmp_path, "relay.example", 2)
+            key.write_text("broken")
+            running.process.send_signal(signal.SIGHUP)
+            while "the certificate stays" not in running.logged():
+                await asyncio.sleep(0.02)  # poll
+            async with client(url, **old):                          # still the old one
+                pass
+            certificate(tmp_path, "relay.example", 3)
+            running.process.send_signal(signal.SIGHUP)
+            while "the certificate was read again" not in running.logged():
+                await asyncio.sleep(0.02)  # poll
+            with pytest.raises(ssl.SSLError):
+                async with client(url, **old):
+                    pass
+            async with client(url, **trusting()):
+                pass
+            assert await grpc_works()
+            await c.open(h)                                          # who was connected did not notice
+            with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as plain:
+                plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+                assert b"200" not in plain.recv(100)
+
+    asyncio.run(body())
