@@ -49,6 +49,7 @@ from holdfast.model.probe import probe
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
+LEAVES_S = 60.0          # for who came in through a relay to leave the line that the code opened
 ASK_AGAIN = "ask whoever invited you for a new code"
 ENDED = {"expired": "has expired", "used": "was used by somebody else", "revoked": "was withdrawn", "refused": "was refused", "void": "is void"}
 
@@ -77,6 +78,7 @@ class Invitations:
                 continue
             self._all[one.id] = one
         self._asking: dict[str, Asking] = {}
+        self._used_at: dict[str, float] = {}           # the last ones, and when
         self._wrong = rate.Bucket(WRONG_CODES, WRONG_CODES_S, time.time())
         self._moved = asyncio.Event()
         self._serially = Serially()
@@ -113,6 +115,7 @@ class Invitations:
             for other in gone:
                 del self._all[other]
             self._all[id] = one
+            self._change()
             return self.describe(one, now)
 
         return await self._serially.do(work())
@@ -123,9 +126,9 @@ class Invitations:
         return late + [o.id for o in ended if o.id not in late][:max(0, len(ended) - len(late) - INVITATIONS_KEPT)]
 
     def passes(self) -> list[bytes]:
-        """Of those that are open: who has the code can make the pass, and comes through a relay with it."""
+        """Of those that are open: who has the code can make the pass, and comes through a relay with it. Who was just let in is still on that line."""
         now = time.time()
-        return [joincode.pass_of(one.verifier) for one in self._all.values() if one.at(now) == "open"]
+        return [joincode.pass_of(one.verifier) for one in self._all.values() if one.at(now) == "open" or self._used_at.get(one.id, 0.0) + LEAVES_S > now]
 
     def listed(self, by: bytes, now: float) -> list[dict[str, Any]]:
         """One's own, or all for who may manage the machine; never the codes, which nobody here knows."""
@@ -236,7 +239,7 @@ class Invitations:
             used = invitation.enter(one, key, now)
             await self._authority.join(name, one.kind, key, one.rights, one.scope, one.by, now, _save(used), invitation=id)
             probe("host.join.admitted")
-            self._all[id] = used
+            self._all[id], self._used_at = used, {id: now, **{other: at for other, at in self._used_at.items() if at + LEAVES_S > now}}
             self._change()
             return {**self._joined(used, key), "again": False}
 
