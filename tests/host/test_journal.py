@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +222,26 @@ def test_whoever_stops_waiting_leaves_no_open_intent(database: Path) -> None:
         while len(entries := await desk.entries()) < 2:
             await asyncio.sleep(0)
         assert [(e["phase"], e.get("outcome")) for e in entries] == [("intent", None), ("outcome", "void")]
+
+    at_desk(database, work)
+
+
+def test_what_is_asked_for_meanwhile_holds_up_nobody(database: Path) -> None:
+    """As soon as an entry is written another one is asked for: whoever waits for the first does not wait for all of them."""
+    async def work(desk: Desk) -> None:
+        def another(session: str) -> None:
+            if not leaving:
+                writer.admit(desk.draft(b"another", "fact", "line"), record.UNSEEN, owed=True, wanted=False)
+
+        leaving: list[bool] = []
+        writer = recordwriter.RecordWriter(desk.store, desk.scribe.private, time.time_ns, another)
+        another(desk.scribe.session)
+        for n in range(1, 4):
+            await writer.settled()
+            assert len(await desk.journal.read(desk.scribe.session)) == n
+        leaving.append(True)
+        await writer.close()
+        assert len(await desk.journal.read(desk.scribe.session)) == 4, "what was asked for while it closed is kept"
 
     at_desk(database, work)
 

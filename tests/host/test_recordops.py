@@ -8,9 +8,12 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import apsw
+import pytest
+
 from holdfast.core import record
 from holdfast.core.audit import verify
-from holdfast.host import recordops
+from holdfast.host import recordops, recordtable
 from holdfast.host.connection import Connection
 from holdfast.host.journal import Journal
 from holdfast.host.store import Store
@@ -85,6 +88,37 @@ def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> 
         assert [(e["event"], e["request"], e["body"]["number"]) for e in client.events()] == [("recorded", 7, n) for n in (9, 10, 11, 12)]
         assert client.events()[2]["body"]["entry"]["content"] == "new"
         following.cancel()
+
+    connected(tmp_path / "state.db", work)
+
+
+def test_p2_whoever_looks_sees_what_happened_before_they_asked(tmp_path: Path) -> None:
+    """What is posted gathers for a while before it is written; nobody who looks has to know that."""
+    async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
+        for n in range(1, 6):
+            journal.post(scribe.draft(scribe.ann, "fact", "line", b"%d" % n), (True, True))
+            answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
+            assert [e["content"] for e in answer["entries"]] == [str(m) for m in range(1, n + 1)]
+
+    connected(tmp_path / "state.db", work)
+
+
+def test_a4_a_disk_that_takes_nothing_does_not_keep_anybody_from_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
+        await act(journal, scribe, b"kept")
+        append = recordtable.append
+
+        def full(*_: Any) -> Any:
+            raise apsw.FullError("database or disk is full")
+
+        monkeypatch.setattr(recordtable, "append", full)
+        journal.post(scribe.draft(scribe.ann, "fact", "line", b"owed"))
+        for _ in range(3):
+            answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
+            assert [e["seq"] for e in answer["entries"]] == [1, 2] and journal.failing
+        monkeypatch.setattr(recordtable, "append", append)
+        answer = await recordops.log(journal, conn, 1, scribe.session, None, 10, False)
+        assert [e["seq"] for e in answer["entries"]] == [1, 2, 3] and not journal.failing
 
     connected(tmp_path / "state.db", work)
 

@@ -218,7 +218,8 @@ def test_s6_the_snapshot_outlives_its_host(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"])
     snapshot.store(link.snapshot, 42, b"a screen")
     link.close()
-    assert snapshot.load(nursery.link("a").snapshot) == (42, b"a screen")
+    again = nursery.link("a")                          # held: it closes its descriptors when it goes
+    assert snapshot.load(again.snapshot) == (42, b"a screen")
 
 
 def test_garbage_ends_the_connection_never_the_session(nursery: Nursery) -> None:

@@ -19,11 +19,13 @@ PIECE_BYTES: Final = 256 * 1024
 
 
 async def log(journal: Journal, conn: Connection, number: int, session: str, after: int | None, limit: int, follow: bool) -> dict[str, Any]:
-    """The newest entries, or the oldest after a number; following, one event `recorded` for each, until the request is cancelled."""
+    """The newest entries, or the oldest after a number; following, one event `recorded` for each, until the request is cancelled. Whoever was
+    answered finds in the record what happened before the answer: what was only posted is made durable first, if the disk takes it."""
     if follow:
         async for written in journal.follow(session, after or 0):
             await _room(conn)
             conn.event("recorded", request=number, body={"number": written.seq, "entry": record.shown(written)})
+    await journal.settled()
     found = await journal.read(session, after or 0, min(limit, PAGE_ENTRIES), newest=after is None)
     return {"id": session, "entries": [record.shown(written) for written in found]}
 

@@ -63,6 +63,8 @@ class RecordWriter:
         self._on_written = on_written
         self._queue: deque[Item] = deque()
         self._bytes = 0
+        self._asked = 0                              # how many items ever got a place, and how many of them have left the queue for good
+        self._done = 0
         self._lost: dict[str, tuple[int, int]] = {}  # session -> how many entries found no room, in which epoch
         self._head_at: dict[str, float] = {}
         self._unsigned: set[str] = set()
@@ -86,13 +88,17 @@ class RecordWriter:
         if draft.session in self._lost:
             lost, epoch = self._lost.pop(draft.session)
             gap = Draft(draft.session, epoch, "fact", record.GAP, "host", "host", record.HOST, originators=(), facts={"lost": lost})
-            self._queue.append(Item(gap, self._clock(), True))
+            self._place(Item(gap, self._clock(), True))
         item = Item(draft, self._clock(), owed, asyncio.get_running_loop().create_future() if wanted else None)
-        self._queue.append(item)
+        self._place(item)
         self.newest[draft.session] = item
         self._bytes += size
         self._go(0.0 if (wanted and not owed) or draft.kind in AT_ONCE else RETRY_S if self.failing else 0.0 if wanted else KEYS_DELAY_S if draft.kind == record.KEYS else POST_DELAY_S)
         return item
+
+    def _place(self, item: Item) -> None:
+        self._queue.append(item)
+        self._asked += 1
 
     def _go(self, delay: float) -> None:
         """Begins the next group after `delay`, or earlier if that was asked before."""
@@ -133,6 +139,7 @@ class RecordWriter:
         else:
             probe("host.journal.durable")
             self.failing = False
+            self._done += len(batch)
             self._head_at.update(dict.fromkeys(due, now))
             self._sign_later(touched - due)
             for item, result in zip(batch, results, strict=True):
@@ -189,13 +196,15 @@ class RecordWriter:
         self.newest.clear()
         for item in waiting:
             if not item.owed:
+                self._done += 1
                 self._bytes -= len(item.draft.content or b"")
                 if item.future is not None and not item.future.done():
                     item.future.set_exception(Unavailable(error.message, error.recover))
 
     async def settled(self) -> None:
-        """Returns when all that was asked for until now is durable, or the disk takes nothing."""
-        while self._queue or self._writing is not None:
+        """Returns when all that was asked for until now is durable, or the disk takes nothing. What is asked for meanwhile holds up nobody."""
+        wanted = self._asked
+        while self._done < wanted and (self._queue or self._writing is not None):
             if self._writing is None:
                 self._begin()
             if self._writing is not None:
@@ -205,6 +214,8 @@ class RecordWriter:
 
     async def close(self) -> None:
         await self.settled()
+        while self._queue and not self.failing:      # what was asked for meanwhile
+            await self.settled()
         for timer in (self._timer, self._head_timer):
             if timer is not None:
                 timer.cancel()
