@@ -67,8 +67,8 @@ def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
     master, slave, process = spawn(script)
     before = termios.tcgetattr(slave)
     begun = time.monotonic()
-    assert process.wait(20) == 0
-    assert time.monotonic() - begun < 10
+    assert process.wait(60) == 0
+    assert time.monotonic() - begun < 30
     assert termios.tcgetattr(slave) == before, "modes must be restored though the sequences could not be written"
     os.close(master)
     os.close(slave)

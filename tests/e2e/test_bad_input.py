@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import DEADLINE_S, SOON_S, Installation, eventually, installation
 from tests.e2e.test_commands import the_error
 
 from holdfast import home as homes
@@ -38,7 +38,7 @@ class Raw:
 
     def __init__(self, hf: Installation, hello: bool = True) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(20)
+        self.sock.settimeout(DEADLINE_S)
         self.sock.connect(str(hf.home / "run/host.sock"))
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self.ready: list[tuple[int, bytes]] = []
@@ -346,7 +346,7 @@ def test_a_viewer_of_a_degenerate_size_costs_nothing(hf: Installation, size: tup
     raw.send(frames.resize(1, min(size[0], 65535), min(size[1], 65535)))
     assert raw.ask({"op": "refresh"}, 2)[0]
     assert raw.ask({"op": "ping"}, 3)[0]
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < SOON_S
     assert hf.get("cat")["size"] == {"cols": 80, "rows": 24}
     raw.close()
     eventually(lambda: not hf.get("cat")["operators"], "the viewer to go")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.harness import Installation, eventually
+from tests.e2e.harness import DEADLINE_S, Installation, eventually
 from tests.e2e.test_attach import attached
 from tests.e2e.test_bad_input import Raw
 from tests.e2e.test_commands import the_error
@@ -105,7 +105,7 @@ def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation)
     follower = fresh.start("--as", "ann", "read", "stream", "--follow")
     assert follower.stdout is not None and follower.stdout.readline() == b"first\r\n"
     fresh.ok("operator", "revoke", "ann")
-    assert follower.wait(timeout=20) == 4
+    assert follower.wait(timeout=DEADLINE_S) == 4
     fresh.end("stream")
 
 

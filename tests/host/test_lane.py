@@ -17,7 +17,7 @@ from holdfast.model.errors import Refused
 from holdfast.model.limits import INPUT_QUEUE_ACTS
 from holdfast.wire import keeper as wire
 
-WAIT_S = 10.0
+WAIT_S = 120.0
 DEAF = ["sh", "-c", RAW + "sleep 1000"]        # reads nothing
 
 

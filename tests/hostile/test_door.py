@@ -156,7 +156,7 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
     ann.say(*said)
     answers: dict[int, bool] = {}
     while len(answers) < 2:
-        kind, payload = ann.receive(20)
+        kind, payload = ann.receive(120)
         if kind == frames.REPLY:
             number, ok, _ = frames.read_reply(payload)
             answers[number] = ok
@@ -171,7 +171,7 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
 def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None:
     name = room(hf, "posix", "sh")
     hf.ok("send", name, "stty -echo; read pw; stty echo; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     hf.ok("send", name, "hunterdash1", "--enter")
     hf.wait(name, "text:got-it")
     assert "hunterdash1" not in json.dumps(verified(hf, name))
@@ -180,7 +180,7 @@ def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None
 def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Installation) -> None:
     name = room(hf, "hidden")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     hf.ok("turn", name, "release")
     with pytest.raises(GateRefused) as refused:
         hf.ask("send", "bot", session=name, text="sudo hunterq1>/etc/hunterq2\r")
@@ -193,7 +193,7 @@ def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Inst
 def test_a6_what_a_prompt_hides_is_shown_to_nobody_who_takes_over(hf: Installation) -> None:
     name = room(hf, "half")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     ann, watcher = Wire(hf, "ann", 207), Wire(hf, "bot", 208)
     watcher.attach(name, observe=True)
     hf.ok("turn", name, "hand", "ann")

@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.wire import keeper as wire
 from holdfast.wire.ring import RingReader
 
-WAIT_S = 20.0
+WAIT_S = 120.0            # however slow and busy the machine is: only what hangs needs this long
 RAW = "stty raw -echo; echo READY; "       # the terminal neither echoes nor edits from here on
 
 
