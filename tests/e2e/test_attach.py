@@ -48,7 +48,9 @@ def attached(
     see: str = "$",
     env: dict[str, str] | None = None,
 ) -> Terminal:
+    """With `see` on the screen; empty: as soon as keys reach the session."""
     terminal = hf.attach(name, *args, size=size, env=env)
+    terminal.until(lambda: not terminal.restored, "the terminal to be raw")
     terminal.see(see)
     return terminal
 

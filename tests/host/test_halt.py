@@ -241,6 +241,30 @@ def test_groups_go_with_their_sessions_and_never_with_their_processes(world: Wor
 
 
 @pytest.mark.skipif(not ROOT, reason="needs a control group")
+def test_a_session_that_begins_while_the_last_one_goes_has_its_group(world: World) -> None:
+    """Who leaves last takes the place of all with it: whoever comes in that moment makes it anew."""
+    groups, over = world.halter.groups, threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            groups.make("other")
+            groups.remove("other")
+
+    others = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(1000):
+            made = groups.make("mine")
+            assert made and os.path.isdir(made), groups.why
+            assert groups.remove("mine")
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+
+
+@pytest.mark.skipif(not ROOT, reason="needs a control group")
 def test_a_host_started_inside_a_session_leaves_its_group(world: World) -> None:
     src = Path(__file__).parents[2] / "src"
     script = f"import sys; sys.path.insert(0, {str(src)!r}); from holdfast.host.groups import Groups; g = Groups({str(world.home)!r}); g.leave(); " \
