@@ -354,7 +354,7 @@ def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
     for path in (f"{stage.home.run}/host.lock", *(f"{stage.home.database}{end}" for end in ("", "-wal", "-shm"))):
         Path(path).unlink(missing_ok=True)
     second = stage.forge.host(stage.env)
-    stage.pump.until(lambda: not stage.running(first), "the first one leaves", 15.0)
+    stage.pump.until(lambda: not stage.running(first), "the first one leaves")
     assert stage.forge.wait(first) == 0
     assert stage.find_host() == second
     term = stage.ask("ping")["term"]
