@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
 RETURN_MAX_S = 10.0                # if somebody was attached when the last one died, and nobody is yet
+LATE_S = PACE_WINDOW_S / 2         # a host that looks this late was held up itself, and could serve nobody: ...
+EXCUSED = 3                        # ... so often in a row nobody is blamed for that
 
 
 class Pace:
@@ -35,6 +37,7 @@ class Pace:
         self._held: dict[object, int] = {}
         self._loop = asyncio.get_running_loop()
         self._window: asyncio.TimerHandle | None = None
+        self._excused = 0
         self._returning: asyncio.TimerHandle | None = None
         self._patience = 0.0
 
@@ -53,8 +56,9 @@ class Pace:
             self._window = self._loop.call_later(PACE_WINDOW_S, self._check)
 
     def _check(self) -> None:
-        self._window = None
-        for viewer in self._viewers:
+        late, self._window = self._window is not None and self._loop.time() - self._window.when() > LATE_S, None
+        self._excused = self._excused + 1 if late and self._excused < EXCUSED else 0
+        for viewer in self._viewers if not self._excused else ():
             viewer.check_pace()
             if viewer.lagging:
                 viewer.pump()
