@@ -53,7 +53,7 @@ def test_leaving_restores_what_entering_changed() -> None:
     assert termios.tcgetattr(slave) != before
     os.write(master, b"x")
     data = read_until(master, terminal.RESTORE_TITLE)
-    assert process.wait(20) == 0 and data.count(terminal.farewell(0, 0)) == 1
+    assert process.wait(120) == 0 and data.count(terminal.farewell(0, 0)) == 1
     assert termios.tcgetattr(slave) == before
     os.close(master)
     os.close(slave)

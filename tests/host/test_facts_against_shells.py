@@ -51,7 +51,7 @@ def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]
         child = subprocess.Popen(SHELLS[shell], env=environment, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL, start_new_session=True)
         try:
-            child.wait(10)
+            child.wait(120)
         except subprocess.TimeoutExpired:
             pass
         finally:
