@@ -27,7 +27,7 @@ from holdfast.testing.history import Gap, Output, check_output, check_processes
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
 
-PATIENT = "[host]\naway_s = 120.0\n"
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 
 
 def called(stage: Stage, comm: str) -> list[int]:

@@ -17,7 +17,7 @@ from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.testing import workload
 from holdfast.testing.history import difference
 
-PATIENT = "[host]\naway_s = 120.0\n"
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 
 PRINTER = """
 import os, sys

@@ -18,6 +18,7 @@ from holdfast.wire import frames
 
 MiB = 1 << 20
 BLOCKS = 62_000                  # 50 MB
+PATIENT = "[session]\npace_s = 60.0\n"      # who reads on keeps up, however slow the machine is
 HELD_UP_S = 1.0                  # in all, for everybody who reads
 
 
@@ -85,6 +86,7 @@ def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
     assert stage.exit_code("flood") == 3
 
 
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
     stage.start_host()
     raw = flood(stage, "flood", 12_000, 4)
@@ -106,6 +108,7 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
         assert bytes(terminal.data[begin:]).endswith(want)
 
 
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(stage: Stage) -> None:
     """It keeps up as far as keeping up is asked for; also when the program has ended long before it."""
     stage.start_host()
