@@ -34,6 +34,7 @@ import avt
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.faces.cli.main import main as command_line
+from holdfast.host.groups import Groups
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
@@ -289,6 +290,7 @@ class Installation:
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        Groups(str(self.home)).sweep(set())  # of sessions that ended while no host was there
         assert not left, f"processes of {self.home} are left: {left}; {problems}"
 
     def _stop(self) -> list[str]:

@@ -26,6 +26,7 @@ from holdfast import home as homes
 from holdfast.client import start
 from holdfast.client.link import Link
 from holdfast.host import process
+from holdfast.host.groups import Groups
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.testing.workload import READY, command
 
@@ -272,6 +273,9 @@ class Stage:
                 pass
         end = time.monotonic() + DEADLINE_S
         while members(self.path) and time.monotonic() < end:
+            select.select([], [], [], 0.01)
+        groups = Groups(self.home.state)                 # no host was left to remove them
+        while groups.sweep(set()) and time.monotonic() < end:
             select.select([], [], [], 0.01)
         shutil.rmtree(self.directory, ignore_errors=True)
 

@@ -233,6 +233,7 @@ class Nursery:
             try:
                 os.kill(pid, signal.SIGCONT)
                 link = self.link(name)
+                assert link.first[:1] == bytes([wire.WELCOME]), "a test has used higher terms, and does not say so"
                 if link.welcome.status < 0:
                     link.sock.send(wire.fence(link.welcome.epoch, 0))
                     link.signal(9, wire.SCOPE_ALL)
