@@ -425,11 +425,13 @@ class Terminal:
         self._vt.feed_str(text[:cut].decode("utf-8", "replace"))
         return bool(data)
 
-    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S, each: bool = False) -> T:
+        """`each`: looks after every piece of output, for what does not stay."""
         end = time.monotonic() + deadline_s
         while True:
             while self.drain():
-                pass
+                if each and (found := check()):
+                    return found
             if found := check():
                 return found
             assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
@@ -443,8 +445,8 @@ class Terminal:
         return found.end()
 
     def see(self, text: str) -> None:
-        """Waits until it stands on the screen."""
-        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen")
+        """Waits until it stands on the screen, be it for a moment."""
+        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen", each=True)
 
     def rows(self) -> list[str]:
         return [line.text.rstrip() for line in self._vt.view()]
