@@ -41,7 +41,7 @@ def spawn(script: str, *args: str) -> tuple[int, int, subprocess.Popen[bytes]]:
 def read_until(master: int, wanted: bytes) -> bytes:
     data = b""
     while wanted not in data:
-        assert select.select([master], [], [], 20)[0], data
+        assert select.select([master], [], [], 120)[0], data
         data += os.read(master, 4096)
     return data
 

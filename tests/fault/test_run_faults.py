@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from tests.fault.clients import Lean
-from tests.fault.stage import SOON_S, Stage
+from tests.fault.stage import DEADLINE_S, SOON_S, Stage
 
 from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.testing import workload
@@ -67,7 +67,7 @@ def test_s4_run_through_host_kills(stage: Stage) -> None:
             kill(stage)
             kills += 1
             due = due[1:]
-        end = time.monotonic() + 60
+        end = time.monotonic() + DEADLINE_S
         while True:
             assert time.monotonic() < end, f"run {n} does not come back; {len(out)} bytes"
             piece = command.stdout.read(65536)
