@@ -22,7 +22,7 @@ from bench.stage import Stage
 Values = dict[str, float | None]
 QUIET = ("sh", "-c", "stty raw -echo; echo READY; exec cat >/dev/null")
 SHELL = ("bash", "--norc", "--noprofile")
-SESSION_S = 10.0
+SESSION_S = 60.0
 
 
 class Control:

@@ -39,7 +39,7 @@ from holdfast.wire.ring import FLAG_EXITED
 INTERPRETER = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 PIECE = b"x" * 8191 + b"\n"
 LAYOUTS = {"plain,group": (False, True), "contained,group": (True, True), "contained": (True, False), "plain": (False, False)}
-START_S = 20.0
+START_S = 60.0
 RUN_S = 0.3             # between a resume and the next halt: who has not run since is still frozen, and would make halting look quick
 Row = tuple[str, str, dict[str, float]]         # layout, way, figures
 

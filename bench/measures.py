@@ -53,7 +53,7 @@ ATTACH_S = 30.0             # a viewer that is not there by then never comes
 GREET_EVERY_S = 0.2
 FLOOD_S = 180.0
 STALL_S = 30.0
-SHOW_S = 5.0                # a screen that is not there by then is none
+SHOW_S = 30.0               # a screen that is not there by then is none
 KEY_GAP_S = 0.001
 ECHO_S = 15.0               # a slow tool is asked for fewer keys rather than waited for
 

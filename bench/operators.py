@@ -43,7 +43,7 @@ from holdfast.client.link import Link
 Values = dict[str, float | None]
 Results = dict[str, dict[str, Values]]          # measure -> tool -> figures
 PARTS = ("seize", "halt", "door", "record")
-RUNNING_S, STEP_S = 20.0, 0.005                 # for them to have run again; between looks
+RUNNING_S, STEP_S = 60.0, 0.005                 # for them to have run again; between looks
 LIFE_S = 300.0
 NOBODY = 65534
 SILENT = ("sh", "-c", "stty raw -echo; echo READY; exec sleep 1000")      # reads nothing: input piles up

@@ -20,7 +20,7 @@ from holdfast.wire import frames
 
 CONFIG = "[turn]\nidle_s = 600\n"           # nobody loses the turn by being slow
 PIECE = b"x" * 4096                         # of an input flood
-WAIT_S = 20.0
+WAIT_S = 60.0
 OPERATORS = ("ann", "bob")
 FLOODING = b"F"
 

@@ -21,7 +21,7 @@ from bench.measures import ATTACH_S, Bench, Values, session
 from bench.peers import Peer
 from bench.terminal import ClientEnded, Terminal, TooLong, read_until
 
-ALIVE_S = 0.5
+ALIVE_S, LOOK_S = 3.0, 0.05
 
 
 def own_processes(peer: Peer) -> list[int]:
@@ -82,8 +82,9 @@ def survival(peer: Peer, bench: Bench) -> Values:
                 terminal.close()
             kills += 1
         before = os.path.getsize(log)
-        time.sleep(ALIVE_S)
-        alive = os.path.getsize(log) > before
+        end = time.monotonic() + ALIVE_S
+        while not (alive := os.path.getsize(log) > before) and time.monotonic() < end:
+            time.sleep(LOOK_S)
     with open(log) as f:
         at = [float(line.split()[1]) for line in f.read().splitlines()[:-1]]
     pauses = sorted(b - a for a, b in itertools.pairwise(at)) or [0.0]

@@ -22,7 +22,7 @@ from types import FrameType
 ROWS, COLS = 24, 80
 READ_BYTES = 64 * 1024
 TAIL_BYTES = 64             # kept between reads, so that a mark split by them is seen
-QUIET_S = 0.15              # a terminal that shows nothing for this long has nothing more to show
+QUIET_S = 0.5               # a terminal that shows nothing for this long has nothing more to show
 
 
 class TooLong(Exception):

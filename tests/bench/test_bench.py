@@ -23,7 +23,7 @@ from bench import programs
 ROOT = Path(__file__).resolve().parents[2]
 TINY = {"mb": 0.3, "keys": 20, "lines": 300, "viewers": 2, "sessions": 4, "kills": 2,
         "idle-s": 0.2, "away-s": 0.1, "settle-s": 0.1}
-RUN_S = 110
+RUN_S = 280
 OF_RAW = {name: ("MBps" if name.startswith("bulk") else "p50_us" if name == "echo" else "ms")
           for name in MEASURES if name not in ("stall", "memory", "survival")}
 OF_HOLDFAST = OF_RAW | {"stall": "slowdown", "memory": "kb_per_session",

@@ -14,7 +14,7 @@ from bench.operators import PARTS
 from bench.targets import OPERATOR_TARGETS, Reached, judge
 
 ROOT = Path(__file__).resolve().parents[2]
-RUN_S = 110
+RUN_S = 280
 
 
 @pytest.fixture(scope="module")

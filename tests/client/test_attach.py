@@ -53,14 +53,14 @@ def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
         )
         shown = b""
         while b"SHOWN" not in shown:
-            assert select.select([master], [], [], 20)[0], shown
+            assert select.select([master], [], [], 120)[0], shown
             shown += os.read(master, 4096)
         stop(process.pid)
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
         os.write(master, b"k")
-        assert select.select([slave], [], [], 20)[0], "the key is there"
+        assert select.select([slave], [], [], 120)[0], "the key is there"
         os.kill(process.pid, signal.SIGCONT)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
     kinds = [kind for kind, _ in sent]
     assert frames.RESIZE in kinds, "the size came after the key"
     assert frames.read_resize(dict(sent)[frames.RESIZE])[1:] == (100, 30)

@@ -99,7 +99,7 @@ def host(tmp_path: Path, *plays: Callable[[Peer], None]) -> Iterator[Link]:
         link.close()
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(5)
+        thread.join(120)
         for sock in kept:
             sock.close()
     assert not failures, failures
@@ -182,7 +182,7 @@ def test_s4_a_repeated_run_goes_on_where_the_output_had_come_to(tmp_path: Path) 
     with host(tmp_path, first, second) as link:
         link.request(
             "run",
-            wait_s=5,
+            wait_s=120,
             on_data=lambda a, b, d: got.append(d),
             on_gap=lambda a, b: gaps.append((a, b)),
             session="s",
@@ -254,7 +254,7 @@ def test_a_host_that_talks_nonsense_is_a_peer_fault(tmp_path: Path, noise: bytes
         peer.sock.sendall(noise)
 
     with host(tmp_path, play) as link, pytest.raises(PeerFault):
-        link.request("ls", wait_s=5, on_event=lambda e: None)
+        link.request("ls", wait_s=120, on_event=lambda e: None)
 
 
 def test_a_host_that_does_not_welcome_is_a_peer_fault(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_host_that_says_nothing_is_a_timeout(tmp_path: Path) -> None:
     def play(peer: Peer) -> None:
         peer.welcome()
         peer.request()
-        release.wait(10)
+        release.wait(120)
 
     with host(tmp_path, play) as link:
         with pytest.raises(TimedOut):

@@ -12,7 +12,7 @@ from holdfast.core.facts import Facts, Surroundings, Unparseable, analyse, of_ar
 from holdfast.core.interpreters import sed_is_plain
 from holdfast.host.parse import Parser
 
-PARSE = Parser()
+PARSE = Parser(wait_s=60.0)
 HOME, PROJECT = "/home/ann", "/home/ann/project"
 
 

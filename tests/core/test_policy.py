@@ -14,7 +14,7 @@ from holdfast.core.gate import facts_of
 from holdfast.core.policy import BadPolicy, Decision, Policy, Verdict, combine, explain, parse, render, strictest
 from holdfast.host.parse import Parser
 
-PARSE = Parser()
+PARSE = Parser(wait_s=60.0)
 DEFAULT = policies.default()
 HOME, PROJECT = "/home/ann", "/home/ann/project"
 

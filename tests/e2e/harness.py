@@ -9,6 +9,7 @@ disturb others.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import io
 import json
@@ -33,9 +34,11 @@ import avt
 from holdfast import home as homes
 from holdfast.client.link import Link
 from holdfast.faces.cli.main import main as command_line
+from holdfast.host.groups import Groups
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-DEADLINE_S = 30.0  # a busy machine is slow; a test that needs this long fails anyway
+DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
+SOON_S = 30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
 POLL_S = 0.01
 T = TypeVar("T")
 
@@ -118,7 +121,7 @@ class Installation:
         stdin: bytes = b"",
         env: dict[str, str] | None = None,
         cwd: str | Path | None = None,
-        timeout: float = 60,
+        timeout: float = DEADLINE_S,
     ) -> Result:
         """Runs the command line to its end."""
         done = subprocess.run(
@@ -218,8 +221,12 @@ class Installation:
         self.wait(name, "idle")
         return made
 
+    def gate(self, name: str) -> Gate:
+        """For a command that is to go on until the test lets it: `cat GATE` does not end before."""
+        return Gate(self.user / name)
+
     def wait(self, name: str, what: str) -> None:
-        self.quick("wait", name, "--for", what, "--timeout", "20")
+        self.quick("wait", name, "--for", what, "--timeout", f"{DEADLINE_S:g}")
 
     def end(self, *names: str) -> None:
         self.quick("end", *names)
@@ -260,6 +267,15 @@ class Installation:
                     )
         return found
 
+    def keepers(self) -> list[int]:
+        """Those of this home that run now."""
+        found = []
+        for pid in self.processes():
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/comm").read_text() == "hf-keeper\n":
+                    found.append(pid)
+        return found
+
     def close(self) -> None:
         """Ends everything, then looks whether something is left."""
         for terminal in self.terminals:
@@ -268,12 +284,13 @@ class Installation:
             process.kill()
             process.communicate()
         problems = self._stop() if self.home.is_dir() else []
-        end = time.monotonic() + 10
+        end = time.monotonic() + DEADLINE_S
         while (left := self.processes()) and time.monotonic() < end:
             select.select([], [], [], POLL_S)
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        Groups(str(self.home)).sweep(set())  # of sessions that ended while no host was there
         assert not left, f"processes of {self.home} are left: {left}; {problems}"
 
     def _stop(self) -> list[str]:
@@ -295,6 +312,31 @@ class Installation:
         self.attempt("up", "--detach")
         result = self.attempt("ls", "--json")
         return result.json if result.rc == 0 else []
+
+
+class Gate:
+    """A pipe with a name: whoever reads it waits until the test opens it, however slow the machine is."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def open(self) -> None:
+        """Lets who reads it go on, and waits until it does."""
+
+        def opened() -> bool:
+            try:
+                os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK))
+            except OSError as e:
+                if e.errno != errno.ENXIO:      # nobody reads it yet
+                    raise
+                return False
+            return True
+
+        eventually(opened, f"somebody to read {self.path}")
 
 
 def state_of(pid: int) -> str:
@@ -383,11 +425,13 @@ class Terminal:
         self._vt.feed_str(text[:cut].decode("utf-8", "replace"))
         return bool(data)
 
-    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S) -> T:
+    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S, each: bool = False) -> T:
+        """`each`: looks after every piece of output, for what does not stay."""
         end = time.monotonic() + deadline_s
         while True:
             while self.drain():
-                pass
+                if each and (found := check()):
+                    return found
             if found := check():
                 return found
             assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
@@ -401,8 +445,8 @@ class Terminal:
         return found.end()
 
     def see(self, text: str) -> None:
-        """Waits until it stands on the screen."""
-        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen")
+        """Waits until it stands on the screen, be it for a moment."""
+        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen", each=True)
 
     def rows(self) -> list[str]:
         return [line.text.rstrip() for line in self._vt.view()]

@@ -137,7 +137,7 @@ def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: H
     assert hf.ok("--as", "eve", "approvals", "--json").json == [], "who may not decide does not read it"
     assert [p["id"] for p in hf.ok("--as", "bot", "approvals", "--json").json] == [listed["id"]], "whoever asked does"
     assert hf.ok("approvals", "work").out.count(listed["id"]) == 1 and "nothing waits" in hf.ok("approvals", "shared").err
-    watching.see("bot waits for approval")
+    watching.expect("bot waits for approval")
     person = hf.spawn([*map(str, hf.argv(("approve", listed["id"][:6])))], size=(100, 60))
     person.expect(r"once\? \[y/N\] ")
     screen = b"".join(bytes(person.output).split())
@@ -145,7 +145,7 @@ def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: H
     person.send(b"y\r")
     assert person.wait() == 0
     assert done.result(DEADLINE_S).approved == ("tester",)
-    watching.see("tester approved")
+    watching.expect("tester approved")
     assert watching.leave() == 0
     names = [(e["event"], e.get("operator"), e.get("by")) for e in map(json.loads, hf.ok("events", "work", "--json").out.splitlines()) if e["event"].startswith("approval.")]
     assert names == [("approval.asked", "bot", None), ("approval.given", "bot", "tester"), ("approval.used", "bot", None)]

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import pytest
 from tests.client.test_terminal import DIRT, FRESH_LINE, state
-from tests.e2e.harness import Installation, Terminal, alive, eventually, installation, state_of
+from tests.e2e.harness import DEADLINE_S, Installation, Terminal, alive, eventually, installation, state_of
 
 from holdfast.client.terminal import RESET
 from holdfast.host.screen import Screen
+from holdfast.testing.history import difference
 
 INSIDE = str(Path(__file__).with_name("inside.py"))
 PREFIX = b"\x1c"
@@ -47,7 +48,9 @@ def attached(
     see: str = "$",
     env: dict[str, str] | None = None,
 ) -> Terminal:
+    """With `see` on the screen; empty: as soon as keys reach the session."""
     terminal = hf.attach(name, *args, size=size, env=env)
+    terminal.until(lambda: not terminal.restored, "the terminal to be raw")
     terminal.see(see)
     return terminal
 
@@ -152,7 +155,7 @@ def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Instal
     made = hf.ready("vanish")
     terminal = attached(hf, "vanish")
     terminal.hang_up()
-    assert terminal.process.wait(timeout=20) in (129, -1)
+    assert terminal.process.wait(timeout=DEADLINE_S) in (129, -1)
     eventually(lambda: hf.get("vanish")["state"] == "detached", "the session to notice")
     assert alive(made["pid"])
     hf.end("vanish")
@@ -163,7 +166,7 @@ def test_a_client_ends_on_term_though_its_terminal_takes_nothing(hf: Installatio
     terminal = hf.attach("flood")
     terminal.expect("0123456789")
     terminal.signal(signal.SIGTERM)
-    assert terminal.process.wait(timeout=20) == 143
+    assert terminal.process.wait(timeout=DEADLINE_S) == 143
     hf.end("flood")
 
 
@@ -443,6 +446,7 @@ def test_an_observer_cannot_type(hf: Installation, tmp_path: Path) -> None:
 def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: Path) -> None:
     log = tmp_path / "sizes"
     hf.new("size", "--", sys.executable, INSIDE, "sizes", str(log))
+    hf.wait("size", "text:SIZE 80x24")
     terminal = attached(hf, "size", size=(100, 30), see="SIZE 100x30")
     for size in ((120, 40), (61, 17)):
         terminal.resize(*size)
@@ -629,8 +633,8 @@ def test_s3_a_large_paste_into_a_slow_reader_arrives_whole(hf: Installation, tmp
     eventually(lambda: hf.ok("view", "slow", "--format", "json").json["waiting"] is not None, "the host to answer beside it")
     os.close(os.open(gate, os.O_WRONLY))
     terminal.see("DONE")
-    sender.join(timeout=60)
-    assert taken.read_bytes() == data
+    sender.join(timeout=DEADLINE_S)
+    assert difference(taken.read_bytes(), data) == ""
     terminal.leave()
 
 

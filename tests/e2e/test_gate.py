@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 from tests.e2e.test_commands import the_error
 
 
@@ -18,7 +18,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
         made.people("ann")
         made.people("bot", rights="execute,observe", kind="agent")
-        made.new("lab", "--contained", "--cwd", "/tmp", "--", "bash")
+        made.new("lab", "--contained", "--cwd", str(made.user), "--", "bash")
         yield made
 
 
@@ -39,14 +39,15 @@ def approve(hf: Installation, question: dict[str, Any], answer: str = "approve")
 
 def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(house: Installation) -> None:
     free(house, "lab")
-    assert house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/build/logs && cd /tmp/build && touch logs/a && rm -rf ./logs && pwd").out == "/tmp/build\n"
+    build = house.user / "build"
+    assert house.ok("--as", "bot", "run", "lab", "--", f"mkdir -p {build}/logs && cd {build} && touch logs/a && rm -rf ./logs && pwd").out == f"{build}\n"
     held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
     [question] = eventually(lambda: waiting(house), "the question")
     assert f"bot waits for approval: it deletes outside of the directory it works in, or that directory itself (`holdfast approve {question['id']}`)" in house.ok(
         "who", "lab").out
-    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == "/tmp/build"
+    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == str(build)
     approve(house, question)
-    out, err = held.communicate(timeout=30)
+    out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"deleted\n", (out, err)
     assert b"waits for approval" in err and question["id"].encode() in err
     entries = house.ok("log", "lab", "--json").records
@@ -63,7 +64,7 @@ def test_p4_what_is_denied_does_not_happen(house: Installation) -> None:
     held = house.start("--as", "bot", "run", "lab", "--json", "--", "sudo true")
     [question] = eventually(lambda: waiting(house), "the question")
     approve(house, question, "deny")
-    out, _ = held.communicate(timeout=30)
+    out, _ = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 255 and json.loads(out)["error"]["name"] == "gate_refused"
     assert "sudo" not in house.screen("lab")
 
@@ -82,11 +83,11 @@ def test_p4_who_does_not_wait_comes_back_and_finds_it_approved(house: Installati
 
 def test_p4_an_approval_is_void_in_another_directory(house: Installation) -> None:
     free(house, "lab")
-    house.ok("--as", "bot", "run", "lab", "--", "mkdir -p /tmp/one /tmp/two && cd /tmp/one")
+    house.ok("--as", "bot", "run", "lab", "--", f"mkdir -p {house.user}/one {house.user}/two && cd {house.user}/one")
     assert house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--", "rm -rf ../elsewhere/x /srv/y").rc == 255
     [question] = waiting(house)
     approve(house, question)
-    house.ok("--as", "bot", "run", "lab", "--", "cd /tmp/two")
+    house.ok("--as", "bot", "run", "lab", "--", f"cd {house.user}/two")
     error = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "rm -rf ../elsewhere/x /srv/y"), 4, rc=255)
     [other] = [q for q in waiting(house) if q["state"] == "waiting"]
     assert error["name"] == "held" and other["id"] != question["id"], "it is another question now"
@@ -131,7 +132,7 @@ def test_p4_an_agents_keys_at_a_prompt_are_not_taken_one_by_one(house: Installat
 def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(house: Installation) -> None:
     free(house, "lab")
     house.ok("--as", "ann", "send", "lab", "read -s word; echo got-it", "--enter")
-    house.ok("wait", "lab", "--for", "secret", "--timeout", "20")
+    house.ok("wait", "lab", "--for", "secret", "--timeout", "120")
     free(house, "lab")
     error = the_error(house.attempt("--as", "bot", "send", "lab", "sudo hunter2", "--enter", "--json"), 4)
     assert error["name"] == "gate_refused" and "person types it" in error["recover"]
@@ -189,7 +190,7 @@ def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installat
     own = fresh.attempt("--as", "ann", "approve", question["id"], "--yes", "--binding", question["binding"], "--json")
     assert the_error(own, 4) and fresh.get("shared")["state"] != "ended"
     fresh.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
-    ending.communicate(timeout=30)
+    ending.communicate(timeout=DEADLINE_S)
     assert ending.returncode == 0
     assert fresh.get("shared")["state"] == "ended"
     (fresh.home / "policy.toml").unlink()

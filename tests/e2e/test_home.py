@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, alive, eventually, installation
+from tests.e2e.harness import DEADLINE_S, Installation, alive, eventually, installation
 from tests.e2e.test_commands import the_error
 from tests.host.ordinary_user import OrdinaryUser, ordinary_user
 
@@ -87,19 +87,19 @@ def test_one_host_per_home_is_enforced(made: Installation) -> None:
     made.ok("up", "--detach")
     pid = made.host_pid
     second = subprocess.run(
-        [sys.executable, "-m", "holdfast.host.main"], env=made.env, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "holdfast.host.main"], env=made.env, capture_output=True, text=True, timeout=DEADLINE_S
     )
     assert second.returncode == 3 and "another host" in second.stderr
     assert made.host_pid == pid and made.cli("ls").rc == 0
     many = [made.start("up", "--json", env={}) for _ in range(4)]
-    assert all(p.wait(timeout=60) == 0 for p in many)
+    assert all(p.wait(timeout=DEADLINE_S) == 0 for p in many)
     assert made.host_pid == pid
 
 
 def test_many_clients_that_all_start_the_host_get_one(made: Installation) -> None:
     many = [made.start("new", f"n{i}", "--json") for i in range(6)]
     for process in many:
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
     eventually(
         lambda: [pid for pid, words in made.processes().items() if "holdfast.host.main" in words] == [made.host_pid],

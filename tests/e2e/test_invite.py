@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, Terminal, eventually, installation
+from tests.e2e.harness import DEADLINE_S, Installation, Terminal, eventually, installation
 from tests.e2e.test_bad_input import Raw
 from tests.e2e.test_commands import the_error
 from tests.host.ordinary_user import ordinary_user
@@ -133,7 +133,7 @@ def test_who_is_not_wanted_is_sent_away_and_the_code_is_worth_nothing(hf: Instal
     inviter.see("let in? [y/n]")
     inviter.send("n\r")
     assert inviter.wait() == 4 and "was refused" in "".join(inviter.rows())
-    _, said = joiner.communicate(timeout=20)
+    _, said = joiner.communicate(timeout=DEADLINE_S)
     assert joiner.returncode == 4 and "was refused" in json.loads(said)["error"]["message"]
     assert "uninvited" not in local(hf), "a key that was not let in is not left behind"
     assert "was refused" in the_error(hf.attempt("join", code, "--as", "uninvited", "--json"), 4)["message"]
@@ -156,8 +156,8 @@ def test_a_script_answers_by_lines(hf: Installation) -> None:
     assert (asks["event"], asks["name"], asks["kind"]) == ("asks", "scripted", "human") and asks["key"].startswith("ed25519:")
     inviter.stdin.write(b"y\n")
     inviter.stdin.flush()
-    assert json.loads(inviter.stdout.readline())["event"] == "used" and inviter.wait(timeout=20) == 0
-    assert joiner.wait(timeout=20) == 0
+    assert json.loads(inviter.stdout.readline())["event"] == "used" and inviter.wait(timeout=DEADLINE_S) == 0
+    assert joiner.wait(timeout=DEADLINE_S) == 0
 
 
 def test_a_newcomer_may_put_its_key_under_a_passphrase(hf: Installation) -> None:
@@ -185,7 +185,7 @@ def test_the_key_of_who_is_let_in_is_there_whatever_happened_to_its_file(hf: Ins
     eventually(lambda: state(hf, made["id"])["asks"], "it asks")
     keys.remove(homes.resolve(hf.env), "twice")
     hf.ok("invite", "accept", made["id"])
-    assert joiner.wait(timeout=20) == 0
+    assert joiner.wait(timeout=DEADLINE_S) == 0
     hf.ok("--as", "twice", "ls")
 
 
@@ -209,7 +209,7 @@ def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_tak
     assert "first-in asks" in hf.ok("invite", "ls").out
     assert hf.ok("invite", "accept", accepted["id"]).out == "first-in has joined\n"
     hf.ok("invite", "refuse", refused["id"])
-    assert one.wait(timeout=20) == 0 and two.wait(timeout=20) == 4
+    assert one.wait(timeout=DEADLINE_S) == 0 and two.wait(timeout=DEADLINE_S) == 4
 
 
 def test_invitations_are_listed_and_taken_back(hf: Installation) -> None:
@@ -282,7 +282,7 @@ def test_a5_an_invitation_of_somebody_who_was_revoked_is_void(hf: Installation) 
     eventually(lambda: state(hf, waiting["id"])["asks"], "it asks")
     hf.ok("operator", "revoke", "lead")
     assert "lead was revoked" in the_error(hf.attempt("join", made["code"], "--as", "hopeful2", "--json"), 4)["message"]
-    assert joiner.wait(timeout=20) == 4, "it is told without anybody deciding"
+    assert joiner.wait(timeout=DEADLINE_S) == 4, "it is told without anybody deciding"
     assert state(hf, waiting["id"])["state"] == "void"
     assert not {"hopeful", "hopeful2"} & set(local(hf))
 
@@ -300,7 +300,7 @@ def test_of_many_processes_with_one_code_one_gets_in(hf: Installation) -> None:
     made = invited(hf)
     before = {o["name"] for o in hf.ok("operator", "ls", "--json").json}
     joiners = {name: hf.start("join", made["code"], "--as", name) for name in ("race-1", "race-2", "race-3", "race-4")}
-    codes = {name: joiner.wait(timeout=60) for name, joiner in joiners.items()}
+    codes = {name: joiner.wait(timeout=DEADLINE_S) for name, joiner in joiners.items()}
     assert sorted(codes.values()) == [0, 4, 4, 4]
     [winner] = [name for name, code in codes.items() if code == 0]
     assert {o["name"] for o in hf.ok("operator", "ls", "--json").json} - before == {winner}
@@ -399,7 +399,7 @@ def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(fresh: 
     eventually(lambda: state(fresh, made["id"])["asks"], "it asks")
     os.kill(fresh.host_pid, signal.SIGKILL)
     eventually(lambda: fresh.cli("invite", "accept", made["id"]).rc == 0, "it asks the next host")
-    assert joiner.wait(timeout=30) == 0
+    assert joiner.wait(timeout=DEADLINE_S) == 0
     assert inviter.poll() is None, "who waits for somebody else goes on waiting"
 
 

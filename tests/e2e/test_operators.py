@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.e2e.harness import Installation, eventually
+from tests.e2e.harness import DEADLINE_S, Installation, eventually
 from tests.e2e.test_attach import attached
 from tests.e2e.test_bad_input import Raw
 from tests.e2e.test_commands import the_error
@@ -69,8 +69,8 @@ def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(f
     the_error(fresh.attempt("--as", "bot", "view", "two", "--json"), 4)
     error = the_error(fresh.attempt("--as", "lead", "grant", "bot", "--rights", "halt", "--own-key", "--json"), 4)
     assert "halt" in error["message"]
-    fresh.ok("grant", "bot", "--rights", "read", "--session", "two", "--expires", "2s")
-    fresh.ok("--as", "bot", "view", "two")
+    fresh.quick("grant", "bot", "--rights", "read", "--session", "two", "--expires", "5s")
+    fresh.quick("--as", "bot", "view", "two")
     eventually(lambda: fresh.cli("--as", "bot", "view", "two").rc == 4, "the envelope to expire")
     fresh.ok("operator", "revoke", "lead")
     the_error(fresh.attempt("--as", "bot", "send", "one", "y", "--json"), 4)
@@ -105,7 +105,7 @@ def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation)
     follower = fresh.start("--as", "ann", "read", "stream", "--follow")
     assert follower.stdout is not None and follower.stdout.readline() == b"first\r\n"
     fresh.ok("operator", "revoke", "ann")
-    assert follower.wait(timeout=20) == 4
+    assert follower.wait(timeout=DEADLINE_S) == 4
     fresh.end("stream")
 
 

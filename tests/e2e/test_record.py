@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually
+from tests.e2e.harness import DEADLINE_S, Installation, eventually
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,7 +30,7 @@ def verified(hf: Installation, session: str, tmp_path: Path) -> None:
     file = tmp_path / f"{session}.record"
     hf.ok("log", "export", session, str(file))
     assert json.loads(hf.ok("log", "verify", str(file), "--json").out)["ok"] is True
-    other = subprocess.run([sys.executable, str(ROOT / "docs" / "verify_record.py"), str(file)], capture_output=True, text=True, timeout=60)
+    other = subprocess.run([sys.executable, str(ROOT / "docs" / "verify_record.py"), str(file)], capture_output=True, text=True, timeout=DEADLINE_S)
     assert other.returncode == 0, other.stdout + other.stderr
 
 
@@ -78,8 +78,9 @@ def test_p1_typed_keys_are_ranges_that_their_typist_signs_for_and_what_was_typed
 def test_p2_secrets_at_a_prompt_without_echo_are_never_stored(hf: Installation, tmp_path: Path) -> None:
     hf.new("secret", "--", "bash")
     hf.ok("send", "secret", "read -s x", "--enter")
-    hf.ok("wait", "secret", "--for", "secret", "--timeout", "20")
+    hf.ok("wait", "secret", "--for", "secret", "--timeout", "120")
     hf.ok("send", "secret", "hunter2", "--enter")
+    hf.wait("secret", "idle")
     hf.ok("send", "secret", "echo done-$((1+1))", "--enter")
     hf.wait("secret", "text:done-2")
     contents = [e["content"] for e in log(hf, "secret") if e["kind"] == "line" and e["phase"] == "intent"]

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 from tests.e2e.test_commands import the_error, the_line
 
 from holdfast.testing.history import difference
@@ -78,7 +78,7 @@ def test_run_takes_a_script_of_100_kb(hf: Installation, shell: str) -> None:
 def test_run_ctrl_c_is_130_and_the_shell_goes_on(hf: Installation, shell: str) -> None:
     process = background(hf, shell, "sleep 1000")
     hf.ok("send", shell, "--key", "C-c")
-    process.communicate(timeout=30)
+    process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 130
     assert hf.ok("run", shell, "--", "echo alive").out == "alive\n"
 
@@ -88,7 +88,7 @@ def test_run_of_something_that_asks_is_answered_by_send(hf: Installation, shell:
     process = background(hf, shell, sys.executable, "-c", "print('name?'); print('hello', input())")
     hf.wait(shell, "input")
     hf.ok("send", shell, "you", "--enter")
-    out, _ = process.communicate(timeout=30)
+    out, _ = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 0
     assert out == b"name?\nyou\nhello you\n"  # the terminal echoes what is typed
 
@@ -121,7 +121,7 @@ def test_run_output_is_byte_exact(hf: Installation, shell: str, tmp_path: Path) 
     source.write_bytes(random.Random(shell).randbytes(5_000_000 if shell == "bash" else 500_000))
     hf.new(f"{shell}-exact", "--", shell)
     result = hf.ok("run", f"{shell}-exact", "--", f"cat {source}")
-    assert result.raw == source.read_bytes()
+    assert difference(result.raw, source.read_bytes()) == ""
     hf.end(f"{shell}-exact")
 
 
@@ -199,8 +199,8 @@ def test_run_without_an_exit_code_is_255_and_says_why(hf: Installation) -> None:
 
 
 def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
-    hf.new("slow")
-    result = hf.cli("run", "slow", "--timeout", "0.5", "--", "echo begun; sleep 1000")
+    hf.ready("slow")
+    result = hf.cli("run", "slow", "--timeout", "5", "--", "echo begun; sleep 1000")
     assert result.rc == 255 and result.out == "begun\n" and "still runs" in result.err
     assert the_error(hf.attempt("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
     hf.ok("send", "slow", "--key", "C-c")
@@ -217,7 +217,7 @@ def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
         hf.start("run", "race", "--json", "--", f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with")
         for n in range(1, 7)
     ]
-    done = [(n, *p.communicate(timeout=60), p.returncode) for n, p in enumerate(many, 1)]
+    done = [(n, *p.communicate(timeout=DEADLINE_S), p.returncode) for n, p in enumerate(many, 1)]
     ran = [(n, json.loads(out)) for n, out, _, code in done if code != 255]
     assert ran, done
     for n, body in ran:
@@ -229,10 +229,12 @@ def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
 
 def test_a_run_whose_client_is_killed_goes_on_and_gives_its_turn_back(hf: Installation) -> None:
     hf.ready("left")
-    process = background(hf, "left", "sleep 2; echo finished")
+    gate = hf.gate("left.gate")
+    process = background(hf, "left", f"cat {gate}; echo finished")
     process.kill()
     process.communicate()
     eventually(lambda: hf.get("left")["turn"] is None, "the turn to be free")
+    gate.open()
     hf.wait("left", "text:(?m)^finished")
     hf.people("other")
     assert hf.ok("--as", "other", "run", "left", "--", "echo next").out == "next\n"
@@ -257,7 +259,7 @@ def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
         os.kill(hf.host_pid, signal.SIGKILL)
         hf.ls()
     marker.touch()
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 5, err
     assert difference(out, wanted + wanted) == ""
     hf.end("through")
@@ -268,7 +270,7 @@ def test_run_that_ends_the_session_still_gives_all_of_its_output(hf: Installatio
     hf.new("last")
     process = hf.start("run", "last", "--", "head -c 6000000 /dev/zero | tr '\\0' x; exit 9")
     hf.wait("last", "exit")
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=DEADLINE_S)
     assert (process.returncode, len(out), set(out)) == (9, 6_000_000, {ord("x")}), err
 
 
@@ -286,8 +288,10 @@ def test_keys_that_a_pager_took_are_in_nobodys_way(hf: Installation) -> None:
 
 def test_a7_text_typed_ahead_that_the_shell_has_now_is_not_run_into(hf: Installation) -> None:
     hf.ready("ahead")
-    hf.ok("send", "ahead", "sleep 1", "--enter")
+    gate = hf.gate("ahead.gate")
+    hf.ok("send", "ahead", f"cat {gate}", "--enter")
     hf.ok("send", "ahead", "rm -rf precious")
+    gate.open()
     hf.wait("ahead", "idle")
     error = the_error(hf.attempt("run", "ahead", "--json", "--", "echo x"), 4, rc=255)
     assert error["name"] == "busy"
@@ -297,8 +301,10 @@ def test_a7_text_typed_ahead_that_the_shell_has_now_is_not_run_into(hf: Installa
 
 def test_flow_control_is_not_typing(hf: Installation) -> None:
     hf.ready("flow")
-    hf.ok("send", "flow", "sleep 1", "--enter")
+    gate = hf.gate("flow.gate")
+    hf.ok("send", "flow", f"cat {gate}", "--enter")
     hf.ok("send", "flow", "--key", "C-s", "--key", "C-q")
+    gate.open()
     hf.wait("flow", "idle")
     assert hf.ok("run", "flow", "--", "echo on").out == "on\n"
     hf.end("flow")
@@ -307,12 +313,15 @@ def test_flow_control_is_not_typing(hf: Installation) -> None:
 def test_s4_a_host_that_dies_while_a_command_runs_leaves_the_shell_ready(hf: Installation) -> None:
     """A line that was entered is no half of a line, whichever host looks."""
     hf.ready("ready")
-    process = background(hf, "ready", "sleep 2; echo finished")
+    gate = hf.gate("ready.gate")
+    process = background(hf, "ready", f"cat {gate}; echo finished")
     os.kill(hf.host_pid, signal.SIGKILL)
-    assert process.wait(timeout=30) == 0
+    gate.open()
+    assert process.wait(timeout=DEADLINE_S) == 0
     assert hf.ok("run", "ready", "--", "echo next").out == "next\n"
-    hf.ok("send", "ready", "sleep 2", "--enter")
+    hf.ok("send", "ready", f"cat {gate}", "--enter")
     os.kill(hf.host_pid, signal.SIGKILL)
+    gate.open()
     hf.wait("ready", "idle")
     assert hf.ok("run", "ready", "--", "echo again").out == "again\n"
     hf.end("ready")

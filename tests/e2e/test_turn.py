@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.e2e.harness import Installation, eventually
+from tests.e2e.harness import DEADLINE_S, Installation, eventually
 from tests.e2e.test_commands import the_error
 
 LONG = "[turn]\nidle_s = 600\n"
@@ -25,11 +25,11 @@ def test_a2_a_request_waits_until_the_holder_answers(fresh: Installation) -> Non
     waiting = fresh.start("--as", "bob", "turn", "asked", "request", "--wait", "60", "--json")
     eventually(lambda: (t := turn(fresh, "asked")) and t["waiting"] == ["bob"], "the request")
     assert fresh.ok("--as", "ann", "turn", "asked", "grant", "bob").out == "the turn is bob's\n"
-    assert json.loads(waiting.communicate(timeout=20)[0])["turn"]["holder"] == "bob"
+    assert json.loads(waiting.communicate(timeout=DEADLINE_S)[0])["turn"]["holder"] == "bob"
     refused = fresh.start("--as", "ann", "turn", "asked", "request", "--wait", "60", "--json")
     eventually(lambda: (t := turn(fresh, "asked")) and t["waiting"] == ["ann"], "the request")
     fresh.ok("--as", "bob", "turn", "asked", "refuse", "ann")
-    out, _ = refused.communicate(timeout=20)
+    out, _ = refused.communicate(timeout=DEADLINE_S)
     assert refused.returncode == 4 and "refused" in json.loads(out)["error"]["message"]
     late = fresh.attempt("--as", "ann", "turn", "asked", "request", "--wait", "0.2", "--json")
     assert late.rc == 124 and turn(fresh, "asked") is not None and turn(fresh, "asked")["waiting"] == []  # type: ignore[index]

@@ -60,7 +60,7 @@ class Busy:
         stop = Lean(stage, self.name).attached()
         stop.type(workload.STOP)
         stage.pump.until(lambda: all(v.ended is not None or v.error for v in self.viewers), lambda: f"{self.name} ends: {self.unsettled()}")
-        stage.pump.until(lambda: Path(self.path + ".count").exists(), lambda: f"{self.name} has ended by itself: {self.unsettled()}", 5.0)
+        stage.pump.until(lambda: Path(self.path + ".count").exists(), lambda: f"{self.name} has ended by itself: {self.unsettled()}")
         received = Path(self.path).read_bytes()
         count = int(Path(self.path + ".count").read_text())
         raw = workload.flood(count)

@@ -59,7 +59,7 @@ class Forge:
             os.kill(pid, signal.SIGKILL)
             self.wait(pid)
         self._sock.close()
-        self._process.wait(10)
+        self._process.wait(120)
 
 
 # ---------------------------------------------------------------- the process

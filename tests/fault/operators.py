@@ -25,7 +25,7 @@ from holdfast.testing.linear import NOT_SAID, Act, Operation
 from holdfast.wire import frames
 
 PAUSE_S = 0.02               # at most, between two acts of one operator
-ANSWER_S = 20.0              # keys that nobody answers in this time: the operator goes on, its outcome unknown
+ANSWER_S = 60.0              # keys that nobody answers in this time: the operator goes on, its outcome unknown
 TURN_ACTS = (Act.REQUEST, Act.HAND, Act.GRANT, Act.REFUSE, Act.RELEASE, Act.SEIZE, Act.SHOW)
 
 
@@ -82,7 +82,7 @@ class Operator(threading.Thread):
         try:
             if running:
                 self.ran.add(text)
-                answer = self.ask("run", session=self.session, text=self.line(text), seq=self.link.next_sequence(), timeout=20.0)
+                answer = self.ask("run", session=self.session, text=self.line(text), seq=self.link.next_sequence(), timeout=ANSWER_S)
                 assert answer["exit_code"] == 0, answer
             else:
                 number = self.ask("send", session=self.session, text=self.line(text) + "\n", seq=self.link.next_sequence())["act"]

@@ -19,7 +19,7 @@ from holdfast.testing.history import Fault, check_output, difference
 
 HOT = ("host.act.sending", "host.act.sent", "host.output.sent", "host.screen.sent", "host.consumed.sent", "host.snapshot.saved",
        "host.snapshot.stored", "host.adopted", "host.ready")
-PATIENT = "[host]\naway_s = 120.0\n"      # nothing may roll off here, however slow the machine is
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"      # nothing may roll off here, however slow the machine is
 PROBE_PATIENCE_S = 0.5                    # after a client is back: a probe not passed in this time is not waited for
 
 
@@ -187,7 +187,7 @@ def test_s4_a_program_that_ends_while_no_host_runs(stage: Stage) -> None:
     assert stage.exit_code("gate") == 15
 
 
-@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 65536\n[host]\naway_s = 120.0\n"], indirect=True)
+@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 65536\npace_s = 60.0\n[host]\naway_s = 120.0\n"], indirect=True)
 def test_s4_the_smallest_ring_is_enough(stage: Stage) -> None:
     """Less history, not less output: and it does not crawl."""
     stage.start_host()

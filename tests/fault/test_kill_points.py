@@ -33,7 +33,7 @@ class World:
     """A flooding session, a shell, and the history of both across all deaths."""
 
     def __init__(self) -> None:
-        self.stage = stage = Stage("[host]\naway_s = 120.0\n")
+        self.stage = stage = Stage("[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n")
         self.rng = random.Random(8)
         stage.start_host()
         self.busy = Busy(stage, "busy", 31)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.fault.clients import Attached
 from tests.fault.operators import Operator, Typist, told
-from tests.fault.stage import Stage
+from tests.fault.stage import DEADLINE_S, Stage
 
 from holdfast.testing.history import Outcome, check_processes
 from holdfast.testing.linear import Act, Operation, check_linear
@@ -41,7 +41,7 @@ class Room:
         shell = program == "sh"
         if shell:
             stage.new("room", ["sh"])
-            stage.ask("wait", session="room", timeout=20.0, **{"for": "idle"})
+            stage.ask("wait", session="room", timeout=DEADLINE_S, **{"for": "idle"})
         else:
             stage.work("room", "lines", self.path)
         self.identity = stage.identities("room")
@@ -83,7 +83,7 @@ class Room:
         for one in self.operators:
             one.halt.set()
         for one in self.operators:
-            stage.pump.until(lambda one=one: not one.is_alive(), f"{one.name} to finish", 60.0)                         # type: ignore[misc]
+            stage.pump.until(lambda one=one: not one.is_alive(), f"{one.name} to finish")                         # type: ignore[misc]
             assert one.broken is None, one.broken
 
     def _until(self, acts: int) -> None:
@@ -98,7 +98,7 @@ class Room:
         for _ in range(3):
             goal += acts // 3
             self.type()
-            self.stage.pump.until(enough, lambda: f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}", 60.0)
+            self.stage.pump.until(enough, lambda: f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}")
 
     def finish(self) -> list[str]:
         """Everybody gives the turn back; what the program has read when it reads the last line is all."""

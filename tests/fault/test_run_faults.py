@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from tests.fault.clients import Lean
-from tests.fault.stage import Stage
+from tests.fault.stage import DEADLINE_S, SOON_S, Stage
 
 from holdfast.model.limits import CONNECT_WAIT_S
 from holdfast.testing import workload
 from holdfast.testing.history import difference
 
-PATIENT = "[host]\naway_s = 120.0\n"
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"
 
 PRINTER = """
 import os, sys
@@ -67,7 +67,7 @@ def test_s4_run_through_host_kills(stage: Stage) -> None:
             kill(stage)
             kills += 1
             due = due[1:]
-        end = time.monotonic() + 60
+        end = time.monotonic() + DEADLINE_S
         while True:
             assert time.monotonic() < end, f"run {n} does not come back; {len(out)} bytes"
             piece = command.stdout.read(65536)
@@ -196,7 +196,7 @@ def test_a_session_that_reads_nothing_can_be_ended(stage: Stage) -> None:
     stage.pump.until(lambda: client.refused, "too much was typed")
     begun = time.monotonic()
     result = stage.ask("end", session="deaf")
-    assert result["signal"] in ("SIGTERM", "SIGKILL", "SIGHUP") and time.monotonic() - begun < 10
+    assert result["signal"] in ("SIGTERM", "SIGKILL", "SIGHUP") and time.monotonic() - begun < SOON_S
 
 
 def test_s4_a_host_killed_while_it_starts_is_started_again(stage: Stage) -> None:

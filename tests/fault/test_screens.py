@@ -81,7 +81,7 @@ class Show:
             seen[:] = self.differences()
             return not seen
 
-        self.stage.pump.until(equal, lambda: f"{self.name} is right after {what}: {seen[:4]}", 15)
+        self.stage.pump.until(equal, lambda: f"{self.name} is right after {what}: {seen[:4]}")
 
 
 FATES = ("detach", "kill", "redraw", "kill", "cut", "both")
@@ -150,7 +150,7 @@ def test_s6_a_size_without_output_outlives_the_host(stage: Stage) -> None:
     stage.pump.until(lambda: stored() >= 1, "a snapshot of what it printed")
     before = stored()
     viewer.resize(100, 30)
-    stage.pump.until(lambda: stored() > before, "a snapshot with the new size", 5.0)
+    stage.pump.until(lambda: stored() > before, "a snapshot with the new size")
     viewer.type(b"\n")
     stage.pump.until(lambda: stage.session("s")["output"]["end"] > 12, "it prints")
     viewer.resize(120, 40)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
 import pytest
 from tests.fault.busy import stripped
 from tests.fault.clients import Attached, Lean
-from tests.fault.stage import Stage
+from tests.fault.stage import DEADLINE_S, Stage
+from tests.keeper.harness import below
 
 from holdfast.testing import workload
 from holdfast.testing.history import Output, check_output
@@ -16,6 +18,7 @@ from holdfast.wire import frames
 
 MiB = 1 << 20
 BLOCKS = 62_000                  # 50 MB
+PATIENT = "[session]\npace_s = 60.0\n"      # who reads on keeps up, however slow the machine is
 HELD_UP_S = 1.0                  # in all, for everybody who reads
 
 
@@ -27,34 +30,50 @@ def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
     return b"GATE\n" + workload.flood(blocks)
 
 
-def timed(stage: Stage, reader: Lean, upto: int) -> tuple[float, int]:
-    """(seconds until the reader has it all, what the host's memory grew by at most)."""
+def timed(stage: Stage, reader: Lean, upto: int) -> tuple[float, float, int]:
+    """(seconds until the reader has it all, how long those on the way waited for a processor that others had, what the host's memory grew by at
+    most)."""
+    keeper = int(stage.session(reader.session)["keeper"])
     before, most, begun = stage.rss(stage.host), 0, time.monotonic()
+    first: dict[int, float] = {}
+    last: dict[int, float] = {}
     reader.type(b"\n")
     while (reader.position or 0) < upto:
-        assert time.monotonic() < begun + 100, f"{reader.position} of {upto}"
+        assert time.monotonic() < begun + 2 * DEADLINE_S, f"{reader.position} of {upto}"
         stage.pump.turn(0.05)
         most = max(most, stage.rss(stage.host) - before)
-    return time.monotonic() - begun, most
+        for pid in (os.getpid(), stage.host, keeper, *below(keeper)):
+            last[pid] = queued(pid, last.get(pid, 0.0))
+            first.setdefault(pid, last[pid])
+    return time.monotonic() - begun, sum(last.values()) - sum(first.values()), most
+
+
+def queued(pid: int, otherwise: float) -> float:
+    """Seconds in which its threads could have run and did not."""
+    try:
+        return sum(int((thread / "schedstat").read_text().split()[1]) for thread in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+    except OSError:                                  # it has just ended
+        return otherwise
 
 
 def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
     """Two of them, one that the host sends to and one that reads the ring itself, beside one that reads on."""
     stage.start_host()
     alone = flood(stage, "alone", BLOCKS // 2, 2)
-    free, _ = timed(stage, Lean(stage, "alone").attached(), len(alone))
+    free, _, _ = timed(stage, Lean(stage, "alone").attached(), len(alone))
     raw = flood(stage, "flood", BLOCKS, 3)
     reader = Lean(stage, "flood").attached()
     wire, terminal = Lean(stage, "flood", eye=True).attached(), Attached(stage, "flood").attached()
     wire.stall()
     terminal.stall()
-    took, grown = timed(stage, reader, len(raw))
-    print(f"{len(raw) / MiB:.0f} MiB in {took:.1f} s beside two that do not read, {len(alone) / MiB:.0f} MiB alone in {free:.1f} s; "
+    took, waited, grown = timed(stage, reader, len(raw))
+    print(f"{len(raw) / MiB:.0f} MiB in {took:.1f} s beside two that do not read, {len(alone) / MiB:.0f} MiB alone in {free:.1f} s, {waited:.1f} s waited for a processor; "
           f"the host grew by {grown / MiB:.1f} MiB")
     assert [str(f) for f in check_output(reader.log, raw, strip=stripped, until=len(raw))] == []
     assert len(reader.screens) == 1, "the one that reads was skipped"
     assert grown < 40 * MiB, f"{grown >> 20} MiB for two that do not read"
-    assert took - 2 * free < HELD_UP_S + free / 2, "held up"              # half of it for the noise of the machine
+    held_up = took - 2.5 * free - waited                                  # half of the time alone, and what others took, for the noise of the machine
+    assert held_up < HELD_UP_S, f"held up for {held_up:.1f} s"
     wire.unstall()
     terminal.unstall()
     stage.pump.until(lambda: any(reason == frames.SCREEN_LAG for _, reason in wire.screens), "it is told that it lagged")
@@ -67,6 +86,7 @@ def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
     assert stage.exit_code("flood") == 3
 
 
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
     stage.start_host()
     raw = flood(stage, "flood", 12_000, 4)
@@ -80,7 +100,7 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
         return (all((v.position or 0) >= len(raw) for v in viewers)
                 and all(len(t.data) >= begin + len(want) for t, begin in zip(terminals, begun, strict=True)))
 
-    stage.pump.until(all_have_it, lambda: f"all of it: {[v.position for v in viewers]}", 60)
+    stage.pump.until(all_have_it, lambda: f"all of it: {[v.position for v in viewers]}")
     for viewer in viewers:
         assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
         assert len(viewer.screens) == 1
@@ -88,6 +108,7 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
         assert bytes(terminal.data[begin:]).endswith(want)
 
 
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(stage: Stage) -> None:
     """It keeps up as far as keeping up is asked for; also when the program has ended long before it."""
     stage.start_host()
@@ -95,7 +116,7 @@ def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(st
     viewer = Lean(stage, "flood").attached()
     viewer.type(b"\n\n")
     viewer.stall()
-    end = time.monotonic() + 60
+    end = time.monotonic() + DEADLINE_S
     while not viewer.ended:
         assert time.monotonic() < end, f"{viewer.position} of {len(raw)}"
         viewer.unstall()

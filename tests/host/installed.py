@@ -15,7 +15,7 @@ from holdfast.host.engine import Engine
 from holdfast.host.store import Store
 from holdfast.model import signing
 
-DEADLINE_S, POLL_S = 30.0, 0.01
+DEADLINE_S, POLL_S = 120.0, 0.01
 T = TypeVar("T")
 
 

@@ -16,7 +16,7 @@ from holdfast.core.commands import Effect, Mark, MarkScanner, PromptShown, RunDo
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.shell import Launch, clear_run, prepare, write_run
 
-DEADLINE_S = 20.0
+DEADLINE_S = 120.0
 NONCE = "0123456789abcdefNONCE"
 ARGV = {"bash": ["bash"], "zsh": ["zsh"], "dash": ["dash"]}
 MARKS = re.compile(rb"\x1b\](?:7717|133);[^\x07]*\x07")

@@ -20,7 +20,8 @@ from holdfast.host.checks.libc import forked
 from holdfast.host.doctor import Finding, format_findings, run_doctor, to_json
 
 KEYS = ["id", "title", "ok", "detail", "fix", "needed_for"]
-TOTAL_LIMIT_S = 3.0
+TOTAL_LIMIT_S = 30.0          # a second and less where nothing else runs
+OURS = f"holdfast-doctor-{os.getpid()}-"      # another run on this machine has its own
 IDS = {
     "python", "kernel", "pty", "pty-limit", "memfd", "pidfd", "subreaper", "open-files", "inotify",
     "sqlite", "emulator", "shells", "service", "optional", "home", "socket-path", "filesystem", "disk",
@@ -79,8 +80,8 @@ def test_every_question_has_an_answer_for_an_ordinary_user() -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     def state() -> tuple[object, ...]:
-        groups = [str(path) for path in Path("/sys/fs/cgroup").rglob("holdfast-doctor-*")]
-        temporary = [path.name for path in Path("/tmp").glob("holdfast-doctor-*")]
+        groups = [f"{at}/{name}" for at, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.startswith(OURS)]
+        temporary = [name for name in os.listdir("/tmp") if name.startswith(OURS)]
         children = Path("/proc/thread-self/children").read_text()
         namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid_for_children", "mnt", "user")]
         return (groups, temporary, children, sorted(os.listdir("/proc/self/fd")), list(tmp_path.iterdir()),
@@ -132,7 +133,7 @@ def test_a_check_that_hangs_is_unknown_and_is_ended() -> None:
     began = time.monotonic()
     found = one(Check("x", "X", "tests", hangs, limit_s=0.2))
     assert (found.ok, found.detail) == (None, "no answer within 0.2 s")
-    assert time.monotonic() - began < 2.0
+    assert time.monotonic() - began < TOTAL_LIMIT_S
     assert set(Path("/proc/thread-self/children").read_text().split()) <= before
 
 
@@ -142,10 +143,17 @@ def test_a_check_that_dies_is_unknown() -> None:
 
 
 def test_checks_that_hang_do_so_together() -> None:
+    before = set(Path("/proc/thread-self/children").read_text().split())
     began = time.monotonic()
-    found = run_doctor(None, [Check(f"x{n}", "X", "tests", hangs, limit_s=0.3) for n in range(10)])
-    assert [finding.ok for finding in found] == [None] * 10
-    assert time.monotonic() - began < 2.0
+    found = run_doctor(None, [Check(f"x{n}", "X", "tests", hangs, limit_s=3.0) for n in range(40)])
+    assert [finding.ok for finding in found] == [None] * 40
+    assert time.monotonic() - began < 40 * 3.0 / 2, "one after the other"
+    assert set(Path("/proc/thread-self/children").read_text().split()) <= before
+
+
+def test_an_answer_that_came_in_time_counts_though_others_hang() -> None:
+    found = run_doctor(None, [Check("hangs", "X", "tests", hangs, limit_s=3.0), Check("answers", "X", "tests", prints, limit_s=1.0)])
+    assert [finding.ok for finding in found] == [None, True]
 
 
 def test_a_broken_check_does_not_spoil_the_others() -> None:
@@ -187,7 +195,7 @@ def test_a_frozen_group_is_removed_after_a_kill() -> None:
     one(Check("x", "X", "tests", freezes_and_hangs, isolation._remove_groups, 0.2))
     os.close(reader)
     os.close(writer)
-    assert list(mount.glob("holdfast-doctor-*")) == []
+    assert list(mount.glob(f"{OURS}*")) == []
 
 
 def test_what_follows_from_what_was_not_looked_at_is_unknown() -> None:

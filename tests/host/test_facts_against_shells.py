@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from holdfast.core.facts import Surroundings, analyse
 from holdfast.host.parse import Parser
 
-PARSE = Parser()
+PARSE = Parser(wait_s=60.0)
 NOTE = """builtin printf '%s\\0' "$1" >> "$HF_LOG"; builtin printf '%s %s\\0' "$2" "$PWD" >> "$HF_LOG.where"; return "$((RANDOM % 2))";"""
 SHELLS = {
     "bash": ["bash", "--norc", "--noprofile", "-c", f'command_not_found_handle() {{ {NOTE} }}\nPATH=/nonexistent\nbuiltin eval "$HF_TEXT"\n'],
@@ -51,7 +51,7 @@ def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]
         child = subprocess.Popen(SHELLS[shell], env=environment, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL, start_new_session=True)
         try:
-            child.wait(10)
+            child.wait(120)
         except subprocess.TimeoutExpired:
             pass
         finally:

@@ -21,7 +21,7 @@ from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
 HERE = str(Path(__file__).parent)
-PARSER = Parser(wait_s=30.0)
+PARSER = Parser(wait_s=60.0)
 ALLOW = 'version = 1\n[[rule]]\nname = "all"\nverdict = "allow"\nbecause = "yes"\nwhen = { unresolvable = "any" }\n'
 Open = Callable[..., Gate]
 
@@ -282,10 +282,10 @@ def test_p4_who_hangs_in_the_gate_hangs_alone(opened: Open) -> None:
     class Stuck(Parser):
         def __call__(self, text: str, dialect: str) -> Any:
             if "hang" in text:
-                let_go.wait(60)
+                let_go.wait(120)
             return super().__call__(text, dialect)
 
-    gate = opened(ALLOW, parser=Stuck(wait_s=30.0), judge_s=2.0)
+    gate = opened(ALLOW, parser=Stuck(wait_s=60.0), judge_s=6.0)
 
     async def both() -> tuple[list[Decision], Decision]:
         hung = [asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(THREADS + JUDGING_EACH)]

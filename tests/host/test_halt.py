@@ -76,26 +76,30 @@ EACH = pytest.mark.parametrize("contained, group, how", WAYS, ids=[f"{'contained
 STOPPING = [way for way in WAYS if way[2] != FREEZE]
 
 
-def cpu_ticks(pids: list[int]) -> dict[int, str]:
-    """Time on the processor of each; who is gone is not in it."""
+def cpu_ticks(pids: list[int]) -> dict[int, tuple[str, int]]:
+    """State, and time on the processor, of each; who is gone is not in it."""
     found = {}
     for pid in pids:
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-            found[pid] = f"{fields[11]} {fields[12]}"
+            found[pid] = fields[0], int(fields[11]) + int(fields[12])
         except OSError:
             pass
     return found
 
 
-def nothing_moves(execution: Execution) -> dict[int, str]:
-    """Looks for a while: nobody comes or goes or gets time on a processor. Gives the times."""
+def nothing_moves(execution: Execution) -> dict[int, tuple[str, int]]:
+    """Looks for a while: nobody comes or goes or runs. Gives the times. (One that the kernel calls stopped already has yet to tell its parent, in the
+    kernel; on a busy machine that takes a moment of a processor, later.)"""
     everybody = below(execution.keeper_pid)
     init = [pid for pid in everybody if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
     before = cpu_ticks([pid for pid in everybody if pid not in init])
     deadline = time.monotonic() + STILL_S
     while time.monotonic() < deadline:
-        assert below(execution.keeper_pid) == everybody and cpu_ticks(list(before)) == before
+        now = cpu_ticks(list(before))
+        assert below(execution.keeper_pid) == everybody and now.keys() == before.keys()
+        moved = [(pid, before[pid], now[pid]) for pid in now if now[pid][0] != before[pid][0] or now[pid][0] == "R" or now[pid][1] > before[pid][1] + 1]
+        assert not moved, moved
         select.select([], [], [], 0.02)
     return before
 
@@ -241,6 +245,30 @@ def test_groups_go_with_their_sessions_and_never_with_their_processes(world: Wor
 
 
 @pytest.mark.skipif(not ROOT, reason="needs a control group")
+def test_a_session_that_begins_while_the_last_one_goes_has_its_group(world: World) -> None:
+    """Who leaves last takes the place of all with it: whoever comes in that moment makes it anew."""
+    groups, over = world.halter.groups, threading.Event()
+
+    def come_and_go() -> None:
+        while not over.is_set():
+            groups.make("other")
+            groups.remove("other")
+
+    others = [threading.Thread(target=come_and_go) for _ in range(2)]
+    for other in others:
+        other.start()
+    try:
+        for _ in range(1000):
+            made = groups.make("mine")
+            assert made and os.path.isdir(made), groups.why
+            assert groups.remove("mine")
+    finally:
+        over.set()
+        for other in others:
+            other.join()
+
+
+@pytest.mark.skipif(not ROOT, reason="needs a control group")
 def test_a_host_started_inside_a_session_leaves_its_group(world: World) -> None:
     src = Path(__file__).parents[2] / "src"
     script = f"import sys; sys.path.insert(0, {str(src)!r}); from holdfast.host.groups import Groups; g = Groups({str(world.home)!r}); g.leave(); " \
@@ -276,7 +304,7 @@ with tempfile.TemporaryDirectory(dir='/tmp') as top:
                 os.chown(delegated + name, user.uid, user.gid)
             python = user.python("pytest")
             joined = f"echo $$ >{delegated}/cgroup.procs; exec setpriv --reuid {user.uid} --regid {user.gid} --clear-groups {python} -c \"$1\""
-            done = subprocess.run(["sh", "-c", joined, "sh", code], capture_output=True, text=True, timeout=60, cwd=user.home,
+            done = subprocess.run(["sh", "-c", joined, "sh", code], capture_output=True, text=True, timeout=240, cwd=user.home,
                                   env={"PATH": "/usr/bin:/bin", "HOME": str(user.home), "PYTHONDONTWRITEBYTECODE": "1",
                                        "PYTHONPATH": str(Path(pytest.__file__).resolve().parent.parent)})
             assert done.stdout.splitlines() == ["cgroup freeze True 2 cgroup freeze True"] * 2, done.stdout + done.stderr[-2000:]
@@ -301,7 +329,7 @@ def test_the_loop_is_not_held_up(world: World) -> None:
 
     class Slow(Halter):
         def halt_now(self, *arguments: Any) -> Halted:
-            assert elsewhere.wait(10)
+            assert elsewhere.wait(120)
             return super().halt_now(*arguments)
 
     async def both() -> None:

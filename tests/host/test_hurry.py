@@ -48,10 +48,10 @@ def test_the_whole_process_hurries_and_so_does_a_thread_that_joins() -> None:
     def life(joins: bool) -> None:
         if joins:
             join()
-        go.wait(10)
+        go.wait(120)
         seen.append(os.sched_getscheduler(threading.get_native_id()))
         done.set()
-        over.wait(10)
+        over.wait(120)
         seen.append(os.sched_getscheduler(threading.get_native_id()))
 
     early = threading.Thread(target=life, args=(False,))
@@ -60,7 +60,7 @@ def test_the_whole_process_hurries_and_so_does_a_thread_that_joins() -> None:
         late = threading.Thread(target=life, args=(True,))
         late.start()
         go.set()
-        assert done.wait(10)
+        assert done.wait(120)
         while len(seen) < 2:
             done.wait(0.001)
     over.set()

@@ -70,7 +70,7 @@ def at_desk(path: Path, work: Callable[[Desk], Coroutine[Any, Any, Any]]) -> Any
     async def go() -> Any:
         desk = Desk(path)
         try:
-            return await asyncio.wait_for(work(desk), 60)
+            return await asyncio.wait_for(work(desk), 240)
         finally:
             await desk.journal.close()
             desk.store.close()
@@ -364,7 +364,7 @@ def test_following_shows_each_entry_once(database: Path) -> None:
         following = asyncio.ensure_future(follow())
         for _ in range(3):
             await desk.act()
-        await asyncio.wait_for(following, 30)
+        await asyncio.wait_for(following, 120)
         assert seen == list(range(1, 9))
         assert desk.journal._followers == {}
 
@@ -425,7 +425,7 @@ def full(store: Store, pages: int) -> None:
         done.set()
 
     store.post(job)
-    assert done.wait(10)
+    assert done.wait(120)
 
 
 def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -529,7 +529,7 @@ def test_a4_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.Monke
 # ---------------------------------------------------------------- crashes
 
 def writer(database: Path, effects: Path, count: int, probe: str = "", start: int = 0) -> int:
-    done = subprocess.run([sys.executable, str(WRITER), str(database), str(effects), str(count), str(start)], check=False, timeout=60, capture_output=True,
+    done = subprocess.run([sys.executable, str(WRITER), str(database), str(effects), str(count), str(start)], check=False, timeout=240, capture_output=True,
                           env=os.environ | {"PYTHONPATH": str(SOURCE), "HOLDFAST_PROBE": probe})
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
     return done.returncode

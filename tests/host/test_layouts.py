@@ -20,7 +20,7 @@ from holdfast.host.session import Session
 from holdfast.host.store import Store
 from holdfast.wire.keeper import Containment
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 @pytest.fixture

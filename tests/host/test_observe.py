@@ -24,7 +24,7 @@ from holdfast.core.attention import Attention, AttentionKind, TtyWait, classify
 from holdfast.host import observe, ttywait
 from holdfast.host.observe import Liveness, ProcessId
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 BASH = ["bash", "--norc", "--noprofile", "-i"]
 PYTHON = sys.executable
 

@@ -27,29 +27,29 @@ def reason(parser: Parser, text: str = "ls", dialect: str = "bash") -> str:
 
 def test_the_packaged_binary_is_found_and_speaks_the_json_that_is_known() -> None:
     assert find_shfmt() is not None
-    tree = Parser()("a |& b", "bash")
+    tree = Parser(wait_s=60.0)("a |& b", "bash")
     assert tree["Type"] == "File" and tree["Stmts"][0]["Cmd"]["Op"] == "|&"
 
 
 @pytest.mark.parametrize("dialect", ["bash", "posix", "zsh", "mksh"])
 def test_dialects(dialect: str) -> None:
-    assert Parser()("echo $x | wc", dialect)["Stmts"]
+    assert Parser(wait_s=60.0)("echo $x | wc", dialect)["Stmts"]
 
 
 def test_what_is_refused_before_it_reaches_the_parser() -> None:
-    parser = Parser()
+    parser = Parser(wait_s=60.0)
     assert reason(parser, "a\0b") == "control" and reason(parser, "a\r\n") == "control" and reason(parser, "\ud800") == "control"
     assert reason(parser, "x" * (TEXT_BYTES_MAX + 1)) == "size" and reason(parser, "ls", "fish") == "shell"
 
 
 def test_bad_grammar_is_told_with_the_place() -> None:
     with pytest.raises(Unparseable) as caught:
-        Parser()("rm 'x", "bash")
+        Parser(wait_s=60.0)("rm 'x", "bash")
     assert caught.value.reason.code == "parse" and "quote" in caught.value.reason.detail and "standard input" not in caught.value.reason.detail
 
 
 def test_recent_texts_are_remembered_and_large_ones_are_not() -> None:
-    parser = Parser()
+    parser = Parser(wait_s=60.0)
     assert parser("ls a", "bash") is parser("ls a", "bash") and parser("ls a", "bash") is not parser("ls a", "posix")
     big = "echo " + "x" * 5000
     assert parser(big, "bash") is not parser(big, "bash")
@@ -62,7 +62,7 @@ def test_recent_texts_are_remembered_and_large_ones_are_not() -> None:
 
 def test_a_missing_binary() -> None:
     assert reason(Parser("/nonexistent/shfmt")) == "parser"
-    nothing = Parser()
+    nothing = Parser(wait_s=60.0)
     nothing.binary = None
     assert reason(nothing) == "parser"
 
@@ -94,7 +94,7 @@ def test_a_parser_that_was_only_slow_is_tried_again(tmp_path: Path) -> None:
     parser = Parser(slow, wait_s=0.3)
     assert reason(parser) == "parser"
     (tmp_path / "go").touch()
-    parser.wait_s = 10
+    parser.wait_s = 60.0
     assert parser("ls", "bash")["Type"] == "File"
 
 
@@ -103,7 +103,7 @@ def test_the_parser_gets_no_environment_and_no_descriptors(tmp_path: Path) -> No
     inherited = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(inherited, True)
     try:
-        reason(Parser(script(tmp_path / "shfmt", f"{{ /usr/bin/env; ls -l /proc/$$/fd; pwd; }} > {out} 2>&1; exit 1")))
+        reason(Parser(script(tmp_path / "shfmt", f"{{ /usr/bin/env; ls -l /proc/$$/fd; pwd; }} > {out} 2>&1; exit 1"), wait_s=60.0))
     finally:
         os.close(inherited)
     text = out.read_text()

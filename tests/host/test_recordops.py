@@ -33,7 +33,7 @@ class Client:
     async def until(self, enough: Callable[[], bool]) -> None:
         loop = asyncio.get_running_loop()
         while not enough():
-            data = await asyncio.wait_for(loop.sock_recv(self.sock, 1 << 16), 30)
+            data = await asyncio.wait_for(loop.sock_recv(self.sock, 1 << 16), 120)
             assert data
             self.frames.extend((kind, bytes(payload)) for kind, payload in self.splitter.feed(data))
             self.received += len(data)
@@ -55,7 +55,7 @@ def connected(path: Path, work: Callable[[Journal, Scribe, Connection, Client], 
         theirs.setblocking(False)
         conn = Connection(ours, 1, lambda *_: None, lambda _: None)
         try:
-            await asyncio.wait_for(work(journal, scribe, conn, Client(theirs)), 60)
+            await asyncio.wait_for(work(journal, scribe, conn, Client(theirs)), 240)
         finally:
             conn.close()
             theirs.close()

@@ -30,6 +30,8 @@ COLS, ROWS = 80, 24
 CUTS = int(os.environ.get("HOLDFAST_SCREEN_CUTS", "50"))
 HISTORY = 30
 PAUSE_S = 0.15  # output that stopped for this long has been drawn
+DEADLINE_S = 120.0
+DRAWN_BYTES = 5_000  # each draws more
 DRAWN_S = 0.8  # programs that never stop are given this long
 LINES = "".join(f"{i:05d} {'日本語 wide ' * (i % 5)}{'héllo wörld ' * (i % 9)}\n" for i in range(3000))
 CSI = b"\x1b["
@@ -114,11 +116,15 @@ def record(argv: list[str], keys: list[bytes], cwd: Path) -> bytes:
         return True
 
     try:
+        end = time.monotonic() + DEADLINE_S
+        assert select.select([master], [], [], DEADLINE_S)[0], f"{argv} does not begin"
         alive = drawn()
         for key in keys:
             if alive:
                 os.write(master, key)
                 alive = drawn()
+        while alive and len(output) <= DRAWN_BYTES and time.monotonic() < end:      # a busy machine: it has yet to read the keys
+            alive = drawn()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -136,7 +142,7 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     cwd = tmp_path_factory.mktemp(name)
     (cwd / "LINES").write_text(LINES)
     output = record(COMMANDS[name], KEYS[name], cwd)
-    assert len(output) > 5_000, f"{name} drew nothing: {output[:200]!r}"
+    assert len(output) > DRAWN_BYTES, f"{name} drew nothing: {output[:200]!r}"
     yield output
 
 

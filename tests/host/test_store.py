@@ -136,7 +136,7 @@ def full(s: Store) -> Callable[[], None]:
             done.set()
 
         s.post(job)
-        assert done.wait(10)
+        assert done.wait(120)
 
     limit(1)
     return lambda: limit(1_000_000)
@@ -174,7 +174,7 @@ def test_what_was_posted_is_owed_and_written_when_there_is_space(
             await s.write(store.save(record(3, **BIG)))
         assert not patient.done()
         space()
-        await asyncio.wait_for(patient, 10)
+        await asyncio.wait_for(patient, 120)
 
     with_store(path, work)
     assert {(r.id, r.name) for r in Store(str(path)).records()} == {(record(1).id, "renamed"), (record(2).id, "s2")}

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import SOON_S, Installation, eventually, installation
 from tests.hostile.wire import Lines, Wire
 
 from holdfast import home as homes
 from holdfast.client.identity import identity
 from holdfast.model.errors import HoldfastError, NotAllowed
-from holdfast.model.limits import CLIENTS_MAX, OPERATOR_CLIENTS_MAX, REQUEST_BYTES
+from holdfast.model.limits import CLIENTS_MAX, HELLO_WAIT_S, OPERATOR_CLIENTS_MAX, REQUEST_BYTES
 from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames
 
@@ -57,7 +57,7 @@ def test_t4_one_operator_with_a_thousand_connections_keeps_nobody_out(hf: Instal
         begun = time.monotonic()
         ann = Wire(hf, "ann", 80)
         assert ann.request("seize", session="room")["turn"]["holder"] == "ann"
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - begun < SOON_S
         ann.close()
         mine.pop().close()
         eventually(lambda: not isinstance(_try(hf), NotAllowed), "room for one more of the same")
@@ -82,12 +82,12 @@ def test_t4_connections_that_say_nothing_give_way_to_those_that_do(hf: Installat
             sock = socket.socket(socket.AF_UNIX)
             sock.connect(str(hf.home / "run/host.sock"))
             silent.append(sock)
-        begun = time.monotonic()
         for n in range(5):
+            begun = time.monotonic()
             ann = Wire(hf, "ann", 81 + n)
             ann.request("ping")
+            assert time.monotonic() - begun < HELLO_WAIT_S - 1, "they went because their time was over"
             ann.close()
-        assert time.monotonic() - begun < 4          # less than the time in which silence is allowed
     finally:
         for sock in silent:
             sock.close()
@@ -100,7 +100,7 @@ def test_a4_requests_of_one_do_not_hold_up_anothers(hf: Installation) -> None:
     ann = Wire(hf, "ann", 91)
     begun = time.monotonic()
     ann.request("seize", session="room")
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < SOON_S
     ann.close()
     evil.close()
 
@@ -116,7 +116,7 @@ def test_s6_who_never_reads_does_not_hold_up_the_others(hf: Installation) -> Non
     begun = time.monotonic()
     assert ann.request("seize", session="flood")["flushed"] is True
     ann.request("halt", session="flood")
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - begun < SOON_S
     ann.request("end", session="flood")
     for wire in (*evil, ann):
         wire.close()
@@ -160,7 +160,7 @@ def test_p1_a_proof_for_one_machine_is_worth_nothing_on_another(hf: Installation
         introduction = Introduction(here, 97, "ann")
         with socket.socket(socket.AF_UNIX) as one, socket.socket(socket.AF_UNIX) as two:
             for sock, home in ((one, here), (two, there)):
-                sock.settimeout(20)
+                sock.settimeout(120)
                 sock.connect(home.host_socket)
                 sock.sendall(introduction.hello)
             kinds = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
     """Outside of what an agent may delete without being asked."""
-    path = Path("/opt") / f"holdfast-{tmp_path.name}"
+    path = Path("/opt") / f"holdfast-{tmp_path.name}-{secrets.token_hex(4)}"      # another run on this machine has its own
     path.write_text("precious")
     yield path
     path.unlink(missing_ok=True)
@@ -104,7 +105,7 @@ def test_p4_an_agent_does_not_leave_its_cage_by_making_a_plain_session(hf: Insta
 
 
 def test_p4_the_environment_of_an_agents_session_runs_nothing(hf: Installation, tmp_path: Path) -> None:
-    mark = Path("/tmp") / f"mark-{tmp_path.name}"
+    mark = Path("/tmp") / f"mark-{tmp_path.name}-{secrets.token_hex(4)}"
     evil = tmp_path / "evil"
     evil.write_text(f"#!/bin/sh\ntouch {mark}\n")
     evil.chmod(0o755)
@@ -138,8 +139,10 @@ def test_p1_who_leaves_at_that_moment_types_nothing_unrecorded(hf: Installation)
     ann.request("ping")
     eventually(lambda: any(e["kind"] == "leave" for e in verified(hf, name)), "her leaving")
     recorded = {n for e in verified(hf, name) if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
-    shown = hf.screen(name)
-    assert ("typed" in shown) == (number in recorded) and ("after" in shown) == (number + 1 in recorded)
+    for text, taken in (("typed", number in recorded), ("after", number + 1 in recorded)):
+        if taken:
+            hf.wait(name, f"text:{text}")
+        assert (text in hf.screen(name)) == taken, text
 
 
 def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -> None:
@@ -156,7 +159,7 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
     ann.say(*said)
     answers: dict[int, bool] = {}
     while len(answers) < 2:
-        kind, payload = ann.receive(20)
+        kind, payload = ann.receive(120)
         if kind == frames.REPLY:
             number, ok, _ = frames.read_reply(payload)
             answers[number] = ok
@@ -171,7 +174,7 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
 def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None:
     name = room(hf, "posix", "sh")
     hf.ok("send", name, "stty -echo; read pw; stty echo; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     hf.ok("send", name, "hunterdash1", "--enter")
     hf.wait(name, "text:got-it")
     assert "hunterdash1" not in json.dumps(verified(hf, name))
@@ -180,7 +183,7 @@ def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None
 def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Installation) -> None:
     name = room(hf, "hidden")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     hf.ok("turn", name, "release")
     with pytest.raises(GateRefused) as refused:
         hf.ask("send", "bot", session=name, text="sudo hunterq1>/etc/hunterq2\r")
@@ -193,7 +196,7 @@ def test_p2_a_refusal_at_a_hidden_prompt_does_not_repeat_what_was_typed(hf: Inst
 def test_a6_what_a_prompt_hides_is_shown_to_nobody_who_takes_over(hf: Installation) -> None:
     name = room(hf, "half")
     hf.ok("send", name, "read -s pw; echo got-it", "--enter")
-    hf.ok("wait", name, "--for", "secret", "--timeout", "20")
+    hf.ok("wait", name, "--for", "secret", "--timeout", "120")
     ann, watcher = Wire(hf, "ann", 207), Wire(hf, "bot", 208)
     watcher.attach(name, observe=True)
     hf.ok("turn", name, "hand", "ann")

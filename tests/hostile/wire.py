@@ -17,7 +17,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.testing.workload import command
 from holdfast.wire import frames
 
-WAIT_S = 20.0
+WAIT_S = 120.0
 
 
 class Wire(Link):

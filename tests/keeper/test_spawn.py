@@ -17,7 +17,7 @@ import pytest
 from holdfast.model.limits import SPAWN_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import Link, Nursery, below, gone, stop, until
+from tests.keeper.harness import WAIT_S, Link, Nursery, below, gone, stop, until
 
 # ---------------------------------------------------------------- the program's world
 
@@ -183,7 +183,7 @@ def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- the nursery's own end
 
 def test_one_nursery_per_home(nursery: Nursery) -> None:
-    second = subprocess.run(nursery.command, capture_output=True, check=False, timeout=20)
+    second = subprocess.run(nursery.command, capture_output=True, check=False, timeout=WAIT_S)
     assert second.returncode == 3 and b"another nursery" in second.stdout
 
 
@@ -197,11 +197,11 @@ def late(sock: socket.socket) -> None:
 def test_it_quits_when_asked_and_keepers_stay(nursery: Nursery, quit_: Callable[[socket.socket], None]) -> None:
     link = nursery.run("a", ["cat"])
     with nursery.connect() as sock:
-        sock.settimeout(5)
+        sock.settimeout(WAIT_S)
         until(lambda: below(nursery.process.pid), "a launcher that waits")
         quit_(sock)
         assert sock.recv(1) == b"", "the end of the connection says that the home is free"
-    nursery.process.wait(1)
+    nursery.process.wait(WAIT_S)
     assert nursery.process.returncode == 0
     link.type(b"alive\n")
     link.wait_for(b"alive")

@@ -13,7 +13,7 @@ import time
 from holdfast import home as homes
 from holdfast.home import Home
 from holdfast.model.errors import HoldfastError, Impossible, Unavailable, Usage
-from holdfast.model.limits import CONNECT_WAIT_S
+from holdfast.model.limits import START_WAIT_S
 from holdfast.transport import unix
 
 SAYS = "holdfast host: "
@@ -53,7 +53,7 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     homes.prepare(home)
     err_r, err_w = os.pipe()
     os.set_blocking(err_r, False)
-    deadline = time.monotonic() + CONNECT_WAIT_S
+    deadline = time.monotonic() + START_WAIT_S
     pause = 0.005
     try:
         process = begin()

@@ -241,6 +241,11 @@ class Shell:
         return self._state.line_dirty and not self._state.submitted
 
     @property
+    def submitted(self) -> bool:
+        """It was entered: the shell is about to act on it."""
+        return self._state.submitted
+
+    @property
     def typeahead(self) -> bool:
         """Part of a line was typed before this prompt and may still be unread."""
         return self._state.ahead

@@ -12,6 +12,7 @@ from holdfast.model.errors import Usage
 from holdfast.model.limits import (
     ENDED_KEPT_S,
     HOST_AWAY_S,
+    PACE_WINDOW_S,
     RING_BYTES,
     RING_BYTES_MAX,
     RING_BYTES_MIN,
@@ -33,6 +34,7 @@ OPTIONS = (
     Option("session.shell", "", "program of a new session; empty: $SHELL"),
     Option("session.login_shell", False, "start it as a login shell"),
     Option("session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX),
+    Option("session.pace_s", PACE_WINDOW_S, "how long a program waits for a viewer that falls behind, before that one is shown less", 0.05, 3600),
     Option("session.keep_ended_s", ENDED_KEPT_S, "how long ended sessions stay listed", 0, 10 * 365 * 86400),
     Option("record.keep_days", 365, "how long the records of what was done are kept; 0: for ever", 0, 36500),
     Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600),
@@ -105,6 +107,7 @@ class Settings(NamedTuple):
     ring_bytes: int
     keep_ended_s: float
     host_away_s: float
+    pace_s: float
     turn_idle_s: float
     turn_policy: str
     record_days: int
@@ -113,4 +116,4 @@ class Settings(NamedTuple):
 def settings(values: list[Value]) -> Settings:
     v = {x.key: x.value for x in values}
     return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
-                    v["host.away_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"])
+                    v["host.away_s"], v["session.pace_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"])

@@ -218,6 +218,7 @@ class Engine:
         directory = self._directory(record.id)
         session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
+        session.pace.window_s = self.settings.pace_s
         session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)

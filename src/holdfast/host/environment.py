@@ -14,7 +14,7 @@ import stat
 from holdfast.core.interpreters import SHELLS
 from holdfast.home import Home
 
-AGENT_S = 1.0          # for the socket's file system to answer
+AGENT_S = 5.0          # for the socket's file system to answer
 
 # What must not leak from the caller into a session: the session has its own terminal and is not the caller's.
 DROPPED_ENV = frozenset(("TMUX", "TMUX_PANE", "STY", "WINDOW", "HOLDFAST_SESSION", "TERMCAP", "COLUMNS", "LINES", "NOTIFY_SOCKET",

@@ -33,7 +33,7 @@ from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, 
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
-JUDGE_S: Final = 5.0  # for the whole: the parser and the plug-ins have limits of their own below it
+JUDGE_S: Final = 8.0  # for the whole: the parser and the plug-ins have limits of their own below it
 THREADS: Final = 32  # most of them never start
 JUDGING_EACH: Final = 4  # at a time, of one operator: who hangs hangs alone
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed

@@ -27,6 +27,7 @@ from holdfast.host.process import read_proc
 
 PREFIX = "holdfast-"
 PROCS_BYTES_MAX = 4 << 20
+MAKE_ROUNDS = 16                # tries to make a group while others are removed beside it
 ABANDONED_S = 3600.0            # an empty group of another home that is as old as this is nobody's
 
 
@@ -58,12 +59,16 @@ class Groups:
     def make(self, session: str) -> str:
         """The directory for a new session; empty if there can be none."""
         for base in self._bases:
-            try:
-                os.makedirs(f"{base}/{session}", exist_ok=True)
-                self.why = ""
-                return f"{base}/{session}"
-            except OSError as e:
-                self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
+            for _ in range(MAKE_ROUNDS):
+                try:
+                    os.makedirs(f"{base}/{session}", exist_ok=True)
+                    self.why = ""
+                    return f"{base}/{session}"
+                except FileNotFoundError as e:          # the last session before it has just taken the place of all with it
+                    self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
+                except OSError as e:
+                    self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
+                    break
         return ""
 
     def find(self, session: str, root_pid: int) -> str:

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
 
 RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
 RETURN_MAX_S = 10.0                # if somebody was attached when the last one died, and nobody is yet
+LATE_PART = 0.5                    # of a window: a host that looks this late was held up itself, and could serve nobody; ...
+EXCUSED = 3                        # ... so often in a row nobody is blamed for that
 
 
 class Pace:
     def __init__(self, link: KeeperLink, viewers: list[Viewer], snapshot_at: Callable[[], int]) -> None:
         self.consumed = link.welcome.consumed
+        self.window_s = PACE_WINDOW_S
         self.returned = asyncio.Event()              # nobody is on the way back
         self.returned.set()
         self._link = link
@@ -35,6 +38,7 @@ class Pace:
         self._held: dict[object, int] = {}
         self._loop = asyncio.get_running_loop()
         self._window: asyncio.TimerHandle | None = None
+        self._excused = 0
         self._returning: asyncio.TimerHandle | None = None
         self._patience = 0.0
 
@@ -50,11 +54,12 @@ class Pace:
         if self._window is None and self._ring.head - self.consumed > self._ring.size // 2:
             for viewer in self._viewers:
                 viewer.pace_mark = viewer.taken
-            self._window = self._loop.call_later(PACE_WINDOW_S, self._check)
+            self._window = self._loop.call_later(self.window_s, self._check)
 
     def _check(self) -> None:
-        self._window = None
-        for viewer in self._viewers:
+        late, self._window = self._window is not None and self._loop.time() - self._window.when() > LATE_PART * self.window_s, None
+        self._excused = self._excused + 1 if late and self._excused < EXCUSED else 0
+        for viewer in self._viewers if not self._excused else ():
             viewer.check_pace()
             if viewer.lagging:
                 viewer.pump()

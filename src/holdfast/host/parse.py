@@ -30,7 +30,7 @@ from typing import Any, Final
 
 from holdfast.core.facts import TEXT_BYTES_MAX, Unparseable
 
-PARSE_WAIT_S: Final = 2.0  # shfmt takes milliseconds; a machine under load takes its time
+PARSE_WAIT_S: Final = 4.0  # shfmt takes milliseconds; a machine under load takes its time
 TREE_BYTES_MAX: Final = 2 * 1024 * 1024  # of JSON: reading more of it would hold up the host for tens of milliseconds
 DATA_BYTES_MAX: Final = 512 * 1024 * 1024  # memory of one shfmt
 KEPT_TEXTS: Final = 64

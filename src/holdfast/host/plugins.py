@@ -32,7 +32,7 @@ from holdfast.core.shown import shown
 from holdfast.host.policyworker import LENGTH
 
 GROUP: Final = "holdfast.policy"
-ANSWER_S: Final = 1.0  # for one act
+ANSWER_S: Final = 3.0  # for one act
 START_S: Final = 10.0  # for the worker and the plug-in's imports
 MEMORY_BYTES: Final = 1024 * 1024 * 1024  # address space of a worker; the interpreter itself maps about 200 MB
 ANSWER_BYTES_MAX: Final = 64 * 1024

@@ -27,8 +27,8 @@ from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
 from holdfast.model.probe import probe
 
 STARTING_WAIT_S = 10.0         # for the first prompt of a new session: its rc files may take a while
-BETWEEN_WAIT_S = 3.0           # for the prompt after a command, while the shell itself has the terminal
-TYPED_WAIT_S = 1.0             # for a line that was just entered to be taken
+BETWEEN_WAIT_S = 5.0           # for the prompt after a command, or for a line that was entered to be taken, while the shell itself has the terminal
+TYPED_WAIT_S = 1.0             # for a line that somebody has begun
 LOOK_AGAIN_S = 0.03
 SHOWN_S = 0.15                 # after a prompt: for the editor to show what was typed before it
 
@@ -110,7 +110,8 @@ async def ready(session: Session) -> None:
     if session.commands.kind is None:
         raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
                          "use `holdfast send`, or make a session with bash, zsh or sh as its program")
-    begun = session.loop.time()
+    begun = since = session.loop.time()
+    patience = STARTING_WAIT_S
     while True:
         if session.state == "halted":
             raise Refused(f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on")
@@ -125,13 +126,16 @@ async def ready(session: Session) -> None:
         if own and shell.at_prompt and shell.typeahead and not shell.line_dirty and await _was_read(session):
             shell.settled()
             continue
+        before, now = patience, session.loop.time()
         if shell.phase is Phase.UNKNOWN:
             patience = STARTING_WAIT_S
         elif own:
-            patience = TYPED_WAIT_S if shell.at_prompt else BETWEEN_WAIT_S
+            patience = TYPED_WAIT_S if shell.at_prompt and not shell.submitted else BETWEEN_WAIT_S
         else:
             patience = 0.0
-        if session.loop.time() - begun >= patience:
+        if patience != before:
+            since = now                                  # what is waited for now has not been waited for before
+        if now - since >= patience or now - begun >= STARTING_WAIT_S:
             raise await _busy(session, own)
         await asyncio.wait({session.ended}, timeout=LOOK_AGAIN_S)
         if session.ended.done():

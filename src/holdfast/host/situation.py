@@ -40,7 +40,7 @@ from holdfast.model import signing
 
 READ_ACTS: Final = frozenset((*TEXT_ACTS, "keys"))     # somebody reads what they carry
 ENVIRON_BYTES: Final = 1 << 18
-PLACE_S: Final = 0.5               # for a directory's file system to say which one it is
+PLACE_S: Final = 2.0               # for a directory's file system to say which one it is
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _shown = functools.lru_cache(1024)(signing.show)

@@ -27,7 +27,7 @@ ORIGINS_KEPT = 256               # clients whose last applied sequence the keepe
 REAPED_KEPT = 64                 # exit codes of orphans kept for the host
 LABEL_BYTES = 32 * KiB           # the host's own description of a session, opaque to the keeper
 SPAWN_BYTES = 4 * MiB            # a spawn request: argv and environment (the kernel's own limit is about 2 MiB)
-SPAWN_WAIT_S = 10.0              # from asking the nursery to a keeper that answers
+SPAWN_WAIT_S = 20.0              # from asking the nursery to a keeper that answers
 KEEPER_PACKET_BYTES = 128 * KiB  # one packet between host and keeper
 SNAPSHOT_BYTES = 64 * MiB        # the latest screen with its scrollback, in the keeper's second memfd
 KEEPER_BACKLOG = 8               # connections that have not said who they are; the oldest gives way
@@ -91,10 +91,11 @@ ENDED_KEPT_COUNT = 200
 WAIT_DEFAULT_S = 0.0             # 0: no limit
 CANON_LINE_BYTES = 4095          # canonical mode silently drops what exceeds this in one line (measured)
 RUN_TEXT_BYTES = 1 * MiB
-RUN_TRIGGER_WAIT_S = 5.0         # from typing the trigger to the shell's mark that the run began
+RUN_TRIGGER_WAIT_S = 15.0        # from typing the trigger to the shell's mark that the run began
 
 # --- client ---------------------------------------------------------------------------------------------------
-CONNECT_WAIT_S = 5.0             # until a host that was just started answers
+START_WAIT_S = 30.0              # until a host that was just started and still runs answers: a busy machine takes its time
+CONNECT_WAIT_S = 5.0             # until a host answers who introduces itself; and for hosts that die again and again
 RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 1.0
 UNACKED_INPUT_BYTES = 1 * MiB    # keys typed while the host is away
 INPUT_IN_FLIGHT_BYTES = 96 * KiB # of one attached client: less than a socket's buffer, far less than the host keeps for a session

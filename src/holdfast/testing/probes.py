@@ -14,6 +14,7 @@ import os
 import random
 import re
 import signal
+import threading
 
 from holdfast.model import probe
 
@@ -36,14 +37,16 @@ def arm_from(text: str) -> None:
         else:
             raise ValueError(f"bad probe directive {directive!r}")
     passed: dict[str, int] = {}
+    one_at_a_time = threading.Lock()             # the name at which a program died is the last one in its log, whatever its other threads do
 
     def hook(name: str) -> None:
-        if log >= 0:
-            os.write(log, f"{name}\n".encode())
-        passed[name] = count = passed.get(name, 0) + 1
-        if name in acts and acts[name][1] == count:
-            os.kill(os.getpid(), acts[name][0])
-        if dice is not None and dice[0].random() < dice[1]:
-            os.kill(os.getpid(), signal.SIGKILL)
+        with one_at_a_time:
+            if log >= 0:
+                os.write(log, f"{name}\n".encode())
+            passed[name] = count = passed.get(name, 0) + 1
+            if name in acts and acts[name][1] == count:
+                os.kill(os.getpid(), acts[name][0])
+            if dice is not None and dice[0].random() < dice[1]:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     probe.arm(hook)

@@ -32,7 +32,7 @@ from holdfast.host.checks.libc import (
 )
 from holdfast.host.parse import Parser
 
-EVENT_WAIT_S = 0.5
+EVENT_WAIT_S = 1.0
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_CLASS_CONTENT, _FAN_REPORT_FID = 0x1, 0x2, 0x4, 0x200
 _FAN_MARK_ADD, _FAN_OPEN_EXEC_PERM, _FAN_CREATE = 0x1, 0x0004_0000, 0x100

@@ -27,9 +27,9 @@ from holdfast.host.checks.libc import (
 )
 from holdfast.host.checks.machine import dotted, output_of, version_of
 
-FREEZE_WAIT_S = 0.5
+FREEZE_WAIT_S = 3.0
 _ROOT_FIX = "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container"
-REMOVE_WAIT_S = 0.3
+REMOVE_WAIT_S = 2.0
 CRIU_MIN_BY_KERNEL = (((6, 18), (4, 2, 1)), ((0,), (3, 17)))   # 3.17 and 4.1 fail on 6.18: any INET socket
 
 

@@ -23,7 +23,7 @@ PTYS_FREE_MIN = 64
 OPEN_FILES_MIN = 1024         # a host needs about six descriptors per session
 INOTIFY_WATCHES_MIN, INOTIFY_INSTANCES_MIN = 8192, 128
 BASH_MIN = (4, 4)             # PS0, which marks the start of a command
-TOOL_WAIT_S = 1.0
+TOOL_WAIT_S = 5.0
 SHELLS = ("bash", "zsh", "dash")
 OPTIONAL = ("etcd", "nats-server", "ssh", "chromium")
 
