@@ -22,6 +22,7 @@ from holdfast.model.limits import FRAME_BYTES, HELLO_WAIT_S, REPLY_QUEUE_BYTES, 
 from holdfast.wire import frames
 
 READ_BYTES = 256 * 1024
+GAVE_UP = "gave up"            # why a request is cancelled, if its client went away or said so: not if the host ends the connection
 _INBOX = memoryview(bytearray(READ_BYTES))     # one for all: callbacks run one at a time, and allocating this per key costs more than the key
 
 
@@ -75,6 +76,8 @@ class Connection:
         except OSError:
             data = b""
         if not data:
+            for task in list(self.tasks.values()):
+                task.cancel(GAVE_UP)
             self.close()
             return
         try:

@@ -421,8 +421,8 @@ class Engine:
     def _asked_about(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
         """An act waits for approval, or no longer: for the record of events, and for who is attached."""
         self.events.note(session_id, name, facts)
-        if session_id in self.sessions:
-            self.sessions[session_id].tell_viewers("approval", what=name.removeprefix("approval."), **facts)
+        for viewer in self.sessions[session_id].viewers if session_id in self.sessions else ():
+            viewer.conn.event("approval", session=session_id, what=name.removeprefix("approval."), **facts, **self.desk.stands(viewer.conn, facts["id"]))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

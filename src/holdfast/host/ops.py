@@ -231,7 +231,7 @@ OPS: dict[str, Op] = {
     "grant": Op(people.grant, {"name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
                                "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
-    **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
+    **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny", "withdraw")},
     **{name: Op(act, {key: Field(*kind) for key, kind in fields.items()}) for name, (act, fields) in invitations.OPS.items()},
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),
     "turn": Op(people.turn, {"session": _S, "seq": Field(int, 0), "signed": Field(dict, None), "hold": Field(float, None), "act": Field(str, "show"), "to": Field(str, None),

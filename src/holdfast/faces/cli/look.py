@@ -118,7 +118,7 @@ def events(args: Namespace) -> int:
         if args.json:
             put_json(e)
         else:
-            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number"))
+            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number", "signature", "statement"))
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}")
         sys.stdout.flush()
 

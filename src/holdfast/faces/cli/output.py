@@ -46,18 +46,29 @@ def amount(count: int) -> str:
     return str(count)
 
 
-def _columns() -> float:
+def columns() -> float:
     """Of the terminal that is written to; a file or a pipe is as wide as it must be."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else float("inf")
+        return os.get_terminal_size(sys.stdout.fileno()).columns or float("inf") if sys.stdout.isatty() else float("inf")
     except (OSError, ValueError):
         return float("inf")
+
+
+def wrap(line: str, room: int) -> list[str]:
+    """At blanks, if there are any."""
+    lines = [""]
+    for word in line.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] += (" " if lines[-1] else "") + word
+    return lines
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequence[str] = ()) -> str:
     """`least`: columns that are left out on a terminal that is too narrow, in this order."""
     cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
-    room = _columns()
+    room = columns()
     for name in least:
         if sum(max(len(row[i]) for row in cells) + 2 for i in range(len(cells[0]))) - 2 <= room:
             break

@@ -157,7 +157,7 @@ def _what(e: dict[str, Any]) -> str:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
-    if e["kind"] in ("approve", "deny") and "operator" in e["facts"]:
+    if e["kind"] in ("approve", "deny", "withdraw") and "operator" in e["facts"]:
         return shown(f"the {e['facts'].get('act')} of {e['facts']['operator']} ({e['facts'].get('id')})")
     if e["content"] is not None:
         text = shown(_plain(e["kind"], e["content"]))

@@ -172,7 +172,7 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
         if attachment.says:
             print(f"[holdfast] {attachment.says}", flush=True)
         if new:                   # that line is in the scrollback now; who is new here does not look there
-            attachment.greeting = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
+            attachment.notices.later = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
     elif new:
         print(attachment.session, flush=True)
     message, code = attachment.run()
