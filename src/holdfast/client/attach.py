@@ -18,6 +18,7 @@ from typing import Any
 from holdfast.client.company import COMMANDS, Company
 from holdfast.client.covering import COVER, PLACE, Covering
 from holdfast.client.deciding import QUESTION, Deciding
+from holdfast.client.ending import Finished, ended, sent_away
 from holdfast.client.feed import Feed
 from holdfast.client.link import HostGone, Link
 from holdfast.client.notices import Notices
@@ -26,7 +27,7 @@ from holdfast.client.prefix import Prefix, first_key
 from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import UserTerminal
 from holdfast.client.unacked import Unacked
-from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
+from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable, from_wire
 from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S
 from holdfast.wire import frames
 
@@ -36,14 +37,6 @@ READ_BYTES = 256 * 1024     # of frames at a time
 LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
 ATTACH = 1                  # request numbers
 LIST, REFRESH, STEER, KINDS = 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
-
-
-class Finished(Exception):
-    """Why the loop ended: the last line the user sees, and the exit code."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.message, self.code = message, code
 
 
 class Attachment:
@@ -260,8 +253,8 @@ class Attachment:
         self._covered = self._covered or not self.notices.shown
         if isinstance(error, HostGone) and error.reason == "down":
             raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
-        if isinstance(error, PeerFault):
-            raise Finished(f"[holdfast] {error.message}", error.exit_code)
+        if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
+            raise sent_away(self.name, error)
         if self._away_since is None:
             self._away_since = time.monotonic()
             self._pause = RECONNECT_FIRST_S
@@ -280,7 +273,7 @@ class Attachment:
                 self.overlay.notice("the host does not answer; the session keeps running; trying again")
                 self._covered = True
         except HoldfastError as e:
-            raise Finished(f"[holdfast] {self.name}: {e.message}", 0 if e.name == "not_found" else e.exit_code) from e
+            raise sent_away(self.name, e) from e
         else:
             self._away_since = None
             self._go_on_typing()
@@ -510,14 +503,12 @@ class Attachment:
                 self.notices.say(self.company.refusal(body))
         elif kind == frames.BYE:
             body = frames.read_json(payload)
-            self._lost(HostGone(str(body.get("message")), str(body.get("reason"))))
+            self._lost(HostGone(str(body.get("message")), str(body.get("reason")), str(body.get("recover") or "")))
 
     def _event(self, body: dict[str, Any]) -> None:
         name = body.get("event")
         if name == "ended":
-            code = body.get("exit_code")
-            how = f"exit code {code}" if code is not None else str(body.get("reason"))
-            self._ended = Finished(f"[holdfast] {self.name} ended ({how})")
+            self._ended = ended(self.name, body)
             self.feed.rung = self.feed.direct is not None and self.feed.direct.offset >= 0
             if not self.feed.rung:
                 raise self._ended

@@ -61,6 +61,9 @@ class Company:
             return "you have the turn; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
         if name == "halted":
             return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
+        if name == "ends":
+            verb, names = "watch" if event.get("right") == "observe" else "type", " or ".join(map(str, event.get("grantors") or ()))
+            return f"you may {verb} here for {event.get('in_s'):.0f} s more" + (f"; {names} can grant more" if names else "")
         if name == "resumed":
             return f"{event.get('operator')} resumed the session"
         return None
