@@ -363,7 +363,7 @@ class Engine:
             return self.sessions[found]
         if any(text in (r.id, r.name) for r in self.ended.values()):
             raise NotFound(f"session {text} has ended", "`holdfast ls --all` shows how; `holdfast view` shows its last screen")
-        raise NotFound(f"no session {text[:80]!a}")
+        raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
 
     def find_any(self, text: str) -> Session | Record:
         """Also an ended one: the newest of that name."""

@@ -223,7 +223,7 @@ class Standing:
     def _operator(self, name: str) -> Operator:
         found = self._roster.operators.get(name)
         if found is None:
-            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them")
+            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them", what="operator", word=name[:80])
         return found
 
     def living(self, name: str) -> Operator:

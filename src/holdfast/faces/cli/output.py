@@ -22,6 +22,16 @@ def put_json(value: Any) -> None:
     print(text)
 
 
+def timed(value: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+    """With `when`: the moment that it is about, the same in all listings, whatever its other fields count in."""
+    import time
+
+    if not seconds:
+        return {**value, "when": None}
+    whole, part = divmod(int(seconds * 1000), 1000)
+    return {**value, "when": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{part:03}Z"}
+
+
 def clean(text: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 

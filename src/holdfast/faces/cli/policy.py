@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.client import deciding
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, columns, duration, put_json, wrap
+from holdfast.faces.cli.output import clean, columns, duration, put_json, timed, wrap
 from holdfast.model.errors import GateRefused, NotFound, Refused, Usage
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def approvals_parser(p: ArgumentParser) -> None:
 def approvals(args: Namespace) -> int:
     def show(found: list[dict[str, Any]]) -> None:
         if args.json:
-            put_json(found)
+            put_json([timed(p, p["asked"]) for p in found])
         elif not found:
             print("nothing waits for approval", file=sys.stderr)
         else:

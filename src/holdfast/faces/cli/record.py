@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.main import shown
-from holdfast.faces.cli.output import color, put_json
+from holdfast.faces.cli.output import color, put_json, timed
 from holdfast.model.errors import NotFound, Unavailable, Usage
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def _show(args: Namespace, session: str) -> int:
     entries = newest(lambda after, limit: connection.request("log", session=session, limit=limit, after=after)["entries"], max(1, args.limit))
     if args.json:
         for entry in entries:
-            put_json(entry)
+            put_json(_timed(entry))
     else:
         for line in lines(entries, color()):
             print(line)
@@ -74,7 +74,7 @@ def _show(args: Namespace, session: str) -> int:
                 return
             entry = event["body"]["entry"]
             if args.json:
-                put_json(entry)
+                put_json(_timed(entry))
             else:
                 for line in lines([entry], color(), alone=True):
                     print(line)
@@ -82,6 +82,10 @@ def _show(args: Namespace, session: str) -> int:
 
         connection.request("log", wait_s=None, on_event=on_event, session=session, follow=True, after=entries[-1]["seq"] if entries else 0)
     return 0
+
+
+def _timed(entry: dict[str, Any]) -> dict[str, Any]:
+    return timed(entry, entry["time"] // 1_000_000 / 1000)
 
 
 def newest(ask: Callable[[int | None, int], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
@@ -245,6 +249,8 @@ def _verify(args: Namespace, what: str) -> int:
         try:
             with open(what, "rb") as file:
                 return _judge(args, file)
+        except BrokenPipeError:
+            raise                                # of the output, not of the file
         except OSError as e:
             raise Unavailable(f"cannot read {what}: {e.strerror}", "check its permissions") from e
     if os.sep in what:

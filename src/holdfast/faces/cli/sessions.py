@@ -100,7 +100,7 @@ def ls(args: Namespace) -> int:
 
     sessions = link(args).request("ls", all=args.all)["sessions"]
     if args.json:
-        output.put_json(sessions)
+        output.put_json([output.timed(s, s["created"]) for s in sessions])
     elif not sessions:
         print("no sessions; `holdfast new` makes one")
     else:
