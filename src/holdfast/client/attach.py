@@ -249,8 +249,8 @@ class Attachment:
     def _lost(self, error: HoldfastError) -> None:
         self.link.close()
         self._listing = None                      # its answer will not come
+        self._covered = self._covered or self.deciding.busy or not self.notices.shown
         self.deciding.leave()
-        self._covered = self._covered or not self.notices.shown
         if isinstance(error, HostGone) and error.reason == "down":
             raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
         if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):

@@ -65,15 +65,22 @@ def wrapped(line: str, cols: int) -> list[str]:
     broken at blanks."""
     from unicodedata import combining, east_asian_width
 
+    def width(text: str) -> int:
+        return sum(0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1 for c in text)
+
     indent = line[:len(line) - len(line.lstrip(" "))]
-    rows, row, used = [], indent, len(indent)
+    rows, row = [], indent
+    used = len(indent)
     for c in line[len(indent):]:
-        width = 0 if combining(c) else 2 if east_asian_width(c) in "WF" else 1
-        if used + width > cols:
-            row, _, rest = row.rpartition(" ") if not indent and " " in row else (row, "", "")
+        if used + width(c) > cols:
+            rest = ""
+            if not indent and c != " " and " " in row:
+                row, _, rest = row.rpartition(" ")
             rows.append(row)
-            row, used = indent + rest, len(indent) + len(rest)
-        row, used = row + c, used + width
+            row, used = indent + rest, len(indent) + width(rest)
+            if not indent and c == " ":
+                continue
+        row, used = row + c, used + width(c)
     return [*rows, row]
 
 

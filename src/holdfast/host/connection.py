@@ -76,9 +76,7 @@ class Connection:
         except OSError:
             data = b""
         if not data:
-            for task in list(self.tasks.values()):
-                task.cancel(GAVE_UP)
-            self.close()
+            self.close(GAVE_UP)
             return
         try:
             if not self._splitter.pending and (one := frames.single(data)) is not None:
@@ -195,7 +193,8 @@ class Connection:
         self.send(frames.pack_json(frames.BYE, {"reason": reason, "message": message, **({"recover": recover} if recover else {})}))
         self.close()
 
-    def close(self) -> None:
+    def close(self, why: str | None = None) -> None:
+        """`why` is told to the requests that are under way."""
         if self.closed:
             return
         self.closed = True
@@ -211,5 +210,5 @@ class Connection:
         self._out.clear()
         self._sock.close()
         for task in list(self.tasks.values()):
-            task.cancel()
+            task.cancel(why)
         self._on_closed(self)
