@@ -44,7 +44,7 @@ def waiting(hf: Installation, count: int = 1) -> list[dict[str, Any]]:
 
 def attached(hf: Installation, *args: str, size: tuple[int, int] = (80, 24)) -> Terminal:
     terminal = hf.attach(*args, size=size)
-    terminal.expect(rb"\$ ")
+    terminal.see("$")
     return terminal
 
 

@@ -398,9 +398,7 @@ def objection(pending: Pending, approver: Approver) -> Rejected | None:
     if pending.by and approver.kind not in pending.by:
         return Rejected("kind", f"only {' or '.join(pending.by)} operators may approve it")
     if approver.plain and approver.key_readable:
-        return Rejected(
-            "readable", "code in that session could read the key you approve with; approve from another account or device"
-        )
+        return Rejected("readable", "code in that session could read the key you approve with")
     if pending.state == "approved" or any(approver.operator == o or approver.key == k for o, k in pending.given):
         return Rejected("twice", "it is approved already" if pending.state == "approved" else "you have approved it already")
     return None
