@@ -148,9 +148,9 @@ def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Instal
     hf.people("guest", "typist", rights="")
     work = hf.ready("leased", "--", "bash")
     hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "1s")          # an older one, long over by the end
-    hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "10s")
+    hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "15s")
     hf.quick("grant", "typist", "--rights", "read", "--session", "leased")
-    hf.quick("grant", "typist", "--rights", "execute", "--session", "leased", "--expires", "10s")
+    hf.quick("grant", "typist", "--rights", "execute", "--session", "leased", "--expires", "15s")
     watching, typing = hf.attach("--as", "guest", "attach", "leased"), hf.attach("--as", "typist", "attach", "leased")
     watching.expect(r"you may watch here for \d+ s more; tester can grant more")
     typing.expect(r"you may type here for \d+ s more; tester can grant more")
