@@ -10,6 +10,7 @@ given earlier, `--machine` the key of the machine as you know it: without it the
 import base64
 import hashlib
 import json
+import os
 import re
 import sys
 
@@ -405,4 +406,10 @@ def main(argv):
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        code = main(sys.argv[1:])
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read it has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        code = 1
+    sys.exit(code)

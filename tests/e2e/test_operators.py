@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tests.e2e.harness import DEADLINE_S, Installation, eventually
+import re
+
+from tests.e2e.harness import DEADLINE_S, Installation, Terminal, eventually
 from tests.e2e.test_attach import attached
 from tests.e2e.test_bad_input import Raw
 from tests.e2e.test_commands import the_error
@@ -139,3 +141,34 @@ def test_a3_attaching_with_take_is_a_seizure_like_any_other(fresh: Installation)
     turn = fresh.get("taken")["turn"]
     assert turn is not None and turn["holder"] == "bob"
     terminal.leave()
+
+
+def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Installation) -> None:
+    """And when it is: which right, whose envelope, who could give it again."""
+    hf.people("guest", "typist", rights="")
+    work = hf.ready("leased", "--", "bash")
+    hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "1s")          # an older one, long over by the end
+    hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "15s")
+    hf.quick("grant", "typist", "--rights", "read", "--session", "leased")
+    hf.quick("grant", "typist", "--rights", "execute", "--session", "leased", "--expires", "15s")
+    watching, typing = hf.attach("--as", "guest", "attach", "leased"), hf.attach("--as", "typist", "attach", "leased")
+    watching.expect(r"you may watch here for \d+ s more; tester can grant more")
+    typing.expect(r"you may type here for \d+ s more; tester can grant more")
+    assert watching.wait() == 4
+    envelope = [e["id"] for e in hf.ok("operator", "show", "guest", "--json").json["envelopes"]][-1]
+    said = watching.output.decode().replace("\r\n", "\n")
+    assert re.search(f"leased: guest lacks the right `observe` in session {work['id']}: the envelope ended .* s ago \\(it was from tester: {envelope[:12]}\\)", said), said
+    assert f"tester can grant it: `holdfast grant guest --rights observe --session {work['id']}`" in said, said
+    at = len(typing.output)
+    typing.until(lambda: _shows_after(typing, b"x", b"typist lacks the right `input`", at), "the refusal")
+    assert typing.leave() == 0
+    hf.end("leased")
+
+
+def _shows_after(terminal: Terminal, key: bytes, text: bytes, since: int) -> bool:
+    """Types once more if it was not refused yet: whose time is over depends on the clock."""
+    if text in terminal.output[since:]:
+        return True
+    terminal.send(key)
+    terminal.drain(0.2)
+    return text in terminal.output[since:]

@@ -67,6 +67,53 @@ def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -
         assert complete(hf, name, "--") == options, name
 
 
+def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -> None:
+    hf.people("ann", rights="admin")
+    hf.people("bot", rights="execute", kind="agent")
+    (hf.home / "policy.toml").write_text('version = 1\nextends = "default"\n[[rule]]\nname = "asked"\nverdict = "ask"\nbecause = "it is shared"\n'
+                                         'when = { act = ["end"] }\nwho = { operators = ["bot"] }\n')
+    hf.ok("grant", "bot", "--rights", "end")
+    assert hf.cli("--as", "bot", "end", "alpha", "--hold", "0").rc == 4
+    [question] = hf.ok("approvals", "--json").json
+    invitation = hf.ok("invite", "--no-wait", "--json").json["id"]
+    people = {"tester", "ann", "bot"}
+    for words, expected in (
+        (("--as", ""), people),
+        (("--as", "ann", "att"), {"attach"}),
+        (("--as", "ann", "attach", ""), {"alpha", "alphabet"}),
+        (("attach", "--as", ""), people),
+        (("end", "alpha", ""), {"alpha", "alphabet"}),
+        (("attach", "--scrollback", "7", ""), {"alpha", "alphabet"}),
+        (("approvals", ""), {"alpha", "alphabet"}),
+        (("approve", ""), {question["id"]}),
+        (("deny", ""), {question["id"]}),
+        (("--as", "bot", "deny", "q"), {question["id"]}),
+        (("operator", ""), {"add", "ls", "show", "revoke", "recover", "lock", "unlock"}),
+        (("operator", "show", ""), people),
+        (("operator", "revoke", "--force", "a"), {"ann"}),
+        (("operator", "add", "x", "--kind", ""), {"human", "agent", "service"}),
+        (("grant", "b"), {"bot"}),
+        (("grant", "bot", "--session", ""), {"alpha", "alphabet"}),
+        (("grant", "bot", "--rights", "ex"), {"execute"}),
+        (("invite", "--session", ""), {"alpha", "alphabet"}),
+        (("invite", "revoke", ""), {invitation}),
+        (("turn", "alpha", "ha"), {"hand"}),
+        (("turn", "alpha", "hand", ""), people),
+        (("log", "al"), {"alpha", "alphabet"}),
+        (("log", "export", ""), {"alpha", "alphabet"}),
+        (("log", "e"), {"export"}),
+        (("policy", "t"), {"test", "try"}),
+        (("send", "alpha", "--key", "Pa"), {"PageUp", "PageDown"}),
+        (("run", "alpha", "--", ""), set()),
+        (("wait", "--for", "exit", ""), {"alpha", "alphabet"}),
+    ):
+        offered = complete(hf, *words)
+        assert offered == expected or (words[:2] == ("log", "export") and offered >= expected), (words, offered)
+    hf.ok("down")
+    assert complete(hf, "attach", "") == set() and not hf.peer("host.sock"), "no host is started by a key"
+    hf.ok("up", "--detach")
+
+
 def test_bash_registers_it(hf: Installation) -> None:
     done = subprocess.run(
         ["bash", "--norc", "-c", f"source {hf.base / 'bash'}; complete -p holdfast"],

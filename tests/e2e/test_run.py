@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -325,3 +326,19 @@ def test_s4_a_host_that_dies_while_a_command_runs_leaves_the_shell_ready(hf: Ins
     hf.wait("ready", "idle")
     assert hf.ok("run", "ready", "--", "echo again").out == "again\n"
     hf.end("ready")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "dash"])
+def test_what_is_typed_to_start_a_command_does_not_stay_on_the_screen(hf: Installation, shell: str) -> None:
+    """Also where the prompt leaves it no room on its line."""
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
+    name = f"clean-{shell}"
+    hf.ready(name, "--size", "40x12", "--", shell)
+    for text in ("echo one", "PS1='a prompt of nearly all of the line > '", "echo two"):
+        hf.ok("run", name, "--", text)
+        hf.wait(name, "idle")
+    lines = [line for line in hf.view(name)["lines"] if line]
+    assert lines[:2] == ["run> echo one", "one"] and not any("_hf" in line for line in lines), lines
+    assert lines[-3:-1] == ["run> echo two", "two"], lines
+    hf.end(name)

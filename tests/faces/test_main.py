@@ -8,7 +8,7 @@ import pytest
 
 from holdfast import __version__
 from holdfast.faces.cli import main as cli
-from holdfast.faces.cli import paperwork
+from holdfast.faces.cli import meant
 from holdfast.faces.cli.main import COMMANDS
 from holdfast.home import config
 from holdfast.model.errors import ALL, HoldfastError, Usage
@@ -120,7 +120,7 @@ def test_what_follows_the_dashes_is_not_ours() -> None:
 def test_a_near_miss_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["atach"]) == 2
     assert "did you mean attach" in capsys.readouterr().err
-    assert paperwork.did_you_mean("zzzzzz") == ""
+    assert meant.close("zzzzzz", list(COMMANDS)) == ""
 
 
 def test_every_option_of_the_configuration_says_what_it_means() -> None:

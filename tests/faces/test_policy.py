@@ -127,12 +127,14 @@ def test_try_one_command(capsys: pytest.CaptureFixture[str]) -> None:
             run("policy", act)
 
 
-PENDING = {"id": "3f2a", "operator": "bot", "session": "s1", "name": "work", "act": "run", "text": "rm \\u{202e}x", "whole": True, "cwd": "/p", "because": "sure?", "rule": "r", "layout": "plain",
-           "expires": 900, "expires_in": 90.0, "needed": 1, "given": [], "binding": "d1"}
+PENDING = {"id": "3f2a", "operator": "bot", "session": "s1", "name": "work", "act": "run", "text": "rm \\u{202e}x", "whole": True, "cwd": "/p", "because": "sure?", "rule": "r", "layout": "plain", "counts": True, "why_not": None, "recover": None,
+           "state": "waiting", "asked": 300.0, "expires": 900, "expires_in": 90.0, "needed": 1, "given": [], "binding": "d1"}
 
 
 class Host:
     """Stands in for a host: remembers what it was asked."""
+
+    operator = "me"
 
     def __init__(self, *pending: dict[str, Any]) -> None:
         self.pending, self.asked = list(pending), list[tuple[str, dict[str, Any]]]()
@@ -180,7 +182,7 @@ def at_a_terminal(monkeypatch: pytest.MonkeyPatch, *answers: str) -> list[str]:
 def test_approvals_are_listed_escaped(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("approvals") == 0
     out = capsys.readouterr().out
-    assert "3f2a" in out and "rm \\u{202e}x" in out and "sure?" in out and "0/2" in out and "work" in out and out.isascii()
+    assert "3f2a" in out and "rm \\u{202e}x" in out and "sure?" in out and "0 of 2 approved" in out and "work" in out and out.isascii()
     assert run("approvals", "--json") == 0 and json.loads(capsys.readouterr().out)[0]["binding"] == "d1"
     assert run("approvals", "work", "--follow") == 0 and capsys.readouterr().out.count("3f2a") == 1
     assert host.asked[-1] == ("approvals", {"session": "work", "follow": True})

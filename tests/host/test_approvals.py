@@ -15,7 +15,7 @@ from holdfast.core.conditions import Actor, Request
 from holdfast.core.gate import ANSWER_WAIT_S, DENIED_S, DOMAIN, PENDING_PER_OPERATOR, USE_WAIT_S, Approver, Pending
 from holdfast.core.policy import Decision, Verdict
 from holdfast.host.approvals import Desk
-from holdfast.host.connection import Connection
+from holdfast.host.connection import GAVE_UP, Connection
 from holdfast.host.gate import Gate
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
@@ -78,6 +78,11 @@ class Office:
         given = {"binding": binding, "signature": signature, "key": caller.key, "rights": frozenset({"approve"}), "readable": False, "plain": True, **odd}
         who = Approver(caller.operator, caller.shown, caller.kind, given["rights"], given["readable"], given["plain"])
         return cast(Pending, await getattr(self.desk, answer)(id, given["binding"], given["signature"], given["key"], who))
+
+    async def withdraw(self, id: str, caller: Caller = BOT, **odd: Any) -> Pending:
+        pending = self.desk.approvals.open[id]
+        signature = signing.sign(caller.private, DOMAIN, pending.statement(caller.shown, "withdraw"))
+        return await self.desk.withdraw(id, pending.binding.digest(), odd.get("signature", signature), caller.key, caller.operator)
 
     def events(self) -> list[str]:
         return [name.removeprefix("approval.") for _, name, _ in self.told]
@@ -144,6 +149,31 @@ def test_p4_who_asked_may_go_away_and_come_back(tmp_path: Path) -> None:
         await o.decide("approve", id)
         assert (await o.clear()).approved == ("ann",)
         assert o.events() == ["asked", "given", "used"]
+
+    office(work, tmp_path)
+
+
+def test_p4_who_gives_up_withdraws_unless_another_waits_for_the_same(tmp_path: Path) -> None:
+    async def work(o: Office) -> None:
+        first, second = asyncio.ensure_future(o.clear()), asyncio.ensure_future(o.clear())
+        await eventually(lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2, "two who wait for one answer")
+        for waiting, events in ((first, ["asked"]), (second, ["asked", "withdrawn"])):
+            waiting.cancel(GAVE_UP)
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            assert o.events() == events
+        assert await o.stored() == [] and not o.desk.approvals.open
+        again = asyncio.ensure_future(o.clear())
+        again.cancel(GAVE_UP)                                    # before it is a question
+        with pytest.raises(asyncio.CancelledError):
+            await again
+        id = await o.ask()
+        with pytest.raises(GateRefused, match="no such question"):
+            await o.withdraw(id, ANN)
+        with pytest.raises(Usage):
+            await o.withdraw(id, BOT, signature=bytes(64))
+        await o.withdraw(id)
+        assert o.events() == ["asked", "withdrawn"] * 2 and await o.stored() == []
 
     office(work, tmp_path)
 

@@ -48,6 +48,7 @@ HARMLESS = {
     "approvals": "only what it may decide, or asked itself",
     "approve": "of a question that is there it needs `approve`: tests/e2e/test_approvals.py",
     "deny": "the same",
+    "withdraw": "its own question; of others there is none: tests/host/test_approvals.py",
     "invite.ls": "its own invitations, or all for who may manage",
     "invite.wait": "of its own invitations",
     "invite.revoke": "its own; others need `manage`",

@@ -17,32 +17,26 @@ from typing import Any
 
 from holdfast.client.company import COMMANDS, Company
 from holdfast.client.covering import COVER, PLACE, Covering
+from holdfast.client.deciding import QUESTION, Deciding
+from holdfast.client.ending import Finished, ended, sent_away
 from holdfast.client.feed import Feed
 from holdfast.client.link import HostGone, Link
+from holdfast.client.notices import Notices
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
 from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import UserTerminal
 from holdfast.client.unacked import Unacked
-from holdfast.model.errors import HoldfastError, PeerFault, TimedOut, Unavailable, from_wire
+from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable, from_wire
 from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S
 from holdfast.wire import frames
 
 STATUS_AFTER_S = 1.0        # a host away for longer than this is said so on the last line
-NOTICE_S = 2.0              # how long a notice covers the last line
 KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
 READ_BYTES = 256 * 1024     # of frames at a time
 LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
 ATTACH = 1                  # request numbers
 LIST, REFRESH, STEER, KINDS = 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
-
-
-class Finished(Exception):
-    """Why the loop ended: the last line the user sees, and the exit code."""
-
-    def __init__(self, message: str, code: int = 0) -> None:
-        super().__init__(message)
-        self.message, self.code = message, code
 
 
 class Attachment:
@@ -56,7 +50,9 @@ class Attachment:
         self.agent = agent
         self.term = UserTerminal()
         self.overlay = Overlay(self.term, prefix_name)
+        self.notices = Notices(self.overlay)
         self.company = Company(link.operator, prefix_name)
+        self.deciding = Deciding(link, self.overlay, prefix_name, self._ask, STEER)
         self.offset: int | None = None          # where the output we have shown ends; None: we need a screen
         self.unacked = Unacked()
         self.covering = Covering(link.acting, self._ask)
@@ -74,9 +70,6 @@ class Attachment:
         self._away_since: float | None = None
         self._retry_at = 0.0
         self._pause = RECONNECT_FIRST_S
-        self._notice_until: float | None = None
-        self.greeting = ""                      # said once the session is shown
-        self._shown = False                     # a screen was
         self._listing: str | None = None
         self._asked = 0                         # requests so far
         self._registered = -1                   # the host's descriptor in the poll
@@ -157,9 +150,10 @@ class Attachment:
                 self._receive()
         if self.link.sock is None and time.monotonic() >= self._retry_at:
             self._reconnect()
-        if self._notice_until is not None and time.monotonic() >= self._notice_until:
-            self._notice_until = None
-            self._refresh()
+        if self.notices.due():
+            self._refresh(reminds=False)
+        if self.deciding.at is not None and time.monotonic() >= self.deciding.at and (words := self.deciding.reminder()):
+            self.notices.say(words)
 
     def _next(self) -> tuple[int, bytes | memoryview] | None:
         if self._inbox:
@@ -171,9 +165,7 @@ class Attachment:
             return None
 
     def _timeout(self) -> float | None:
-        if self.link.sock is not None and self._notice_until is None:
-            return None if self.covering.at is None else max(0.0, (self.covering.at - time.monotonic()) * 1000)
-        due = [t for t in (self._retry_at if self.link.sock is None else None, self._notice_until, self.covering.at) if t is not None]
+        due = [t for t in (self._retry_at if self.link.sock is None else None, self.notices.until, self.covering.at, self.deciding.at) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
@@ -220,6 +212,8 @@ class Attachment:
         if self.offset is not None and body["resume"] is not None and self.feed.descriptors:
             self.feed.open(self.offset, resumed=True)       # nothing was missed: no screen comes
         self.session, self.name, self.says = body["id"], body["name"], str(body.get("says") or "")
+        self.notices.shown = self.notices.shown and self.offset is not None
+        self.deciding.begin()
         self.unacked.acked(int(body["acked"]))
         self.covering.begin(self.link.acting.learn(self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}))
         assert self.link.sock is not None
@@ -255,10 +249,12 @@ class Attachment:
     def _lost(self, error: HoldfastError) -> None:
         self.link.close()
         self._listing = None                      # its answer will not come
+        self._covered = self._covered or self.deciding.busy or not self.notices.shown
+        self.deciding.leave()
         if isinstance(error, HostGone) and error.reason == "down":
             raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
-        if isinstance(error, PeerFault):
-            raise Finished(f"[holdfast] {error.message}", error.exit_code)
+        if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
+            raise sent_away(self.name, error)
         if self._away_since is None:
             self._away_since = time.monotonic()
             self._pause = RECONNECT_FIRST_S
@@ -277,7 +273,7 @@ class Attachment:
                 self.overlay.notice("the host does not answer; the session keeps running; trying again")
                 self._covered = True
         except HoldfastError as e:
-            raise Finished(f"[holdfast] {self.name}: {e.message}", 0 if e.name == "not_found" else e.exit_code) from e
+            raise sent_away(self.name, e) from e
         else:
             self._away_since = None
             self._go_on_typing()
@@ -310,9 +306,10 @@ class Attachment:
                 data = data[len(key):]
                 if self._listing is not None:
                     self._choose(key)
-                else:
+                elif not self.deciding.busy or self.deciding.key(key, self.prefix.key):
                     self.overlay.closed()
                     self._refresh()
+                    self._command = key == self.prefix.key
                 continue
             if self._command:
                 self._command = False
@@ -326,7 +323,7 @@ class Attachment:
 
     def _type(self, data: bytes) -> None:
         if self.observe:
-            return self._notice("you only observe; attach again without --observe to type")
+            return self.notices.say("you only observe; attach again without --observe to type")
         if self.link.sock is not None and self.unacked.idle:
             return self._send_now(data)
         self.unacked.type(data)
@@ -362,13 +359,15 @@ class Attachment:
             self._ask(LIST, {"op": "ls"})
         elif key in COMMANDS:
             request = self.company.request(key)
-            self._notice(request) if isinstance(request, str) else self._steer(request)
+            self.notices.say(request) if isinstance(request, str) else self._steer(request)
+        elif key == b"y":
+            self._instead(self.deciding.show())
         elif key == b"r":
             self._refresh()
         elif key == b"\x1a":
             self._suspend()
         else:
-            self._notice(f"no such command; {self.prefix_name} ? shows help")
+            self.notices.say(f"no such command; {self.prefix_name} ? shows help")
 
     def _suspend(self) -> None:
         self.term.leave()
@@ -389,18 +388,18 @@ class Attachment:
             self._lost(e)
         return self._asked + kind
 
-    def _refresh(self) -> None:
+    def _refresh(self, reminds: bool = True) -> None:
         if self.link.sock is not None:
+            self.notices.awaits(reminds)
             self._ask(REFRESH, {"op": "refresh"})
         else:
             self._covered = True
 
-    def _notice(self, text: str) -> None:
-        if not self._shown:
-            self.greeting = text                          # the first screen would cover it
-        elif not self.overlay.covering:
-            self.overlay.notice(text)
-            self._notice_until = time.monotonic() + NOTICE_S
+    def _instead(self, text: str | None) -> None:
+        """Said instead of what was to cover the screen."""
+        if text:
+            self._refresh()
+            self.notices.say(text)
 
     # ------------------------------------------------------------ switching
 
@@ -409,15 +408,11 @@ class Attachment:
         self._typed(ahead)
 
     def _listed(self, sessions: list[dict[str, Any]]) -> None:
-        self._decide(sessions)
-        self._go_on_typing()
-
-    def _decide(self, sessions: list[dict[str, Any]]) -> None:
         self.sessions = sessions
         how, self._listing = self._listing, None
         match next_session(how, [s["id"] for s in sessions], self.session, self.previous):
             case "":
-                self._notice("no session before this one")
+                self.notices.say("no session before this one")
             case str(session):
                 self._switch(session)
             case None:
@@ -444,7 +439,7 @@ class Attachment:
                 return self._lost(e)
             self.session = old
             self._attach_in_place()
-            self._notice(e.message)
+            self.notices.say(e.message)
 
     def _attach_in_place(self) -> None:
         while (one := self._frames.next()) is not None:
@@ -482,10 +477,7 @@ class Attachment:
             self.unacked.acked(acked)
             if not self.overlay.covering:                 # what covers it stays until a key; a fresh screen is asked for then
                 self.term.write(data)
-                self._notice_until, self._shown = None, True
-                if self.greeting:                         # the first screen covers whatever was said before it
-                    self._notice(self.greeting)
-                    self.greeting = ""
+                self.notices.came(self.deciding.reminder())
             if reason == frames.SCREEN_FOREIGN:
                 if self.feed.direct is not None:
                     self.feed.direct.stop()
@@ -499,23 +491,24 @@ class Attachment:
                 self.covering.covered(number, ok, body)
             elif number % KINDS == PLACE:
                 self.covering.placed(ok, body)
-            elif number % KINDS == LIST and not ok:
-                self._listing = None
-                self._go_on_typing()
+            elif number % KINDS == QUESTION:
+                self._instead(self.deciding.came(number, ok, body))
             elif number % KINDS == LIST:
-                self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
+                if ok:
+                    self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
+                else:
+                    self._listing = None
+                self._go_on_typing()
             elif not ok:
-                self._notice(self.company.refusal(body))
+                self.notices.say(self.company.refusal(body))
         elif kind == frames.BYE:
             body = frames.read_json(payload)
-            self._lost(HostGone(str(body.get("message")), str(body.get("reason"))))
+            self._lost(HostGone(str(body.get("message")), str(body.get("reason")), str(body.get("recover") or "")))
 
     def _event(self, body: dict[str, Any]) -> None:
         name = body.get("event")
         if name == "ended":
-            code = body.get("exit_code")
-            how = f"exit code {code}" if code is not None else str(body.get("reason"))
-            self._ended = Finished(f"[holdfast] {self.name} ended ({how})")
+            self._ended = ended(self.name, body)
             self.feed.rung = self.feed.direct is not None and self.feed.direct.offset >= 0
             if not self.feed.rung:
                 raise self._ended
@@ -523,11 +516,14 @@ class Attachment:
         if name == "refused":
             number = body.get("number")
             self.unacked.drop(int(number or 0))
-            self._notice(self.company.refusal(body))
+            self.notices.say(self.company.refusal(body))
         elif name == "renamed":
             self.name = str(body.get("name"))
-        elif (words := self.company.words(body)) is not None:
-            self._notice(words)
+        elif (words := self.deciding.words(body) if name == "approval" else self.company.words(body)) is not None:
+            if self.deciding.closed(body):
+                self.deciding.leave()
+                self._refresh()
+            self.notices.say(words)
 
     def _noticed(self, *_: Any) -> None:
         self._signalled = True
@@ -547,9 +543,9 @@ class Attachment:
                     self._refresh()
 
     def _resized(self) -> None:
-        cols, rows = self.term.size()
+        self._instead(self.deciding.draw())
         if self.link.sock is not None:
             try:
-                self.link.send(frames.resize(0, cols, rows))
+                self.link.send(frames.resize(0, *self.term.size()))
             except HoldfastError as e:
                 self._lost(e)

@@ -61,24 +61,12 @@ class Company:
             return "you have the turn; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
         if name == "halted":
             return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
-        if name == "approval":
-            return self._approval(event)
+        if name == "ends":
+            verb, names = "watch" if event.get("right") == "observe" else "type", " or ".join(map(str, event.get("grantors") or ()))
+            return f"you may {verb} here for {event.get('in_s'):.0f} s more" + (f"; {names} can grant more" if names else "")
         if name == "resumed":
             return f"{event.get('operator')} resumed the session"
         return None
-
-    def _approval(self, event: dict[str, Any]) -> str | None:
-        """That somebody waits, and how it went. Not when it is used: that is seen on the screen."""
-        who, what, id = event.get("operator"), event.get("what"), event.get("id")
-        given = event.get("given") or []
-        if what == "asked":
-            return f"you wait for approval ({id}): {event.get('because')}" if who == self.me else \
-                f"{who} waits for approval (`holdfast approve {id}`): {event.get('because')}"
-        if what == "given":
-            left = int(event.get("needed") or 1) - len(given)
-            return f"{given[-1] if given else 'somebody'} approved {id} of {who}" + (f"; {left} more needed" if left > 0 else "")
-        return {"denied": f"{id} of {who} was denied {event.get('why', '')}".rstrip(), "expired": f"nobody decided {id} of {who} in time",
-                "void": f"{id} of {who} is void: {event.get('why')}"}.get(str(what))
 
     def _turn(self, event: dict[str, Any]) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")

@@ -18,7 +18,8 @@ class Overlay:
         self.term, self.prefix = term, prefix
         self.covering = False
 
-    def _draw(self, lines: list[str]) -> None:
+    def draw(self, lines: list[str]) -> None:
+        """Instead of the session's screen, until `closed`."""
         cols, rows = self.term.size()
         shown = [_CONTROL.sub("?", line)[:max(cols - 1, 1)] for line in lines[:max(rows - 1, 1)]]
         body = b"\r\n".join(line.encode("utf-8", "replace") for line in shown)
@@ -27,7 +28,7 @@ class Overlay:
 
     def help(self, name: str, session: str) -> None:
         p = self.prefix
-        self._draw([
+        self.draw([
             f"holdfast: attached to {name} ({session})", "",
             f"  {p} d    detach; the session keeps running",
             f"  {p} s    choose another session",
@@ -36,6 +37,7 @@ class Overlay:
             f"  {p} a t  ask for the turn; take it, whoever has it",
             f"  {p} g x  give the turn to who asks for it, refuse",
             f"  {p} H R  halt everything, resume",
+            f"  {p} y    what waits for approval: see it, decide it",
             f"  {p} r    redraw",
             f"  {p} C-z  suspend attach itself",
             f"  {p} {p}  type {p} into the session",
@@ -52,7 +54,7 @@ class Overlay:
             lines.append(f"  {key}  {mark} {s['name']:<24} {s['state']:<9} {idle}")
         if len(sessions) > len(keys):
             lines.append(f"     ... and {len(sessions) - len(keys)} more: `holdfast attach NAME`")
-        self._draw([*lines, "", "Any other key returns."])
+        self.draw([*lines, "", "Any other key returns."])
 
     def notice(self, text: str) -> None:
         """One line at the top, the cursor stays where it is: at the bottom is where people type."""

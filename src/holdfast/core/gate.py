@@ -8,6 +8,7 @@ one at use, the approval is void and says which.
                │                    │
                ├─deny──► denied     ├─ something changed ──► void
                └─time──► expired    └─ time ──► expired
+    waiting or approved ──its requester gives up──► withdrawn
 
 Rules
 1. Nobody approves their own act: neither the same operator nor the same key.
@@ -154,11 +155,12 @@ class Approver:
 
 
 State = Literal["waiting", "approved", "denied"]
+Answer = Literal["approve", "deny", "withdraw"]
 DOMAIN: Final = "approval"
 
 
-def statement(id: str, binding: str, approver_key: str, answer: Literal["approve", "deny"], expires: int) -> bytes:
-    """The exact bytes that an approver signs, in the domain `approval`."""
+def statement(id: str, binding: str, approver_key: str, answer: Answer, expires: int) -> bytes:
+    """The exact bytes that an approver signs, in the domain `approval`; and a requester who withdraws."""
     return canonical.encode({"v": 1, "id": id, "binding": binding, "approver": approver_key, "answer": answer, "expires": expires})
 
 
@@ -176,7 +178,7 @@ class Pending:
     state: State = "waiting"
     given: tuple[tuple[str, str], ...] = ()  # operator, key
 
-    def statement(self, approver_key: str, answer: Literal["approve", "deny"]) -> bytes:
+    def statement(self, approver_key: str, answer: Answer) -> bytes:
         return statement(self.id, self.binding.digest(), approver_key, answer, int(self.expires))
 
 
@@ -257,14 +259,9 @@ class Approvals:
         pending = self.open.get(id)
         if pending is None or pending.state == "denied":
             return [*effects, Rejected("not_found", "there is no such question, or not any more")]
-        refusal = _may_decide(pending, approver)
+        refusal = objection(pending, approver)
         if refusal is not None:
             return [*effects, refusal]
-        if pending.state == "approved" or any(approver.operator == o or approver.key == k for o, k in pending.given):
-            return [
-                *effects,
-                Rejected("twice", "it is approved already" if pending.state == "approved" else "you have approved it already"),
-            ]
         given = (*pending.given, (approver.operator, approver.key))
         complete = len(given) >= pending.needed
         pending = replace(
@@ -288,13 +285,14 @@ class Approvals:
         self.open[id] = replace(pending, state="denied", expires=now + DENIED_S)
         return [*effects, Closed(self.open[id], "denied", f"by {approver.operator}")]
 
-    def withdraw(self, id: str, operator: str, now: float) -> list[Effect]:
+    def withdraw(self, id: str, operator: str, now: float, why: str = "") -> list[Effect]:
+        """Whoever asked wants it no longer, approved or not."""
         effects = self.expire(now)
         pending = self.open.get(id)
         if pending is None or pending.binding.operator != operator or pending.state == "denied":
             return [*effects, Rejected("not_found", "you have no such question")]
         del self.open[id]
-        return [*effects, Closed(pending, "withdrawn")]
+        return [*effects, Closed(pending, "withdrawn", why)]
 
     # ------------------------------------------------------------ using
 
@@ -391,17 +389,18 @@ def _same(pending: Pending, approver: Approver) -> bool:
     return approver.operator == pending.binding.operator or approver.key == pending.binding.key
 
 
-def _may_decide(pending: Pending, approver: Approver) -> Rejected | None:
-    if "approve" not in approver.rights:
-        return Rejected("right", "you have no right to approve")
+def objection(pending: Pending, approver: Approver) -> Rejected | None:
+    """Why an approval of theirs would not count; None if it would."""
     if _same(pending, approver):
         return Rejected("own", "nobody approves their own act")
+    if "approve" not in approver.rights:
+        return Rejected("right", "you have no right to approve here; whoever has `approve` decides")
     if pending.by and approver.kind not in pending.by:
         return Rejected("kind", f"only {' or '.join(pending.by)} operators may approve it")
     if approver.plain and approver.key_readable:
-        return Rejected(
-            "readable", "code in that session could read the key you approve with; approve from another account or device"
-        )
+        return Rejected("readable", "code in that session could read the key you approve with")
+    if pending.state == "approved" or any(approver.operator == o or approver.key == k for o, k in pending.given):
+        return Rejected("twice", "it is approved already" if pending.state == "approved" else "you have approved it already")
     return None
 
 

@@ -10,8 +10,10 @@ What decides is `core/gate.py`; this sequences it, writes it down and tells it. 
 - A question is durable before anybody hears of it, an approval before it is acted upon, and its use before the act: a host that dies
   at any point neither forgets a question nor lets one approval be used twice. If the use cannot be written, the approval is lost and
   the act does not happen. A denial bites first and is written then, like a revocation.
-- Who asked may go away. The question stays until it lapses: the same act asked again joins it, also on another connection or after a
-  restart of the host, and uses the approval if it has come. So an agent need not hang on a socket for ten minutes.
+- Who asked need not wait here: it says for how long it does (`wait_s`), and the question stays until it lapses. The same act asked again
+  joins it, also on another connection or after a restart of the host, and uses the approval if it has come. So an agent need not hang on a
+  socket for ten minutes. Who waits here and gives up (Ctrl-C, a client that is gone) withdraws its question: nobody is to decide about
+  what nobody wants any more. A connection that the host ends is not that.
 - What was approved is what was judged. At its use the act is observed and judged anew: another directory, shell or policy voids it, a
   link in its text that points elsewhere by now, and a policy that refuses it or asks for another reason.
 - Whoever approved must still have the right to when the act happens; otherwise it waits for somebody else.
@@ -19,7 +21,7 @@ What decides is `core/gate.py`; this sequences it, writes it down and tells it. 
 - Nothing here waits with anything of a session in its hands. Seizing, halting and looking never wait here: no policy is asked about them.
 
 Rights are not looked at here, neither before nor after the wait: the door asks the authority again when the act's turn comes.
-Events (`approval.asked`, `given`, `denied`, `expired`, `void`, `used`) name who, what kind of act and why, never its text; `given` has the
+Events (`approval.asked`, `given`, `denied`, `expired`, `void`, `withdrawn`, `used`) name who, what kind of act and why, never its text; `given` has the
 approver's signature and what was signed.
 """
 
@@ -37,9 +39,22 @@ from typing import Any, Final
 import apsw
 
 from holdfast.core.conditions import Request
-from holdfast.core.gate import DOMAIN, Approvals, Approved, Approver, Asked, Closed, Effect, Pending, Rejected, restore
+from holdfast.core.gate import (
+    DOMAIN,
+    Answer,
+    Approvals,
+    Approved,
+    Approver,
+    Asked,
+    Closed,
+    Effect,
+    Pending,
+    Rejected,
+    objection,
+    restore,
+)
 from holdfast.core.policy import UNGATED, Decision, Verdict, explain
-from holdfast.host.connection import Connection
+from holdfast.host.connection import GAVE_UP, Connection
 from holdfast.host.gate import Gate
 from holdfast.host.store import Store
 from holdfast.model import signing
@@ -83,6 +98,10 @@ class Desk:
             if not waiter.done() and held is not None:
                 held(pending)
             await asyncio.wait({waiter}, timeout=wait_s)
+        except asyncio.CancelledError as e:
+            self._leave(pending.id, waiter)
+            self._gave_up(pending, e)
+            raise
         finally:
             self._leave(pending.id, waiter)
         if not waiter.done():
@@ -97,7 +116,7 @@ class Desk:
         *others, last = self.approvals.ask(_new_id(), request, decision, self._clock())
         self._settle(others)
         if isinstance(last, Rejected):
-            raise _rejected(last, decision.rule)
+            raise refusal(last, decision.rule)
         assert isinstance(last, Asked)
         pending = last.pending
         waiter = asyncio.get_running_loop().create_future()
@@ -112,12 +131,19 @@ class Desk:
                 if self.approvals.open.pop(pending.id, None) is not None:
                     self._settle([Closed(pending, "void", "it could not be written down")])
                 raise
-            except asyncio.CancelledError:           # who asked has gone away; the question is on its way to the store, and stays
+            except asyncio.CancelledError as e:      # the question is on its way to the store
                 self._leave(pending.id, waiter)
                 self._settle([last])
+                self._gave_up(pending, e)
                 raise
             self._settle([last])
         return pending, waiter
+
+    def _gave_up(self, asked: Pending, left: asyncio.CancelledError) -> None:
+        """Nobody waits for the answer any more, by their own choice: it is not a question any longer. What is approved already stays."""
+        pending = self.approvals.open.get(asked.id)
+        if left.args == (GAVE_UP,) and pending is not None and pending.state == "waiting" and asked.id not in self._waiters:
+            self._settle(self.approvals.withdraw(asked.id, asked.binding.operator, self._clock(), "whoever asked gave up"))
 
     async def _use(self, asked: Pending, observe: Observe) -> Decision:
         request = await observe()
@@ -139,7 +165,7 @@ class Desk:
         *others, last = self.approvals.use(asked.id, _judged(request, decision), version, self._clock())
         self._settle(others)
         if isinstance(last, Rejected):
-            raise self._held(pending) if last.code == "waiting" else _rejected(last, decision.rule)
+            raise self._held(pending) if last.code == "waiting" else refusal(last, decision.rule)
         assert isinstance(last, Closed)
         used = last.pending
         try:
@@ -174,16 +200,26 @@ class Desk:
         """Whoever attaches is told what waits there."""
         for pending in self.approvals.waiting():
             if pending.binding.session == session and pending.state == "waiting":
-                conn.event("approval", what="asked", session=session, **facts(pending))
+                conn.event("approval", what="asked", session=session, **facts(pending), **self.stands(conn, pending.id))
+
+    def stands(self, conn: Connection, id: str) -> dict[str, Any]:
+        """For one who is told of a question: may they decide it, or why not? Whether code could read their key is asked when they do."""
+        pending = self.approvals.open.get(id)
+        if pending is None or pending.state != "waiting":
+            return {}
+        key = signing.show(conn.key)
+        rights = frozenset({"approve"} if self._approves(key, pending.binding.session, self._clock()) else ())
+        why = objection(pending, Approver(conn.operator, key, conn.kind, rights, False, False))
+        return {"decides": why is None, **({"why_not": why.why} if why is not None else {})}
 
     async def approve(self, id: str, binding: str, signature: bytes, key: bytes, approver: Approver) -> Pending:
         """Returns when it is durable. The signature is over what was shown, so what has changed since cannot be meant by it."""
         before = self.find(id)
-        statement = self._signed(before, binding, signature, key, approver, "approve")
+        statement = self._signed(before, binding, signature, key, approver.key, "approve")
         *others, last = self.approvals.approve(id, approver, self._clock())
         self._settle(others)
         if isinstance(last, Rejected):
-            raise _rejected(last, before.rule)
+            raise refusal(last, before.rule)
         assert isinstance(last, Approved)
         self._unwritten[id] += 1
         try:
@@ -202,24 +238,33 @@ class Desk:
     async def deny(self, id: str, binding: str, signature: bytes, key: bytes, approver: Approver) -> Pending:
         """Bites at once, then it is written."""
         pending = self.find(id)
-        statement = self._signed(pending, binding, signature, key, approver, "deny")
-        *others, last = self.approvals.deny(id, approver, self._clock())
+        statement = self._signed(pending, binding, signature, key, approver.key, "deny")
+        return await self._close(pending, self.approvals.deny(id, approver, self._clock()), "denied", approver.operator, approver.key, signature, statement)
+
+    async def withdraw(self, id: str, binding: str, signature: bytes, key: bytes, operator: str) -> Pending:
+        """By whoever asked. It needs no right: nobody is kept from wanting something no longer."""
+        pending = self.find(id)
+        statement = self._signed(pending, binding, signature, key, signing.show(key), "withdraw")
+        return await self._close(pending, self.approvals.withdraw(id, operator, self._clock(), f"by {operator}"), "withdrawn", operator, signing.show(key), signature, statement)
+
+    async def _close(self, pending: Pending, effects: list[Effect], how: str, by: str, key: str, signature: bytes, statement: bytes) -> Pending:
+        *others, last = effects
         self._settle(others)
         if isinstance(last, Rejected):
-            raise _rejected(last, pending.rule)
-        self._settle([last], by=approver.operator, key=approver.key, signature=signature.hex(), statement=statement.hex())
+            raise refusal(last, pending.rule)
+        self._settle([last], by=by, key=key, signature=signature.hex(), statement=statement.hex())
         try:
-            await self._store.write(self._rows([id]))
+            await self._store.write(self._rows([pending.id]))
         except Unavailable as e:
-            self._store.post(self._rows([id]))
-            raise Unavailable(f"it is denied, but that could not be written down: {e.message}", e.recover) from e
+            self._store.post(self._rows([pending.id]))
+            raise Unavailable(f"it is {how}, but that could not be written down: {e.message}", e.recover) from e
         return pending
 
-    def _signed(self, pending: Pending, binding: str, signature: bytes, key: bytes, approver: Approver, answer: Any) -> bytes:
+    def _signed(self, pending: Pending, binding: str, signature: bytes, key: bytes, shown: str, answer: Answer) -> bytes:
         if binding != pending.binding.digest():
             raise Refused("it is not what you were shown", "look again: `holdfast approvals`")
-        statement = pending.statement(approver.key, answer)
-        if approver.key != signing.show(key) or not signing.verify(key, DOMAIN, statement, signature):
+        statement = pending.statement(shown, answer)
+        if shown != signing.show(key) or not signing.verify(key, DOMAIN, statement, signature):
             raise Usage("the answer is not signed with the key of whoever gives it", "this client may be of another release")
         return statement
 
@@ -355,7 +400,7 @@ def _no(closed: Closed) -> GateRefused:
     return GateRefused(f"not done: {said}", recover, how=closed.how, rule=closed.pending.rule, id=closed.pending.id)
 
 
-def _rejected(why: Rejected, rule: str) -> Refused:
+def refusal(why: Rejected, rule: str) -> Refused:
     recover = {
         "denied": "do something else, or ask whoever denied it",
         "full": "wait until some of them are decided: `holdfast approvals`",

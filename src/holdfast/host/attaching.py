@@ -43,6 +43,7 @@ async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     else:
         conn.answer(number, {**answer, "direct": False})
     ops.engine.desk.greet(conn, session.id)
+    ops.watches(viewer)
     probe("host.attach.answered")
     await viewer.begin(q["resume"])
     return {}

@@ -22,6 +22,7 @@ from holdfast.model.limits import FRAME_BYTES, HELLO_WAIT_S, REPLY_QUEUE_BYTES, 
 from holdfast.wire import frames
 
 READ_BYTES = 256 * 1024
+GAVE_UP = "gave up"            # why a request is cancelled, if its client went away or said so: not if the host ends the connection
 _INBOX = memoryview(bytearray(READ_BYTES))     # one for all: callbacks run one at a time, and allocating this per key costs more than the key
 
 
@@ -77,7 +78,7 @@ class Connection:
         except OSError:
             data = b""
         if not data:
-            self.close()
+            self.close(GAVE_UP)
             return
         try:
             if not self._splitter.pending and (one := frames.single(data)) is not None:
@@ -194,7 +195,8 @@ class Connection:
         self.send(frames.pack_json(frames.BYE, {"reason": reason, "message": message, **({"recover": recover} if recover else {})}))
         self.close()
 
-    def close(self) -> None:
+    def close(self, why: str | None = None) -> None:
+        """`why` is told to the requests that are under way."""
         if self.closed:
             return
         self.closed = True
@@ -210,5 +212,5 @@ class Connection:
         self._out.clear()
         self._sock.close()
         for task in list(self.tasks.values()):
-            task.cancel()
+            task.cancel(why)
         self._on_closed(self)

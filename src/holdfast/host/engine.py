@@ -366,7 +366,7 @@ class Engine:
             return self.sessions[found]
         if any(text in (r.id, r.name) for r in self.ended.values()):
             raise NotFound(f"session {text} has ended", "`holdfast ls --all` shows how; `holdfast view` shows its last screen")
-        raise NotFound(f"no session {text[:80]!a}")
+        raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
 
     def find_any(self, text: str) -> Session | Record:
         """Also an ended one: the newest of that name."""
@@ -428,8 +428,8 @@ class Engine:
     def _asked_about(self, session_id: str, name: str, facts: dict[str, Any]) -> None:
         """An act waits for approval, or no longer: for the record of events, and for who is attached."""
         self.events.note(session_id, name, facts)
-        if session_id in self.sessions:
-            self.sessions[session_id].tell_viewers("approval", what=name.removeprefix("approval."), **facts)
+        for viewer in self.sessions[session_id].viewers if session_id in self.sessions else ():
+            viewer.conn.event("approval", session=session_id, what=name.removeprefix("approval."), **facts, **self.desk.stands(viewer.conn, facts["id"]))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

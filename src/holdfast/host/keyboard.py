@@ -68,6 +68,7 @@ class Keyboard:
         if viewer is self.passed and (now := time.monotonic()) < self._until and not self._session.lane.known(viewer.conn.client, number):
             return self._send(viewer, number, data, ack, now)
         if viewer.observe:
+            self._standing.may(viewer.conn.key, "input", self._session.id, time.time(), spend=False)       # who lacks the right is told that
             raise Refused("attached to observe only", "attach again without --observe")
         if viewer.held:
             if len(viewer.held) >= HELD_INPUTS_MAX:

@@ -19,6 +19,7 @@ from holdfast.core.scope import STARTS_PROGRAMS
 from holdfast.host import attaching, deciding, invitations, looking, people, references, steering, uplinks
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
+from holdfast.host.lapsing import warn
 from holdfast.host.standing import FOREVER
 from holdfast.host.store import Record
 from holdfast.host.viewer import Viewer
@@ -117,7 +118,7 @@ class Ops:
                 conn.bye("admission", e.message, e.recover)
                 continue
             viewer.observe = viewer.observe or "input" not in authority.rights_of(conn.key, viewer.session.id, now)
-            again = min(again, authority.until(conn.key, "observe", viewer.session.id, now))
+            again = min(again, warn(authority, viewer, now))
         for task, (conn, looked_at) in list(self._looking.items()):
             try:
                 self.may(conn, "observe", looked_at)
@@ -128,18 +129,27 @@ class Ops:
             again = min(again, authority.until(conn.key, "observe", looked_at, now))
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(min(max(0.01, again - now), RECHECK_MAX_S), self.recheck) if again < FOREVER else None
+            self._timer = None
+        self._look_again(again, now)
+
+    def watches(self, viewer: Viewer) -> None:
+        """Somebody attached: they are told if that is not for long."""
+        self._look_again(warn(self.engine.authority, viewer, now := time.time()), now)
+
+    def _look_again(self, at: float, now: float) -> None:
+        """At that moment at the latest."""
+        loop = asyncio.get_running_loop()
+        if at < FOREVER and (self._timer is None or self._timer.when() - loop.time() > at - now):
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = loop.call_later(min(max(0.01, at - now), RECHECK_MAX_S), self.recheck)
 
     def looks(self, conn: Connection, session: str | None) -> None:
         """The request under way shows something: it is asked about again when what its sender may changes or runs out."""
         task, now = asyncio.current_task(), time.time()
         assert task is not None
         self._looking[task] = conn, session
-        until = self.engine.authority.until(conn.key, "observe", session, now)
-        if until < FOREVER and (self._timer is None or self._timer.when() - asyncio.get_running_loop().time() > until - now):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = asyncio.get_running_loop().call_later(min(max(0.01, until - now), RECHECK_MAX_S), self.recheck)
+        self._look_again(self.engine.authority.until(conn.key, "observe", session, now), now)
 
     # ------------------------------------------------------------ the host itself
 
@@ -229,7 +239,7 @@ OPS: dict[str, Op] = {
     "ways": Op(uplinks.ways, {}),
     "relays": Op(uplinks.relays_, {}, "manage"),
     "relays.changed": Op(uplinks.relays_changed, dict(_ON_MACHINE), "manage", act=True),
-    **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny")},
+    **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny", "withdraw")},
     **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)
        for name, (act, fields) in invitations.OPS.items()},
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),

@@ -20,7 +20,7 @@ from holdfast.host.connection import Connection
 from holdfast.host.door import Act
 from holdfast.host.screen import Screen
 from holdfast.host.session import Commit, Session
-from holdfast.host.shell.run import clear_run, write_run
+from holdfast.host.shell.run import clear_run, rows_of_trigger, write_run
 from holdfast.host.stream import Stream
 from holdfast.model.errors import Busy, Impossible, Lost, NotFound, Refused, TimedOut, TurnHeld, Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
@@ -174,12 +174,18 @@ async def _start(session: Session, conn: Connection, act: Act, runid: str, text:
     if session.commands.kind is None or not session.commands.shell.ready:          # somebody was quicker
         raise await _busy(session, own=True)
     try:
-        trigger = write_run(Path(session.directory), session.commands.kind, runid, text)
+        trigger = write_run(Path(session.directory), session.commands.kind, runid, text, _rows(session))
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")
     act.taken = await session.type(conn.operator, conn.client, act.number, trigger)
     probe("host.run.typed")
+
+
+def _rows(session: Session) -> int:
+    """Of the trigger, after the prompt as the screen has it; one line if that is not at hand."""
+    seen = session.view.glance(lambda screen: screen.cursor[0])
+    return rows_of_trigger(seen[1], session.size[0]) if seen is not None else 1
 
 
 async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import __version__
-from holdfast.host.connection import Connection
+from holdfast.host.connection import GAVE_UP, Connection
 from holdfast.host.engine import Engine
 from holdfast.host.ops import Ops
 from holdfast.model import ids, signing
@@ -117,7 +117,7 @@ class Server:
         elif kind == frames.CANCEL:
             task = conn.tasks.get(frames.read_cancel(payload))
             if task is not None:
-                task.cancel()
+                task.cancel(GAVE_UP)
         else:
             raise PeerFault("introduced twice")
 

@@ -9,17 +9,18 @@ Knows no disk: `authority.py` changes the picture, after the change is durable.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core import envelope, rate, scope
 from holdfast.core.envelope import Allowed, Command, Denied, Facts, Revoked
 from holdfast.host.roster import Held, Key, Operator, Revocation, Roster, Subject
-from holdfast.model import signing
+from holdfast.model import rights, signing
 from holdfast.model.errors import NotAllowed, NotFound, Refused
 from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAMED
 
 FOREVER = float("inf")
+ID_SHOWN = 12                        # characters of an envelope's id, for people
 RECOVER = "whoever controls the machine's account can run `holdfast operator recover`"
 MANAGES = ("manage", "grant")        # who has both can let others in
 _NEAREST = ("command", "expired", "early", "session", "machine", "revoked", "right", "holder")     # of several reasons, the one that says most
@@ -156,10 +157,15 @@ class Standing:
         if wait is not None:
             raise NotAllowed(f"{operator.name} used the right `{right}`{where} as often as it may for now", f"again in {wait:.1f} s",
                              **facts, retry_in_s=round(wait, 3))
-        near = min((verdict for verdict, _ in verdicts if isinstance(verdict, Denied)), key=lambda denied: _NEAREST.index(denied.code), default=None)
+        near, which = min(((verdict, held) for verdict, held in verdicts if isinstance(verdict, Denied)),
+                          key=lambda one: (_NEAREST.index(one[0].code), -(one[1].chain.last.scope.expires or 0)), default=(None, None))
         why = near.reason if near else "no envelope was given"
+        if near and which and near.code == "expired":
+            why += f" (it was from {self.name_of(which.actor)}: {which.id.hex()[:ID_SHOWN]})"
         names = self.grantors(right, session, now)
-        raise NotAllowed(f"{operator.name} lacks the right `{right}`{where}: {why}", _ask(names) if names else f"nobody here can grant it; {RECOVER}",
+        grant = f"holdfast grant {operator.name} --rights {right}" + (f" --session {session}" if session and right not in rights.MACHINE_WIDE else "")
+        raise NotAllowed(f"{operator.name} lacks the right `{right}`{where}: {why}",
+                         f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `{grant}`" if names else f"nobody here can grant it; {RECOVER}",
                          **facts, grantors=names[:GRANTORS_NAMED])
 
     def _bucket(self, link: bytes, count: int, seconds: int, now: float) -> rate.Bucket:
@@ -222,7 +228,7 @@ class Standing:
     def _operator(self, name: str) -> Operator:
         found = self._roster.operators.get(name)
         if found is None:
-            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them")
+            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them", what="operator", word=name[:80])
         return found
 
     def living(self, name: str) -> Operator:
@@ -259,7 +265,3 @@ class Standing:
         self._grantors.clear()
         for told in self.on_change:
             told()
-
-
-def _ask(names: Sequence[str]) -> str:
-    return f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `holdfast grant`"

@@ -61,6 +61,7 @@ class Viewer:
         self.offset = session.ring.head
         self.lagging = False
         self.pace_mark = 0
+        self.warned: dict[str, tuple[float, float]] = {}         # by right: which end was foretold, and how long before
         self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
         self.resizes = True                     # it may bring its terminal's size to the session

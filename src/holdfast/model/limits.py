@@ -69,6 +69,7 @@ OPERATORS_MAX = 4096             # known on one machine, revoked ones included: 
 OPERATOR_KEYS_MAX = 32           # devices of one operator
 ENVELOPES_MAX = 64               # held by one key; what has ended gives way
 DECISIONS_KEPT = 1 << 16         # (key, right, session) that were answered yes; all forgotten when more, and at any change
+ENDS_SOON_S = (60.0, 10.0)        # before an envelope ends, whoever watches or types under it is told
 GRANTORS_NAMED = 3               # in a refusal
 GRANTORS_KEPT_S = 10             # how long "who could grant it" may be out of date in a refusal
 INVITATION_S = 600               # how long a code counts if nobody says otherwise: two people are at it now

@@ -61,7 +61,7 @@ def say_held(event: dict[str, Any]) -> None:
     """An act waits for somebody else; on stderr, for stdout is the command's."""
     from holdfast.faces.cli.output import clean
 
-    print(clean(f"holdfast: waits for approval: {event['because']}. Somebody else decides: `holdfast approve {event['id']}`"), file=sys.stderr, flush=True)
+    print(clean(f"holdfast: waits for approval: {event['because']}. Somebody else decides: `holdfast approve {event['id']}`; Ctrl-C withdraws it"), file=sys.stderr, flush=True)
 
 
 def put_held(event: dict[str, Any]) -> None:

@@ -10,10 +10,13 @@ from typing import TYPE_CHECKING
 from holdfast import __version__
 from holdfast import home as homes
 from holdfast.faces.cli.connect import link
+from holdfast.faces.cli.main import shown
 from holdfast.faces.cli.output import color, put_json
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+
+    from holdfast.host.doctor import Finding
 
 
 # ---------------------------------------------------------------- up
@@ -48,11 +51,24 @@ def up(args: Namespace) -> int:
     sessions = connection.request("ls")["sessions"]
     if args.json:
         put_json({"pid": state["pid"], "release": state["release"], "home": connection.home.state, "started": running is None,
-                  "sessions": sessions})
+                  "sessions": sessions, "policy": _policy(connection.home)})
         return 0
     took = f" (started in {time.monotonic() - begun:.1f} s)" if running is None else ""
     print(f"holdfast {state['release']} is up{took}; its state is in {connection.home.state}")
+    if broken := _policy(connection.home):
+        print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {shown(broken)}\n"
+              "  `holdfast policy check` says when it is right")
     return _what_next(args, sessions)
+
+
+def _policy(home: homes.Home) -> str | None:
+    """What is wrong with the policy file; None if nothing is."""
+    file = os.path.join(os.path.dirname(home.config), "policy.toml")
+    if not os.path.lexists(file):
+        return None
+    from holdfast.host.gate import load
+
+    return load(file).broken or None
 
 
 def _await_release(connection: object, release: str) -> None:
@@ -94,7 +110,7 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
     if sessions:
         print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
     else:
-        print(f"\nno sessions yet\n\n{'another one:' if making else 'make one:   '}  holdfast new work")
+        print(f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n{'one more:   ' if making else 'make one:   '}  holdfast new work")
     prefix = next(v.value for v in config.load(homes.resolve(os.environ).config) if v.key == "attach.prefix")
     print(f"detach:       {prefix} d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help")
     if not making:
@@ -160,12 +176,22 @@ def doctor(args: Namespace) -> int:
     from holdfast.host import doctor as findings_of
 
     home = homes.resolve(os.environ)
-    findings = findings_of.run_doctor(Path(home.state))
+    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home)]
     if args.json:
         put_json(findings_of.to_json(findings))
     else:
         print(findings_of.format_findings(findings, color()))
     return 0
+
+
+def _judged(home: homes.Home) -> Finding:
+    from holdfast.host.doctor import Finding
+
+    broken, title, why = _policy(home), "the policy can be used", "every act of an operator; while it cannot be used, all but seizing, halting and looking is refused"
+    if broken:
+        return Finding("policy", title, False, broken, "correct the file until `holdfast policy check` takes it, or move it away: then the built-in policy is in force", why)
+    file = os.path.join(os.path.dirname(home.config), "policy.toml")
+    return Finding("policy", title, True, f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force", "", why)
 
 
 # ---------------------------------------------------------------- config

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, duration, put_json, table
+from holdfast.faces.cli.output import clean, duration, put_json, table, timed
 from holdfast.model.errors import Lost, Usage
 
 if TYPE_CHECKING:
@@ -116,9 +116,9 @@ def events(args: Namespace) -> int:
 
     def show(e: dict[str, Any]) -> None:
         if args.json:
-            put_json(e)
+            put_json(timed(e, e["time"]))
         else:
-            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number"))
+            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number", "signature", "statement"))
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}")
         sys.stdout.flush()
 

@@ -19,7 +19,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast import __version__
-from holdfast.model.errors import HoldfastError, Usage
+from holdfast.model.errors import HoldfastError, NotFound, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -67,7 +67,7 @@ COMMANDS: dict[str, Command] = {
     "relay": Command("relay", "a relay by itself: run it, make tokens for it", "holdfast relay serve --listen 127.0.0.1:8410", "Machines"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),
-    "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
+    "completion": Command("completion", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
     "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
 }
 TAKES_PROGRAM = ("new", "run")
@@ -80,27 +80,33 @@ def main(argv: list[str] | None = None) -> int:
     as_json = "--json" in before or ("--format", "json") in zip(before, before[1:], strict=False) or "--format=json" in before
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")     # a terminal that cannot show a character still gets the listing
+    code = 0
     try:
         try:
             code = dispatch(args)
             sys.stdout.flush()
             return code
+        except SystemExit:                    # --help
+            sys.stdout.flush()
+            raise
         except HoldfastError as e:
+            code = _status(e, _is_run(args))
             return complain(e, as_json, _is_run(args))
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:
-        _discard_output()
-        return 0
+    except BrokenPipeError:                   # whoever read us has enough
+        _discard_output(1, 2)
+        return code
     except OSError as e:
-        _discard_output()
+        _discard_output(1)
         print(f"holdfast: {e}\n  check where the output goes, and `holdfast doctor`", file=sys.stderr)
         return 5
 
 
-def _discard_output() -> None:
+def _discard_output(*streams: int) -> None:
     """What is still buffered must not fail a second time when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), 1)
+    for fd in streams:
+        os.dup2(os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC), fd)
 
 
 def dispatch(args: list[str]) -> int:
@@ -117,16 +123,22 @@ def dispatch(args: list[str]) -> int:
         return 0
     name = args[0]
     if name not in COMMANDS:
-        from holdfast.faces.cli import paperwork
+        from holdfast.faces.cli.meant import close
 
-        raise Usage(f"there is no command {name[:40]!a}" + paperwork.did_you_mean(name), "`holdfast --help` lists them")
+        raise Usage(f"there is no command {name[:40]!a}{close(name, list(COMMANDS))}", "`holdfast --help` lists them")
     module = import_module(f"holdfast.faces.cli.{COMMANDS[name].module}")
     rest, program = _split(args[1:]) if name in TAKES_PROGRAM else (args[1:], None)
     options = parser(name).parse_args(rest)
     if program is not None:
         options.command = [*options.command, *program]
     options.operator = operator if operator is not None else getattr(options, "as_", None)
-    code: int = getattr(module, name)(options)
+    try:
+        code: int = getattr(module, name)(options)
+    except NotFound as e:
+        from holdfast.faces.cli.meant import explain
+
+        explain(e, options)
+        raise
     return code
 
 
@@ -187,8 +199,13 @@ def _columns() -> int:
         return 80
 
 
+def _status(error: HoldfastError, is_run: bool) -> int:
+    """`run` keeps 255 for "there is no exit code of the command"."""
+    return 255 if is_run and error.exit_code != 2 else error.exit_code
+
+
 def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
-    """One plain line plus how to recover; JSON when asked. `run` keeps 255 for "there is no exit code of the command"."""
+    """One plain line plus how to recover; JSON when asked."""
     if as_json:
         import json
 
@@ -203,7 +220,7 @@ def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
         if error.recover:
             print(f"  {shown(error.recover)}", file=sys.stderr)
         sys.stdout.flush()
-    return 255 if is_run and error.exit_code != 2 else error.exit_code
+    return _status(error, is_run)
 
 
 def shown(text: str) -> str:

@@ -7,9 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import ask, link
-from holdfast.faces.cli.output import put_json, table
+from holdfast.faces.cli.output import put_json, table, timed
 from holdfast.model import rights
-from holdfast.model.errors import Usage
+from holdfast.model.errors import NotFound, Refused, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -39,19 +39,19 @@ def operator(args: Namespace) -> int:
     if args.act == "ls":
         found = connection.request("operator.ls")["operators"]
         if args.json:
-            put_json(found)
+            put_json([_timed(one) for one in found])
         else:
             print(table(("NAME", "KIND", "KEYS", "RIGHTS", "SINCE"), [_row(o) for o in found]))
         return 0
     if args.act == "add":
-        connection.request("ping")            # as somebody who is known, before anything is made
+        _free(connection, args.name)          # as somebody who is known, before anything is made
         result = connection.request("operator.add", name=args.name, kind=args.kind, key=args.key or _new_key(connection, args))
     elif args.act == "show":
         result = connection.request("operator.show", name=args.name)
     else:
         result = connection.request("operator.revoke", name=args.name, force=args.force, grants=args.grants)
     if args.json:
-        put_json(result)
+        put_json(_timed(result))
     else:
         _print(result)
         if args.act == "add":
@@ -59,6 +59,17 @@ def operator(args: Namespace) -> int:
         elif args.act == "revoke":
             print("what it has started goes on: `holdfast ls`, `holdfast halt SESSION`")
     return 0
+
+
+def _free(connection: Any, name: str) -> None:
+    """A name that was revoked is not given again: better said before a key is made for it."""
+    try:
+        known = connection.request("operator.show", name=name)
+    except NotFound:
+        return
+    if known["revoked"]:
+        raise Refused(f"{name} was revoked on {_date(known['revoked'])} by {known['revoked_by']}, and names are not used again: the record names people by them",
+                      f"give it another name: `holdfast operator add {name}-2`, then `holdfast grant {name}-2 --rights ...`")
 
 
 def _recover(connection: Any, args: Namespace) -> int:
@@ -108,6 +119,10 @@ def ask_twice(name: str) -> str:
     if not first or ask(name) != first:
         raise Usage("the passphrases differ" if first else "an empty passphrase protects nothing")
     return first
+
+
+def _timed(one: dict[str, Any]) -> dict[str, Any]:
+    return timed({**one, "keys": [timed(key, key["added"]) for key in one["keys"]], "envelopes": [timed(e, e["given"]) for e in one["envelopes"]]}, one["added"])
 
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:

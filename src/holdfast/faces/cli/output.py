@@ -22,6 +22,16 @@ def put_json(value: Any) -> None:
     print(text)
 
 
+def timed(value: dict[str, Any], seconds: float | None) -> dict[str, Any]:
+    """With `when`: the moment that it is about, the same in all listings, whatever its other fields count in."""
+    import time
+
+    if not seconds:
+        return {**value, "when": None}
+    whole, part = divmod(int(seconds * 1000), 1000)
+    return {**value, "when": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(whole))}.{part:03}Z"}
+
+
 def clean(text: str) -> str:
     return _CONTROL.sub(lambda m: f"\\x{ord(m[0]):02x}", text)
 
@@ -46,18 +56,29 @@ def amount(count: int) -> str:
     return str(count)
 
 
-def _columns() -> float:
+def columns() -> float:
     """Of the terminal that is written to; a file or a pipe is as wide as it must be."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else float("inf")
+        return os.get_terminal_size(sys.stdout.fileno()).columns or float("inf") if sys.stdout.isatty() else float("inf")
     except (OSError, ValueError):
         return float("inf")
+
+
+def wrap(line: str, room: int) -> list[str]:
+    """At blanks, if there are any."""
+    lines = [""]
+    for word in line.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > room:
+            lines.append(word)
+        else:
+            lines[-1] += (" " if lines[-1] else "") + word
+    return lines
 
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequence[str] = ()) -> str:
     """`least`: columns that are left out on a terminal that is too narrow, in this order."""
     cells = [head, *[tuple(clean(c) for c in row) for row in rows]]
-    room = _columns()
+    room = columns()
     for name in least:
         if sum(max(len(row[i]) for row in cells) + 2 for i in range(len(cells[0]))) - 2 <= room:
             break

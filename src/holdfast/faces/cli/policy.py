@@ -11,20 +11,22 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, Literal
 
+from holdfast.client import deciding
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import clean, duration, put_json, table
-from holdfast.model.errors import NotFound, Refused, Usage
+from holdfast.faces.cli.output import clean, columns, duration, put_json, timed, wrap
+from holdfast.model.errors import GateRefused, NotFound, Refused, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
+    from collections.abc import Iterator
 
     from holdfast.client.link import Link
     from holdfast.core.conditions import Request
+    from holdfast.core.gate import Answer
     from holdfast.core.policy import Decision, Policy
 
 EXAMPLES_BYTES_MAX = 1024 * 1024
-ROW_CHARS = 120                                            # of an act in a list
-TYPED = ("run", "line", "paste", "exec", "keys")           # acts that happen in a directory
+ROW_CHARS = 120                                            # of an act in a list that is not for a terminal
 _EXAMPLE_KEYS = {
     "name": str,
     "act": str,
@@ -302,11 +304,11 @@ def approvals_parser(p: ArgumentParser) -> None:
 def approvals(args: Namespace) -> int:
     def show(found: list[dict[str, Any]]) -> None:
         if args.json:
-            put_json(found)
+            put_json([timed(p, p["asked"]) for p in found])
         elif not found:
             print("nothing waits for approval", file=sys.stderr)
         else:
-            print(table(("ID", "OPERATOR", "SESSION", "LEFT", "APPROVED", "BECAUSE", "ACT"), [_row(p) for p in found]))
+            print("\n".join(_listed(found)))
         sys.stdout.flush()
 
     if args.follow:
@@ -317,9 +319,17 @@ def approvals(args: Namespace) -> int:
     return 0
 
 
-def _row(p: dict[str, Any]) -> tuple[str, ...]:
-    act = p["text"] if len(p["text"]) <= ROW_CHARS else p["text"][:ROW_CHARS] + "..."
-    return p["id"], p["operator"], p["name"] or p["session"] or "-", duration(p["expires_in"]), f"{len(p['given'])}/{p['needed']}", p["because"], act
+def _listed(found: list[dict[str, Any]]) -> Iterator[str]:
+    """What is asked comes first, as much of it as fits; beneath it who asks, where, and why."""
+    room = columns()
+    for p in found:
+        act, wide = clean(p["text"]), int(min(room, ROW_CHARS)) - len(p["id"]) - 2
+        yield f"{p['id']}  {act if len(act) <= wide and p['whole'] else act[:max(0, wide - 3)] + '...'}"
+        where = f"on {p['name'] or p['session']}" if p["session"] else "on this machine"
+        given = f", {len(p['given'])} of {p['needed']} approved" if p["needed"] > 1 else ", approved" if p["state"] == "approved" else ""
+        mine = "" if p["counts"] or p["state"] == "approved" else "; yours would not count"
+        for line in (f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}{mine}", f"because {p['because']}"):
+            yield from (f"    {part}" for part in wrap(clean(line), int(min(room, 1000)) - 4))
 
 
 def approve_parser(p: ArgumentParser) -> None:
@@ -329,7 +339,7 @@ def approve_parser(p: ArgumentParser) -> None:
 
 def deny_parser(p: ArgumentParser) -> None:
     _answer_parser(p)
-    p.description = "refuse one waiting act. Shows it and asks; signs with your key"
+    p.description = "refuse one waiting act, or withdraw one of your own. Shows it and asks; signs with your key"
 
 
 def _answer_parser(p: ArgumentParser) -> None:
@@ -353,8 +363,6 @@ def _waiting(connection: Link, **which: Any) -> list[dict[str, Any]]:
 
 
 def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
-    from holdfast.core.gate import DOMAIN, statement
-
     if args.yes and not args.binding:
         raise Usage("--yes needs --binding: what you have seen", "`holdfast approvals --json` has it")
     if not args.yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
@@ -363,17 +371,20 @@ def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
     pending = _one(connection, args.id)
     if args.binding and args.binding != pending["binding"]:
         raise Refused("it is not what you have seen", "look again: `holdfast approvals`")
+    what: Answer = "withdraw" if answer == "deny" and deciding.own(pending, connection.operator) else answer
     if not args.yes:
-        print(_whole(pending))
-        if not _agreed(f"{answer} this, once? [y/N] " if answer == "approve" else "deny this? [y/N] "):
+        if answer == "approve" and not pending["counts"]:            # nobody is to read and decide for nothing
+            raise GateRefused(f"your approval of {pending['id']} would not count: {pending['why_not']}", pending["recover"])
+        print("\n".join(deciding.question(pending)))
+        if not _agreed({"approve": "approve this, once? [y/N] ", "deny": "deny this? [y/N] ", "withdraw": "withdraw your question? [y/N] "}[what]):
             print("nothing was decided")
             return 1
-    signature = connection.sign(DOMAIN, lambda key: statement(pending["id"], pending["binding"], key, answer, pending["expires"]))
-    result = connection.request(answer, id=pending["id"], binding=pending["binding"], signature=signature)
+    fields = deciding.answer(connection, pending, what)
+    result = connection.request(fields.pop("op"), **fields)
     if args.json:
         put_json(result)
         return 0
-    print("approved" if answer == "approve" else "denied", f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'])}")
+    print({"approve": "approved", "deny": "denied", "withdraw": "withdrawn"}[what], f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'][:ROW_CHARS])}{'...' * (len(pending['text']) > ROW_CHARS)}")
     if answer == "approve" and not result["complete"]:
         print(f"{result['needed'] - len(result['given'])} more must approve it")
     return 0
@@ -386,20 +397,6 @@ def _one(connection: Link, begins: str) -> dict[str, Any]:
     if len(found) != 1:
         raise NotFound(f"{'several questions begin' if len(ids) > 1 else 'no question begins'} with {begins[:40]!a}", "`holdfast approvals` lists what waits")
     return found[0]
-
-
-def _whole(p: dict[str, Any]) -> str:
-    """Everything that is decided about. The host has escaped the text; what could still act on a terminal or reorder is escaped here."""
-    from holdfast.core.shown import foreign
-
-    where = f"session {p['name'] or p['session']}" + (f" ({p['layout']})" if p["layout"] else "") if p["session"] else "this machine"
-    others = f"approved by {', '.join(p['given'])}; " if p["given"] else ""
-    lines = [f"{p['operator']} asks to {p['act']} on {where}" + (f", in {p['cwd']}" if p["cwd"] else ", in a directory that is not known" if p["act"] in TYPED else ""),
-             "", f"  {p['text']}", "", f"because {p['because']} (rule {p['rule']!a})",
-             f"{others}{p['needed'] - len(p['given'])} of {p['needed']} still needed, {duration(p['expires_in'])} left"]
-    if foreign(p["text"]):
-        lines.insert(3, "  (it has letters of other alphabets, which may look like those you know)")
-    return "\n".join("".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines)
 
 
 def _agreed(question: str) -> bool:

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any
 from holdfast.core import acts
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.main import shown
-from holdfast.faces.cli.output import color, put_json
+from holdfast.faces.cli.output import color, put_json, timed
 from holdfast.model.errors import NotFound, Unavailable, Usage
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _show(args: Namespace, named: str) -> int:
     entries = newest(lambda after, limit: connection.request("log", session=session, limit=limit, after=after)["entries"], max(1, args.limit))
     if args.json:
         for entry in entries:
-            put_json(entry)
+            put_json(_timed(entry))
     else:
         for line in lines(entries, color()):
             print(line)
@@ -84,7 +84,7 @@ def _show(args: Namespace, named: str) -> int:
                 return
             entry = event["body"]["entry"]
             if args.json:
-                put_json(entry)
+                put_json(_timed(entry))
             else:
                 for line in lines([entry], color(), alone=True):
                     print(line)
@@ -92,6 +92,10 @@ def _show(args: Namespace, named: str) -> int:
 
         connection.request("log", wait_s=None, on_event=on_event, session=session, follow=True, after=entries[-1]["seq"] if entries else 0)
     return 0
+
+
+def _timed(entry: dict[str, Any]) -> dict[str, Any]:
+    return timed(entry, entry["time"] // 1_000_000 / 1000)
 
 
 def newest(ask: Callable[[int | None, int], list[dict[str, Any]]], count: int) -> list[dict[str, Any]]:
@@ -167,7 +171,7 @@ def _what(e: dict[str, Any]) -> str:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
-    if e["kind"] in ("approve", "deny") and "operator" in e["facts"]:
+    if e["kind"] in ("approve", "deny", "withdraw") and "operator" in e["facts"]:
         return shown(f"the {e['facts'].get('act')} of {e['facts']['operator']} ({e['facts'].get('id')})")
     if e["content"] is not None:
         text = shown(_plain(e["kind"], e["content"]))
@@ -273,6 +277,8 @@ def _verify(args: Namespace, what: str) -> int:
         try:
             with open(what, "rb") as file:
                 return _judge(args, file)
+        except BrokenPipeError:
+            raise                                # of the output, not of the file
         except OSError as e:
             raise Unavailable(f"cannot read {what}: {e.strerror}", "check its permissions") from e
     if os.sep in what:

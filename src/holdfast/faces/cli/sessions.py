@@ -113,7 +113,7 @@ def ls(args: Namespace) -> int:
     else:
         sessions = link(args).request("ls", all=args.all)["sessions"]
     if args.json:
-        output.put_json(sessions)
+        output.put_json([output.timed(s, s["created"]) for s in sessions])
     elif not sessions:
         print("no sessions; `holdfast new` makes one")
     else:
@@ -185,7 +185,7 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
         if attachment.says:
             print(f"[holdfast] {attachment.says}", flush=True)
         if new:                   # that line is in the scrollback now; who is new here does not look there
-            attachment.greeting = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
+            attachment.notices.later = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
     elif new:
         print(attachment.session, flush=True)
     message, code = attachment.run()

@@ -13,6 +13,9 @@ swallow the end. If the text is cut short anyhow (Ctrl-C, `return`, an expansion
 still reaches the end; in bash and dash the mark P of the next prompt closes the run, which is why no hook
 has to remember that one is open.
 
+The trigger itself was echoed on the prompt's line. Before begin shows the text it goes up to that line and erases it, so that what people
+see is `run> git status` instead of a prompt with something that nobody typed (docs/shells.md says when it stays).
+
 `eval` rather than a second `.`: messages then have no path of ours in them ("bash: eval: line 2: ..."),
 and one file cannot be torn from the other. Except zsh and more than one line: its `eval` parses
 everything before it runs anything, so an alias or option set in one line would not hold in the next;
@@ -42,14 +45,21 @@ RUN = "run"              # the file that the trigger names
 TEXT = "text"            # zsh, several lines: the text by itself
 BASH_LAST = "last"       # bash writes the last history entry here to look at it without a fork
 
+ERASE = "\x1b[A\x1b[K"    # one line up, and away with what is on it
+ROWS_MAX = 8             # of a prompt and the trigger, in a very narrow terminal
 SHOWN_LINES = 4          # of the text, to all viewers: enough to recognise it, never a screenful
 SHOWN_CHARS = 160        # of each line
 REMEMBERED_CHARS = 4096  # a longer line could not have been typed either
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 
-def write_run(directory: Path, kind: ShellKind, run_id: str, text: str) -> bytes:
-    """Writes the command for the shell and returns the bytes to type at its empty prompt.
+def rows_of_trigger(column: int, cols: int) -> int:
+    """How many lines of the terminal the trigger takes if the prompt ends at that column."""
+    return min(1 + (column + len(TRIGGER) - 2) // max(cols, 1), ROWS_MAX)
+
+
+def write_run(directory: Path, kind: ShellKind, run_id: str, text: str, rows: int = 1) -> bytes:
+    """Writes the command for the shell and returns the bytes to type at its empty prompt. `rows`: how many lines of the screen they will take.
 
     The caller has seen to it that no other run is open. The text stays in the directory until `clear_run` or
     the next run.
@@ -60,15 +70,15 @@ def write_run(directory: Path, kind: ShellKind, run_id: str, text: str) -> bytes
     single = "\n" not in text
     remembered = text if single and len(text) <= REMEMBERED_CHARS else ""
     if kind == "bash":
-        script = _bash(run_id, text, remembered)
+        script = _bash(run_id, text, remembered, rows)
     elif kind == "posix":
-        script = _posix(run_id, text)
+        script = _posix(run_id, text, rows)
     elif single:
-        script = _zsh(run_id, text, remembered, f'\\eval "${{_hfs[prefix]}}"{quoted(text)}')
+        script = _zsh(run_id, text, remembered, rows, f'\\eval "${{_hfs[prefix]}}"{quoted(text)}')
     else:
         quoted(text)  # the same refusal of NUL
         write_private(directory / TEXT, encoded(f'\\eval "${{_hfs[prefix]}}"; {text}\n'))
-        script = _zsh(run_id, text, remembered, f"\\builtin . {quoted(str(directory / TEXT))}")
+        script = _zsh(run_id, text, remembered, rows, f"\\builtin . {quoted(str(directory / TEXT))}")
     write_private(directory / RUN, encoded(script))
     return TRIGGER
 
@@ -82,29 +92,30 @@ def clear_run(directory: Path) -> None:
 # Each script is one line, so that line numbers in messages are those of the text; and bash, after an open
 # quote in an `eval`, no longer sees a `{` that begins the next line.
 
-def _bash(run_id: str, text: str, remembered: str) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text)} "$_"; }} 3>&2 2>/dev/null; '
+def _bash(run_id: str, text: str, remembered: str, rows: int) -> str:
+    return (f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text, rows)} "$_"; }} 3>&2 2>/dev/null; '
             f'\\eval "${{_hfs[prefix]}}"{quoted(text)}; '
             f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
 
 
-def _posix(run_id: str, text: str) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {_arguments(text)}; }} 2>/dev/null; '
+def _posix(run_id: str, text: str, rows: int) -> str:
+    return (f'{{ _hf_begin "$?" {run_id} {_arguments(text, rows)}; }} 2>/dev/null; '
             f'\\eval "$_hf_prefix"{quoted(text)}; '
             f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
 
 
-def _zsh(run_id: str, text: str, remembered: str, command: str) -> str:
+def _zsh(run_id: str, text: str, remembered: str, rows: int, command: str) -> str:
     # XTRACE is local to every zsh function, so the pause in tracing is written out here.
     return (f'{{ _hf_begin "$?" {quoted(remembered)}; if [[ -o xtrace ]]; then _hfs[xtrace]=1; '
-            f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {_arguments(text)}; }} "
+            f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {_arguments(text, rows)}; }} "
             "2>/dev/null; "
             f"{{ {command}; }} always {{ {{ _hf_end \"$?\" {run_id}; if [[ -n ${{_hfs[xtrace]}} ]]; "
             "then _hfs[xtrace]=; set -x; fi; } 2>/dev/null; }\n")
 
 
-def _arguments(text: str) -> str:
-    return " ".join(quoted(line) for line in shown(text))
+def _arguments(text: str, rows: int) -> str:
+    first, *others = shown(text)
+    return " ".join(quoted(line) for line in (ERASE * rows + first, *others))
 
 
 def shown(text: str) -> list[str]:
