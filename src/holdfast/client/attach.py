@@ -13,19 +13,20 @@ import select
 import signal
 import time
 from collections import deque
+from functools import partial
 from typing import Any
 
 from holdfast.client.company import COMMANDS, Company
 from holdfast.client.covering import COVER, PLACE, Covering
 from holdfast.client.deciding import QUESTION, Deciding
-from holdfast.client.ending import Finished, ended, sent_away
+from holdfast.client.ending import Finished, detached, ended, sent_away, stopped, told_to_leave
 from holdfast.client.feed import Feed
 from holdfast.client.link import HostGone, Link
 from holdfast.client.notices import Notices
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
 from holdfast.client.switching import chosen_session, next_session
-from holdfast.client.terminal import UserTerminal
+from holdfast.client.terminal import UserTerminal, poke
 from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable, from_wire
 from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S
@@ -252,7 +253,7 @@ class Attachment:
         self._covered = self._covered or self.deciding.busy or not self.notices.shown
         self.deciding.leave()
         if isinstance(error, HostGone) and error.reason == "down":
-            raise Finished(f"[holdfast] the host was stopped; {self.name} keeps running. `holdfast up`, then attach again.", 5)
+            raise stopped(self.name)
         if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
             raise sent_away(self.name, error)
         if self._away_since is None:
@@ -262,21 +263,26 @@ class Attachment:
 
     def _reconnect(self) -> None:
         try:
+            if not self.link.ready(partial(poke, self._wake_w)):
+                return self._still_away(RECONNECT_MAX_S, f"{self.link.where} is not reached")
             self._open()
         except (Unavailable, TimedOut, OSError) as e:
             if isinstance(e, HostGone) and e.reason == "down":
                 self._lost(e)
             self.link.close()
             self._pause = min(self._pause * 2, RECONNECT_MAX_S)
-            self._retry_at = time.monotonic() + self._pause
-            if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
-                self.overlay.notice("the host does not answer; the session keeps running; trying again")
-                self._covered = True
+            self._still_away(self._pause, f"{self.link.where} does not answer")
         except HoldfastError as e:
             raise sent_away(self.name, e) from e
         else:
             self._away_since = None
             self._go_on_typing()
+
+    def _still_away(self, pause: float, why: str) -> None:
+        self._retry_at = time.monotonic() + pause
+        if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
+            self.overlay.notice(f"{why}; the session keeps running; trying again")
+            self._covered = True
 
     # ------------------------------------------------------------ keys
 
@@ -349,7 +355,7 @@ class Attachment:
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
         if key in (b"d", b"D", b"\x04"):
-            raise Finished(f"[holdfast] detached from {self.name}; it keeps running. `holdfast attach {self.name}` comes back.")
+            raise detached(self.name)
         if key == self.prefix.key:
             self._type(key)
         elif key == b"?" or key == b"h":
@@ -534,10 +540,12 @@ class Attachment:
             for number in os.read(self._wake_r, 4096):
                 if number == signal.SIGWINCH:
                     self._resized()
+                elif number == 0:
+                    self._retry_at = 0.0
                 elif number == signal.SIGTSTP:
                     self._suspend()
                 elif number in LEAVE_ON:
-                    raise Finished(f"[holdfast] {signal.Signals(number).name}: detached from {self.name}; it keeps running", 128 + number)
+                    raise told_to_leave(self.name, number)
                 elif number == signal.SIGCONT and self.term.raw:
                     self.term.enter()
                     self._refresh()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound
@@ -24,3 +25,15 @@ def sent_away(session: str, error: HoldfastError) -> Finished:
 def ended(session: str, event: dict[str, Any]) -> Finished:
     code = event.get("exit_code")
     return Finished(f"[holdfast] {session} ended ({f'exit code {code}' if code is not None else event.get('reason')})")
+
+
+def detached(session: str) -> Finished:
+    return Finished(f"[holdfast] detached from {session}; it keeps running. `holdfast attach {session}` comes back.")
+
+
+def stopped(session: str) -> Finished:
+    return Finished(f"[holdfast] the host was stopped; {session} keeps running. `holdfast up`, then attach again.", 5)
+
+
+def told_to_leave(session: str, number: int) -> Finished:
+    return Finished(f"[holdfast] {signal.Signals(number).name}: detached from {session}; it keeps running", 128 + number)

@@ -25,7 +25,7 @@ from holdfast.transport import unix
 from holdfast.wire import frames, hello
 
 if TYPE_CHECKING:
-    from holdfast.client.remote import Line
+    from holdfast.client.remote import Dialling, Line
     from holdfast.home.machines import Machine
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
@@ -66,6 +66,7 @@ class Link:
         self.away = machine                     # another machine, reached through a relay; None: this one
         self.line: Line | None = None           # the way there
         self._channel = ""                      # the hash of the sealed channel
+        self._dialling: Dialling | None = None  # the way there is being looked for
         self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
         self._passphrase = ask                  # a person, for a passphrase
         self.identity: Identity | None = None
@@ -112,12 +113,27 @@ class Link:
                 raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
         self._begin(sock, self.identity, about)
 
+    @property
+    def where(self) -> str:
+        return "the host" if self.away is None else self.away.name
+
+    def ready(self, told: Callable[[], None]) -> bool:
+        """Whether `connect` has nobody to wait for: the way to another machine is found by a thread, which calls `told`. HostGone if there is none now."""
+        if self.away is None or self.identity is None:
+            return True
+        from holdfast.client import remote
+
+        if self._dialling is None:
+            self._dialling = remote.Dialling(self.away, keys.static(self.identity), told)
+        return not self._dialling.busy
+
     def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
         from holdfast.client import remote
 
+        dialling, self._dialling = self._dialling or remote.Dialling(machine, keys.static(identity)), None
         try:
-            sock, self._channel, self.line = remote.dial(machine, keys.static(identity))
-        except (Unavailable, TimedOut) as e:
+            sock, self._channel, self.line = dialling.line()
+        except (Unavailable, TimedOut, PeerFault) as e:          # whatever a relay does, it is worth another try
             raise HostGone(e.message, recover=e.recover) from e
         self._begin(sock, identity, about)
 

@@ -17,6 +17,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast import __version__
@@ -158,6 +159,37 @@ class Line(threading.Thread):
     def _say_end(self) -> None:
         self._send(self._tunnel.end(time.monotonic()))
         self._ws.send(outer.encode(outer.Close(STREAM, outer.DONE)))
+
+
+class Dialling(threading.Thread):
+    """Looks for the way, so that whoever wants it can do something else meanwhile."""
+
+    def __init__(self, machine: Machine, static: bytes, told: Callable[[], None] = lambda: None) -> None:
+        super().__init__(name=f"dialling {machine.name}", daemon=True)
+        self._machine, self._static, self._told = machine, static, told
+        self._found: tuple[socket.socket, str, Line] | HoldfastError | None = None
+        self.start()
+
+    @property
+    def busy(self) -> bool:
+        return self._found is None
+
+    def run(self) -> None:
+        try:
+            self._found = dial(self._machine, self._static)
+        except HoldfastError as e:
+            self._found = e
+        except Exception as e:
+            self._found = Unavailable(f"{self._machine.name} cannot be reached: {type(e).__name__}: {e}")
+        self._told()
+
+    def line(self) -> tuple[socket.socket, str, Line]:
+        """What was found, or why nothing was."""
+        self.join()
+        assert self._found is not None
+        if isinstance(self._found, HoldfastError):
+            raise self._found
+        return self._found
 
 
 def dial(machine: Machine, static: bytes, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:

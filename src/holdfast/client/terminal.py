@@ -111,3 +111,9 @@ class UserTerminal:
             except BlockingIOError:
                 return
             self.pending = self.pending[n:] if n < len(self.pending) else None
+
+
+def poke(pipe: int) -> None:
+    """Wakes up who polls the other end, from another thread."""
+    with contextlib.suppress(OSError):
+        os.write(pipe, b"\0")
