@@ -166,6 +166,8 @@ class Attachment:
             return None
 
     def _timeout(self) -> float | None:
+        if self.link.sock is not None and self.notices.until is None and self.deciding.at is None:
+            return None if self.covering.at is None else max(0.0, (self.covering.at - time.monotonic()) * 1000)
         due = [t for t in (self._retry_at if self.link.sock is None else None, self.notices.until, self.covering.at, self.deciding.at) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
