@@ -143,17 +143,18 @@ def test_s4_a_viewer_on_a_machine_that_is_busy_comes_late_and_misses_nothing(sta
     """Somebody was attached, so the next host lets nothing roll off until they are back."""
     stage.start_host()
     raw = b"GATE\r\n" + gated_flood(stage, "gate", 40_000, 14)
-    viewer = Lean(stage, "gate").attached()
+    viewer, other = Lean(stage, "gate").attached(), Lean(stage, "gate").attached()
     viewer.type(b"\n")
     for n in range(1, 3):
         stage.pump.until(lambda: (viewer.position or 0) >= n * len(raw) // 8, "output goes on")
-        viewer.away = True
+        viewer.away = True                          # the other one is back at once
         stage.kill_host()
         stage.start_host()
         stage.pump.during(2 * RETURN_S)
         viewer.away = False
-    stage.pump.until(lambda: viewer.ended or viewer.error, lambda: f"the flood ends: {viewer.position} of {len(raw)}")
-    assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
+    stage.pump.until(lambda: all(v.ended or v.error for v in (viewer, other)), lambda: f"the flood ends: {viewer.position} of {len(raw)}")
+    for one in (viewer, other):
+        assert [str(f) for f in check_output(one.log, raw, strip=stripped, until=len(raw))] == []
     assert stage.exit_code("gate") == 14
 
 

@@ -176,11 +176,11 @@ class Engine:
         record = known.get(session_id) or Record(session_id, str(label.get("name", session_id)), "detached", link.welcome.epoch,
                                                  link.welcome.created_ns / 1e9, list(label.get("argv", [])),
                                                  str(label.get("cwd", "")), self.boot)
-        watched, record.state = record.state == "live", "detached"
+        record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
         session = self._take(record, link, label)
-        session.pace.await_return(watched)
+        session.pace.await_return(record.viewers)
         if await self._look(session) is not None:
             record.state = "halted"                  # its processes were stopped before this host came
         self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid, "output": [link.ring.start, link.ring.head]})
@@ -220,6 +220,7 @@ class Engine:
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.pace.window_s = self.settings.pace_s
         session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
+        session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
         session.ended.add_done_callback(lambda _: self._over(session))

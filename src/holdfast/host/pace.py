@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from holdfast.host.viewer import Viewer
 
 RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
-RETURN_MAX_S = 10.0                # if somebody was attached when the last one died, and nobody is yet
+RETURN_MAX_S = 10.0                # if some who were attached when the last one died are not
 LATE_PART = 0.5                    # of a window: a host that looks this late was held up itself, and could serve nobody; ...
 EXCUSED = 3                        # ... so often in a row nobody is blamed for that
 
@@ -41,6 +41,7 @@ class Pace:
         self._excused = 0
         self._returning: asyncio.TimerHandle | None = None
         self._patience = 0.0
+        self.expected = 0                            # viewers that are on their way back, or are back
 
     @property
     def full(self) -> bool:
@@ -65,10 +66,10 @@ class Pace:
                 viewer.pump()
         self.look()
 
-    def await_return(self, watched: bool) -> None:
-        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off. `watched`: there were some."""
+    def await_return(self, viewers: int) -> None:
+        """After a restart of the host: clients are on their way back and say where they were. Until then nothing rolls off. `viewers`: how many there were."""
         self.returned.clear()
-        self._patience = self._loop.time() + RETURN_MAX_S if watched else 0.0
+        self.expected, self._patience = viewers, self._loop.time() + RETURN_MAX_S
         self._returning = self._loop.call_later(RETURN_MAX_S, self._waited)
 
     def reachable(self) -> None:
@@ -78,10 +79,10 @@ class Pace:
             self._returning = self._loop.call_later(RETURN_S, self._waited)
 
     def _waited(self) -> None:
-        if not self._viewers and self._loop.time() < self._patience:
+        if len(self._viewers) < self.expected and self._loop.time() < self._patience:
             self._returning = self._loop.call_later(RETURN_S, self._waited)
             return
-        self._returning = None
+        self._returning, self.expected = None, 0
         self.returned.set()
         self.report()
 

@@ -103,6 +103,7 @@ class Session:
         link.on_bell = self._bell
         link.on_packet = self._packet
         link.on_closed = self._keeper_gone
+        self.on_company: Callable[[], None] = lambda: None
         self.on_link_lost: Callable[[], None] = self.lost
         self.view.on_reply = Answers(self).give
         self.view.on_progress = self._view_moved
@@ -348,6 +349,7 @@ class Session:
     def add_viewer(self, viewer: Viewer) -> None:
         alone = not any(not v.observe for v in self.viewers)
         self.viewers.append(viewer)
+        self._company()
         self.keyboard.begin(viewer)
         if self.state == "detached":
             self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
@@ -357,6 +359,11 @@ class Session:
         for other in self.viewers:
             if other is not viewer:
                 other.conn.event("joined", session=self.id, operator=viewer.conn.operator, modality=viewer.conn.modality)
+
+    def _company(self) -> None:
+        """So many have to come back if this host dies."""
+        self.record.viewers = max(len(self.viewers), self.pace.expected)
+        self.on_company()
 
     def let_read(self, viewer: Viewer) -> int:
         """Lets a viewer on this machine read the ring itself; gives its bell, or -1 if that cannot be had now."""
@@ -379,6 +386,7 @@ class Session:
             self.link.send(wire.silence(viewer.tag))
         viewer.close()
         self.viewers.remove(viewer)
+        self._company()
         self.keyboard.end(viewer, how)
         operator = viewer.conn.operator
         if not any(v.conn.operator == operator for v in self.viewers):

@@ -76,6 +76,7 @@ class Record:
     output_start: int = 0
     output_end: int = 0
     survivors: int = 0
+    viewers: int = 0              # attached; after a restart of the host: on their way back
 
 
 class _Job(NamedTuple):
