@@ -437,6 +437,12 @@ class Terminal:
             assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
             self.drain(POLL_S)
 
+    def drain_for(self, seconds: float) -> None:
+        """Takes what comes for that long: the length of a fault, never a wait for a result."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.drain(min(left, POLL_S))
+
     def expect(self, pattern: bytes | str, since: int = 0) -> int:
         """Waits for a regular expression in the output after `since`; gives the offset after it."""
         compiled = re.compile(pattern.encode() if isinstance(pattern, str) else pattern, re.DOTALL)
