@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.fault.forge import Forge
 
@@ -73,6 +73,31 @@ class Pump:
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             self.turn(min(left, TURN_S))
+
+
+class Said:
+    """What comes out of a command, read by the pump."""
+
+    def __init__(self, pump: Pump, stream: IO[bytes]) -> None:
+        self.data, self.over = bytearray(), False
+        self._pump, self._stream = pump, stream
+        os.set_blocking(stream.fileno(), False)
+        pump.add(stream.fileno(), self._ready)
+
+    def _ready(self) -> None:
+        try:
+            piece = os.read(self._stream.fileno(), 1 << 16)
+        except BlockingIOError:
+            return
+        self.data += piece
+        if not piece:
+            self._pump.remove(self._stream.fileno())
+            self.over = True
+
+    def close(self) -> None:
+        if not self.over:
+            self._pump.remove(self._stream.fileno())
+        self._stream.close()
 
 
 class Stage:
@@ -239,13 +264,22 @@ class Stage:
                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.directory, **more)
 
     def finish(self, command: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S) -> tuple[int, bytes, str]:
+        """Its code and what it says until its end. Clients are served meanwhile: on a busy machine a command takes longer than a viewer may lag."""
+        out, err = self._collect(command.stdout), self._collect(command.stderr)
         try:
-            out, err = command.communicate(timeout=deadline_s)
-        except subprocess.TimeoutExpired:
+            self.pump.until(lambda: out.over and err.over and command.poll() is not None, f"the end of {command.args!r}", deadline_s)
+        except AssertionError:
             command.kill()
-            command.communicate()
             raise
-        return command.returncode, out, err.decode("utf-8", "replace")
+        finally:
+            for said in (out, err):
+                said.close()
+            command.wait()
+        return command.returncode, bytes(out.data), err.data.decode("utf-8", "replace")
+
+    def _collect(self, stream: IO[bytes] | None) -> Said:
+        assert stream is not None
+        return Said(self.pump, stream)
 
     def json(self, *argv: str) -> Any:
         code, out, err = self.finish(self.cli(*argv, "--json"))

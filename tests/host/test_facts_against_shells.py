@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.facts import Surroundings, analyse
@@ -35,9 +35,10 @@ def ran(text: str, shell: str = "bash") -> list[str]:
     return run(text, shell)[0]
 
 
-def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]]]:
-    """... and the first argument of each with the directory it would have run in, below `work`."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
+def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]], str]:
+    """... and the first argument of each with the directory it would have run in; and the directory in which all began."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as made:
+        directory = os.path.realpath(made)
         log, where, stubs, work = (Path(directory, name) for name in ("log", "log.where", "stubs", "work"))
         log.touch()
         where.touch()
@@ -51,7 +52,7 @@ def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]
         child = subprocess.Popen(SHELLS[shell], env=environment, cwd=work, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                  stderr=subprocess.DEVNULL, start_new_session=True)
         try:
-            child.wait(120)
+            child.wait(10)
         except subprocess.TimeoutExpired:
             pass
         finally:
@@ -60,7 +61,7 @@ def run(text: str, shell: str = "bash") -> tuple[list[str], list[tuple[str, str]
             child.wait()
         names = [n.decode("utf-8", "replace") for n in log.read_bytes().split(b"\0")[:-1]]
         places = [n.decode().partition(" ") for n in where.read_bytes().split(b"\0")[:-1]]
-        return names, [(a, b.replace(str(work), "/work").replace(directory, "/")) for a, _, b in places]
+        return names, [(a, b) for a, _, b in places], str(work)
 
 
 def missed(text: str, shell: str = "bash") -> set[str]:
@@ -159,16 +160,18 @@ def moving(one: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
+@example("cd ..; cd ..; rm @")
 @given(st.recursive(MOVES | ACTS, moving, max_leaves=8))
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 def test_p4_a_command_runs_where_it_was_said_to_run(text: str) -> None:
     for n in range(text.count("@")):
         text = text.replace("@", f"w{n}", 1)
-    found = analyse(text, PARSE, Surroundings("/work", "/work"))
+    _, places_of, work = run(text)
+    found = analyse(text, PARSE, Surroundings(work, work))
     if any(r.code != "place" for r in found.unresolvable):
         return
     said = {c.words[0].text: (None if any(r.code == "place" for r in c.reasons) else {p.path for item in c.writes for p in item}) for c in found.commands if c.name == "rm"}
-    for word, directory in run(text)[1]:
+    for word, directory in places_of:
         if word in said and (places := said[word]) is not None:
             assert f"{directory.rstrip('/')}/{word}" in places, (text, directory, places)
 

@@ -171,6 +171,35 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
         assert (text in hf.screen(name)) == (became.get(first + n) == "applied") == answers[300 + n], (n, became, answers)
 
 
+def test_p1_an_act_that_was_overtaken_while_it_waited_is_not_said_to_be_done(hf: Installation, victim: Path) -> None:
+    """It waits for approval, a later one of the same client does not: the number of the first is used up by then."""
+    name = room(hf, "overtaken")
+    bot = Wire(hf, "bot", 209)
+    place = bot.acting.learn(name, bot.request("place", session=name))
+    first = bot.next_sequence(2)
+    for n, text in enumerate((f"rm -f {victim}\r", "true\r")):
+        fields: dict[str, Any] = {"session": name, "text": text, "seq": first + n}
+        bot.acting.sign("send", fields, place)
+        bot.say(frames.request(400 + n, {"op": "send", **fields}))
+        if not n:
+            held = bot.until("held")["id"]
+    assert reply(bot, 401)
+    [question] = [q for q in json.loads(hf.ok("--as", "ann", "approvals", "--json").out) if q["id"] == held]
+    hf.ok("--as", "ann", "approve", held, "--yes", "--binding", question["binding"])
+    answered = reply(bot, 400)
+    became = {e["number"]: e["outcome"] for e in verified(hf, name) if e["phase"] == "outcome"}
+    hf.wait(name, "idle")
+    assert answered == (became.get(first) == "applied") == (not victim.exists()) and became[first + 1] == "applied", (answered, became)
+
+
+def reply(wire: Wire, number: int) -> bool:
+    """Whether that request was done."""
+    while True:
+        kind, payload = wire.receive(120)
+        if kind == frames.REPLY and frames.read_reply(payload)[0] == number:
+            return frames.read_reply(payload)[1]
+
+
 def test_p2_a_hidden_prompt_of_a_posix_shell_is_hidden(hf: Installation) -> None:
     name = room(hf, "posix", "sh")
     hf.ok("send", name, "stty -echo; read pw; stty echo; echo got-it", "--enter")

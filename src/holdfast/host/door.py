@@ -64,6 +64,7 @@ class Act:
         self.reason = ""                         # of the verdict
         self.taken: int | None = None            # the session's number of it, once the keeper has it
         self.part: dict[str, int] = {}           # how much of it, if not all
+        self.repeat = False                      # it was submitted before it was asked for now
         self._over = False                       # its outcome is recorded
         self._door = door
         try:
@@ -183,6 +184,8 @@ class Door:
                 session.keyboard.again()
             elif (session.id, conn.client, act.number) in self._under_way:
                 raise Busy("this very act is under way", "wait for its answer")
+            else:
+                act.repeat = known               # decided now: what a later one of this client makes of its number while it is judged does not count
         return act
 
     def recorded(self, entry: dict[str, Any]) -> int:

@@ -42,7 +42,7 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     holds = False
     try:
         if known is None:
-            if session.lane.known(conn.client, act.number):
+            if act.repeat:
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
             await ready(session)
             session.may_write(conn.operator, take=False)

@@ -36,7 +36,7 @@ from holdfast.host.store import Record
 from holdfast.host.turn import SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
-from holdfast.model.errors import HoldfastError, Refused, Stale, TurnHeld, Unavailable, Unfinished
+from holdfast.model.errors import HoldfastError, Refused, TurnHeld, Unavailable, Unfinished
 from holdfast.model.limits import (
     BELLS_MAX,
     COLS_MAX,
@@ -267,16 +267,17 @@ class Session:
         """Raw keys of an attached client, let through by its keyboard."""
         self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
-    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None) -> int:
+    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False) -> int:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
-        is asked before, and again afterwards, because that took time."""
-        if not self.lane.known(client, number):
-            if commit is not None:
+        is asked before, and again afterwards, because that took time. Who was overtaken by a later act of the same client is told so: its number is
+        used up, and it must not be taken for a repeat of what was done."""
+        if not repeat:
+            if commit is not None and not self.lane.known(client, number):
                 await self.look_and_ask(operator, take=False)
                 await commit()
-                if self.lane.known(client, number):
-                    raise Stale("a later act of this client was quicker", "do it again")
             await self.look_and_ask(operator)
+            if self.lane.known(client, number):
+                raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
             self.commands.typed(data, self.lane.next, self.scanned)
             self.turn.typed(operator, data, time.monotonic())
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)

@@ -130,17 +130,17 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
         raise Usage("nothing to send", "give TEXT, --enter or --key NAME")
     act: Act = q["act!"]
     last = act.number + (len(data) - 1) // INPUT_CHUNK_BYTES
-    if session.lane.known(conn.client, act.number) != session.lane.known(conn.client, last):
+    if act.repeat != session.lane.known(conn.client, last):
         raise Refused(f"numbers {act.number} to {last} of this client were used in part", "number every act anew, one number for each piece")
     terminal = await session.terminal()
-    if not session.lane.known(conn.client, act.number):
+    if not act.repeat:
         hidden = shown_to(session, terminal) == (False, True)
         what = "paste" if q["paste"] else "line" if b"\r" in data or b"\n" in data else "keys"
         await ops.engine.door.clear(act, number, what, lambda: session.turn.begun() + data, wait_s=q["hold"], secret=hidden)
     refuse_long_line(data, bool(terminal.lflag & termios.ICANON))
     commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
     for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
-        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None)
+        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None, act.repeat)
         act.taken, act.part = sequence, {"bytes": min(len(data), at + INPUT_CHUNK_BYTES), "of": len(data)}
     act.part = {}
     return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
@@ -153,7 +153,7 @@ async def run(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         raise Usage("nothing to run" if not q["text"].strip() else "a command cannot contain NUL")
     session, act = ops.engine.find(q["session"]), q["act!"]
     command: Command | None = None
-    if not session.lane.known(conn.client, act.number):
+    if not act.repeat:
         await running.ready(session)                     # first: a busy shell would use up an approval for nothing
         command = await _only_its_commands(ops, conn, "run", session.id, q, await situation(session, conn, "run", _bytes(q["text"])))
         await ops.engine.door.clear(act, number, "run", lambda: _bytes(q["text"]), wait_s=q["hold"])
