@@ -63,6 +63,9 @@ class Visit:
         self.address = address
         hub.strangers[address] += 1
 
+    def known(self) -> bool:
+        return self._hub is None
+
     def over(self) -> None:
         if self._hub is not None:
             strangers, self._hub = self._hub.strangers, None
@@ -173,7 +176,8 @@ class Hub:
             case events.Drop(number, code, reason):
                 line = self.lines.get(number)
                 if line is not None:
-                    log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
+                    if line.visit.known():                    # strangers are counted; they shall not fill the disk
+                        log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
                     line.carrier.send(outer.encode(outer.Close(0, code, reason)))
                     line.carrier.finish(code)
                     self._dirty[number] = line.carrier

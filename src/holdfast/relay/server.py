@@ -37,6 +37,7 @@ from holdfast.wire import outer
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
 CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
+HEAD_BYTES = 16 * limits.KiB             # of a request: a stranger cannot make us keep more
 FRAGMENTS_MAX = 128                      # of one message
 ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
@@ -52,6 +53,7 @@ class WebSocket(asyncio.Protocol):
         self._hub, self._visit = hub, visit
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT)
         self._number = 0                 # 0: not upgraded
+        self._head = 0                   # bytes of the request
         self._out: list[bytes] = []
         self._written = 0
         self._fragments: list[bytes] = []
@@ -76,6 +78,10 @@ class WebSocket(asyncio.Protocol):
         if self._finished:
             return
         protocol = self._protocol
+        if not self._number:
+            self._head += len(data)
+            if self._head > HEAD_BYTES:
+                return self._transport.abort()
         protocol.receive_data(data)
         for event in protocol.events_received():
             if self._finished:
