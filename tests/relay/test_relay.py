@@ -454,6 +454,44 @@ def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) 
     script(body)
 
 
+@pytest.mark.parametrize("door", DOORS)
+def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(start: Start, door: str) -> None:
+    relay = start("--grpc", "127.0.0.1:0", RELAY_QUEUE_BYTES=1024 * 1024, RELAY_PRESSURE_BYTES=256 * 1024, RELAY_CLIENT_STREAMS=256)
+
+    async def body() -> None:
+        sock = socket.socket()
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", relay.port))
+        async with host(relay.url, relay.token(), sock=sock) as h, client(relay.urls[door]) as flood:
+            await h.register()
+            streams = dict([await flood.open(h) for _ in range(100)])
+            assert isinstance(h.carrier, WebSocketCarrier)
+            h.carrier.ws.transport.pause_reading()
+
+            async def push() -> None:
+                for number in streams:
+                    for _ in range(4):
+                        await flood.send(outer.Data(number, b"x" * 65000))
+
+            pushing = asyncio.create_task(push())
+            before, now = -1, 0
+            while now != before:                                     # until nothing moves: the flood stands, in the kernel's buffers and ours
+                before = now
+                await asyncio.sleep(0.3)  # poll
+                now = flood.carrier.ws.transport.get_write_buffer_size() if isinstance(flood.carrier, WebSocketCarrier) else before
+            h.carrier.ws.transport.resume_reading()
+            got = 0
+            while got < 400:                                         # all of it arrives, and both are still there
+                got += len((await h.expect(outer.Data)).payload) == 65000
+            await pushing
+            await flood.nothing()
+            await h.nothing()
+
+    script(body)
+    assert "slow" not in relay.logged()
+
+
 def test_a_socket_that_takes_nothing_for_too_long_is_closed(start: Start) -> None:
     relay = start(RELAY_SLOW_READER_S=1.0, RELAY_PING_S=60)
 

@@ -141,6 +141,7 @@ RELAY_CLIENT_STREAMS = 64        # ... of one client's connection: with a window
 RELAY_WATCHES = 1024             # of one client's connection
 RELAY_ROUTE_KEPT_S = 90 * 86400  # a route that was not seen for this long has to be enrolled again
 RELAY_QUEUE_BYTES = 20 * MiB     # waiting for one connection's socket: above all windows of a client, so it is a host that reads nothing
+RELAY_PRESSURE_BYTES = 2 * MiB   # ... for a host's: clients that send to it are not read until it is shorter
 RELAY_QUEUES_BYTES = 512 * MiB   # ... for all of them: then the longest queue goes
 RELAY_SLOW_READER_S = 30.0       # a socket that takes nothing of what waits for it
 RELAY_STOP_S = 2.0               # to tell everybody that the relay restarts

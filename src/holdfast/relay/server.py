@@ -58,6 +58,7 @@ class WebSocket(asyncio.Protocol):
         self._written = 0
         self._fragments: list[bytes] = []
         self._finished = False
+        self._held = False
         self._lost = False
         self._transport: asyncio.Transport = None           # type: ignore[assignment]  # until TLS is through
         self._pausing: asyncio.TimerHandle | None = None
@@ -67,6 +68,7 @@ class WebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
+        self._transport.set_write_buffer_limits(high=limits.RELAY_PRESSURE_BYTES)
         self._hub.sockets.add(self)
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
@@ -96,6 +98,12 @@ class WebSocket(asyncio.Protocol):
         if self.queued() > limits.RELAY_QUEUE_BYTES:      # of the library's answers to pings, which the hub does not see
             self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
+
+    def pause_writing(self) -> None:
+        self._hub.pressed(self._number)
+
+    def resume_writing(self) -> None:
+        self._hub.relieved(self._number)
 
     def eof_received(self) -> bool:
         return False                     # half-open connections are of no use here
@@ -227,7 +235,18 @@ class WebSocket(asyncio.Protocol):
             self._pausing = asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        if not self._lost and not self._transport.is_closing():
+        self._pausing = None
+        self._read_on()
+
+    def hold(self, held: bool) -> None:
+        self._held = held
+        if not held:
+            self._read_on()
+        elif not self._finished and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._pausing is None and not self._held and not self._lost and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def queued(self) -> int:
