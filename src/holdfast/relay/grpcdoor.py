@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -164,6 +165,8 @@ class GrpcDoor:
             admission = self._hub.doorkeeper.admit(approach, time.time())
         except TurnedAway as refused:
             self._hub.counts["turned_away"] += 1
+            with suppress(StopAsyncIteration, TimeoutError):   # its HELLO is on the way; refused while it writes, it would hear of an "internal error"
+                await asyncio.wait_for(anext(messages), CLOSE_WAIT_S)
             await context.abort(STATUS.get(refused.status, grpc.StatusCode.FAILED_PRECONDITION), refused.reason)
             return
         call = Call(self._hub)
