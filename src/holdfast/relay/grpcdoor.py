@@ -14,6 +14,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import unquote
 
@@ -39,7 +40,8 @@ Pair = tuple[bytes, bytes]               # certificate chain and key, as PEM
 class Call:
     """One call. A Carrier of the hub."""
 
-    def __init__(self) -> None:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
         self.number = 0
         self._out: deque[bytes] = deque()
         self._queued = self._taken = 0
@@ -47,12 +49,16 @@ class Call:
         self._resumed = asyncio.Event()
         self._resumed.set()
         self._pausing: asyncio.TimerHandle | None = None
+        self._held = self._pressed = False
         self.finished = False
 
     def send(self, data: bytes) -> None:
         if not self.finished:
             self._out.append(data)
             self._queued += len(data)
+            if self._queued > limits.RELAY_PRESSURE_BYTES and not self._pressed:
+                self._pressed = True
+                self._hub.pressed(self.number)
 
     def flush(self) -> None:
         self._wake.set()
@@ -66,7 +72,19 @@ class Call:
         if self._pausing is not None:
             self._pausing.cancel()
         self._resumed.clear()
-        self._pausing = asyncio.get_running_loop().call_later(seconds, self._resumed.set)
+        self._pausing = asyncio.get_running_loop().call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        self._pausing = None
+        if not self._held:
+            self._resumed.set()
+
+    def hold(self, held: bool) -> None:
+        self._held = held
+        if held:
+            self._resumed.clear()
+        elif self._pausing is None:
+            self._resumed.set()
 
     def queued(self) -> int:
         return self._queued
@@ -89,6 +107,9 @@ class Call:
                 await context.write(data)
                 self._queued -= len(data)
                 self._taken += len(data)
+                if self._pressed and self._queued < limits.RELAY_PRESSURE_BYTES // 4:
+                    self._pressed = False
+                    self._hub.relieved(self.number)
             if self.finished:
                 return
             self._wake.clear()
@@ -144,9 +165,11 @@ class GrpcDoor:
             admission = self._hub.doorkeeper.admit(approach, time.time())
         except TurnedAway as refused:
             self._hub.counts["turned_away"] += 1
+            with suppress(StopAsyncIteration, TimeoutError):   # its HELLO is on the way; refused while it writes, it would hear of an "internal error"
+                await asyncio.wait_for(anext(messages), CLOSE_WAIT_S)
             await context.abort(STATUS.get(refused.status, grpc.StatusCode.FAILED_PRECONDITION), refused.reason)
             return
-        call = Call()
+        call = Call(self._hub)
         call.number = self._hub.connected(call, admission, visit)
         self._hub.flush()
         reading = asyncio.create_task(call.read(self._hub, messages))

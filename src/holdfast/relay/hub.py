@@ -4,6 +4,8 @@ A door gives a connection a Carrier; from then on both talk to the hub. Effects 
 write is a system call. Nothing here decides who may do what; it measures what only a running program has: how much waits for a socket, since when.
 
 - A queue beyond RELAY_QUEUE_BYTES, or a socket that took nothing for RELAY_SLOW_READER_S: that connection goes (SLOW).
+- While a host's queue is beyond RELAY_PRESSURE_BYTES, clients that send to it are not read: somebody with a pass cannot have a host thrown out by flooding it. The other
+  way round nobody is held: a host must not wait for its slowest client, which credit bounds and time ends.
 - All queues together beyond RELAY_QUEUES_BYTES: the longest goes.
 - Strangers are counted from the first byte, before TLS, in all and by address (an address is counted, never trusted).
 - The clock ticks only while somebody is connected.
@@ -46,6 +48,9 @@ class Carrier(Protocol):
     def pause(self, seconds: float) -> None:
         """Nothing is read for so long."""
 
+    def hold(self, held: bool) -> None:
+        """Nothing is read while it is held."""
+
     def queued(self) -> int:
         """Bytes that wait for the socket."""
 
@@ -62,6 +67,9 @@ class Visit:
         self._hub: Hub | None = hub
         self.address = address
         hub.strangers[address] += 1
+
+    def known(self) -> bool:
+        return self._hub is None
 
     def over(self) -> None:
         if self._hub is not None:
@@ -89,6 +97,7 @@ class Hub:
         self._number = 0
         self._dirty: dict[int, Carrier] = {}
         self._backlog: set[int] = set()
+        self._pressed: dict[int, set[int]] = {}                      # connection with a long queue -> clients that are held for it
         self._evict: list[tuple[int, int, str]] = []
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -135,6 +144,9 @@ class Hub:
         if self.lines.pop(number, None) is not None:
             self._backlog.discard(number)
             self._dirty.pop(number, None)
+            self.relieved(number)
+            for held in self._pressed.values():
+                held.discard(number)
             self._handle(events.Gone(number))
             self.flush()
 
@@ -149,6 +161,17 @@ class Hub:
                 if number in self.registry.connections:
                     self.counts["slow"] += 1
                     self._handle(events.Broken(number, code, reason))
+
+    def pressed(self, number: int) -> None:
+        """A door's word that a connection's queue is long; `relieved` when it is not any more."""
+        if number in self.lines:
+            self._pressed.setdefault(number, set())
+
+    def relieved(self, number: int) -> None:
+        for client in self._pressed.pop(number, ()):
+            line = self.lines.get(client)
+            if line is not None and not any(client in others for others in self._pressed.values()):
+                line.carrier.hold(False)
 
     def operator(self, event: events.Event) -> None:
         """Something that the relay's operator did."""
@@ -165,15 +188,24 @@ class Hub:
                 if line is not None:
                     line.carrier.send(outer.encode(effect.frame))                   # type: ignore[union-attr]
                     self._dirty[effect.connection] = line.carrier                   # type: ignore[union-attr]
+                    if self._pressed and type(event) is events.Received:
+                        self._hold(event.connection, effect.connection)             # type: ignore[union-attr]
             else:
                 self._rarely(effect)
+
+    def _hold(self, sender: int, receiver: int) -> None:
+        held, connection = self._pressed.get(receiver), self.registry.connections.get(sender)
+        if held is not None and connection is not None and connection.role == outer.CLIENT and sender != receiver and sender not in held:
+            held.add(sender)
+            self.lines[sender].carrier.hold(True)
 
     def _rarely(self, effect: events.Effect) -> None:
         match effect:
             case events.Drop(number, code, reason):
                 line = self.lines.get(number)
                 if line is not None:
-                    log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
+                    if line.visit.known():                    # strangers are counted; they shall not fill the disk
+                        log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
                     line.carrier.send(outer.encode(outer.Close(0, code, reason)))
                     line.carrier.finish(code)
                     self._dirty[number] = line.carrier
@@ -214,6 +246,8 @@ class Hub:
                 line.taken, line.waits_since = taken, now if queued else -1.0
             elif now - line.waits_since > limits.RELAY_SLOW_READER_S:
                 self._evict.append((number, outer.SLOW, "this connection takes nothing"))
+        for client in {c for held in self._pressed.values() for c in held}:
+            self._handle(events.Heard(client, 0))                      # it is we who do not listen
         self._handle(events.Tick())
         self.flush()
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__, home
 from holdfast.model.errors import Impossible, Unavailable, Usage
-from holdfast.model.limits import RELAY_STOP_S
+from holdfast.model.limits import RELAY_STOP_S, RELAY_TENANT_BURST_S, RELAY_TENANT_BYTES_S
 from holdfast.relay import control, office
 from holdfast.relay.admission import Doorkeeper
 from holdfast.relay.hub import Hub
@@ -31,6 +31,7 @@ from holdfast.relay.metrics import Page
 from holdfast.relay.registry import Registry
 from holdfast.relay.server import Door, at, listen
 from holdfast.relay.store import Store
+from holdfast.relay.tenants import Quotas
 
 if TYPE_CHECKING:
     from holdfast.relay.grpcdoor import GrpcDoor
@@ -48,6 +49,7 @@ class Options(NamedTuple):
     certificate: tuple[str, str] | None = None     # files: chain and key
     grpc: Place | None = None
     metrics: Place | None = None
+    rate: int = RELAY_TENANT_BYTES_S               # bytes that one tenant may send in a second
     json: bool = False
 
 
@@ -82,9 +84,9 @@ def serve(options: Options) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     prepare(options.data)
     certificate = Certificate(options.certificate) if options.certificate is not None else None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard), hard))
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with asyncio.Runner(loop_factory=_loop()) as runner:
         return runner.run(_serve(options, certificate))
 
@@ -121,7 +123,8 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         log.error("the database was unreadable and is now %s; tokens have to be made anew", store.put_aside)
     now = int(time.time())
     tokens = store.at_once(office.tokens)
-    registry = Registry(store.routes(now), epoch=time.time() - time.monotonic(), software=f"holdfast {__version__}")
+    quotas = Quotas(tenant_bytes_s=options.rate, tenant_burst=int(options.rate * RELAY_TENANT_BURST_S))
+    registry = Registry(store.routes(now), quotas, epoch=time.time() - time.monotonic(), software=f"holdfast {__version__}")
     with contextlib.ExitStack() as undo:
         listener = _listen(options.listen, undo)
         hub = Hub(registry, Doorkeeper((), options.origins), store)

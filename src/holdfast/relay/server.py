@@ -37,6 +37,7 @@ from holdfast.wire import outer
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
 CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
+HEAD_BYTES = 16 * limits.KiB             # of a request: a stranger cannot make us keep more
 FRAGMENTS_MAX = 128                      # of one message
 ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
@@ -52,10 +53,12 @@ class WebSocket(asyncio.Protocol):
         self._hub, self._visit = hub, visit
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT)
         self._number = 0                 # 0: not upgraded
+        self._head = 0                   # bytes of the request
         self._out: list[bytes] = []
         self._written = 0
         self._fragments: list[bytes] = []
         self._finished = False
+        self._held = False
         self._lost = False
         self._transport: asyncio.Transport = None           # type: ignore[assignment]  # until TLS is through
         self._pausing: asyncio.TimerHandle | None = None
@@ -65,6 +68,7 @@ class WebSocket(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
+        self._transport.set_write_buffer_limits(high=limits.RELAY_PRESSURE_BYTES)
         self._hub.sockets.add(self)
         sock = self._transport.get_extra_info("socket")
         if sock is not None:
@@ -76,6 +80,10 @@ class WebSocket(asyncio.Protocol):
         if self._finished:
             return
         protocol = self._protocol
+        if not self._number:
+            self._head += len(data)
+            if self._head > HEAD_BYTES:
+                return self._transport.abort()
         protocol.receive_data(data)
         for event in protocol.events_received():
             if self._finished:
@@ -90,6 +98,12 @@ class WebSocket(asyncio.Protocol):
         if self.queued() > limits.RELAY_QUEUE_BYTES:      # of the library's answers to pings, which the hub does not see
             self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
+
+    def pause_writing(self) -> None:
+        self._hub.pressed(self._number)
+
+    def resume_writing(self) -> None:
+        self._hub.relieved(self._number)
 
     def eof_received(self) -> bool:
         return False                     # half-open connections are of no use here
@@ -221,7 +235,18 @@ class WebSocket(asyncio.Protocol):
             self._pausing = asyncio.get_running_loop().call_later(seconds, self._resume)
 
     def _resume(self) -> None:
-        if not self._lost and not self._transport.is_closing():
+        self._pausing = None
+        self._read_on()
+
+    def hold(self, held: bool) -> None:
+        self._held = held
+        if not held:
+            self._read_on()
+        elif not self._finished and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def _read_on(self) -> None:
+        if self._pausing is None and not self._held and not self._lost and not self._transport.is_closing():
             self._transport.resume_reading()
 
     def queued(self) -> int:

@@ -34,6 +34,7 @@ CREATE TABLE IF NOT EXISTS routes (
     key BLOB PRIMARY KEY, tenant TEXT NOT NULL, token TEXT, generation INTEGER NOT NULL, passes BLOB NOT NULL, seen INTEGER NOT NULL) STRICT;
 """
 RETRY_S = 1.0                 # how often what is owed is tried again
+GATHER_S = 0.1                # routes that change within this time are one write
 _DIGEST = 32
 
 Work = Callable[[apsw.Connection], Any]
@@ -155,6 +156,8 @@ class Store:
                     self._wake.wait_for(lambda: self._jobs or self._closing, timeout=RETRY_S)
                 else:
                     self._wake.wait_for(lambda: self._jobs or self._owed or self._closing)
+                    if not self._jobs and not self._closing:       # when everybody comes back at once, they are written together
+                        self._wake.wait_for(lambda: self._jobs or self._closing, timeout=GATHER_S)
                 owed, self._owed = self._owed, {}
                 jobs, closing = list(self._jobs), self._closing
                 self._jobs.clear()

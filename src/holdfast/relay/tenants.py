@@ -21,7 +21,7 @@ class Quotas(NamedTuple):
     tenant_streams: int = limits.RELAY_TENANT_STREAMS
     tenant_connections: int = limits.RELAY_TENANT_CONNECTIONS
     tenant_bytes_s: int = limits.RELAY_TENANT_BYTES_S
-    tenant_burst: int = limits.RELAY_TENANT_BURST_BYTES
+    tenant_burst: int = int(limits.RELAY_TENANT_BYTES_S * limits.RELAY_TENANT_BURST_S)
     host_streams: int = limits.RELAY_HOST_STREAMS
     client_streams: int = limits.RELAY_CLIENT_STREAMS
     watches: int = limits.RELAY_WATCHES

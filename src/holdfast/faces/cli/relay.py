@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.operators import lasting
 from holdfast.faces.cli.output import duration, put_json, table
+from holdfast.model import limits
 from holdfast.model.errors import Usage
 
 if TYPE_CHECKING:
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 LISTEN = "127.0.0.1:8410"
 ACTS = {"serve": (), "token": ("new", "ls", "revoke"), "admit": ()}
-ONLY = {"serve": ("listen", "name", "tls_cert", "tls_key", "no_tls", "origin", "grpc", "metrics"), "token": ("tenant", "expires"), "admit": ("tenant",)}
+ONLY = {"serve": ("listen", "name", "tls_cert", "tls_key", "no_tls", "origin", "grpc", "metrics", "rate"), "token": ("tenant", "expires"), "admit": ("tenant",)}
 
 
 def relay_parser(p: ArgumentParser) -> None:
@@ -32,6 +33,7 @@ def relay_parser(p: ArgumentParser) -> None:
     p.add_argument("--origin", metavar="ORIGIN", action="append", help="serve: pages of this origin may connect (default: none)")
     p.add_argument("--grpc", metavar="ADDR:PORT", help="serve: gRPC here as well")
     p.add_argument("--metrics", metavar="ADDR:PORT", help="serve: numbers for Prometheus here; a loopback address")
+    p.add_argument("--rate", metavar="MIB", type=int, help="serve: MiB that one tenant may send in a second; more is read more slowly (default: 256)")
     p.add_argument("--tenant", metavar="NAME", help="token new, admit: whose it is (default: default)")
     p.add_argument("--expires", metavar="D", help="token new: admits new hosts for so long: 30m, 8h, 7d (default: no end)")
     p.add_argument("--json", action="store_true")
@@ -71,8 +73,11 @@ def _serve(args: Namespace) -> int:
         raise Usage("--metrics takes a loopback address: its numbers are for this machine", "for example 127.0.0.1:9410")
     if not args.tls_cert and not args.no_tls and not all(_loopback(place[0]) for place in (listen, grpc) if place is not None):
         raise Usage("without TLS, tokens and passes could be read on the way", "give --tls-cert and --tls-key; or --no-tls if a proxy in front has TLS")
+    rate = limits.RELAY_TENANT_BYTES_S if args.rate is None else args.rate * limits.MiB
+    if rate <= 0:
+        raise Usage("--rate is at least 1", "in MiB per second")
     return main.serve(main.Options(listen, args.data, tuple(_name(n) for n in args.name or ()), tuple(_origin(o) for o in args.origin or ()),
-                                   (args.tls_cert, args.tls_key) if args.tls_cert else None, grpc, metrics, args.json))
+                                   (args.tls_cert, args.tls_key) if args.tls_cert else None, grpc, metrics, rate, args.json))
 
 
 def _place(text: str) -> tuple[str, int]:
