@@ -88,6 +88,7 @@ class Engine:
         self.unreached: dict[str, Record] = {}      # what the store knows of those
         self.nursery = Nursery(home.run)
         self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
+        self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()

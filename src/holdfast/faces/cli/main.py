@@ -64,6 +64,7 @@ COMMANDS: dict[str, Command] = {
     "policy": Command("policy", "a policy for the gate: shown, checked, tried", "holdfast policy try 'rm -rf /'", "Operators"),
     "host": Command("fleet", "the relays that this machine can be reached through", "holdfast host connect wss://relay.example", "Machines"),
     "machines": Command("fleet", "the machines that can be reached from here, and whether they answer", "holdfast machines", "Machines"),
+    "service": Command("service", "start at boot by systemd; sessions outlive upgrades", "holdfast service install --dry-run", "Installation"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),
     "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
