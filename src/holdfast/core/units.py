@@ -69,6 +69,7 @@ class Place:
     state: str                              # the home's directory
     release: str                            # of Holdfast: after an upgrade the units are outdated, and installing them again restarts what runs
     environment: tuple[tuple[str, str], ...] = ()
+    at_home: bool = False                   # whether the interpreter or the code lies in somebody's home directory
 
 
 # ---------------------------------------------------------------- words
@@ -134,7 +135,7 @@ def host(place: Place) -> str:
         *_starts(place, command(place.interpreter, "-m", "holdfast.host.main"), ("HOLDFAST_SERVICE", place.manager)),
         "ExecReload=/bin/kill -HUP $MAINPID",
         "Restart=on-failure",
-        "RestartSec=1",
+        "RestartSec=500ms",
         f"RestartPreventExitStatus={' '.join(map(str, HOPELESS))}",
         *_FILTERED,
         "RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK",
@@ -151,7 +152,7 @@ def relay(place: Place, options: Sequence[str] = ()) -> str:
         line = command(place.interpreter, "-m", "holdfast", "relay", "serve", "--data", f"/var/lib/{RELAY_STATE}")
         low = any(_port(one) for one in _values(options, ("--listen", "--grpc", "--metrics")))
         how = (*_starts(place, " ".join([line, *taken])), *credentials, "DynamicUser=yes", f"StateDirectory={RELAY_STATE}", "StateDirectoryMode=0700",
-               *_NAMESPACED, f"ProtectHome={'read-only' if place.interpreter.startswith(('/home/', '/root/')) else 'yes'}", "ProtectControlGroups=yes",
+               *_NAMESPACED, f"ProtectHome={'read-only' if place.at_home else 'yes'}", "ProtectControlGroups=yes",
                "ProtectProc=invisible", "PrivateTmp=yes", "PrivateDevices=yes",
                *(("AmbientCapabilities=CAP_NET_BIND_SERVICE", "CapabilityBoundingSet=CAP_NET_BIND_SERVICE") if low else ("CapabilityBoundingSet=",)))
     return _unit(place, "Holdfast relay", (*(("Wants=network-online.target", "After=network-online.target") if place.manager == "system" else ()), "StartLimitIntervalSec=0"), (

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import SPAWN_WAIT_S
@@ -37,12 +37,15 @@ class Nursery:
         self.pid = 0                                        # of the one that answered last
         self._starting = asyncio.Lock()
 
-    async def spawn(self, request: wire.Spawn) -> int:
-        """A running keeper's pid; the program has been executed. Refusals say what was wrong with the request."""
+    async def spawn(self, request: wire.Spawn, group: Callable[[], Awaitable[str]] | None = None) -> int:
+        """A running keeper's pid; the program has been executed. Refusals say what was wrong with the request. `group` makes the group that it starts
+        in, once there is a nursery: a manager that starts one removes what is empty in its unit's group."""
         loop = asyncio.get_running_loop()
         sock = await self._connect()
         try:
             async with asyncio.timeout(SPAWN_WAIT_S):
+                if group is not None:
+                    request = request._replace(cgroup=os.fsencode(await group()))
                 await loop.sock_sendall(sock, wire.spawn(request))
                 probe("host.spawn.sent")
                 head = await _read(loop, sock, wire.SPAWN_REPLY.size)

@@ -70,7 +70,7 @@ COMMANDS: dict[str, Command] = {
     "completion": Command("paperwork", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
     "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
 }
-TAKES_PROGRAM = ("new", "run")
+TAKES_PROGRAM = ("new", "run", "service")
 COMMON_HELP = {"json": "JSON for programs, errors included", "session": "id, unique beginning of it, or name"}
 
 

@@ -50,7 +50,7 @@ class Setup(NamedTuple):
 
 def service_parser(p: ArgumentParser) -> None:
     p.add_argument("act", choices=("install", "uninstall", "status"), help="write and start the units, stop and remove them, or show how they stand")
-    p.add_argument("options", nargs="*", metavar="-- OPTIONS", help="install --relay: for `holdfast relay serve`, like --listen 0.0.0.0:443 --tls-cert F --tls-key F")
+    p.add_argument("command", nargs="*", metavar="-- OPTIONS", help="install --relay: for `holdfast relay serve`, like --listen 0.0.0.0:443 --tls-cert F --tls-key F")
     which = p.add_mutually_exclusive_group()
     which.add_argument("--user", action="store_true", help="units of your own account (default)")
     which.add_argument("--system", action="store_true", help="units of the machine; needs root")
@@ -64,7 +64,7 @@ def service_parser(p: ArgumentParser) -> None:
 def service(args: Namespace) -> int:
     if args.account and (not args.system or args.relay):
         raise Usage("--account belongs to --system, without --relay")
-    if args.options and not (args.relay and args.act == "install"):
+    if args.command and not (args.relay and args.act == "install"):
         raise Usage("options after -- are for `service install --relay`")
     setup = _setup(args)
     return {"install": _install, "uninstall": _uninstall, "status": _status}[args.act](args, setup)
@@ -87,10 +87,14 @@ def _setup(args: Namespace) -> Setup:
         environ["HOLDFAST_HOME"] = home.state           # as it was given it may be relative
     if "PYTHONPATH" in environ:
         environ["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, environ["PYTHONPATH"].split(os.pathsep)))
-    place = units.Place(manager, who.pw_name, _interpreter(), home.state, __version__, tuple(environ.items()))
+    interpreter = _interpreter()
+    at_home = any(path.startswith(("/home/", "/root/", "/run/user/")) for path in _read_by_it(interpreter))
+    if args.relay and manager == "system":
+        environ = {name: value for name, value in environ.items() if name == "PYTHONPATH"}     # it has a directory of its own
+    place = units.Place(manager, who.pw_name, interpreter, home.state, __version__, tuple(environ.items()), at_home)
     config = os.environ.get("XDG_CONFIG_HOME") or f"{os.environ.get('HOME') or who.pw_dir}/.config"
     directory = SYSTEM_DIRECTORY if manager == "system" else f"{config}/systemd/user"
-    texts = {units.RELAY: units.relay(place, args.options)} if args.relay else {units.NURSERY: units.nursery(place), units.HOST: units.host(place)}
+    texts = {units.RELAY: units.relay(place, args.command)} if args.relay else {units.NURSERY: units.nursery(place), units.HOST: units.host(place)}
     made = []
     for name, text in texts.items():
         found = _read(f"{directory}/{name}")
@@ -163,9 +167,13 @@ def _warnings(setup: Setup, relay: bool) -> list[str]:
     return said
 
 
-def _closed(path: str) -> str | None:
-    """The directory above it that others may not enter."""
-    for one in (path, os.path.realpath(path), os.path.dirname(homes.__file__)):
+def _read_by_it(interpreter: str) -> tuple[str, ...]:
+    return interpreter, os.path.realpath(interpreter), os.path.realpath(homes.__file__)
+
+
+def _closed(interpreter: str) -> str | None:
+    """A directory above what it reads that others may not enter."""
+    for one in _read_by_it(interpreter):
         while (one := os.path.dirname(one)) != "/":
             try:
                 if not os.stat(one).st_mode & 0o001:
@@ -253,7 +261,7 @@ def _take_over(setup: Setup, did: list[str]) -> None:
 def _next(setup: Setup, relay: bool) -> list[str]:
     said = _warnings(setup, relay)
     if relay and setup.manager == "system":
-        said.append(f"a token for hosts: systemd-run --pipe --wait -q -p DynamicUser=yes -p User=holdfast-relay -p StateDirectory={units.RELAY_STATE} "
+        said.append(f"a token for hosts: systemd-run --pipe --wait -q -p DynamicUser=yes -p User=holdfast-relay -p StateDirectory={units.RELAY_STATE} -p StateDirectoryMode=0700 "
                     f"{setup.place.interpreter} -m holdfast relay token --data /var/lib/{units.RELAY_STATE}")
     elif relay:
         said.append(f"a token for hosts: holdfast relay token --data {setup.home.state}/relay")
