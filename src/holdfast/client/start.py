@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from holdfast import home as homes
 from holdfast.home import Home
@@ -130,8 +131,8 @@ def _by_manager(home: Home) -> bool:
     return True
 
 
-def take_over(home: Home, kind: str) -> list[int]:
-    """Ends a host and a nursery that were started by hand, so that a manager can start its own; gives the pids. As after a crash, clients come
+def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
+    """Ends a host and a nursery that were started by hand, so that a manager can start its own. As after a crash, clients come
     back by themselves (now by the manager) and sessions go on."""
     import signal
 
@@ -140,28 +141,20 @@ def take_over(home: Home, kind: str) -> list[int]:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
             file.write(kind)
         os.rename(fresh, home.service)
-    ended: list[int] = []
-    for name, number in (("nursery.sock", signal.SIGTERM), ("host.sock", signal.SIGKILL)):
-        try:
-            with unix.connect(f"{home.run}/{name}", blocking=False) as sock:
-                pid, uid = unix.peer(sock)
-            if uid == os.geteuid():
-                handle = os.pidfd_open(pid)
-                signal.pidfd_send_signal(handle, number)
-                _wait_end(handle)
-                ended.append(pid)
-        except OSError:
-            continue
-    return ended
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            _wait_end(handle)
 
 
-def host_pid(home: Home) -> int | None:
-    """Of the host that answers, by the kernel's word."""
-    try:
-        with unix.connect(home.host_socket, blocking=False) as sock:
-            return unix.peer(sock)[0]
-    except OSError:
-        return None
+def serving(home: Home) -> dict[str, int]:
+    """Who answers for this home, by the kernel's word: "host" and "nursery"."""
+    found: dict[str, int] = {}
+    for name in ("nursery", "host"):
+        with contextlib.suppress(OSError), unix.connect(f"{home.run}/{name}.sock", blocking=False) as sock:
+            found[name] = unix.peer(sock)[0]
+    return found
 
 
 def _wait_end(handle: int) -> None:

@@ -248,14 +248,14 @@ def _journal(manager: Manager, unit: str) -> str:
 
 
 def _take_over(setup: Setup, did: list[str]) -> None:
-    """A host that was started by hand has the home; so does its nursery."""
-    running = start.host_pid(setup.home)
-    if running is None or str(running) == _ask(setup.manager, "show", "-p", "MainPID", "--value", units.HOST)[1]:
+    """A host that was started by hand has the home; so has a nursery."""
+    by_hand = {name: pid for name, pid in start.serving(setup.home).items() if str(pid) not in (_main_pid(setup.manager, units.HOST), _main_pid(setup.manager, units.NURSERY))}
+    if not by_hand:
         return
     if setup.uid != os.geteuid():
-        raise Refused(f"a host of {setup.account} runs already (process {running}), started by hand", f"as {setup.account}: `holdfast down`; then again")
-    for pid in start.take_over(setup.home, setup.manager):
-        did.append(f"ended process {pid}, started by hand; the service takes its place")
+        raise Refused(f"a {' and a '.join(by_hand)} of {setup.account} run already, started by hand", f"as {setup.account}: `holdfast down`; then again")
+    start.take_over(setup.home, setup.manager, list(by_hand.values()))
+    did += [f"ended the {name} that was started by hand (process {pid}); the service takes its place" for name, pid in by_hand.items()]
 
 
 def _next(setup: Setup, relay: bool) -> list[str]:
@@ -352,7 +352,7 @@ def _status(args: Namespace, setup: Setup) -> int:
         shown.append({"name": unit.name, "path": unit.path, "file": unit.state, "active": facts.get("ActiveState", "unknown"), "enabled": facts.get("UnitFileState", "unknown") or "no",
                       "pid": int(facts.get("MainPID", "0")) or None, "restarts": int(facts.get("NRestarts", "0") or 0)})
     lingering = _lingers(setup.account) if setup.manager == "user" else None
-    running = None if args.relay else start.host_pid(setup.home)
+    running = None if args.relay else start.serving(setup.home).get("host")
     by_unit = running is not None and any(u["name"] == units.HOST and u["pid"] == running for u in shown)
     notes: list[str] = [impossible[0]] if impossible is not None else []
     if setup.manager == "user" and any(u["file"] != "missing" for u in shown):
@@ -368,6 +368,10 @@ def _status(args: Namespace, setup: Setup) -> int:
     for note in notes:
         print(f"! {clean(note)}")
     return 0
+
+
+def _main_pid(manager: Manager, unit: str) -> str:
+    return _facts(manager, unit).get("MainPID", "0")
 
 
 def _facts(manager: Manager, name: str) -> dict[str, str]:
