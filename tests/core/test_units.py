@@ -120,6 +120,7 @@ def test_the_host_is_hardened_and_finds_its_nursery(place: Place) -> None:
     assert said["NoNewPrivileges"] == ["yes"] and said["SystemCallFilter"] == ["@system-service"] and said["Type"] == ["notify"]
     assert unit["Wants"] == [units.NURSERY] and units.NURSERY in unit["After"]
     assert f"HOLDFAST_SERVICE={place.manager}" in said["Environment"], "or it would start a nursery of its own, and harden sessions"
+    assert said["KillMode"] == ["mixed"], "or what it asks the manager by is told to end, too"
     assert "MemoryDenyWriteExecute" not in said and "PrivateTmp" not in said and "RestrictRealtime" not in said and "ProtectControlGroups" not in said
     assert ("ProtectSystem" in said) is (place.manager == "system"), "a user namespace would hide sessions' processes from it"
     assert said.get("ReadWritePaths", []) == ([place.state] if place.manager == "system" else [])

@@ -134,6 +134,7 @@ def host(place: Place) -> str:
     return _unit(place, "Holdfast host", (f"Wants={NURSERY}", f"After={NURSERY}", *(("After=network.target",) if place.manager == "system" else ()), "StartLimitIntervalSec=0"), (
         *_starts(place, command(place.interpreter, "-m", "holdfast.host.main"), ("HOLDFAST_SERVICE", place.manager)),
         "ExecReload=/bin/kill -HUP $MAINPID",
+        "KillMode=mixed",                  # the end is the host's to prepare: it asks the manager what follows (host/service.py), by a process of its own
         "Restart=on-failure",
         "RestartSec=500ms",
         f"RestartPreventExitStatus={' '.join(map(str, HOPELESS))}",
