@@ -1,6 +1,7 @@
 """`holdfast service` under a systemd of its own: a private machine of namespaces over this one's files, with an ordinary account in it.
 
-Needs root, unshare, overlayfs and a cgroup v2 file system; nothing outside of the namespaces is touched. Left out of the ordinary test command, for what a
+Needs root, unshare, overlayfs and a cgroup v2 file system; nothing outside of the namespaces is touched
+(settings of the kernel, which no namespace holds, are mounted read-only: systemd would set some). Left out of the ordinary test command, for what a
 sandbox allows differs: `pytest -m soak tests/e2e/test_service_systemd.py`.
 """
 
@@ -34,6 +35,8 @@ mount -t overlay overlay -o lowerdir=/,upperdir={base}/upper,workdir={base}/work
 cd {base}/root
 mount --rbind {source} ./{source}
 mount -t proc proc proc
+mount --bind proc/sys proc/sys
+mount -o remount,bind,ro proc/sys
 mount -t sysfs -o ro sysfs sys
 mount -t cgroup2 cgroup2 sys/fs/cgroup
 for d in run tmp dev; do mount -t tmpfs none $d; done
@@ -73,7 +76,7 @@ class Machine:
         self.group.mkdir()
         script = BOOT.format(base=base, source=SOURCE, account=ACCOUNT, uid=UID, closed=" ".join(closed()), systemd=SYSTEMD)
         self.log = (base.parent / "boot.log").open("w+b")
-        self.process = subprocess.Popen(["sh", "-c", f"echo $$ >{self.group}/cgroup.procs; exec unshare -m -p -f -C -i -u --kill-child sh -c \"$0\"", script], stdin=subprocess.DEVNULL, stdout=self.log,
+        self.process = subprocess.Popen(["sh", "-c", f"echo $$ >{self.group}/cgroup.procs; exec unshare -m -p -f -C -i -u -n --kill-child sh -c \"$0\"", script], stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log, start_new_session=True)
         try:
             self.init = eventually(self._init, "systemd to begin")
@@ -96,7 +99,7 @@ class Machine:
         home = f"/home/{ACCOUNT}" if account else "/root"
         env = [f"HOME={home}", f"USER={ACCOUNT if account else 'root'}", "SHELL=/bin/bash", "TERM=xterm", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", f"PYTHONPATH={SOURCE}",
                *([f"XDG_RUNTIME_DIR=/run/user/{UID}"] if account else [])]
-        return subprocess.run(["nsenter", "-t", str(self.init), "-m", "-p", "-C", "-i", "-u", "-r", "-w", *become, "env", "-i", *env, *words], capture_output=True, text=True, timeout=120, cwd="/")
+        return subprocess.run(["nsenter", "-t", str(self.init), "-m", "-p", "-C", "-i", "-u", "-n", "-r", "-w", *become, "env", "-i", *env, *words], capture_output=True, text=True, timeout=120, cwd="/")
 
     def root(self, *words: str) -> str:
         return self._inside(words, False).stdout
@@ -141,6 +144,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 
 def test_s3_sessions_of_an_ordinary_account_outlive_its_units(machine: Machine) -> None:
+    assert machine.root("sh", "-c", "(echo 0 >/proc/sys/fs/protected_regular) 2>/dev/null || echo refused") == "refused\n", "this machine's own settings are out of its reach"
     machine.root("loginctl", "enable-linger", ACCOUNT)
     eventually(lambda: machine.root("systemctl", "is-active", f"user@{UID}").strip() == "active", "the account's manager")
     said = machine.hf("service", "install")
