@@ -1,14 +1,17 @@
 """Starting the host when there is none.
 
 A host that died (killed, crashed, machine rebooted) is started again by whoever needs it. One that a person stopped with
-`holdfast down` stays down until `up` or `new`: a marker in the run directory says so.
+`holdfast down` stays down until `up` or `new`: a marker in the run directory says so. Where a service manager runs the host (the home remembers),
+it is asked to; if it does not, a host is started as anywhere else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from holdfast import home as homes
 from holdfast.home import Home
@@ -18,6 +21,8 @@ from holdfast.transport import unix
 
 SAYS = "holdfast host: "
 OTHER_QUICKER = 3          # exit code of a host that found another one in charge
+HOST_UNIT = "holdfast-host.service"
+MANAGER_S = 20.0           # for a service manager to say that the host is there, or that it will not be
 
 
 class Killed(Unavailable):
@@ -51,6 +56,8 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
             raise Unavailable(f"cannot start the host: {e}") from e
 
     homes.prepare(home)
+    if _by_manager(home):
+        return
     err_r, err_w = os.pipe()
     os.set_blocking(err_r, False)
     deadline = time.monotonic() + START_WAIT_S
@@ -90,3 +97,72 @@ def _complaint(fd: int, code: int, home: Home) -> HoldfastError:
         return Unavailable(lines[-1] if lines else f"the host ended with {code}", f"look at {home.log}")
     recover = lines[said[-1] + 1].strip() if said[-1] + 1 < len(lines) else f"look at {home.log}"
     return cls(lines[said[-1]].removeprefix(SAYS), recover)
+
+
+# ---------------------------------------------------------------- a service manager
+
+def managed(home: Home) -> str | None:
+    """Which manager runs the host of this home: "user", "system", or none."""
+    try:
+        with open(home.service) as file:
+            kind = file.read(16)
+    except OSError:
+        return None
+    return kind if kind in ("user", "system") else None
+
+
+def systemctl(kind: str, *words: str) -> list[str]:
+    """A command line; also for who came by a way that does not say where its manager is (cron, su)."""
+    command = ["systemctl", *(("--user",) if kind == "user" else ()), "--no-ask-password", "--no-pager", *words]
+    return command if kind != "user" else ["env", f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}", *command]
+
+
+def _by_manager(home: Home) -> bool:
+    kind = managed(home)
+    if kind is None:
+        return False
+    import subprocess
+
+    try:
+        subprocess.run(systemctl(kind, "start", HOST_UNIT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=MANAGER_S, check=True)
+        unix.connect(home.host_socket).close()
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return True
+
+
+def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
+    """Ends a host and a nursery that were started by hand, so that a manager can start its own. As after a crash, clients come
+    back by themselves (now by the manager) and sessions go on."""
+    import signal
+
+    fresh = f"{home.service}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+            file.write(kind)
+        os.rename(fresh, home.service)
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            handle = os.pidfd_open(pid)
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+            _wait_end(handle)
+
+
+def serving(home: Home) -> dict[str, int]:
+    """Who answers for this home, by the kernel's word: "host" and "nursery"."""
+    found: dict[str, int] = {}
+    for name in ("nursery", "host"):
+        with contextlib.suppress(OSError), unix.connect(f"{home.run}/{name}.sock", blocking=False) as sock:
+            found[name] = unix.peer(sock)[0]
+    return found
+
+
+def _wait_end(handle: int) -> None:
+    import select
+
+    try:
+        poll = select.poll()
+        poll.register(handle, select.POLLIN)
+        poll.poll(5000)
+    finally:
+        os.close(handle)

@@ -35,6 +35,11 @@ class Home(NamedTuple):
         return f"{self.state}/run/stopped"
 
     @property
+    def service(self) -> str:
+        """Exists where a service manager runs the host, and says which: `user` or `system`."""
+        return f"{self.state}/run/service"
+
+    @property
     def database(self) -> str:
         return f"{self.state}/state.db"
 

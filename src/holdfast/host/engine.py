@@ -88,6 +88,7 @@ class Engine:
         self.unreached: dict[str, Record] = {}      # what the store knows of those
         self.nursery = Nursery(home.run)
         self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
+        self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
@@ -312,9 +313,8 @@ class Engine:
                 session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, self.settings.ring_bytes, int(self.settings.host_away_s * 1000),
                 json.dumps(label).encode(), tuple(os.fsencode(a) for a in launched.argv),
                 tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"],
-                cgroup=os.fsencode(await self.halter.in_thread(self.halter.groups.make, session_id)),
                 containment=layouts.containment(self.home, directory) if contained else None)
-            await self.nursery.spawn(spawn)
+            await self.nursery.spawn(spawn, lambda: self.halter.in_thread(self.halter.groups.make, session_id))
             probe("host.create.spawned")
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
         except BaseException:

@@ -2,9 +2,11 @@
 
     PLACE/holdfast-<hash of the home>/SESSION          its program starts in it, so all that comes of it is in it
 
-PLACE is the root of the cgroup file system for root, as other supervisors do it: it stays the same wherever a host is
-started from. For an ordinary user it is the topmost group above the host's own that belongs to that user; usually there is
-none, unless a service manager delegated one. Whether a session is in its group is never remembered but read from
+PLACE is the nursery's own group, if it is a unit's, whose group is delegated to it (`beside`): what starts there may move below it, whoever it is.
+Else it is the root of the cgroup file system for root, as other supervisors do it: it stays the same wherever a host is
+started from. For an ordinary user it is the topmost group above the nursery's own that belongs to that user; usually there is
+none, unless a service manager delegated one. (A host's own group will not do where the two are apart: into a group of
+another branch an ordinary user may move nothing.) Whether a session is in its group is never remembered but read from
 /proc/PID/cgroup: its host may have died, or the launcher may not have been allowed to enter.
 
 A host that was started inside a session leaves that session's group (`leave`), or the session's halt would freeze the
@@ -19,6 +21,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import re
 import select
 import time
 
@@ -26,6 +29,7 @@ from holdfast.core import halt as rules
 from holdfast.host.process import read_proc
 
 PREFIX = "holdfast-"
+_OF_A_HOME = re.compile(PREFIX + "[0-9a-f]{12}")         # and not a unit of a service manager
 PROCS_BYTES_MAX = 4 << 20
 MAKE_ROUNDS = 16                # tries to make a group while others are removed beside it
 ABANDONED_S = 3600.0            # an empty group of another home that is as old as this is nobody's
@@ -37,11 +41,24 @@ class Groups:
         self.name = PREFIX + digest
         self.mount, self._root = _mounted()
         self.why = "cgroup v2 is not mounted" if not self.mount else ""     # there is none
-        bases = [f"{place}/{self.name}" for place in self._places()] if self.mount else []
-        self._bases = sorted(bases, key=lambda base: not os.path.isdir(base))       # what is there already first
+        self._bases: list[str] = []
+        self._choose(_own())
 
-    def _places(self) -> list[str]:
-        own = self._path(_own())
+    def beside(self, pid: int, delegated: bool) -> None:
+        """That is the nursery: sessions start where it is."""
+        group = _of(pid)
+        if group:
+            self._choose(group, delegated)
+
+    def _choose(self, near: str, delegated: bool = False) -> None:
+        bases = [f"{place}/{self.name}" for place in self._places(near)] if self.mount else []
+        bases.sort(key=lambda base: not os.path.isdir(base))        # what is there already first
+        if self.mount and delegated:
+            bases.insert(0, f"{self._path(near)}/{self.name}")
+        self._bases = list(dict.fromkeys((*bases, *self._bases)))    # of the earlier ones, sessions may live
+
+    def _places(self, near: str) -> list[str]:
+        own = self._path(near)
         if os.geteuid() == 0:
             return list(dict.fromkeys((self.mount, own)))
         top = own
@@ -61,7 +78,9 @@ class Groups:
         for base in self._bases:
             for _ in range(MAKE_ROUNDS):
                 try:
-                    os.makedirs(f"{base}/{session}", exist_ok=True)
+                    for path in (base, f"{base}/{session}"):        # not what is above: a unit's group is its manager's to make
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(path)
                     self.why = ""
                     return f"{base}/{session}"
                 except FileNotFoundError as e:          # the last session before it has just taken the place of all with it
@@ -105,7 +124,7 @@ class Groups:
     def leave(self) -> None:
         """This process leaves a session's group, if somebody started it in one."""
         parts = _own().strip("/").split("/")
-        at = next((n for n, part in enumerate(parts) if part.startswith(PREFIX)), None)
+        at = next((n for n, part in enumerate(parts) if _OF_A_HOME.fullmatch(part)), None)
         if at is not None and self.mount:
             outside = self._path("/" + "/".join(parts[:at]))
             with contextlib.suppress(OSError):
@@ -187,11 +206,15 @@ def _mounted() -> tuple[str, str]:
 
 
 def _own() -> str:
+    return _of("self") or "/"
+
+
+def _of(pid: int | str) -> str:
     with contextlib.suppress(OSError):
-        for line in read_proc("/proc/self/cgroup").decode("utf-8", "surrogateescape").splitlines():
+        for line in read_proc(f"/proc/{pid}/cgroup").decode("utf-8", "surrogateescape").splitlines():
             if line.startswith("0::/"):
                 return line[3:]
-    return "/"
+    return ""
 
 
 def _is_ours(path: str) -> bool:
@@ -205,7 +228,7 @@ def _sweep_abandoned(place: str) -> None:
     """Of homes that were removed while a host was dead. Only what is empty can be removed at all."""
     before = time.time() - ABANDONED_S
     with contextlib.suppress(OSError):
-        for home in [entry for entry in os.scandir(place) if entry.name.startswith(PREFIX) and entry.is_dir(follow_symlinks=False)]:
+        for home in [entry for entry in os.scandir(place) if _OF_A_HOME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]:
             if all(entry.stat(follow_symlinks=False).st_ctime < before for entry in (home, *os.scandir(home.path)) if entry.is_dir()):
                 _remove(home.path)
 

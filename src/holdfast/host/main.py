@@ -4,7 +4,7 @@
 
 One host per home: an exclusive lock says so, held by the process itself, so no stale file can lie. It may be killed, stopped or
 replaced at any time; sessions do not notice. SIGTERM and SIGINT stop it, SIGHUP replaces it in place: same pid, and the lock is
-handed on, or a client that finds nobody for a moment would start another host in between.
+handed on, or a client that finds nobody for a moment would start another host in between. A service manager may run it: host/service.py.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from holdfast.host.hurry import short_slice
 from holdfast.host.ops import Ops
 from holdfast.host.selector import HotLoop
 from holdfast.host.server import Server
+from holdfast.host.service import Service, leave_stopped
 from holdfast.host.store import Store
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.probe import probe
@@ -46,6 +47,7 @@ def main() -> int:
 
         probes.arm_from(arm)
         os.environ["HOLDFAST_PROBE_KEPT"] = arm
+    service = Service(os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", ""))      # the address is ours, not our children's
     try:
         homes.prepare(home)
         lock = _inherited(home) or _lock(home)
@@ -53,9 +55,10 @@ def main() -> int:
             print("another host serves this home", file=sys.stderr)
             return 3
         _logging(home)
+        service.begin(home)
         short_slice()
         with asyncio.Runner(loop_factory=HotLoop) as runner:
-            return runner.run(_serve(home, lock))
+            return runner.run(_serve(home, lock, service))
     except HoldfastError as e:
         print(f"holdfast host: {e.message}\n  {e.recover}", file=sys.stderr, flush=True)
         return e.exit_code
@@ -126,7 +129,7 @@ def _descriptors() -> tuple[int, int]:
     return soft, hard
 
 
-async def _serve(home: Home, lock: int) -> int:
+async def _serve(home: Home, lock: int, service: Service) -> int:
     loop = asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception")))
     faulthandler.enable()
@@ -142,34 +145,49 @@ async def _serve(home: Home, lock: int) -> int:
         if not stopping.done():
             stopping.set_result(how)
 
+    asked: set[asyncio.Task[None]] = set()
+
+    async def ask() -> None:
+        stop("again" if await service.comes_back() else "down")
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, "down")
+        loop.add_signal_handler(number, (lambda: asked.add(loop.create_task(ask()))) if service.kind else (lambda: stop("down")))
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
     settings = config.settings(config.load(home.config))
     engine = Engine(home, settings, Store(home.database))
     engine.still_ours = lambda: os.path.exists(f"{home.run}/host.lock") and os.path.samestat(os.fstat(lock), os.stat(f"{home.run}/host.lock"))
     engine.on_superseded = lambda: stop("superseded")
     engine.nursery.descriptors = allowed = _descriptors()
+    engine.nursery.apart = service.nursery
     engine.store.start(loop)
     if engine.store.put_aside:
         log.error("the database was unreadable and is now %s; sessions are rebuilt from their keepers", engine.store.put_aside)
+    nursery = engine.nursery.look()
     await engine.adopt_all()
     probe("host.adopted")
     server = Server(engine, Ops(engine, stop), unix.listen(home.host_socket))
     engine.reachable()
     await engine.uplinks.begin(server)
     log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.sessions), engine.term)
+    service.ready(len(engine.sessions))
     probe("host.ready")
     try:
-        await engine.nursery.warm()
+        if not nursery:
+            await engine.nursery.warm()
     except HoldfastError as e:
         log.error("%s", e.message)
     gc.collect()
     gc.freeze()
     how = await stopping
     messages = {"down": "stopped by `holdfast down`; sessions keep running", "restart": "the host is being replaced",
-                "superseded": "another host has this home now"}
+                "again": "the host is being restarted", "superseded": "another host has this home now"}
     probe("host.stopping")
+    if how == "restart":
+        service.replaced()
+    else:
+        service.stopping()
+    if how == "down" and service.kind:
+        leave_stopped(home)                       # before anybody hears of it, and would start the next one
     server.close(how, messages[how])
     await engine.close()
     if how == "down":
@@ -182,6 +200,8 @@ async def _serve(home: Home, lock: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
         os.set_inheritable(lock, True)
         os.environ["HOLDFAST_LOCK"] = str(lock)
+        if service.address:
+            os.environ["NOTIFY_SOCKET"] = service.address
         probe("host.replacing")
         os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
     logging.shutdown()

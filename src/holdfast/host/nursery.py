@@ -1,4 +1,8 @@
-"""Finding or starting the nursery, and asking it for a keeper."""
+"""Finding or starting the nursery, and asking it for a keeper.
+
+Where a service manager runs this host, it runs the nursery too, in a unit of its own (`apart`). Then none is started here: sessions would inherit all that
+this host is forbidden. One that is just being restarted is waited for.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Awaitable, Callable
 
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import SPAWN_WAIT_S
@@ -18,20 +24,28 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
 
+APART_WAIT_S = 5.0            # for a service manager to start it again
+LOOK_S = 0.05
+
 
 class Nursery:
     def __init__(self, run: str) -> None:
         self.run = run
+        self.apart = ""                                     # the unit that it is run by, if it is
+        self.on_found: Callable[[int], None] = lambda pid: None
         self.descriptors: tuple[int, int] | None = None     # the limit sessions start with: the user's, not the host's own
-        self.pid = 0                                        # of the one that this host started
+        self.pid = 0                                        # of the one that answered last
         self._starting = asyncio.Lock()
 
-    async def spawn(self, request: wire.Spawn) -> int:
-        """A running keeper's pid; the program has been executed. Refusals say what was wrong with the request."""
+    async def spawn(self, request: wire.Spawn, group: Callable[[], Awaitable[str]] | None = None) -> int:
+        """A running keeper's pid; the program has been executed. Refusals say what was wrong with the request. `group` makes the group that it starts
+        in, once there is a nursery: a manager that starts one removes what is empty in its unit's group."""
         loop = asyncio.get_running_loop()
         sock = await self._connect()
         try:
             async with asyncio.timeout(SPAWN_WAIT_S):
+                if group is not None:
+                    request = request._replace(cgroup=os.fsencode(await group()))
                 await loop.sock_sendall(sock, wire.spawn(request))
                 probe("host.spawn.sent")
                 head = await _read(loop, sock, wire.SPAWN_REPLY.size)
@@ -53,29 +67,54 @@ class Nursery:
             raise Impossible(f"cannot start a session: {text}", "`holdfast doctor` says what this machine can do")
         return int(pid)
 
+    def look(self) -> bool:
+        """Whether there is one already."""
+        try:
+            self._found(unix.connect(f"{self.run}/nursery.sock", blocking=False)).close()
+        except OSError:
+            return False
+        return True
+
     async def warm(self) -> None:
         """Starts the nursery if there is none, so that the first session does not wait for it."""
-        sock = await self._connect(probe_only=True)
+        sock = await self._connect()
         sock.close()
 
     def dismiss(self) -> None:
         """While no host runs it has nothing to do, and keepers do not need it."""
+        if self.apart:
+            return
         try:
             with unix.connect(f"{self.run}/nursery.sock", blocking=False) as sock:
                 os.kill(unix.peer(sock)[0], signal.SIGTERM)
         except OSError:
             pass
 
-    async def _connect(self, probe_only: bool = False) -> socket.socket:
+    async def _connect(self) -> socket.socket:
+        until = time.monotonic() + APART_WAIT_S
+        attempt = 0
         async with self._starting:
-            for attempt in range(3):
+            while attempt < 3:
                 try:
-                    return unix.connect(f"{self.run}/nursery.sock", blocking=False)
+                    return self._found(unix.connect(f"{self.run}/nursery.sock", blocking=False))
                 except BlockingIOError as e:               # stopped, and its queue is full
                     raise Unavailable("the nursery does not answer", "it may be stopped: `ps`, `kill -CONT`") from e
                 except (FileNotFoundError, ConnectionRefusedError):
-                    await self._start(attempt)
+                    if not self.apart:
+                        await self._start(attempt)
+                        attempt += 1
+                    elif time.monotonic() > until:
+                        raise Unavailable("the nursery does not run; it is a service of its own", f"start {self.apart}: `systemctl start`, with --user if it is your own") from None
+                    else:
+                        await asyncio.sleep(LOOK_S)
         raise Unavailable("the nursery does not start", f"look at {self.run}/../host.log")
+
+    def _found(self, sock: socket.socket) -> socket.socket:
+        pid = unix.peer(sock)[0]
+        if pid != self.pid:
+            self.pid = pid
+            self.on_found(pid)
+        return sock
 
     async def _start(self, attempt: int) -> None:
         """Apart from this host in every way: its own session, no inherited descriptors; it survives us."""
@@ -91,7 +130,6 @@ class Nursery:
             process.poll()
             if attempt:
                 await asyncio.sleep(0.05 * attempt)
-        self.pid = process.pid
         _children.append(process)
 
 

@@ -7,7 +7,8 @@ and starts its own.
 
     python -I -S .../keeper/__main__.py RUN_DIRECTORY       (wire.keeper.nursery_command)
 
-Prints one line `ready` to stdout when it listens. Everything it makes lies in RUN_DIRECTORY (mode 0700); what went
+Whoever starts it: a host that finds none, or a service manager beforehand, in a unit of its own (core/units.py). It prints
+one line `ready` to stdout when it listens, and tells a service manager that wants to know. Everything it makes lies in RUN_DIRECTORY (mode 0700); what went
 wrong in a keeper and could be told to nobody is in `nursery.log` there.
 
 Memory: children share its pages until they write. Measured for 200 keepers on Python 3.11, PSS each: 1700 KB at first,
@@ -46,9 +47,10 @@ _IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal
 
 
 def main() -> int:
+    os.umask(0o077)
+    os.makedirs(sys.argv[1], exist_ok=True)
     os.chdir(sys.argv[1])             # sockets are named relative to here: their paths have 107 bytes at most
     directory = os.getcwd()
-    os.umask(0o077)
     os.closerange(3, 1 << 20)         # what the starter leaves open would stay open for as long as any session
     lock = os.open(launch.NURSERY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -66,6 +68,7 @@ def main() -> int:
     launch.listen(listener, fresh, SOCKET)
     null, log = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _log()
     print("ready", flush=True)
+    _tell_manager()
     _detach(null, log)
     gc.collect()
     heap.fill_gaps()
@@ -171,6 +174,18 @@ def _arm_probes() -> None:
         from holdfast.testing import probes
 
         probes.arm_from(directives)
+
+
+def _tell_manager() -> None:
+    """As transport/readiness.py does; sockets of the whole library would cost every keeper its share of them."""
+    address = os.environ.pop("NOTIFY_SOCKET", "")
+    if address[:1] in ("/", "@"):
+        sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
+        try:
+            sock.sendto(b"READY=1", _socket.MSG_DONTWAIT, "\0" + address[1:] if address[0] == "@" else address)
+        except OSError:
+            pass
+        sock.close()
 
 
 def _log() -> int:

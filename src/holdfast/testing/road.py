@@ -27,6 +27,8 @@ class Road:
         self.passed = 0                          # bytes
         self._pairs: set[tuple[socket.socket, socket.socket]] = set()
         self._loop: asyncio.AbstractEventLoop
+        self._changed: asyncio.Event
+        self._over: asyncio.Event
         self._ready = threading.Event()
         self._listener = socket.create_server(("127.0.0.1", port))
         self.port: int = self._listener.getsockname()[1]

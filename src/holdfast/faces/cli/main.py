@@ -65,12 +65,13 @@ COMMANDS: dict[str, Command] = {
     "host": Command("fleet", "the relays that this machine can be reached through", "holdfast host connect wss://relay.example", "Machines"),
     "machines": Command("fleet", "the machines that can be reached from here, and whether they answer", "holdfast machines", "Machines"),
     "relay": Command("relay", "a relay by itself: run it, make tokens for it", "holdfast relay serve --listen 127.0.0.1:8410", "Machines"),
+    "service": Command("service", "start at boot by systemd; sessions outlive upgrades", "holdfast service install --dry-run", "Installation"),
     "doctor": Command("installation", "what this machine can do, what not, why, and how to fix it", "holdfast doctor", "Installation"),
     "config": Command("installation", "the effective configuration and where it comes from", "holdfast config show", "Installation"),
     "completion": Command("completion", "completion for bash, zsh or fish", "holdfast completion bash", "Installation"),
     "man": Command("paperwork", "the manual page", "holdfast man | man -l -", "Installation"),
 }
-TAKES_PROGRAM = ("new", "run")
+TAKES_PROGRAM = ("new", "run", "service")
 COMMON_HELP = {"json": "JSON for programs, errors included", "session": "id, unique beginning of it, or name"}
 
 

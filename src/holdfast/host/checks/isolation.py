@@ -137,8 +137,7 @@ def _delegate(uid: int) -> str:
     if uid == 0:
         return "mount cgroup v2 writable (in a container: run it privileged, with its own cgroup namespace)"
     if Path("/run/systemd/system").is_dir():
-        return "start the host by the user manager, which owns its groups: " \
-               "systemd-run --user --scope -p Delegate=yes holdfast up --detach"
+        return "have the user manager run it, which owns its groups: `holdfast service install`"
     return f"as root: mkdir G && chown -R {uid} G && echo PID >G/cgroup.procs, with G a new group below " \
            "the cgroup v2 mount and PID your login shell (you cannot move into it yourself)"
 

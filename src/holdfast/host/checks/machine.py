@@ -216,7 +216,7 @@ def _service_manager(surroundings: Surroundings) -> Outcome:
         return Outcome(False, "systemd does not run this machine",
                        "start the host another way at boot: `holdfast up --detach` from your init system")
     if surroundings.uid == 0:
-        return Outcome(True, "the system's systemd serves root")
+        return Outcome(True, "the system's systemd serves root: `holdfast service install --system`")
     private = f"/run/user/{surroundings.uid}/systemd/private"
     with socket.socket(socket.AF_UNIX) as manager:
         manager.settimeout(TOOL_WAIT_S)
@@ -229,8 +229,8 @@ def _service_manager(surroundings: Surroundings) -> Outcome:
     user = pwd.getpwuid(surroundings.uid).pw_name
     if not Path("/var/lib/systemd/linger", user).exists():
         return Outcome(False, "the user manager runs, but ends with your last login: sessions would end too",
-                       "loginctl enable-linger")
-    return Outcome(True, "the user manager runs and lingers after logout")
+                       f"loginctl enable-linger {user}")
+    return Outcome(True, "the user manager runs and lingers after logout: `holdfast service install`")
 
 
 def _optional(_: Surroundings) -> Outcome:

@@ -1,0 +1,198 @@
+"""What a service manager does to host and nursery, without one: they are started apart, told to end as a unit's processes are, and asked for words."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import Installation, alive, eventually
+
+SYSTEMCTL = """#!/bin/sh
+echo "$*" >>"$DIARY"
+case "$*" in
+*list-jobs*) cat "$JOBS";;
+*"start holdfast-host.service"*) [ -e "$STARTS" ] || exit 5; "$STARTS";;
+esac
+"""
+
+
+class Manager:
+    """Runs the two programs of a home as their units would, each in a process group of its own."""
+
+    def __init__(self, hf: Installation) -> None:
+        self.hf = hf
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(str(hf.base / "notify"))
+        self.heard: list[str] = []
+        (hf.base / "bin").mkdir()
+        (hf.base / "bin/systemctl").write_text(SYSTEMCTL)
+        (hf.base / "bin/systemctl").chmod(0o755)
+        self.jobs("")
+        hf.env["PATH"] = f"{hf.base}/bin:{hf.env['PATH']}"
+        hf.env |= {"DIARY": str(hf.base / "diary"), "JOBS": str(hf.base / "jobs"), "STARTS": str(hf.base / "starts")}
+        self.running: list[subprocess.Popen[bytes]] = []
+
+    def jobs(self, text: str) -> None:
+        (self.hf.base / "jobs").write_text(text)
+
+    def start(self, module: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen([sys.executable, "-m", module, *args], env={**self.hf.env, "NOTIFY_SOCKET": str(self.hf.base / "notify"), **env}, cwd="/", start_new_session=True,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        self.running.append(process)
+        return process
+
+    def nursery(self) -> subprocess.Popen[bytes]:
+        process = self.start("holdfast.keeper.nursery", str(self.hf.home / "run"))
+        self.hears("READY=1")
+        return process
+
+    def host(self) -> subprocess.Popen[bytes]:
+        process = self.start("holdfast.host.main", HOLDFAST_SERVICE="user")
+        self.hears("READY=1")
+        return process
+
+    def hears(self, *words: str) -> None:
+        """These words, in this order; others may come between."""
+        left = list(words)
+
+        def look() -> bool:
+            with contextlib.suppress(BlockingIOError):
+                while left:
+                    said = self.socket.recv(4096, socket.MSG_DONTWAIT).decode().splitlines()
+                    self.heard += said
+                    while left and left[0] in said:
+                        del left[0]
+            return not left
+
+        eventually(look, f"{words} from {self.heard}")
+
+    def close(self) -> None:
+        for process in self.running:
+            process.kill()
+            process.wait()
+        self.socket.close()
+
+
+@pytest.fixture
+def manager(fresh: Installation) -> Iterator[Manager]:
+    made = Manager(fresh)
+    try:
+        yield made
+    finally:
+        made.close()
+        (fresh.home / "run/service").unlink(missing_ok=True)
+
+
+def test_the_words_of_a_host_from_ready_to_stopping(manager: Manager) -> None:
+    host = manager.start("holdfast.host.main")
+    manager.hears("READY=1")
+    assert manager.hf.ask("ping")["pid"] == host.pid, "ready means that it answers"
+    os.kill(host.pid, signal.SIGHUP)
+    manager.hears("RELOADING=1", "READY=1")
+    assert host.poll() is None and manager.hf.ask("ping")["pid"] == host.pid, "replaced in place, still the unit's main process"
+    assert any(word.startswith("MONOTONIC_USEC=") for word in manager.heard)
+    os.kill(host.pid, signal.SIGTERM)
+    manager.hears("STOPPING=1")
+    assert host.wait(timeout=30) == 0
+
+
+def test_s3_sessions_outlive_everything_of_the_hosts_unit(manager: Manager) -> None:
+    """All processes of the unit killed at once, as at the end of a stop that took too long; the nursery and its keepers are not in it."""
+    nursery, host = manager.nursery(), manager.host()
+    session = manager.hf.new("work", "--", "/bin/cat")
+    for _ in range(2):
+        os.killpg(host.pid, signal.SIGKILL)
+        host.wait()
+        assert alive(session["pid"]) and alive(session["keeper"]) and nursery.poll() is None
+        host = manager.host()
+        assert [s["id"] for s in manager.hf.ls()] == [session["id"]]
+    assert manager.hf.peer("nursery.sock") == nursery.pid, "it started none of its own"
+    manager.hf.ok("send", "work", "still here", "--enter")
+    manager.hf.ok("wait", "work", "--for", "text:still here", "--timeout", "20")
+
+
+def test_s3_sessions_outlive_a_stop_of_the_nurserys_unit(manager: Manager) -> None:
+    """KillMode=process: the one process. New sessions have the next nursery."""
+    nursery, host = manager.nursery(), manager.host()
+    first = manager.hf.new("first", "--", "/bin/cat")
+    nursery.terminate()
+    nursery.wait(timeout=30)
+    assert alive(first["pid"]) and alive(first["keeper"]) and host.poll() is None
+    waiting = manager.hf.start("new", "second", "--no-attach", "--", "/bin/cat")
+    manager.hf.under_way("new", 1)
+    again = manager.nursery()
+    assert waiting.wait(timeout=30) == 0, "it waited for the manager to start the next one"
+    assert manager.hf.peer("nursery.sock") == again.pid and len(manager.hf.ls()) == 2
+
+
+def test_a_host_of_a_unit_starts_no_nursery(manager: Manager) -> None:
+    """Sessions would inherit what the unit forbids. It says what to do instead."""
+    manager.host()
+    result = manager.hf.cli("new", "work", "--no-attach", "--", "/bin/cat")
+    assert result.rc == 5 and "holdfast-nursery.service" in result.err
+    assert manager.hf.peer("nursery.sock") is None
+
+
+@pytest.mark.parametrize("jobs, comes_back", [
+    ("12 holdfast-host.service restart running\n13 holdfast-nursery.service restart waiting\n", True),
+    ("12 holdfast-host.service stop running\n", False),
+    ("", False),
+    ("7 something-else.service restart running\n", False),
+])
+def test_whoever_is_attached_is_told_whether_the_host_comes_back(manager: Manager, jobs: str, comes_back: bool) -> None:
+    nursery, host = manager.nursery(), manager.host()
+    manager.hf.new("work", "--", "/bin/cat")
+    manager.hf.ok("send", "work", "before", "--enter")
+    terminal = manager.hf.attach("work")
+    terminal.see("before")
+    manager.jobs(jobs)
+    host.terminate()
+    assert host.wait(timeout=30) == 0
+    assert "list-jobs" in (manager.hf.base / "diary").read_text()
+    if comes_back:
+        manager.host()
+        terminal.send("after\r")
+        terminal.see("after")
+        assert terminal.leave() == 0
+    else:
+        assert terminal.wait() == 5 and b"the host was stopped" in terminal.output
+        assert manager.hf.cli("ls").rc == 5, "nobody starts it again behind the manager's back"
+        manager.host()
+        assert manager.hf.cli("ls").rc == 0
+    assert nursery.poll() is None, "the nursery is not the host's to dismiss"
+
+
+def test_who_finds_no_host_has_the_manager_start_it(manager: Manager) -> None:
+    manager.nursery()
+    host = manager.host()
+    os.killpg(host.pid, signal.SIGKILL)
+    host.wait()
+    starts = manager.hf.base / "starts"
+    starts.write_text(f"#!/bin/sh\nHOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+                      f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n")                # that path never leads to a socket that does not listen
+    starts.chmod(0o755)
+    (manager.hf.home / "run/host.sock").unlink()
+    manager.hf.ok("ls")
+    assert "--user --no-ask-password --no-pager start holdfast-host.service" in (manager.hf.base / "diary").read_text()
+    pid = manager.hf.ask("ping")["pid"]
+    assert b"HOLDFAST_SERVICE=user" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
+def test_a_manager_that_cannot_start_it_is_not_waited_for(manager: Manager) -> None:
+    """Its unit may be gone: then there is a host as anywhere else, and the home forgets the manager."""
+    manager.nursery()
+    host = manager.host()
+    assert (manager.hf.home / "run/service").read_text() == "user"
+    os.killpg(host.pid, signal.SIGKILL)
+    host.wait()
+    manager.hf.ok("ls")
+    assert not (manager.hf.home / "run/service").exists() and manager.hf.ask("ping")["pid"] != host.pid
+
+
