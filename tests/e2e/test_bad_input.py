@@ -17,9 +17,10 @@ from tests.e2e.harness import DEADLINE_S, SOON_S, Installation, eventually, inst
 from tests.e2e.test_commands import the_error
 
 from holdfast import home as homes
+from holdfast.client.link import Link
 from holdfast.host.ops import OPS
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError
+from holdfast.model.errors import HoldfastError, Usage
 from holdfast.model.limits import CLIENTS_MAX, FRAME_BYTES, HELLO_WAIT_S, INPUT_CHUNK_BYTES, REQUEST_BYTES
 from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames
@@ -403,9 +404,8 @@ def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Instal
 
 
 def test_names_with_every_odd_character(hf: Installation) -> None:
-    raw = Raw(hf)
-    number = 1
-    argv = {"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    argv: dict[str, Any] = {"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
     odd = [chr(c) for c in (*range(0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)]
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._")
     for name in (
@@ -418,22 +418,20 @@ def test_names_with_every_odd_character(hf: Installation) -> None:
         "..\n",
         "0123456789ab",
     ):
-        for op in ({"op": "new", "name": name, **argv}, {"op": "rename", "session": "cat", "name": name}):
-            if op["op"] == "new" and not name:
+        for op, fields in (("new", {"name": name, **argv}), ("rename", {"session": "cat", "name": name})):
+            if op == "new" and not name:
                 continue  # none given: one is chosen
-            number += 1
-            ok, body = raw.ask(op, number)
-            assert not ok and body["name"] == "usage", (name, body)
-            assert body["message"].isascii() and body["message"].isprintable()
+            with pytest.raises(Usage) as refused:
+                link.request(op, **fields)
+            assert refused.value.message.isascii() and refused.value.message.isprintable(), (name, refused.value)
     for name in ("a", "_", "...", "..", ".", "A-b_c.9", "0", "x" * 64):
-        number += 1
-        ok, body = raw.ask({"op": "new", "name": name, **argv}, number)
-        assert ok and body["name"] == name, body
+        body = link.request("new", name=name, **argv)
+        assert body["name"] == name, body
         assert hf.ok("who", name, "--json").json["id"] == body["id"]
         hf.end(body["id"])
         hf.quick("forget", name)
     eventually(lambda: os.listdir(hf.home / "run/s") == [hf.get("cat")["id"]], "the files of ended sessions to go")
-    raw.close()
+    link.close()
 
 
 # ---------------------------------------------------------------- programs and their surroundings
@@ -483,10 +481,8 @@ def test_a_huge_environment_is_passed_or_refused_but_never_cut(hf: Installation)
     assert sum(item.startswith(b"VAR") for item in inside) == 900
     hf.end("big")
     hf.quick("forget", "big")
-    raw = Raw(hf)
-    ok, body = raw.ask({"op": "new", "argv": ["cat"], "cwd": "/", "env": {"X": "y" * 200_000, "PATH": "/bin"}})
-    assert not ok and body["name"] == "usage", body  # the kernel takes 128 KiB per string
-    raw.close()
+    with pytest.raises(Usage):  # the kernel takes 128 KiB per string
+        hf.ask("new", argv=["cat"], cwd="/", env={"X": "y" * 200_000, "PATH": "/bin"})
     many = {f"V{i}": "w" * 100_000 for i in range(25)}
     raw = Raw(hf)
     data = frames.request(1, {"op": "new", "argv": ["cat"], "cwd": "/", "env": many})

@@ -21,7 +21,7 @@ from holdfast.client.covering import COVER, PLACE, Covering
 from holdfast.client.deciding import QUESTION, Deciding
 from holdfast.client.ending import Finished, detached, ended, sent_away, stopped, told_to_leave
 from holdfast.client.feed import Feed
-from holdfast.client.link import HostGone, Link
+from holdfast.client.link import HostGone, Link, NoWay
 from holdfast.client.notices import Notices
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
@@ -268,12 +268,11 @@ class Attachment:
             if not self.link.ready(partial(poke, self._wake_w)):
                 return self._still_away(RECONNECT_MAX_S, f"{self.link.where} is not reached")
             self._open()
-        except (Unavailable, TimedOut, OSError) as e:
+        except (Unavailable, TimedOut, OSError, NoWay) as e:
             if isinstance(e, HostGone) and e.reason == "down":
                 self._lost(e)
             self.link.close()
-            self._pause = min(self._pause * 2, RECONNECT_MAX_S)
-            self._still_away(self._pause, f"{self.link.where} does not answer")
+            self._still_away(min(self._pause * 2, RECONNECT_MAX_S), f"{self.link.where} does not answer")
         except HoldfastError as e:
             raise sent_away(self.name, e) from e
         else:
@@ -281,7 +280,7 @@ class Attachment:
             self._go_on_typing()
 
     def _still_away(self, pause: float, why: str) -> None:
-        self._retry_at = time.monotonic() + pause
+        self._pause, self._retry_at = pause, time.monotonic() + pause
         if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
             self.overlay.notice(f"{why}; the session keeps running; trying again")
             self._covered = True

@@ -43,6 +43,10 @@ class HostGone(Unavailable):
         self.reason = reason
 
 
+class NoWay(NotAllowed):
+    """A relay lets us through to nobody. It is the relay's word: who was there before may be there again."""
+
+
 class OutcomeUnknown(TimedOut):
     """It was sent and not answered in time: it may have happened, or may still happen. Another try would be another act."""
 

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast import __version__
+from holdfast.client.link import NoWay
 from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
@@ -258,5 +259,5 @@ def _await(ws: WebSocket, deadline: float, machine: str, kind: type[F]) -> F:
 def closed(machine: str, frame: outer.Close) -> HoldfastError:
     """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
     if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
-        return NotAllowed(f"the relay knows no way to {machine} for us", "the machine may have withdrawn it: pair again")
+        return NoWay(f"the relay knows no way to {machine} for us", "the machine may have withdrawn it: pair again")
     return Unavailable(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "it is tried again")

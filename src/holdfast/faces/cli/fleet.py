@@ -106,7 +106,7 @@ def _show(args: Namespace, now: dict[str, Any]) -> int:
 
 def machines_parser(p: ArgumentParser) -> None:
     p.add_argument("act", nargs="?", choices=("ls", "forget", "rename"), default="ls", help="(default: ls)")
-    p.add_argument("machine", nargs="?", metavar="MACHINE")
+    p.add_argument("machine", nargs="?", metavar="MACHINE", help="its name here")
     p.add_argument("name", nargs="?", metavar="NAME", help="the new name")
     p.add_argument("--json", action="store_true")
     p.description = "`holdfast join` makes a machine known; then MACHINE/SESSION is a session there, in\nevery command. What is forgotten here is still admitted there: revoke it there."

@@ -106,6 +106,8 @@ def ls_parser(p: ArgumentParser) -> None:
 def ls(args: Namespace) -> int:
     from holdfast.faces.cli import output
 
+    if args.machine is not None and not args.machine.endswith("/"):
+        raise Usage(f"ls {args.machine[:40]!a}: a machine is named with a slash behind it", f"`holdfast ls {args.machine[:40]}/`; `holdfast machines` lists them")
     if args.everywhere:
         from holdfast.faces.cli.fleet import everywhere
 
