@@ -57,9 +57,9 @@ def content(op: str, fields: Mapping[str, Any]) -> bytes:
             return text
         return b"\0" + canonical.encode({"keys": [str(key) for key in keys], "text": text.hex()})
     if op == "turn":
-        return canonical.encode({"act": fields.get("act"), "to": fields.get("to")})
+        return canonical.encode({"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))})
     if op == "rename":
-        return canonical.encode({"name": fields["name"]})
+        return canonical.encode({"name": _plain("", fields["name"])})
     if op in ON_MACHINE:
         return canonical.encode({"op": op, **{name: _plain(name, value) for name, value in fields.items()
                                               if value is not None and name not in NOT_SIGNED and not name.endswith("!")}})
