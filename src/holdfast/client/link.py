@@ -317,7 +317,7 @@ class Link:
                 if fresh:
                     raise
                 place, fresh = None, True
-                if op == "run":
+                if op != "send":                  # whose number counts for its pieces, and is still free; the others' is used up
                     fields["seq"] = self.next_sequence()
             else:
                 self.acting.acknowledged(place, answer)
