@@ -246,6 +246,20 @@ def test_a_replaced_host_is_told_and_its_clients_are(start: Start) -> None:
     script(body)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_token_admits_also_after_the_relay_has_started_anew(start: Start, number: int) -> None:
+    relay = start()
+    token = relay.token()
+    relay.stop(number)
+    relay.restart()
+
+    async def body() -> None:
+        async with host(relay.url, token) as h:
+            assert await h.register()
+
+    script(body)
+
+
 def test_watchers_hear_of_coming_and_going_also_over_a_restart(start: Start) -> None:
     relay = start()
 

@@ -43,12 +43,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.uplink")
 
 AGAIN_FIRST_S, AGAIN_MAX_S = 0.05, 10.0
+REPLACED_S: Final = 60.0                 # before a host that was replaced by another with the same key tries again
 STEADY_S: Final = 5.0                    # a line that lasted this long was a good one: the pauses begin anew
 QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
 PLAIN_BYTES: Final = 64 * KiB            # of frames at a time
 PAIR_BYTES: Final = 64 * KiB             # in the kernel between a stream and its connection: not a second backlog
 HANDSHAKE_S: Final = 20.0                # until a stream's channel must be established
 LINGER_S: Final = 5.0                    # after the end: for the client to take the last of it
+
+
+class Replaced(NotAllowed):
+    """Somebody registered with this machine's key after us: a copy of its home. Both must not take turns."""
 
 
 class Stream:
@@ -214,6 +219,7 @@ class Uplink:
                 why, state = "the relay closed the connection", "connecting"
             except NotAllowed as e:
                 why, state = e.message, "refused"
+                pause = REPLACED_S if isinstance(e, Replaced) else pause
             except (HoldfastError, OSError, TimeoutError) as e:
                 why, state = e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__, "connecting"
             finally:
@@ -246,7 +252,7 @@ class Uplink:
                                    open_timeout=None, ping_interval=None, close_timeout=1.0, max_size=OUTER_BYTES, max_queue=64, ssl=tls)
         except InvalidStatus as e:
             if e.response.status_code in websocket.REFUSED_STATUS:
-                raise NotAllowed("it does not let this machine in", "`holdfast relay token` there makes a token; `holdfast host connect` takes it") from e
+                raise NotAllowed(f"it does not let this machine in{websocket.said(e)}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it") from e
             raise Unavailable(f"it answers, but not as a relay: {e}") from e
         except InvalidHandshake as e:
             raise Unavailable(f"it answers, but not as a relay: {e}") from e
@@ -288,8 +294,13 @@ class Uplink:
         if isinstance(frame, outer.Close):
             if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
                 raise NotAllowed(f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}", "`holdfast relay token` there makes a token")
-            raise Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
+            raise self._closed(frame)
         return frame
+
+    def _closed(self, frame: outer.Close) -> HoldfastError:
+        if frame.code == outer.REPLACED:
+            return Replaced("another host has registered as this machine", "if its home was copied, remove keys/machine from the copy")
+        return Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
 
     async def _read(self, ws: ClientConnection, ping_s: float) -> None:
         """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
@@ -318,7 +329,7 @@ class Uplink:
                 self.send(outer.Pong(frame.mark))
             elif isinstance(frame, outer.Close):
                 if frame.stream == 0:
-                    raise Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
+                    raise self._closed(frame)
                 if (stream := self._streams.get(frame.stream)) is not None:
                     stream.close()
             elif not isinstance(frame, outer.Pong):

@@ -128,6 +128,7 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
     with contextlib.ExitStack() as undo:
         listener = _listen(options.listen, undo)
         hub = Hub(registry, Doorkeeper((), options.origins), store)
+        hub.doorkeeper.learn(tokens)
         store.start()
         undo.callback(store.close)
         doors = [Door(hub, listener, lambda: certificate.context if certificate is not None else None)]

@@ -144,8 +144,7 @@ def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) ->
     except (InvalidStatus, InvalidHandshake) as e:
         sock.close()
         if isinstance(e, InvalidStatus) and e.response.status_code in REFUSED_STATUS:
-            said = (e.response.body or b"").decode("utf-8", "replace").strip()[:SAID_CHARS]
-            raise NotAllowed(f"the relay {where} does not let us in" + (f": {said}" if said.isprintable() and said else ""), "ask whoever runs it for a token") from e
+            raise NotAllowed(f"the relay {where} does not let us in{said(e)}", "ask whoever runs it for a token") from e
         raise Unavailable(f"{where} answers, but not as a relay: {e}", "is the address right?") from e
     except ssl.SSLError as e:
         sock.close()
@@ -156,6 +155,12 @@ def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) ->
     except BaseException:
         sock.close()
         raise
+
+
+def said(refusal: InvalidStatus) -> str:
+    """What a server answered instead, in a few words."""
+    words = (refusal.response.body or b"").decode("utf-8", "replace").strip()[:SAID_CHARS]
+    return f": {words}" if words and words.isprintable() else ""
 
 
 def _open(sock: socket.socket, protocol: ClientProtocol, headers: Mapping[str, str], deadline: float) -> None:
