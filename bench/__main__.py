@@ -110,11 +110,11 @@ def _rounds(measure: Measure, name: str, makers: dict[str, Maker], bench: Bench,
 def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Maker]:
     """Label -> what makes that tool's adapter; those not installed are named and left out."""
     makers: dict[str, Maker] = {}
-    known = [cls.name for cls in peers.ALL]
+    known = [cls.name for cls in (*peers.ALL, *peers.FROM_ELSEWHERE)]
     for unknown in [w for w in wanted or () if w not in known]:
         print(f"no such tool: {unknown}; there are {', '.join(known)}", file=sys.stderr)
-    for cls in peers.ALL:
-        if wanted is None or cls.name in wanted:
+    for cls in (*peers.ALL, *peers.FROM_ELSEWHERE):
+        if cls.name in wanted if wanted is not None else cls in peers.ALL:
             if cls.available():
                 makers[cls.name] = cls
             else:

@@ -13,7 +13,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -294,4 +296,87 @@ class Holdfast(Peer):
         self.command([*self._holdfast, "down"], check=False)
 
 
+class Relayed(Holdfast):
+    """Holdfast from another home, through a relay of its own on loopback, sealed end to end."""
+
+    name = "holdfast-relay"
+
+    def __init__(self, scrollback: int | None = None, tree: str | None = None, label: str | None = None) -> None:
+        super().__init__(scrollback, tree, label)
+        self._away = [*self._holdfast]
+        self._relay: subprocess.Popen[str] | None = None
+
+    def fresh(self) -> Peer:
+        return Relayed(self.scrollback, self.tree, self.label)
+
+    def _there(self) -> None:
+        """The relay, the machine's line to it, and the other home, paired."""
+        if self._relay is not None:
+            return
+        data = self.path("relay")
+        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", "--listen", "127.0.0.1:0", "--data", data, "--json"], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, text=True, env=self.environ)
+        assert self._relay.stdout is not None
+        url = json.loads(self._relay.stdout.readline())["listening"]["websocket"]
+        token = self.path("token")
+        with open(token, "w") as file:
+            file.write(self.command([*self._holdfast, "relay", "token", "--data", data]).split()[0])
+        self.command([*self._holdfast, "host", "connect", url, "--token", f"@{token}"])
+        link = json.loads(self.command([*self._holdfast, "invite", "--rights", "admin", "--no-wait", "--json"]))["url"]
+        self._away = ["env", f"HOLDFAST_HOME={self.path('elsewhere')}", *self._holdfast]
+        joined = json.loads(self.command([*self._away, "join", link, "--as", "ann", "--json"]))
+        self.command([*self._away, "machines", "rename", joined["as"], "box"])
+
+    def start(self, name: str, argv: Sequence[str], *options: str) -> None:
+        super().start(name, argv, *options)
+        self._there()
+
+    def attach_argv(self, name: str) -> list[str]:
+        return [*self._away, "attach", f"box/{name}"]
+
+    def shut_down(self) -> None:
+        super().shut_down()
+        if self._relay is not None:
+            self._relay.terminate()
+            self._relay.wait(COMMAND_S)
+
+
+class SshTmux(Tmux):
+    """tmux at the other end of ssh, on loopback: what people use to come from elsewhere."""
+
+    name = "ssh+tmux"
+    program = "sshd"
+
+    @classmethod
+    def available(cls) -> bool:
+        return Tmux.available() and cls._sshd() is not None and shutil.which("ssh") is not None
+
+    @staticmethod
+    def _sshd() -> str | None:
+        return shutil.which("sshd") or shutil.which("sshd", path="/usr/sbin")
+
+    def configure(self) -> None:
+        super().configure()
+        for key in ("host", "me"):
+            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.path(key)], check=True)
+        shutil.copy(self.path("me.pub"), self.path("authorized"))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        with open(self.path("sshd_config"), "w") as file:
+            file.write(f"ListenAddress 127.0.0.1\nPort {self._port}\nHostKey {self.path('host')}\nAuthorizedKeysFile {self.path('authorized')}\nStrictModes no\n"
+                       "UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n")
+        os.makedirs("/run/sshd", exist_ok=True)
+        self._server = subprocess.Popen([self._sshd() or "sshd", "-D", "-f", self.path("sshd_config")], stderr=subprocess.DEVNULL, env=self.environ)
+
+    def attach_argv(self, name: str) -> list[str]:
+        return ["ssh", "-tt", "-q", "-p", str(self._port), "-i", self.path("me"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1",
+                shlex.join(super().attach_argv(name))]
+
+    def shut_down(self) -> None:
+        super().shut_down()
+        self._server.terminate()
+        self._server.wait(COMMAND_S)
+
+
 ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)
+FROM_ELSEWHERE: tuple[type[Peer], ...] = (SshTmux, Relayed)          # only if they are asked for by name

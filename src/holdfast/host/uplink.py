@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.uplink")
 
-AGAIN_FIRST_S, AGAIN_MAX_S = 0.05, 10.0
+AGAIN_FIRST_S, AGAIN_MAX_S = 0.05, 5.0
 REPLACED_S: Final = 60.0                 # before a host that was replaced by another with the same key tries again
 STEADY_S: Final = 5.0                    # a line that lasted this long was a good one: the pauses begin anew
 QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
