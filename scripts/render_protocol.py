@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "protocol.md"
 PARTS = (("Client and host", "wire/frames"), ("Who a client is", "wire/hello"), ("Outer frames", "wire/outer"), ("Registering at a relay", "core/route"),
-         ("Sealed channel", "core/channel"), ("Inside a sealed message", "wire/body"), ("Its handshake", "wire/noise"), ("Whose a sealed channel is", "core/static"),
+         ("Sealed channel", "core/channel"), ("Inside a sealed message", "wire/body"), ("Its handshake", "wire/noise"), ("Meeting with a typed code", "core/meeting"), ("Credit", "core/tunnel"), ("Whose a sealed channel is", "core/static"),
          ("Host and keeper", "wire/keeper"), ("Asking for a keeper", "wire/spawning"), ("The ring", "wire/ring"), ("The screen snapshot", "wire/snapshot"),
          ("Versions", "wire/version"))
 

@@ -12,6 +12,7 @@ import pytest
 from tests.e2e.harness import Installation, Terminal, eventually, installation
 from tests.e2e.test_commands import the_error
 
+from holdfast.core import joincode
 from holdfast.testing.crooked import Crooked
 from holdfast.testing.history import difference
 from holdfast.wire import outer
@@ -71,6 +72,26 @@ def test_t1_paired_by_a_link_a_machine_is_steered_from_elsewhere(here: Installat
     here.ok("end", "box/made")
     assert ("ann", "command") in [(e["actor"], e["kind"]) for e in here.ok("log", "box/work", "--json").records]
     assert [s["machine"] for s in here.ok("ls", "--everywhere", "--json").json] == ["box"]
+
+
+def test_t1_paired_by_a_typed_code(here: Installation, there: Installation, relay: Crooked) -> None:
+    made = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
+    joined = here.ok("join", made["code"].lower(), "--relay", relay.url, "--as", "carl", "--json").json
+    assert (joined["name"], joined["as"]) == ("carl", "box")
+    assert here.ok("--as", "carl", "view", "box/work").rc == 0
+    again = here.attempt("join", made["code"], "--relay", relay.url, "--as", "dora", "--json")
+    assert again.rc in (4, 5), "a code counts once"
+
+
+def test_t2_a_wrong_code_gets_one_guess(here: Installation, there: Installation, relay: Crooked) -> None:
+    made = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
+    right, _ = joincode.read(made["code"])
+    wrong = joincode.Code(right.id, "0000000" if right.secret != "0000000" else "0000001").show()
+    assert "another code" in the_error(here.attempt("join", wrong, "--relay", relay.url, "--as", "mallory", "--json"), 4)["message"]
+    assert not (here.home / "keys" / "mallory.key").exists()
+    late = here.attempt("join", made["code"], "--relay", relay.url, "--as", "emil", "--json")
+    assert late.rc in (4, 5), "and then the right one does not help any more"
+    assert here.ok("join", made["url"], "--as", "emil").rc == 0, "the link has more in it than the code"
 
 
 def test_t1_liveness_has_the_registration(there: Installation) -> None:
@@ -165,8 +186,7 @@ def test_t3_a_machine_that_is_not_there_is_said_so(here: Installation, there: In
     [url] = [one["url"] for one in there.ok("host", "ls", "--json").json["relays"]]
     there.ok("host", "disconnect", url)
     assert the_error(here.attempt("view", "box/work", "--json"), 5)["message"]
-    [machine] = here.ok("machines", "--json").json
-    assert machine["presence"] != "online" and machine["why"]
+    assert all(machine["presence"] != "online" and machine["why"] for machine in here.ok("machines", "--json").json)
     there.ok("host", "connect", url)
     assert here.ok("view", "box/work").rc == 0
 

@@ -69,6 +69,7 @@ class Link:
                  machine: Machine | None = None) -> None:
         self.away = machine                     # another machine, reached through a relay; None: this one
         self.line: Line | None = None           # the way there
+        self.meeting: bytes | None = None       # what a code was made into, if that is all that is known of the machine
         self._channel = ""                      # the hash of the sealed channel
         self._dialling: Dialling | None = None  # the way there is being looked for
         self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
@@ -128,17 +129,17 @@ class Link:
         from holdfast.client import remote
 
         if self._dialling is None:
-            self._dialling = remote.Dialling(self.away, keys.static(self.identity), told)
+            self._dialling = remote.Dialling(self.away, keys.static(self.identity), self.meeting, told)
         return not self._dialling.busy
 
     def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
         from holdfast.client import remote
 
-        dialling, self._dialling = self._dialling or remote.Dialling(machine, keys.static(identity)), None
+        dialling, self._dialling = self._dialling or remote.Dialling(machine, keys.static(identity), self.meeting), None
         try:
             sock, self._channel, self.line = dialling.line()
         except (Unavailable, TimedOut, PeerFault) as e:          # whatever a relay does, it is worth another try
-            raise HostGone(e.message, recover=e.recover) from e
+            raise HostGone(e.message, recover=e.recover or "`holdfast machines` shows which machines answer") from e
         self._begin(sock, identity, about)
 
     def _begin(self, sock: socket.socket, identity: Identity, about: str | None) -> None:
@@ -162,7 +163,7 @@ class Link:
             self.statement, self.machine = hello.statement(words, challenge, self._channel), str(challenge["machine"])
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
-        if self.away is not None and self.machine != signing.show(self.away.key):
+        if self.away is not None and self.meeting is None and self.machine != signing.show(self.away.key):
             raise PeerFault(f"who answers is not the machine {self.away.name} that was paired with", "pair again if it was set up anew")
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
         recovery = {"recovery": dict(zip(("statement", "signature"), (part.hex() for part in self.recovery), strict=True))} if self.recovery else {}
@@ -227,7 +228,7 @@ class Link:
                 data = b""
             if not data:
                 self.close()
-                raise HostGone(self._why() or "the connection to the host ended")
+                raise HostGone(self._why() or "the connection to the host ended", recover=None if self.away is None else "`holdfast machines` shows which machines answer")
             self._ready.extend(self.splitter.feed(data))
         kind, payload = self._ready.pop(0)
         if kind == frames.BYE:

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.client.link import SETTLED_S, HostGone, Link
-from holdfast.core import joincode, static
+from holdfast.core import joincode, meeting, route, static
 from holdfast.core.joincode import Code, Elsewhere
 from holdfast.home import Home, keys, machines
 from holdfast.home.keys import Ask, Identity
 from holdfast.home.machines import Machine, Way
 from holdfast.model import base64url, signing
-from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, TimedOut
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, PeerFault, Refused, TimedOut
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S
 
 DRAWS = 5            # ids that may turn out to be taken
@@ -31,7 +31,7 @@ def invite(link: Link, **wishes: Any) -> tuple[Code, dict[str, Any]]:
         code = joincode.make(os.urandom(8))
         verifier = signing.public(joincode.private(code, machine_of(link)))
         try:
-            return code, link.request("invite", id=code.id, verifier=signing.show(verifier), **wishes)
+            return code, link.request("invite", id=code.id, verifier=signing.show(verifier), meeting=meeting.password(code).hex(), **wishes)
         except Refused as e:
             if not e.facts.get("taken"):
                 raise
@@ -98,10 +98,18 @@ def stranger(link: Link, code: Code, where: Elsewhere) -> None:
     link.away = Machine(joincode.fingerprint(where.key), where.key, where.static, link.operator, int(time.time()), tuple(Way(url, route, pass_) for url, route in where.doors))
 
 
+def strangers(link: Link, code: Code, relay: str, ca: str | None = None) -> None:
+    """The link is to whoever waits at that relay for this code."""
+    at = route.route(signing.public(meeting.route_key(code.id)))
+    link.away = Machine(f"whoever has the code {code.id}", b"", b"", link.operator, int(time.time()), (Way(relay, at, meeting.pass_(code.id), ca),))
+    link.meeting = meeting.password(code)
+
+
 def keep_machine(link: Link, name: str) -> Machine:
     """After joining: remembers the machine, with ways of one's own, under its name or one like it."""
     assert link.away is not None
-    answer, key = link.request("ways"), link.away.key
+    answer, key = link.request("ways"), link.away.key or machine_of(link)
+    link.meeting = None
     try:
         static_key = static.read(key, answer["static"]["statement"].encode(), bytes.fromhex(answer["static"]["signature"]))
         ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"])) for w in answer["ways"])
@@ -131,6 +139,11 @@ def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, 
             break
         except HostGone as e:                  # perhaps after it had let us in: the same key, once more
             link.close()
+            if link.meeting is not None and link.line is not None and not unsure:
+                link.line = None
+                if made:
+                    keys.remove(link.home, identity.name)
+                raise NotAllowed("whoever waits there has another code; this one is void now", "ask whoever invited you for a new one") from e
             unsure, now = True, time.monotonic()
             if now - begun >= SETTLED_S:
                 deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S

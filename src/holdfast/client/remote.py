@@ -165,9 +165,9 @@ class Line(threading.Thread):
 class Dialling(threading.Thread):
     """Looks for the way, so that whoever wants it can do something else meanwhile."""
 
-    def __init__(self, machine: Machine, static: bytes, told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, machine: Machine, static: bytes, meeting: bytes | None = None, told: Callable[[], None] = lambda: None) -> None:
         super().__init__(name=f"dialling {machine.name}", daemon=True)
-        self._machine, self._static, self._told = machine, static, told
+        self._machine, self._static, self._meeting, self._told = machine, static, meeting, told
         self._found: tuple[socket.socket, str, Line] | HoldfastError | None = None
         self.start()
 
@@ -177,7 +177,7 @@ class Dialling(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._found = dial(self._machine, self._static)
+            self._found = dial(self._machine, self._static, self._meeting)
         except HoldfastError as e:
             self._found = e
         except Exception as e:
@@ -193,31 +193,40 @@ class Dialling(threading.Thread):
         return self._found
 
 
-def dial(machine: Machine, static: bytes, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:
+def dial(machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:
     """A socket that speaks frames with the machine, the hash that names this channel, and the line. The ways are tried one after the other."""
     refused: HoldfastError = Unavailable(f"no way to {machine.name} is known here", "pair again: `holdfast invite` there, `holdfast join` here")
     for way in machine.ways:
         try:
-            return _dial(machine, way, static, time.monotonic() + wait_s)
+            return _dial(machine, way, static, meeting, time.monotonic() + wait_s)
         except (Unavailable, TimedOut, NotAllowed) as e:
             refused = e
     raise refused
 
 
-def _dial(machine: Machine, way: Way, static: bytes, deadline: float) -> tuple[socket.socket, str, Line]:
+def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -> channel.Channel:
+    if meeting is None:
+        return channel.initiator(way.route, static, machine.static, time.monotonic())
+    from holdfast.core.meeting import Meeting
+
+    return Meeting(True, way.route, static, meeting, time.monotonic())
+
+
+def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, deadline: float) -> tuple[socket.socket, str, Line]:
     ws = websocket.dial(way.url, {}, way.ca, deadline - time.monotonic())
     try:
         ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
         welcome = _await(ws, deadline, machine.name, outer.Welcome)
         outer.chosen(welcome)
-        tunnel = Tunnel(channel.initiator(way.route, static, machine.static, time.monotonic()))
+        tunnel = Tunnel(_channel(machine, way, static, meeting))
         ws.send(outer.encode(outer.Open(STREAM, way.route, way.pass_)))
         _await(ws, deadline, machine.name, outer.Accept)
-        for payload in tunnel.start(time.monotonic()):
-            ws.send(outer.encode(outer.Data(STREAM, payload)))
-        answer = _await(ws, deadline, machine.name, outer.Data)
-        step = tunnel.data(answer.payload, time.monotonic())
-        if not tunnel.channel.established or step.data:
+        said = tunnel.start(time.monotonic())
+        while not tunnel.channel.handshake_hash and not tunnel.reason:
+            for payload in said:
+                ws.send(outer.encode(outer.Data(STREAM, payload)))
+            said = tunnel.data(_await(ws, deadline, machine.name, outer.Data).payload, time.monotonic()).send
+        if tunnel.reason:
             raise PeerFault(f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
         theirs, ours = socket.socketpair()
         for end in (theirs, ours):
@@ -225,7 +234,7 @@ def _dial(machine: Machine, way: Way, static: bytes, deadline: float) -> tuple[s
                 end.setsockopt(socket.SOL_SOCKET, option, PAIR_BYTES)
             os.set_inheritable(end.fileno(), False)
         line = Line(machine.name, ws, tunnel, ours)
-        line._send(step.send)
+        line._send(said)
         line.start()
         return theirs, tunnel.channel.handshake_hash.hex(), line
     except BaseException:

@@ -20,7 +20,8 @@ KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seiz
 ON_MACHINE: Final = {"new": "spawn", "forget": "forget", "down": "down", "operator.add": "operator", "operator.revoke": "revoke", "grant": "grant",
                      "relays.changed": "relays", "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
 MACHINE: Final = "machine"                         # where those are recorded: no session can have this name
-NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold"))      # of a request on the machine: about the request, not about what is asked
+NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold",        # of a request on the machine: about the request, not about what is asked;
+                               "meeting"))                           # or a secret, which is not to be in the record
 TYPED: Final = frozenset(("run", "send"))          # their repeats are known by their numbers, also after a crash
 SIGNED: Final = ("statement", "signature", "salt")
 

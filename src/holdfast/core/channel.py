@@ -118,6 +118,11 @@ class Channel:
         """This side has said END."""
         return self._end_sent
 
+    @property
+    def may_send(self) -> bool:
+        """There is somebody to send to. An initiator may before the other side has proved itself: nobody else could read it."""
+        return self._sender is not None and (self.established or self._initiator) and not self._end_sent
+
     def start(self) -> Step:
         """The initiator's first message."""
         if not self._initiator or self._handshake is not None or self.closed:
@@ -146,7 +151,7 @@ class Channel:
 
     def send(self, data: bytes, now: float) -> tuple[bytes, ...]:
         """Messages that carry this on. ValueError before there is anybody to send to, and after END."""
-        if self._sender is None or not (self.established or self._initiator) or self._end_sent:
+        if not self.may_send:
             raise ValueError("nothing can be sent now")
         out: list[bytes] = []
         for at in range(0, len(data), limits.BODY_BYTES):
@@ -155,7 +160,7 @@ class Channel:
 
     def end(self, now: float) -> tuple[bytes, ...]:
         """Says that nothing follows. The other side may go on."""
-        if self._sender is None or not (self.established or self._initiator) or self._end_sent:
+        if not self.may_send:
             raise ValueError("there is nothing to end")
         out = self._seal(body.END, now)
         self._end_sent = True
@@ -165,7 +170,7 @@ class Channel:
 
     def ask(self, now: float) -> tuple[bytes, ...]:
         """Asks whether the other side is there. Whatever it sends next is an answer."""
-        if self._sender is None or not (self.established or self._initiator) or self._end_sent:
+        if not self.may_send:
             return ()
         return tuple(self._seal(body.ASK, now))
 

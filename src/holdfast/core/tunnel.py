@@ -60,7 +60,7 @@ class Tunnel:
 
     def room(self) -> int:
         """How much plaintext may be put in now."""
-        if self.reason or not self.channel.established or self.channel.ended:
+        if self.reason or not self.channel.may_send:
             return 0
         return max(0, min(self._credit, self._limit - self.on_the_way) - RESERVE_BYTES - SEAL_BYTES)
 
@@ -72,7 +72,7 @@ class Tunnel:
 
     def end(self, now: float) -> tuple[bytes, ...]:
         """Says that nothing follows, if there is anybody to say it to."""
-        if self.reason or not self.channel.established or self.channel.ended:
+        if self.reason or not self.channel.may_send:
             return ()
         return self._out(self.channel.end(now), now)
 

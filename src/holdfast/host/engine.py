@@ -80,7 +80,7 @@ class Engine:
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
-        self.uplinks = Uplinks(home, machine, self.authority, self.invitations.passes)
+        self.uplinks = Uplinks(home, machine, self.authority, self.invitations.passes, self.invitations.awaited)
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}

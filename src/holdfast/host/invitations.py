@@ -130,6 +130,11 @@ class Invitations:
         now = time.time()
         return [joincode.pass_of(one.verifier) for one in self._all.values() if one.at(now) == "open" or self._used_at.get(one.id, 0.0) + LEAVES_S > now]
 
+    def awaited(self) -> list[str]:
+        """Ids that somebody may still come with, or has just come with."""
+        now = time.time()
+        return [one.id for one in self._all.values() if one.at(now) == "open" or self._used_at.get(one.id, 0.0) + LEAVES_S > now]
+
     def listed(self, by: bytes, now: float) -> list[dict[str, Any]]:
         """One's own, or all for who may manage the machine; never the codes, which nobody here knows."""
         return [self.describe(one, now) for one in self._all.values() if self._concerns(one, by, now)]
@@ -327,12 +332,18 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         verifier = signing.read(q["verifier"])
     except ValueError as e:
         raise Usage("the verifier of an invitation is a key", "it looks like ed25519:...") from e
+    try:
+        password = bytes.fromhex(q["meeting"]) if q["meeting"] is not None else None
+    except ValueError as e:
+        raise Usage("what a code is made into is hexadecimal") from e
     details = {"rights": ",".join(q["rights"]), "session": session or "", "kind": q["kind"], "id": q["id"], "verifier": q["verifier"],
                "expires": str(q["expires"] or ""), "confirm": str(q["confirm"]), "lasts": str(q["lasts"])}
     await ops.engine.door.clear(q["act!"], number, "invite", details=details, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
+    if password is not None:
+        ops.engine.uplinks.meet(made["id"], password)
     return {**made, "elsewhere": ops.engine.uplinks.elsewhere()}
 
 
@@ -365,7 +376,7 @@ async def invite_wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]
 
 OPS: dict[str, tuple[Any, dict[str, Any]]] = {          # as in ops.py: the handler, and its fields with type and default
     "invite": (invite, {"id": (str,), "verifier": (str,), "rights": (list,), "session": (str, None), "expires": (int, None), "kind": (str, "human"),
-                        "confirm": (bool, False), "lasts": (int, INVITATION_S)}),
+                        "confirm": (bool, False), "lasts": (int, INVITATION_S), "meeting": (str, None)}),
     "invite.ls": (invite_ls, {}),
     "invite.revoke": (invite_revoke, {"id": (str,)}),
     "invite.decide": (invite_decide, {"id": (str,), "key": (str,), "accept": (bool,)}),

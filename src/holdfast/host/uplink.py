@@ -23,7 +23,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
-from holdfast.core import channel, route
+from holdfast.core import route
+from holdfast.core.channel import Channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.relays import Relay
 from holdfast.model import address, signing
@@ -63,7 +64,7 @@ class Stream:
         self.number = number
         self._uplink = uplink
         self._loop = asyncio.get_running_loop()
-        self._tunnel = Tunnel(channel.responder(uplink.route, uplink.static, time.monotonic()))
+        self._tunnel = Tunnel(uplink.channel())
         self._sock: socket.socket | None = None
         self._reading = self._writing = False
         self._plain = bytearray()                # for the connection, not taken yet
@@ -75,6 +76,8 @@ class Stream:
         self._send(step.send)
         if self._tunnel.reason:
             probe("host.channel.closed")
+            if self._sock is None:
+                self._uplink.failed()
             return self.close(outer.FLOW if self._tunnel.reason == "flow" else outer.PROTOCOL, "the channel is broken")
         if self._sock is None and self._tunnel.channel.established and not self._begin():
             return self.close(outer.LIMIT, "no room for another client")
@@ -189,9 +192,12 @@ class Stream:
 
 
 class Uplink:
-    def __init__(self, relay: Relay, server: Server, static: bytes, route_key: bytes, passes: Callable[[], tuple[bytes, ...]]) -> None:
-        self.relay, self.server, self.static = relay, server, static
+    def __init__(self, relay: Relay, server: Server, route_key: bytes, passes: Callable[[], tuple[bytes, ...]], channel: Callable[[bytes], Channel],
+                 failed: Callable[[], None] = lambda: None) -> None:
+        """`channel` makes a stream's, for this route; `failed` is told of one that came to nothing."""
+        self.relay, self.server, self.failed = relay, server, failed
         self.route = route.route(signing.public(route_key))
+        self._channel = channel
         self.state = "connecting"                # connecting, registered, or refused
         self.detail = ""                         # why it is not registered
         self.since = time.time()
@@ -203,6 +209,9 @@ class Uplink:
         self._generation = 0
         self._told: tuple[bytes, ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run())
+
+    def channel(self) -> Channel:
+        return self._channel(self.route)
 
     @property
     def full(self) -> bool:

@@ -7,6 +7,7 @@ its way to the line as well, at once, and a lost database loses nobody's.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import PASSES_MAX
 
 if TYPE_CHECKING:
+    from holdfast.core.channel import Channel
     from holdfast.home import Home
     from holdfast.home.keys import Identity
     from holdfast.host.authority import Authority
@@ -33,9 +35,11 @@ MODES: Final = ("none", "connecting", "registered", "refused")
 
 
 class Uplinks:
-    def __init__(self, home: Home, machine: Identity, authority: Authority, invited: Callable[[], list[bytes]]) -> None:
-        """`invited` gives the passes of who may come with a code."""
-        self._home, self._machine, self._authority, self._invited = home, machine, authority, invited
+    def __init__(self, home: Home, machine: Identity, authority: Authority, invited: Callable[[], list[bytes]], met: Callable[[], list[str]]) -> None:
+        """`invited` gives the passes of who may come with a code's link, `met` the codes that may still be used."""
+        self._home, self._machine, self._authority, self._invited, self._met = home, machine, authority, invited, met
+        self._meetings: dict[str, list[Uplink]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
         self._lines: dict[str, Uplink] = {}          # by address
         self.trouble = ""                            # why the file with the relays cannot be used
@@ -61,7 +65,37 @@ class Uplinks:
 
             for url, one in wanted.items():
                 if url not in self._lines:
-                    self._lines[url] = Uplink(one, self._server, keys.static(self._machine), keys.route_key(self._machine, name(url)), partial(self._passes, name(url)))
+                    self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, name(url)), partial(self._passes, name(url)), self._responder)
+
+    def _responder(self, at: bytes) -> Channel:
+        from holdfast.core import channel
+
+        return channel.responder(at, keys.static(self._machine), time.monotonic())
+
+    # ------------------------------------------------------------ meeting whoever has a code
+
+    def meet(self, id: str, password: bytes) -> None:
+        """Waits at every relay for who has this code, until the invitation is over or somebody came with another one."""
+        if not self._lines or self._server is None:
+            return
+        from holdfast.core import meeting
+        from holdfast.host.uplink import Uplink
+
+        def channel(at: bytes) -> Channel:
+            return meeting.Meeting(False, at, keys.static(self._machine), password, time.monotonic())
+
+        passes = (route.digest(meeting.pass_(id)),)
+        self._meetings[id] = [Uplink(line.relay, self._server, meeting.route_key(id), lambda: passes, channel, partial(self._burnt, id)) for line in self._lines.values()]
+
+    def _burnt(self, id: str) -> None:
+        """Somebody had another code: this one is not offered any more. The link still counts: it has more in it than a code."""
+        for line in self._meetings.pop(id, ()):
+            self._closing(line)
+
+    def _closing(self, line: Uplink) -> None:
+        task = asyncio.get_running_loop().create_task(line.close())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @property
     def state(self) -> str:
@@ -94,9 +128,11 @@ class Uplinks:
         """Who may come through the lines is different now."""
         for line in self._lines.values():
             line.passes_changed()
+        for id in self._meetings.keys() - set(self._met()):
+            self._burnt(id)
 
     async def close(self) -> None:
-        for line in self._lines.values():
+        for line in [*self._lines.values(), *(line for lines in self._meetings.values() for line in lines)]:
             await line.close()
 
 

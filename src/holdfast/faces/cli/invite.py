@@ -12,7 +12,7 @@ from holdfast.core.scope import span
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.operators import ask_twice, lasting
 from holdfast.faces.cli.output import clean, duration, put_json, table
-from holdfast.model import rights
+from holdfast.model import address, rights
 from holdfast.model.errors import Refused, Usage
 from holdfast.model.limits import INVITATION_GUESSES, INVITATION_S, INVITATION_S_MAX
 
@@ -62,7 +62,8 @@ def invite(args: Namespace) -> int:
     else:
         if reached is not None and sys.stdout.isatty():
             _picture(url)
-        print((f"on another machine:\n\n  holdfast join '{url}' --as NAME\n\n" if reached else "") +
+        print((f"on another machine, by typing or by the link:\n\n  holdfast join {code.show()} --relay {reached.doors[0][0]} --as NAME\n  holdfast join '{url}' --as NAME\n\n"
+               if reached else "") +
               f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
               f"lets in    one newcomer ({args.kind}){', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
@@ -196,6 +197,8 @@ def _a(kind: str) -> str:
 
 def join_parser(p: ArgumentParser) -> None:
     p.add_argument("code", nargs="?", metavar="CODE|URL", help="as `holdfast invite` showed it; asked for, or read from stdin, if it is left out")
+    p.add_argument("--relay", metavar="URL", help="where the machine waits for this code, if it is another one; a link says that itself")
+    p.add_argument("--ca", metavar="FILE", help="trust these certificates for wss, instead of the system's")
     p.add_argument("--passphrase", action="store_true", help="protect the new key; asks for the passphrase")
     p.add_argument("--json", action="store_true")
     p.description = ("comes in with a one-time code, under the name of --as. The key of that name is\nmade if there is none; from then on `--as NAME` acts with it. A mistyped\n"
@@ -215,6 +218,9 @@ def join(args: Namespace) -> int:
     connection, elsewhere = link(args), joincode.elsewhere(text)
     if elsewhere is not None:
         pairing.stranger(connection, code, elsewhere)
+    elif args.relay is not None:
+        address.parsed(args.relay)
+        pairing.strangers(connection, code, args.relay, args.ca)
 
     def told(event: dict[str, Any]) -> None:
         if event.get("event") == "waiting" and not args.json:
@@ -222,7 +228,7 @@ def join(args: Namespace) -> int:
                   file=sys.stderr, flush=True)
 
     result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None)
-    if elsewhere is not None:
+    if connection.away is not None:
         result["as"] = pairing.keep_machine(connection, str(result["host"])).name
     if args.json:
         put_json(result)
@@ -230,5 +236,5 @@ def join(args: Namespace) -> int:
     seen = [s["name"] for s in connection.request("ls")["sessions"] if s["id"] == result["scope"].get("session")]
     session = seen[0] if seen else None
     print(f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
-          f"  holdfast --as {result['name']} " + (f"attach {result['as']}/{session or ''}" if elsewhere is not None else f"attach {session}" if session else "ls"))
+          f"  holdfast --as {result['name']} " + (f"attach {result['as']}/{session or ''}" if connection.away is not None else f"attach {session}" if session else "ls"))
     return 0
