@@ -29,11 +29,13 @@ from holdfast.model import address
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable
 from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
 from holdfast.transport import websocket
+from holdfast.transport.asleep import Asleep
 from holdfast.transport.websocket import WebSocket
 from holdfast.wire import outer
 
 F = TypeVar("F")
 STREAM: Final = 1                        # a connection of ours has one
+AWAKE_S: Final = 2.0                     # after a sleep: for the machine to answer before the line is dialled anew
 PLAIN_BYTES: Final = 64 * 1024           # of frames, towards the machine, at a time
 PAIR_BYTES: Final = 64 * 1024            # in the kernel, between the thread and who uses it: not a second backlog
 AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
@@ -49,6 +51,7 @@ class Line(threading.Thread):
         self._ws, self._tunnel, self._sock = ws, tunnel, ours
         self._plain = bytearray()                # from the machine, not taken yet
         self._heard = self._asked = time.monotonic()
+        self._asleep = Asleep()
         self._over = False
 
     def run(self) -> None:
@@ -71,7 +74,7 @@ class Line(threading.Thread):
             poll.modify(ws.fileno(), select.POLLIN | (select.POLLOUT if ws.pending else 0))
             reads = not ws.pending and self._tunnel.room() > 0
             poll.modify(sock.fileno(), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
-            for fd, events in poll.poll(REMOTE_SILENCE_S * 1000 / 2):
+            for fd, events in poll.poll(min(REMOTE_SILENCE_S / 2, max(0.1, self._heard + 2 * REMOTE_SILENCE_S - time.monotonic())) * 1000):
                 if fd == ws.fileno():
                     if events & select.POLLOUT:
                         ws.flush()
@@ -147,6 +150,9 @@ class Line(threading.Thread):
 
     def _watch(self, now: float) -> None:
         """Is anybody there? Asked of the machine itself: a relay that answers for it cannot."""
+        if self._asleep.since():                 # the network is another one, or has forgotten us: answer soon, or be gone
+            self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
+            return self._send(self._tunnel.ask(now))
         if now - self._heard > 2 * REMOTE_SILENCE_S:
             raise Unavailable(f"{self.machine} does not answer any more")
         if now - max(self._heard, self._asked) > REMOTE_SILENCE_S:

@@ -32,6 +32,7 @@ from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavaila
 from holdfast.model.limits import OUTER_BYTES, REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
 from holdfast.transport import websocket
+from holdfast.transport.asleep import Asleep
 from holdfast.wire import outer
 
 if TYPE_CHECKING:
@@ -231,6 +232,9 @@ class Uplink:
                 pause = REPLACED_S if isinstance(e, Replaced) else pause
             except (HoldfastError, OSError, TimeoutError) as e:
                 why, state = e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__, "connecting"
+            except Exception as e:               # a defect of ours or of a library must not end the line for ever
+                log.exception("relay %s", address.name(self.relay.url))
+                why, state = f"internal error: {type(e).__name__}: {e}", "connecting"
             finally:
                 for stream in list(self._streams.values()):
                     stream.close()
@@ -313,13 +317,13 @@ class Uplink:
 
     async def _read(self, ws: ClientConnection, ping_s: float) -> None:
         """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
-        asked = False
+        asked, asleep = False, Asleep()
         while True:
             try:
                 async with asyncio.timeout(ping_s):
                     message = await ws.recv(decode=False)
             except TimeoutError:
-                if asked:
+                if asked or asleep.since():
                     raise Unavailable("the relay does not answer any more") from None
                 asked = True
                 self.send(outer.Ping(os.urandom(outer.MARK_BYTES)))
