@@ -25,7 +25,7 @@ class Road:
         self.mode, self.lag_s, self.rate = OPEN, 0.0, 0.0
         self.to = 0
         self.passed = 0                          # bytes
-        self._pairs: set[tuple[socket.socket, socket.socket]] = set()
+        self._running: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop
         self._changed: asyncio.Event
         self._over: asyncio.Event
@@ -43,9 +43,8 @@ class Road:
         def act() -> None:
             self.mode = mode
             if mode == CUT:
-                for pair in list(self._pairs):
-                    for sock in pair:
-                        _reset(sock)
+                for task in list(self._running):       # who carries closes: a descriptor that is waited on must not be closed under it
+                    task.cancel()
             self._changed.set()
             self._changed = asyncio.Event()
             done.set()
@@ -68,31 +67,40 @@ class Road:
         self._listener.close()
 
     async def _accept(self) -> None:
-        running: set[asyncio.Task[Any]] = set()
         while True:
             sock, _ = await self._loop.sock_accept(self._listener)
             task = self._loop.create_task(self._carry(sock))
-            running.add(task)
-            task.add_done_callback(running.discard)
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
 
     async def _carry(self, sock: socket.socket) -> None:
-        if self.mode == CUT:
-            return _reset(sock)
-        while self.mode == SILENT:
-            await self._changed.wait()
         other = socket.socket()
         other.setblocking(False)
         sock.setblocking(False)
-        pair = (sock, other)
-        self._pairs.add(pair)
-        with contextlib.suppress(OSError):
-            for end in pair:
+        try:
+            if self.mode == CUT:
+                raise asyncio.CancelledError
+            while self.mode == SILENT:
+                await self._changed.wait()
+            for end in (sock, other):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await self._loop.sock_connect(other, ("127.0.0.1", self.to))
-            await asyncio.gather(self._way(sock, other), self._way(other, sock))
-        self._pairs.discard(pair)
-        for end in pair:
-            end.close()
+            try:
+                async with asyncio.TaskGroup() as ways:
+                    ways.create_task(self._way(sock, other))
+                    ways.create_task(self._way(other, sock))
+            except* OSError:
+                pass
+        except OSError:
+            pass
+        except asyncio.CancelledError:
+            for end in (sock, other):
+                with contextlib.suppress(OSError):
+                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))      # a reset, not an end
+            raise
+        finally:
+            sock.close()
+            other.close()
 
     async def _way(self, one: socket.socket, other: socket.socket) -> None:
         free = 0.0
@@ -124,10 +132,3 @@ class Road:
             await writing
         finally:
             writing.cancel()
-
-
-def _reset(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        sock.shutdown(socket.SHUT_RDWR)
-    sock.close()
