@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from holdfast.host.viewer import Viewer
 
 RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
+SETTLE_S = 0.5                     # from when the last of them is here until it has said where it was
 RETURN_MAX_S = 10.0                # if some who were attached when the last one died are not
 LATE_PART = 0.5                    # of a window: a host that looks this late was held up itself, and could serve nobody; ...
 EXCUSED = 3                        # ... so often in a row nobody is blamed for that
@@ -82,6 +83,17 @@ class Pace:
         if len(self._viewers) < self.expected and self._loop.time() < self._patience:
             self._returning = self._loop.call_later(RETURN_S, self._waited)
             return
+        self._all_back()
+
+    def company(self) -> int:
+        """Somebody came or left. Gives how many there are, or are to come back: if all of them are here, nobody is waited for any more."""
+        if self._returning is not None and 0 < self.expected <= len(self._viewers):
+            self.expected = 0
+            self._returning.cancel()
+            self._returning = self._loop.call_later(SETTLE_S, self._waited)
+        return max(len(self._viewers), self.expected)
+
+    def _all_back(self) -> None:
         self._returning, self.expected = None, 0
         self.returned.set()
         self.report()

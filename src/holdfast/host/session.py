@@ -363,7 +363,7 @@ class Session:
 
     def _company(self) -> None:
         """So many have to come back if this host dies."""
-        self.record.viewers = max(len(self.viewers), self.pace.expected)
+        self.record.viewers = self.pace.company()
         self.on_company()
 
     def let_read(self, viewer: Viewer) -> int:
