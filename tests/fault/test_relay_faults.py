@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import Installation, alive, eventually, installation
 
 from holdfast.testing.relays import RelayProcess
 from holdfast.testing.road import CUT, OPEN, SILENT, Road
@@ -135,6 +135,17 @@ def test_s4_every_hop_comes_back_and_every_line_was_typed_once(way: Way, fault: 
     assert [row for row in way.there.screen(name).splitlines() if row.startswith("<")] == wanted
     terminal.leave()
     way.there.end(name)
+
+
+def test_s4_a_host_that_dies_as_it_registers(way: Way) -> None:
+    way.there.new("dying", "--", "cat")
+    old = way.there.host_pid
+    os.kill(old, signal.SIGKILL)
+    eventually(lambda: not alive(old), "the host's end")
+    way.there.cli("ls", env={"HOLDFAST_PROBE": "kill@host.uplink.registered"})
+    way.registered()
+    assert way.here.ok("ls", "box/", "--json").json[0]["liveness"]["process"] == "alive"
+    way.there.end("dying")
 
 
 def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:

@@ -76,7 +76,6 @@ class Stream:
         step = self._tunnel.data(payload, time.monotonic())
         self._send(step.send)
         if self._tunnel.reason:
-            probe("host.channel.closed")
             if self._sock is None:
                 self._uplink.failed()
             return self.close(outer.FLOW if self._tunnel.reason == "flow" else outer.PROTOCOL, "the channel is broken")
