@@ -153,11 +153,15 @@ def test_whoever_is_attached_is_told_whether_the_host_comes_back(manager: Manage
     terminal = manager.hf.attach("work")
     terminal.see("before")
     manager.jobs(jobs)
+    starts = manager.hf.base / "starts"          # who asks the manager for a host meanwhile waits for the one that comes
+    starts.write_text('#!/bin/sh\nwhile [ ! -e "$STARTS.done" ]; do sleep 0.05; done\n')
+    starts.chmod(0o755)
     host.terminate()
     assert host.wait(timeout=30) == 0
     assert "list-jobs" in (manager.hf.base / "diary").read_text()
     if comes_back:
         manager.host()
+        (manager.hf.base / "starts.done").touch()
         terminal.send("after\r")
         terminal.see("after")
         assert terminal.leave() == 0

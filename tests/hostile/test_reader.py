@@ -41,6 +41,7 @@ HARMLESS = {
     "operator.show": "the same of one",
     "operator.revoke": "oneself: whoever lost a key must be able to say so; others need `manage`",
     "envelopes": "its own",
+    "ways": "how it comes here itself from elsewhere",
     "place": "which incarnation of a session it may see this is",
     "log": "the record of what it may see",
     "log.export": "the same, to verify it",

@@ -120,7 +120,7 @@ class Crook:
         return [frame]
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(ACTS)), min_size=1, max_size=6))
 def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all(here: Installation, there: Installation, relay: Crooked, plan: list[tuple[int, str]]) -> None:
     name = f"room-{os.urandom(4).hex()}"

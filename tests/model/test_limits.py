@@ -8,7 +8,7 @@ from holdfast.model import limits
 def test_every_bound_is_a_positive_number() -> None:
     for name, value in vars(limits).items():
         if name.isupper():
-            assert isinstance(value, int | float) and value >= 0, name
+            assert all(isinstance(one, int | float) and one >= 0 for one in (value if isinstance(value, tuple) else (value,))), name
 
 
 def test_bounds_fit_into_each_other() -> None:

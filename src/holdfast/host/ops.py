@@ -237,7 +237,7 @@ OPS: dict[str, Op] = {
                                "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}, act=True),
     "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
     "ways": Op(uplinks.ways, {}),
-    "relays": Op(uplinks.relays_, {}, "manage"),
+    "relays": Op(uplinks.lines, {}, "manage"),
     "relays.changed": Op(uplinks.relays_changed, dict(_ON_MACHINE), "manage", act=True),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny", "withdraw")},
     **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)

@@ -93,6 +93,12 @@ class Pace:
             self._returning = self._loop.call_later(SETTLE_S, self._waited)
         return max(len(self._viewers), self.expected)
 
+    def wait_no_more(self) -> None:
+        """For whoever is not back: somebody ends the session."""
+        if self._returning is not None:
+            self._returning.cancel()
+            self._all_back()
+
     def _all_back(self) -> None:
         self._returning, self.expected = None, 0
         self.returned.set()

@@ -434,6 +434,7 @@ class Session:
         """HUP, then TERM, then KILL to every process of the session, with the stated waits. Gives the signal that did it."""
         if not self.answers:
             raise stuck(self.name, self.keeper_pid)
+        self.pace.wait_no_more()
         self.event("session.end_asked", operator=operator)
         for number, wait in ((signal.SIGHUP, END_HUP_WAIT_S), (signal.SIGTERM, END_TERM_WAIT_S), (signal.SIGKILL, 30.0)):
             self.signal_all(number)

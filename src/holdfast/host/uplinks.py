@@ -142,7 +142,7 @@ async def ways(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     return ops.engine.uplinks.ways(conn.key)
 
 
-async def relays_(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def lines(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     return {"relays": ops.engine.uplinks.facts(), "trouble": ops.engine.uplinks.trouble}
 
 

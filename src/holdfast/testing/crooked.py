@@ -134,6 +134,16 @@ class Crooked:
         self._hosts[at] = ws
         await ws.send(outer.encode(outer.Registered(at)))
         self.registered.set()
+        try:
+            await self._from_host(ws)
+        finally:
+            if self._hosts.get(at) is ws:
+                del self._hosts[at]
+            for client, theirs in [(client, theirs) for client, theirs, to in self._streams.values() if to == at]:
+                with contextlib.suppress(ConnectionClosed):
+                    await client.send(outer.encode(outer.Close(theirs, outer.AWAY)))
+
+    async def _from_host(self, ws: ServerConnection) -> None:
         while True:
             frame = outer.decode(await ws.recv(decode=False), outer.FROM_HOST)
             if isinstance(frame, outer.Ping):
@@ -160,8 +170,9 @@ class Crooked:
                         continue
                     self._streams[self._next], self._by_client[ws, frame.stream] = (ws, frame.stream, frame.route), self._next
                     await self._pass_on(UP, self._next, outer.Incoming(self._next), host, self._next)
-                elif (stream := self._by_client.get((ws, getattr(frame, "stream", 0)))) is not None:
-                    await self._pass_on(UP, stream, frame, self._hosts[self._streams[stream][2]], stream)
+                elif (stream := self._by_client.get((ws, getattr(frame, "stream", 0)))) is not None and (host := self._hosts.get(self._streams[stream][2])) is not None:
+                    with contextlib.suppress(ConnectionClosed):
+                        await self._pass_on(UP, stream, frame, host, stream)
         finally:
             for key in [key for key in self._by_client if key[0] is ws]:
                 stream = self._by_client.pop(key)

@@ -236,7 +236,12 @@ def check_output(log: Sequence[Shown], raw: bytes, *, strip: Strip = nothing_str
 def _compare(got: bytes, raw: bytes, base: int, begin: int, end: int, strip: Strip) -> list[Fault]:
     if begin < base or end > base + len(raw):
         return [Fault(Kind.DIFFERENT, f"range [{begin}, {end}) is outside of the stream [{base}, {base + len(raw)})")]
-    wrong = difference(got, strip(raw[begin - base:end - base]))
+    piece = raw[begin - base:end - base]
+    want = strip(piece)
+    begun = got[len(want):] if got.startswith(want) else b""
+    if begun[:1] == b"\x1b" and piece.endswith(begun):      # the beginning of a sequence may be shown or held back: where it leads is not known yet
+        return []
+    wrong = difference(got, want)
     return [Fault(Kind.DIFFERENT, f"[{begin}, {end}) {wrong}")] if wrong else []
 
 
