@@ -102,7 +102,7 @@ class Line(threading.Thread):
         self._send(self._tunnel.put(data, time.monotonic()))
 
     def _from_relay(self, messages: list[bytes]) -> None:
-        now = time.monotonic()
+        now, end = time.monotonic(), None
         for message in messages:
             frame = outer.decode(message, outer.TO_CLIENT)
             if isinstance(frame, outer.Data) and frame.stream == STREAM:
@@ -113,9 +113,13 @@ class Line(threading.Thread):
             elif isinstance(frame, outer.Credit) and frame.stream == STREAM:
                 self._tunnel.credit(frame.amount, now)
             elif isinstance(frame, outer.Close):
-                raise closed(self.machine, frame)
+                end = frame                      # what came before it counts
+                break
             elif isinstance(frame, outer.Ping):
                 self._ws.send(outer.encode(outer.Pong(frame.mark)))
+        if end is not None:
+            self.why = "" if self._tunnel.channel.whole else closed(self.machine, end).message
+            return self._finish()
         if self._plain:
             self._hand_on()
         else:
