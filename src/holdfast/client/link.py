@@ -47,6 +47,10 @@ class NoWay(NotAllowed):
     """A relay lets us through to nobody. It is the relay's word: who was there before may be there again."""
 
 
+class Offline(Unavailable):
+    """A relay says that the machine is not connected to it."""
+
+
 class OutcomeUnknown(TimedOut):
     """It was sent and not answered in time: it may have happened, or may still happen. Another try would be another act."""
 
@@ -139,7 +143,7 @@ class Link:
         try:
             sock, self._channel, self.line = dialling.line()
         except (Unavailable, TimedOut, PeerFault) as e:          # whatever a relay does, it is worth another try
-            raise HostGone(e.message, recover=e.recover or "`holdfast machines` shows which machines answer") from e
+            raise HostGone(e.message, "offline" if isinstance(e, Offline) else "lost", e.recover or "`holdfast machines` shows which machines answer") from e
         self._begin(sock, identity, about)
 
     def _begin(self, sock: socket.socket, identity: Identity, about: str | None) -> None:

@@ -12,7 +12,6 @@ for so long, it is asked, sealed, and answers, or it is gone. Nothing is asked w
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import threading
@@ -21,14 +20,14 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from holdfast import __version__
-from holdfast.client.link import NoWay
+from holdfast.client.link import NoWay, Offline
 from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable
 from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
-from holdfast.transport import websocket
+from holdfast.transport import unix, websocket
 from holdfast.transport.asleep import Asleep
 from holdfast.transport.websocket import WebSocket
 from holdfast.wire import outer
@@ -37,7 +36,6 @@ F = TypeVar("F")
 STREAM: Final = 1                        # a connection of ours has one
 AWAKE_S: Final = 2.0                     # after a sleep: for the machine to answer before the line is dialled anew
 PLAIN_BYTES: Final = 64 * 1024           # of frames, towards the machine, at a time
-PAIR_BYTES: Final = 64 * 1024            # in the kernel, between the thread and who uses it: not a second backlog
 AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
                outer.FAILED: "could not be reached by the relay", outer.SLOW: "was too slow for the relay", outer.LIMIT: "has no room for another connection at the relay"}
 
@@ -238,11 +236,7 @@ def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, dead
             said = tunnel.data(_await(ws, deadline, machine.name, outer.Data).payload, time.monotonic()).send
         if tunnel.reason:
             raise PeerFault(f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
-        theirs, ours = socket.socketpair()
-        for end in (theirs, ours):
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                end.setsockopt(socket.SOL_SOCKET, option, PAIR_BYTES)
-            os.set_inheritable(end.fileno(), False)
+        theirs, ours = unix.pair()
         line = Line(machine.name, ws, tunnel, ours)
         line._send(said)
         line.start()
@@ -279,4 +273,5 @@ def closed(machine: str, frame: outer.Close) -> HoldfastError:
     """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
     if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
         return NoWay(f"the relay knows no way to {machine} for us", "the machine may have withdrawn it: pair again")
-    return Unavailable(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "it is tried again")
+    made = Offline if frame.code == outer.OFFLINE else Unavailable
+    return made(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "it is tried again")

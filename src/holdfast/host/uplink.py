@@ -31,7 +31,7 @@ from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
 from holdfast.model.limits import OUTER_BYTES, REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
-from holdfast.transport import websocket
+from holdfast.transport import unix, websocket
 from holdfast.transport.asleep import Asleep
 from holdfast.wire import outer
 
@@ -49,9 +49,7 @@ REPLACED_S: Final = 60.0                 # before a host that was replaced by an
 STEADY_S: Final = 5.0                    # a line that lasted this long was a good one: the pauses begin anew
 QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
 PLAIN_BYTES: Final = 64 * KiB            # of frames at a time
-PAIR_BYTES: Final = 64 * KiB             # in the kernel between a stream and its connection: not a second backlog
 HANDSHAKE_S: Final = 20.0                # until a stream's channel must be established
-LINGER_S: Final = 5.0                    # after the end: for the client to take the last of it
 
 
 class Replaced(NotAllowed):
@@ -102,10 +100,7 @@ class Stream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        ours, theirs = socket.socketpair()
-        for end in (ours, theirs):
-            for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                end.setsockopt(socket.SOL_SOCKET, option, PAIR_BYTES)
+        ours, theirs = unix.pair()
         ours.setblocking(False)
         self._sock = ours
         if self._uplink.server.admit(theirs, self._tunnel.channel.handshake_hash.hex(), lambda: self._tunnel.on_the_way):
@@ -117,11 +112,13 @@ class Stream:
 
     def look(self) -> None:
         """Reads from the connection while there is room on the way."""
-        wanted = self._sock is not None and not self.closed and self._tunnel.room() > 0 and not self._uplink.full
+        if self._sock is None or self.closed:
+            return
+        wanted = self._tunnel.room() > 0 and not self._uplink.full
         if wanted and not self._reading:
-            self._loop.add_reader(self._sock, self._readable)  # type: ignore[arg-type]
+            self._loop.add_reader(self._sock, self._readable)
         elif not wanted and self._reading:
-            self._loop.remove_reader(self._sock)  # type: ignore[arg-type]
+            self._loop.remove_reader(self._sock)
         self._reading = wanted
 
     def _readable(self) -> None:

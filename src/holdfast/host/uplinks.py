@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.host.uplink import Uplink
 
 PASS: Final = b"pass/1\0"
-MODES: Final = ("none", "connecting", "registered", "refused")
 
 
 class Uplinks:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _PATH_BYTES = 107
+PAIR_BYTES = 64 * 1024
 
 
 @contextmanager
@@ -61,6 +62,15 @@ def listen(path: str, backlog: int = 128) -> socket.socket:
     finally:
         os.umask(old)
     return sock
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends within this process, with little in the kernel between them: what does not fit must be seen to wait."""
+    made = socket.socketpair()
+    for end in made:
+        for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            end.setsockopt(socket.SOL_SOCKET, option, PAIR_BYTES)
+    return made
 
 
 def peer(sock: socket.socket) -> tuple[int, int]:

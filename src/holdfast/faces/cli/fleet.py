@@ -157,7 +157,7 @@ def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
         answer = connection.request("ping")
         out |= {"presence": "online", "sessions": answer["sessions"], "release": answer["release"]}
     except HostGone as e:
-        out |= {"presence": "offline" if "not connected to the relay" in e.message else "unknown", "why": e.message}
+        out |= {"presence": "offline" if e.reason == "offline" else "unknown", "why": e.message}
     except HoldfastError as e:
         out |= {"presence": "unknown", "why": e.message}
     finally:

@@ -1,0 +1,65 @@
+"""A stream whose connection is gone harms no other stream of the line (S4)."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from typing import Any, cast
+
+from holdfast.core import channel
+from holdfast.core.tunnel import Tunnel
+from holdfast.host.uplink import Stream, Uplink
+from holdfast.model.agreement import public
+from holdfast.wire import outer
+
+ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
+
+
+class Line:
+    """What a stream needs of its line; keeps the connection's end of the pair, and what would be sent."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self.server, self.sent, self.ended = self, list[outer.Frame](), 0
+        self.theirs: socket.socket
+
+    def channel(self) -> channel.Channel:
+        return channel.responder(ROUTE, HOST, time.monotonic())
+
+    def admit(self, sock: socket.socket, name: str, on_the_way: Any) -> bool:
+        self.theirs = sock
+        return True
+
+    def send(self, frame: outer.Frame) -> None:
+        self.sent.append(frame)
+
+    def gone(self, stream: Stream, code: int | None, reason: str) -> None:
+        self.ended += 1
+
+    def failed(self) -> None:
+        raise AssertionError("the handshake was sound")
+
+
+def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() -> None:
+    async def body() -> None:
+        line = Line()
+        stream, client = Stream(cast(Uplink, line), 1), Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), time.monotonic()))
+        for payload in client.start(0.0):
+            stream.data(payload)
+        for frame in list(line.sent):
+            assert isinstance(frame, outer.Data)
+            client.data(frame.payload, 0.0)
+        for payload in client.put(b"hello", 0.0):
+            stream.data(payload)
+        assert line.theirs.recv(100) == b"hello" and stream._reading
+        line.theirs.close()
+        for payload in client.put(b"too late", 0.0):
+            stream.data(payload)                 # the host has closed the connection and this stream has not heard of it yet
+        assert stream.closed and line.ended == 1
+        stream.data(b"whatever")
+        stream.credit(1)
+        assert line.ended == 1
+
+    asyncio.run(body())
