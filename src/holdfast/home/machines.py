@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from holdfast.home import Home, private
-from holdfast.model import base64url, canonical, signing
-from holdfast.model.errors import NotFound, Refused, Unavailable
+from holdfast.model import base64url, signing
+from holdfast.model.errors import NotFound, Refused
 from holdfast.model.ids import check_name
 
 FILE_BYTES: Final = 1 << 20
@@ -47,15 +47,11 @@ def path(home: Home) -> str:
 
 def listing(home: Home) -> list[Machine]:
     """All of them by name; a file that cannot be read is said so, not overwritten."""
-    if (data := private.read(path(home), FILE_BYTES)) is None:
-        return []
+    recover = "put it aside and pair again"
     try:
-        value = canonical.decode(data.strip())
-        if value["v"] != 1:
-            raise ValueError("another version")
-        return sorted((_read(one) for one in value["machines"]), key=lambda m: (m.name, m.added))
-    except (ValueError, KeyError, TypeError) as e:
-        raise Unavailable(f"{path(home)} is damaged: {e}", "put it aside and pair again") from e
+        return sorted((_read(one) for one in private.entries(path(home), FILE_BYTES, "machines", recover)), key=lambda m: (m.name, m.added))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise private.damaged(path(home), e, recover) from e
 
 
 def find(home: Home, name: str, operator: str | None = None) -> Machine:
@@ -96,5 +92,4 @@ def _show(m: Machine) -> dict[str, Any]:
 
 
 def _write(home: Home, machines: list[Machine]) -> None:
-    data = canonical.encode({"v": 1, "machines": [_show(m) for m in machines]}) + b"\n"
-    private.write(path(home), data)
+    private.keep(path(home), "machines", [_show(m) for m in machines])

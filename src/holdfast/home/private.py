@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from typing import Any
 
+from holdfast.model import canonical
 from holdfast.model.errors import Refused, Unavailable
 
 
@@ -24,6 +26,28 @@ def read(path: str, most: int) -> bytes | None:
     if len(data) > most:
         raise Unavailable(f"{path} is longer than {most} bytes", "put it aside")
     return data
+
+
+def entries(path: str, most: int, name: str, recover: str) -> list[Any]:
+    """The list that such a file holds, {v, NAME: [..]}; empty if there is none."""
+    if (data := read(path, most)) is None:
+        return []
+    try:
+        value = canonical.decode(data.strip())
+        if value["v"] != 1 or not isinstance(value[name], list):
+            raise ValueError("another version")
+    except (ValueError, KeyError, TypeError) as e:
+        raise damaged(path, e, recover) from e
+    found: list[Any] = value[name]
+    return found
+
+
+def keep(path: str, name: str, entries: list[Any]) -> None:
+    write(path, canonical.encode({"v": 1, name: entries}) + b"\n")
+
+
+def damaged(path: str, why: Exception, recover: str) -> Unavailable:
+    return Unavailable(f"{path} is damaged: {why}", recover)
 
 
 def write(path: str, data: bytes) -> None:

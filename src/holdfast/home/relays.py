@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from holdfast.home import Home, private
-from holdfast.model import canonical
-from holdfast.model.errors import NotFound, Refused, Unavailable
+from holdfast.model.errors import NotFound, Refused
 
 RELAYS_MAX: Final = 8
 FILE_BYTES: Final = 1 << 16
@@ -29,15 +28,11 @@ def path(home: Home) -> str:
 
 
 def listing(home: Home) -> list[Relay]:
-    if (data := private.read(path(home), FILE_BYTES)) is None:
-        return []
+    recover = "put it aside, then `holdfast host connect` again"
     try:
-        value = canonical.decode(data.strip())
-        if value["v"] != 1:
-            raise ValueError("another version")
-        return [Relay(str(one["url"]), one.get("token"), one.get("ca")) for one in value["relays"]]
-    except (ValueError, KeyError, TypeError) as e:
-        raise Unavailable(f"{path(home)} is damaged: {e}", "put it aside, then `holdfast host connect` again") from e
+        return [Relay(str(one["url"]), one.get("token"), one.get("ca")) for one in private.entries(path(home), FILE_BYTES, "relays", recover)]
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise private.damaged(path(home), e, recover) from e
 
 
 def keep(home: Home, relay: Relay) -> None:
@@ -56,5 +51,4 @@ def forget(home: Home, url: str) -> None:
 
 
 def _write(home: Home, relays: list[Relay]) -> None:
-    data = canonical.encode({"v": 1, "relays": [{key: value for key, value in one._asdict().items() if value is not None} for one in relays]}) + b"\n"
-    private.write(path(home), data)
+    private.keep(path(home), "relays", [{key: value for key, value in one._asdict().items() if value is not None} for one in relays])
