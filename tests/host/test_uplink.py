@@ -8,6 +8,7 @@ import time
 from typing import Any, cast
 
 from holdfast.core import channel
+from holdfast.core.meeting import Meeting
 from holdfast.core.tunnel import Tunnel
 from holdfast.host.uplink import Stream, Uplink
 from holdfast.model.agreement import public
@@ -19,14 +20,15 @@ ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 class Line:
     """What a stream needs of its line; keeps the connection's end of the pair, and what would be sent."""
 
-    full = False
+    full = spent = False
+    password: bytes | None = None
 
     def __init__(self) -> None:
         self.server, self.sent, self.ended = self, list[outer.Frame](), 0
         self.theirs: socket.socket
 
     def channel(self) -> channel.Channel:
-        return channel.responder(ROUTE, HOST, time.monotonic())
+        return channel.responder(ROUTE, HOST, time.monotonic()) if self.password is None else Meeting(False, ROUTE, HOST, self.password, time.monotonic())
 
     def admit(self, sock: socket.socket, name: str, on_the_way: Any) -> bool:
         self.theirs = sock
@@ -39,7 +41,8 @@ class Line:
         self.ended += 1
 
     def failed(self) -> None:
-        raise AssertionError("the handshake was sound")
+        assert self.password is not None and not self.spent, "the handshake was sound, or was looked at though the guess was used"
+        self.spent = True
 
 
 def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() -> None:
@@ -61,5 +64,27 @@ def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() 
         stream.data(b"whatever")
         stream.credit(1)
         assert line.ended == 1
+
+    asyncio.run(body())
+
+
+def test_t2_guesses_that_were_made_ready_side_by_side_are_one() -> None:
+    """Wrong, wrong and right, each but one message away from the answer: after the first nobody is listened to."""
+    async def body() -> None:
+        line, ready = Line(), list[tuple[Stream, bytes]]()
+        line.password = b"p" * 32
+        for number, guess in enumerate((b"a" * 32, b"b" * 32, b"p" * 32), 1):
+            stream, joiner = Stream(cast(Uplink, line), number), Meeting(True, ROUTE, CLIENT, guess, time.monotonic())
+            said = list(joiner.start().send)
+            for _ in range(2):
+                seen = len(line.sent)
+                for message in said:
+                    stream.data(message)
+                said = [answer for frame in line.sent[seen:] if isinstance(frame, outer.Data) for answer in joiner.receive(frame.payload, 0.0).send]
+            ready.append((stream, said[0]))
+        for stream, last in ready:
+            stream.data(last)
+        assert line.spent and line.ended == 3 and all(stream.closed for stream, _ in ready)
+        assert not any(stream._tunnel.channel.established for stream, _ in ready)
 
     asyncio.run(body())

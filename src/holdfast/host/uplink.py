@@ -71,6 +71,8 @@ class Stream:
         self.closed = False
 
     def data(self, payload: bytes) -> None:
+        if self._uplink.spent and self._sock is None:
+            return self.close(outer.REFUSED, "this way in is closed")
         step = self._tunnel.data(payload, time.monotonic())
         self._send(step.send)
         if self._tunnel.reason:
@@ -198,6 +200,7 @@ class Uplink:
         self.state = "connecting"                # connecting, registered, or refused
         self.detail = ""                         # why it is not registered
         self.since = time.time()
+        self.spent = False                       # nobody comes in any more who has not
         self._route_key, self._passes = route_key, passes
         self._streams: dict[int, Stream] = {}
         self._queue: deque[bytes] = deque()

@@ -89,6 +89,7 @@ class Uplinks:
     def _burnt(self, id: str) -> None:
         """Somebody had another code: this one is not offered any more. The link still counts: it has more in it than a code."""
         for line in self._meetings.pop(id, ()):
+            line.spent = True                    # at once: many guesses may have been made ready side by side, and one counts
             self._closing(line)
 
     def _closing(self, line: Uplink) -> None:
