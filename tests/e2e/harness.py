@@ -302,11 +302,18 @@ class Installation:
                 result = self.attempt(*args)
                 if result.rc:
                     problems.append(f"{args}: {result.err}")
+        if self._hosts():                   # one that a client asked for before it was killed may still be on its way
+            self.attempt("up", "--detach")
+            with contextlib.suppress(AssertionError):      # the last look at what is left tells
+                eventually(lambda: len(self._hosts()) < 2, "hosts that were too late to leave")
         self.attempt("down")
         nursery = self.peer("nursery.sock") if (self.home / "run").is_dir() else None
         if nursery is not None:
             os.kill(nursery, signal.SIGTERM)
         return problems
+
+    def _hosts(self) -> list[int]:
+        return [pid for pid, words in self.processes().items() if "holdfast.host.main" in words]
 
     def _running(self) -> list[dict[str, Any]]:
         self.attempt("up", "--detach")

@@ -14,12 +14,18 @@ def identity(home: Home, name: str, ask: Ask | None = None) -> Identity:
     try:
         found = keys.load(home, name)
     except NotFound:
-        if keys.listing(home):
-            raise NotFound(f"there is no identity {name} here", f"`holdfast operator ls` shows those there are; `holdfast operator add {name}` makes it") from None
-        found = _first(home, name)
+        found = _late(home, name) if keys.listing(home) else _first(home, name)
     if found.private is None and ask is not None:
         return keys.opened(found, ask)
     return found
+
+
+def _late(home: Home, name: str) -> Identity:
+    """There are identities. One of this name may have been made since it was looked for: six clients at once start an installation together."""
+    try:
+        return keys.load(home, name)
+    except NotFound:
+        raise NotFound(f"there is no identity {name} here", f"`holdfast operator ls` shows those there are; `holdfast operator add {name}` makes it") from None
 
 
 def _first(home: Home, name: str) -> Identity:
