@@ -24,7 +24,7 @@ from typing import Any
 
 import apsw
 
-from holdfast.core import envelope, recovery, scope
+from holdfast.core import devices, envelope, recovery, scope
 from holdfast.core.envelope import Denied, Facts, Scope
 from holdfast.home.keys import Identity
 from holdfast.host import roster, store
@@ -33,7 +33,7 @@ from holdfast.host.serially import Serially
 from holdfast.host.standing import MANAGES, RECOVER, Standing
 from holdfast.host.store import Store
 from holdfast.model import signing
-from holdfast.model.errors import NotAllowed, Refused, Unavailable, Usage
+from holdfast.model.errors import NotAllowed, NotFound, Refused, Unavailable, Usage
 from holdfast.model.ids import OPERATOR_KINDS, check_name
 from holdfast.model.limits import ENVELOPES_MAX, OPERATOR_KEYS_MAX, OPERATORS_MAX
 from holdfast.model.rights import ADMIN
@@ -49,17 +49,17 @@ class Authority(Standing):
 
     # ------------------------------------------------------------ letting in
 
-    async def first_identity(self, name: str, kind: str, key: bytes, now: float) -> Operator:
+    async def first_identity(self, name: str, kind: str, key: bytes, now: float, device: str = "") -> Operator:
         """On a machine where nobody was ever known: this one gets admin, from the machine itself."""
         async def work() -> Operator:
             if not self.needs_first:
                 raise Refused("the list of operators was lost with the database" if self._roster.lost else "there are operators here already",
                               RECOVER if self._roster.lost else "ask one of them: `holdfast operator ls`")
-            return await self._enter("operator.first", name, kind, key, self.machine, now, os.urandom(envelope.NONCE_BYTES))
+            return await self._enter("operator.first", name, kind, key, self.machine, now, device, os.urandom(envelope.NONCE_BYTES))
 
         return await self._serially.do(work())
 
-    async def recover(self, statement: bytes, signature: bytes, now: float) -> Operator:
+    async def recover(self, statement: bytes, signature: bytes, now: float, device: str = "") -> Operator:
         """Admin for whoever can sign with the machine's key (`core/recovery.py`)."""
         async def work() -> Operator:
             try:
@@ -69,11 +69,11 @@ class Authority(Standing):
             if self._known_nonce(wish.nonce):
                 raise NotAllowed("not recovered: this recovery was used already", RECOVER)
             if wish.name not in self._roster.operators:
-                return await self._enter("operator.recovered", wish.name, wish.kind, wish.key, self.machine, now, wish.nonce)
+                return await self._enter("operator.recovered", wish.name, wish.kind, wish.key, self.machine, now, device, wish.nonce)
             operator, known = self.living(wish.name), self._roster.keys.get(wish.key)
             if known is None:
                 self._new_key(wish.key)
-                known = Key(wish.key, wish.name, int(now), self.machine)
+                known = Key(wish.key, wish.name, int(now), self.machine, self._free_name(wish.name, device))
             elif self.who(wish.key).name != wish.name:
                 raise Refused(f"this key belongs to {known.operator}", "recover with that name, or with a new key")
             held = self._sign(wish.key, ADMIN, Scope(), wish.nonce, now, self.machine)
@@ -84,29 +84,89 @@ class Authority(Standing):
 
         return await self._serially.do(work())
 
-    async def add_operator(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> Operator:
+    async def add_operator(self, name: str, kind: str, key: bytes, by: bytes, now: float, device: str = "") -> Operator:
         """Known from now on, with no rights. Needs `manage` or `grant`."""
         async def work() -> Operator:
             self._may_one(by, MANAGES, now)
-            return await self._enter("operator.added", name, kind, key, by, now)
+            return await self._enter("operator.added", name, kind, key, by, now, device)
 
         return await self._serially.do(work())
 
-    async def add_key(self, name: str, key: bytes, by: bytes, now: float) -> None:
-        """Another device of an operator: added by themselves, or by somebody with `manage`. It has no rights until it is given some."""
-        async def work() -> None:
+    # ------------------------------------------------------------ devices
+
+    async def add_key(self, name: str, key: bytes, by: bytes, now: float, device: str = "", suggested: str = "", also: Job | None = None, **facts: Any) -> Key:
+        """Another device of an operator, which may do what its operator may (core/devices.py): added by themselves, or by somebody with `manage` who could give all of
+        that. `device` is its name if it must be this one, `suggested` if it need not be. `also` is written with it, or nothing is."""
+        async def work() -> Key:
+            rights = self.may_add_device(name, by, now)
+            self._fits(name, key)
+            called = devices.unused(check_name(device), name, self._names(name)) if device else self._free_name(name, suggested)
+            added = Key(key, name, int(now), by, called)
+            given = [self._sign(key, link.rights, within, link.nonce, now, actor) for link, within, actor in rights]
+            await self._write(_all([roster.save(key=added), *(roster.save(held=held) for held in given), *([also] if also else [])]), now, "operator.key_added",
+                              operator=name, key=signing.show(key), device=called, by=self.name_of(by), links=[held.id.hex() for held in given], **facts)
+            self._roster.keys[key] = added
+            for held in given:
+                self._hold(held)
+            self._changed()
+            return added
+
+        return await self._serially.do(work())
+
+    def may_add_device(self, name: str, by: bytes, now: float) -> list[tuple[envelope.Terms, Scope, bytes]]:
+        """What another device of this operator would get, if this key may add it: each grant with its reach and who gave it; NotAllowed or Refused if it may not.
+        From a device of its own it gets what that one has: one that was recovered may have more than those that were lost."""
+        adder, living = self.who(by), {one.key for one in self.devices(self.living(name).name, all=False)}
+        if adder.name != name:
+            self.may(by, "manage", None, now)
+        held = [one for one in self.all_held() if one.holder in ({by} & living or living) and self.state_of(one, now) in ("valid", "early")]
+        grants = devices.carried(((one.chain, one) for one in held), self.machine)
+        if len(grants) > ENVELOPES_MAX:
+            raise Refused(f"{name} holds more than {ENVELOPES_MAX} envelopes", "revoke those that are not needed")
+        return [(link, link.scope if adder.name == name else self.handable(link.rights, link.scope, by, now, spend=False), one.actor) for link, one in grants.values()]
+
+    def _fits(self, name: str, key: bytes) -> None:
+        """Refused if this key cannot be another device of that operator."""
+        known = self._roster.keys.get(key)
+        if known is not None and known.operator == name and not self.dead(key):
+            raise Refused(f"this key is the device {known.name} of {name} already", "a new device has a key of its own: `holdfast join` on that machine makes one")
+        if known is not None and self.dead(key):
+            raise Refused(f"this key was revoked: it was the device {known.name} of {known.operator}", "a key that was revoked does not come back: `holdfast join CODE --new-key` makes another")
+        self._new_key(key)
+        if len(self.devices(name)) >= OPERATOR_KEYS_MAX:
+            raise Refused(f"{name} has had {OPERATOR_KEYS_MAX} devices, and there is no room for more", "add another operator")
+
+    def fits(self, name: str, key: bytes, by: bytes, now: float) -> Operator:
+        """Whose device this would be; Refused or NotAllowed if it cannot."""
+        self.may_add_device(name, by, now)
+        self._fits(name, key)
+        return self.living(name)
+
+    async def rename_device(self, name: str, word: str, new: str, by: bytes, now: float) -> Key:
+        """By its operator, or somebody with `manage`."""
+        async def work() -> Key:
             if self.who(by).name != name:
                 self.may(by, "manage", None, now)
-            self.living(name)
-            self._new_key(key)
-            if sum(one.operator == name for one in self._roster.keys.values()) >= OPERATOR_KEYS_MAX:
-                raise Refused(f"{name} has {OPERATOR_KEYS_MAX} keys already", "revoke those that are not used")
-            added = Key(key, name, int(now), by)
-            await self._write(roster.save(key=added), now, "operator.key_added", operator=name, key=signing.show(key), by=self.name_of(by))
-            self._roster.keys[key] = added
+            found = self.device(name, word)
+            if self.dead(found.key):
+                raise Refused(f"the device {found.name} of {name} was revoked", "what was revoked keeps its name: the record is read with it")
+            if found.name == check_name(new):
+                return found
+            renamed = found._replace(name=devices.unused(new, name, self._names(name)))
+            await self._write(roster.save(key=renamed), now, "device.renamed", operator=name, key=signing.show(found.key), device=new, was=found.name, by=self.name_of(by))
+            self._roster.keys[found.key] = renamed
             self._changed()
+            return renamed
 
-        await self._serially.do(work())
+        return await self._serially.do(work())
+
+    def _names(self, name: str) -> set[str]:
+        return {one.name for one in self.devices(name)}
+
+    def _free_name(self, name: str, suggested: str) -> str:
+        return devices.free(devices.plain(suggested), self._names(name))
+
+    # ------------------------------------------------------------ newcomers
 
     async def admit(self, name: str, kind: str, text: str, by: bytes, now: float) -> Operator:
         """A newcomer with an envelope: known from now on, for whoever may hand on rights may let in who gets them. Its holder says so, or its issuer."""
@@ -123,25 +183,26 @@ class Authority(Standing):
 
         return await self._serially.do(work())
 
-    def newcomer(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> tuple[Operator, Key]:
+    def newcomer(self, name: str, kind: str, key: bytes, by: bytes, now: float, device: str = "") -> tuple[Operator, Key]:
         """Who this would be if it were let in: somebody new, or who has this name and key already; Refused if it can be neither."""
         known = self._roster.keys.get(key)
         if known is None:
             if name in self._roster.operators:
-                raise Refused(f"{name} is known here with another key", "join under another name: `holdfast join --as OTHER`")
-            return self._new(name, kind, key, by, now)
+                raise Refused(f"{name} is known here with another key", f"join under another name: `holdfast join --as OTHER`; a code that makes this another device of {name} "
+                              f"comes from {name}: `holdfast device add`")
+            return self._new(name, kind, key, by, now, device)
         if (operator := self.who(key)).name != name:
             raise Refused(f"this key is {operator.name}'s, not {name}'s", f"use --as {operator.name}")
         return operator, known
 
-    async def join(self, name: str, kind: str, key: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float, also: Job, **facts: Any) -> Held:
+    async def join(self, name: str, kind: str, key: bytes, rights: Iterable[str], wanted: Scope, by: bytes, now: float, also: Job, device: str = "", **facts: Any) -> Held:
         """Who was invited: known from now on if it was not, with these rights on the inviter's word. `also` is written with it, or nothing is."""
         async def work() -> Held:
-            within, (operator, added) = self.handable(rights, wanted, by, now, spend=False), self.newcomer(name, kind, key, by, now)
+            within, (operator, added) = self.handable(rights, wanted, by, now, spend=False), self.newcomer(name, kind, key, by, now, device)
             held = self._sign(key, rights, within, os.urandom(envelope.NONCE_BYTES), now, by)
             gone = self._room(held, now)
             await self._write(_all([roster.save(operator, added, held, gone), also]), now, "operator.joined", operator=name, kind=operator.kind,
-                              key=signing.show(key), by=self.name_of(by), link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=within.show(), **facts)
+                              key=signing.show(key), device=added.name, by=self.name_of(by), link=held.id.hex(), rights=sorted(held.chain.last.rights), scope=within.show(), **facts)
             self._drop(key, gone)
             self._know(operator, added)
             self._hold(held)
@@ -158,6 +219,24 @@ class Authority(Standing):
             held = self._sign(holder, rights, self.handable(rights, wanted, by, now), os.urandom(envelope.NONCE_BYTES), now, by)
             await self._give(held, now)
             return held
+
+        return await self._serially.do(work())
+
+    async def issue_to(self, name: str, rights: Iterable[str], wanted: Scope, by: bytes, now: float) -> Held:
+        """The same for an operator: one grant, for each of its devices as they are at that moment, or for none."""
+        async def work() -> Held:
+            self.living(name)
+            if not (mine := self.devices(name, all=False)):
+                raise NotFound(f"{name} has no device that counts", f"`holdfast device ls {name}`")
+            within, nonce = self.handable(rights, wanted, by, now), os.urandom(envelope.NONCE_BYTES)
+            given = [self._sign(one.key, rights, within, nonce, now, by) for one in mine]
+            gone = [self._room(held, now) for held in given]
+            await self._write(_all([roster.save(held=held, drop=old) for held, old in zip(given, gone, strict=True)]), now, "envelope.given", operator=name, by=self.name_of(by),
+                              link=given[0].id.hex(), links=[held.id.hex() for held in given], rights=sorted(given[0].chain.last.rights), scope=within.show())
+            for held, old in zip(given, gone, strict=True):
+                self._drop(held.holder, old)
+                self._hold(held)
+            return given[0]
 
         return await self._serially.do(work())
 
@@ -233,13 +312,23 @@ class Authority(Standing):
         await self._revoke(name, [*subjects, *(self._given_by(keys) if with_grants else [])], by, now, force)
 
     async def revoke_key(self, key: bytes, by: bytes, now: float, force: bool = False, with_grants: bool = False) -> None:
-        """One device, also one that was never seen here, and what was handed on with it."""
+        """One device, also one that was never seen here, and what was handed on with it. `with_grants`: also what the machine issued on its word, and the devices
+        of its operator that it added, for a thief may have."""
         if key == self.machine:
             raise Usage("the machine's own key cannot be revoked", "to begin anew: stop the host, remove keys/machine, then `holdfast operator recover`")
         known = self._roster.keys.get(key)
         if known is None or self.who(by).name not in (known.operator, self.name_of(known.actor)):
             self.may(by, "manage", None, now)
-        await self._revoke(f"the key {signing.show(key)}", [("key", key), *(self._given_by([key]) if with_grants else [])], by, now, force)
+        keys = [key, *(self.added_by(key) if with_grants else ())]
+        what = f"the device {known.name} of {known.operator}" if known else f"the key {signing.show(key)}"
+        await self._revoke(what, [*(("key", one) for one in keys), *(self._given_by(keys) if with_grants else [])], by, now, force)
+
+    def added_by(self, key: bytes) -> list[bytes]:
+        """The devices of the same operator that came in by this one, and by those, as far as they count."""
+        known, found = self._roster.keys.get(key), [key]
+        for one in found:
+            found += [other.key for other in self._roster.keys.values() if known and other.operator == known.operator and other.actor == one and other.key not in found]
+        return [one for one in found[1:] if not self.dead(one)]
 
     async def revoke_link(self, link: bytes, by: bytes, now: float, force: bool = False) -> None:
         """One link and every envelope through it: by its issuer, anybody before it, its holder, or somebody with `manage`."""
@@ -248,7 +337,14 @@ class Authority(Standing):
                      for key in (*held.chain.keys[:at + 2], *((held.actor,) if at == len(held.chain.links) - 1 else ()))}
         if me not in concerned:
             self.may(by, "manage", None, now)
-        await self._revoke(f"the envelope {link.hex()[:16]}", [("link", link)], by, now, force)
+        await self._revoke(f"the envelope {link.hex()[:16]}", [("link", one) for one in self._of_one_grant(link)], by, now, force)
+
+    def _of_one_grant(self, link: bytes) -> list[bytes]:
+        """That link, and those of the same grant that other devices of its holder have."""
+        links = {one.id: one for held in self.all_held() for one in held.chain.links}
+        mine = links.get(link)
+        return [link] if mine is None else [link, *(one.id for one in links.values() if one.id != link and devices.grant(one) == devices.grant(mine)
+                                                    and self.name_of(one.holder) == self.name_of(mine.holder))]
 
     def _given_by(self, keys: Sequence[bytes]) -> list[Subject]:
         return [("link", held.id) for held in self.all_held() if held.actor in keys and held.chain.links[0].issuer == self.machine
@@ -292,8 +388,8 @@ class Authority(Standing):
 
     # ------------------------------------------------------------ changing
 
-    async def _enter(self, event: str, name: str, kind: str, key: bytes, by: bytes, now: float, nonce: bytes | None = None) -> Operator:
-        operator, added = self._new(name, kind, key, by, now)
+    async def _enter(self, event: str, name: str, kind: str, key: bytes, by: bytes, now: float, device: str, nonce: bytes | None = None) -> Operator:
+        operator, added = self._new(name, kind, key, by, now, device)
         held = self._sign(key, ADMIN, Scope(), nonce, now, self.machine) if nonce is not None else None
         await self._write(roster.save(operator, added, held), now, event, operator=name, kind=kind, key=signing.show(key), by=self.name_of(by))
         self._know(operator, added)
@@ -301,7 +397,7 @@ class Authority(Standing):
             self._hold(held)
         return operator
 
-    def _new(self, name: str, kind: str, key: bytes, by: bytes, now: float) -> tuple[Operator, Key]:
+    def _new(self, name: str, kind: str, key: bytes, by: bytes, now: float, device: str = "") -> tuple[Operator, Key]:
         check_name(name)
         if kind not in OPERATOR_KINDS:
             raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
@@ -311,7 +407,7 @@ class Authority(Standing):
         if len(self._roster.operators) >= OPERATORS_MAX:
             raise Refused(f"{OPERATORS_MAX} operators are known here, and there is no room for more", "use another machine's home")
         self._new_key(key)
-        return Operator(name, kind, int(now), by), Key(key, name, int(now), by)
+        return Operator(name, kind, int(now), by), Key(key, name, int(now), by, devices.plain(device))
 
     def _new_key(self, key: bytes) -> None:
         if len(key) != signing.KEY_BYTES or key == self.machine:

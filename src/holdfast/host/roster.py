@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import apsw
 
-from holdfast.core import envelope
+from holdfast.core import devices, envelope
 from holdfast.core.envelope import Verified
 from holdfast.host.store import Store
 
@@ -28,6 +28,7 @@ class Key(NamedTuple):
     operator: str
     added: int
     actor: bytes      # the key of who added it
+    name: str = ""    # of the device, among those of its operator
 
 
 class Operator(NamedTuple):
@@ -76,6 +77,10 @@ def load(store: Store, machine: bytes) -> Roster:
         found.operators[name] = Operator(name, kind, added, actor)
     for key, operator, added, actor in store.rows("SELECT key, operator, added, actor FROM operator_keys ORDER BY rowid"):
         found.keys[key] = Key(key, operator, added, actor)
+    names = {key: name for key, name in store.rows("SELECT key, name FROM devices")}
+    for operator in found.operators:
+        for key, name in devices.named([one.key for one in found.keys.values() if one.operator == operator], names).items():
+            found.keys[key] = found.keys[key]._replace(name=name)
     for kind, subject, at, actor in store.rows("SELECT kind, subject, at, actor FROM revocations"):
         found.revoked[kind, subject] = Revocation(at, actor)
     seen: set[envelope.Link] = set()
@@ -99,11 +104,20 @@ def save(operator: Operator | None = None, key: Key | None = None, held: Held | 
                        operator)
         if key is not None:
             db.execute("INSERT INTO operator_keys VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET operator=excluded.operator, added=excluded.added, "
-                       "actor=excluded.actor", key)
+                       "actor=excluded.actor", key[:4])
+            db.execute("INSERT INTO devices (key, name) VALUES (?,?) ON CONFLICT DO UPDATE SET name=excluded.name", (key.key, key.name))
         for row in gone:
             db.execute("DELETE FROM envelopes WHERE link = ?", row)
         if held is not None:
             db.execute("INSERT OR REPLACE INTO envelopes VALUES (?,?,?,?)", (held.id, held.text, held.given, held.actor))
+
+    return job
+
+
+def seen(key: bytes, at: int, way: str) -> Job:
+    """When a device was last here, and by which way."""
+    def job(db: apsw.Connection) -> None:
+        db.execute("INSERT INTO devices (key, seen, way) VALUES (?,?,?) ON CONFLICT DO UPDATE SET seen=excluded.seen, way=excluded.way", (key, at, way))
 
     return job
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.core import envelope, rate, scope
+from holdfast.core import devices, envelope, rate, scope
 from holdfast.core.envelope import Allowed, Command, Denied, Facts, Revoked
 from holdfast.host.roster import Held, Key, Operator, Revocation, Roster, Subject
 from holdfast.model import rights, signing
@@ -35,7 +35,7 @@ class Standing:
         self._links = {subject for kind, subject in roster.revoked if kind == "link"}
         self._dead_keys = {subject for kind, subject in roster.revoked if kind == "key"}
         self._revoked = Revoked(self._links, self._dead_keys)
-        self._buckets: dict[bytes, rate.Bucket] = {}
+        self._buckets: dict[tuple[bytes, int, int], rate.Bucket] = {}
         self._yes: dict[tuple[bytes, str, str | None], tuple[float, float]] = {}
         self._grantors: dict[tuple[str, str | None], tuple[float, list[str]]] = {}
         self.on_change: list[Callable[[], None]] = []    # called after every change: what was cached or shown is to be asked again
@@ -62,9 +62,11 @@ class Standing:
             raise NotAllowed("this key belongs to nobody who is known here", RECOVER if self._roster.lost else "an operator with `manage` adds it: `holdfast operator add`",
                              key=signing.show(key))
         if key in self._dead_keys or ("operator", known.operator.encode()) in self._roster.revoked:
-            raise NotAllowed(f"{known.operator} was revoked" if ("operator", known.operator.encode()) in self._roster.revoked
-                             else f"this key of {known.operator} was revoked", "ask an operator with `manage`; what was revoked does not come back",
-                             operator=known.operator)
+            if ("operator", known.operator.encode()) in self._roster.revoked:
+                raise NotAllowed(f"{known.operator} was revoked", "ask an operator with `manage`; what was revoked does not come back", operator=known.operator)
+            raise NotAllowed(f"the device {known.name} of {known.operator} was revoked: this key does not count any more",
+                             f"on another device of {known.operator}: `holdfast device add`; then here: `holdfast join CODE --as {known.operator} --new-key`",
+                             operator=known.operator, device=known.name)
         return self._roster.operators[known.operator]
 
     def counts(self, shown: str) -> bool:
@@ -74,6 +76,25 @@ class Standing:
         except (NotAllowed, ValueError):
             return False
         return True
+
+    def dead(self, key: bytes) -> bool:
+        """Whether it counted once and was revoked, alone or with its operator."""
+        known = self._roster.keys.get(key)
+        return key in self._dead_keys or (known is not None and ("operator", known.operator.encode()) in self._roster.revoked)
+
+    def device_of(self, key: bytes) -> str | None:
+        """What the device with this key is called, also one that was revoked."""
+        known = self._roster.keys.get(key)
+        return known.name if known else None
+
+    def devices(self, name: str, all: bool = True) -> list[Key]:
+        """Of one operator, the oldest first. `all`: those that were revoked, too."""
+        return [one for one in self._roster.keys.values() if one.operator == name and (all or not self.dead(one.key))]
+
+    def device(self, name: str, word: str) -> Key:
+        """The one that is called so, or has this key."""
+        mine = {one.key: one for one in self.devices(self._operator(name).name)}
+        return mine[devices.find(word, {key: one.name for key, one in mine.items()}, {key: signing.show(key) for key in mine}, name)]
 
     def living_keys(self, now: float) -> list[bytes]:
         """Of everybody who is known, may do anything at all, and was not revoked; the newest first."""
@@ -146,9 +167,10 @@ class Standing:
                         self._yes.clear()
                     self._yes[key, right, session] = (verdict.since, FOREVER if verdict.until is None else verdict.until)
                 return
-        for verdict, _ in verdicts:
+        for verdict, held in verdicts:
             if isinstance(verdict, Allowed):
-                left = rate.take([self._bucket(*one, now) for one in verdict.rates], now) if spend else 0.0
+                grants = {link.id: devices.grant(link) for link in held.chain.links}
+                left = rate.take([self._bucket(grants[link], count, seconds, now) for link, count, seconds in verdict.rates], now) if spend else 0.0
                 if left <= 0.0:
                     return
                 wait = left if wait is None else min(wait, left)
@@ -168,10 +190,10 @@ class Standing:
                          f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `{grant}`" if names else f"nobody here can grant it; {RECOVER}",
                          **facts, grantors=names[:GRANTORS_NAMED])
 
-    def _bucket(self, link: bytes, count: int, seconds: int, now: float) -> rate.Bucket:
-        found = self._buckets.get(link)
+    def _bucket(self, grant: bytes, count: int, seconds: int, now: float) -> rate.Bucket:
+        found = self._buckets.get((grant, count, seconds))
         if found is None:
-            found = self._buckets[link] = rate.Bucket(count, seconds, now)
+            found = self._buckets[grant, count, seconds] = rate.Bucket(count, seconds, now)
         return found
 
     # ------------------------------------------------------------ the last who can let others in
@@ -212,7 +234,7 @@ class Standing:
         keys = [one for one in self._roster.keys.values() if one.operator == name]
         return {"name": name, "kind": operator.kind, "added": operator.added, "added_by": self.name_of(operator.actor),
                 **self._when("operator", name.encode()),
-                "keys": [{"key": signing.show(one.key), "added": one.added, "added_by": self.name_of(one.actor), **self._when("key", one.key)} for one in keys],
+                "keys": [{"key": signing.show(one.key), "device": one.name, "added": one.added, "added_by": self.name_of(one.actor), **self._when("key", one.key)} for one in keys],
                 "envelopes": [{"id": held.id.hex(), "holder": signing.show(held.holder), "rights": sorted(held.chain.last.rights),
                                "scope": held.chain.last.scope.show(), "given": held.given, "given_by": self.name_of(held.actor),
                                "through": [self.name_of(key) for key in held.chain.keys[:-1]], "state": self.state_of(held, now)}
