@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from holdfast.home.machines import Machine
 
 REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "wait", "stats", "events", "new", "end",
-                        "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait"))
+                        "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait", "device.ls"))
 HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export",
-                      "place", "approvals", "invite.ls", "invite.wait"))
+                      "place", "approvals", "invite.ls", "invite.wait", "device.ls"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
@@ -102,7 +102,7 @@ class Link:
     def connect(self, about: str | None = None) -> None:
         """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
         if self.identity is None:
-            self.identity = identity(self.home, self.operator, self._passphrase)
+            self.identity = identity(self.home, self.key_name, self._passphrase)
         if self.away is not None:
             return self._connect_away(self.away, self.identity, about)
         try:
@@ -121,6 +121,11 @@ class Link:
             except OSError as e:
                 raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
         self._begin(sock, self.identity, about)
+
+    @property
+    def key_name(self) -> str:
+        """The local identity whose key is used."""
+        return (self.away.identity if self.away is not None else None) or self.operator
 
     @property
     def where(self) -> str:
@@ -187,7 +192,7 @@ class Link:
     def sign(self, domain: str, message: Callable[[str], bytes]) -> str:
         """What `message` makes of our public key, signed with our own, in hexadecimal."""
         if self.identity is None:
-            self.identity = identity(self.home, self.operator, self._passphrase)
+            self.identity = identity(self.home, self.key_name, self._passphrase)
         return signing.sign(self.identity.secret(), domain, message(signing.show(self.identity.public))).hex()
 
     def close(self) -> None:

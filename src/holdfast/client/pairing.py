@@ -18,8 +18,8 @@ from holdfast.home import Home, keys, machines
 from holdfast.home.keys import Ask, Identity
 from holdfast.home.machines import Machine, Way
 from holdfast.model import base64url, signing
-from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, PeerFault, Refused, TimedOut
-from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, PeerFault, Refused, TimedOut, Usage
+from holdfast.model.limits import CONNECT_WAIT_S, NAME_CHARS, RECONNECT_FIRST_S
 
 DRAWS = 5            # ids that may turn out to be taken
 
@@ -53,8 +53,8 @@ def _key(text: str) -> bytes:
 class Joining:
     """What a link needs to come in with a code."""
 
-    def __init__(self, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None]) -> None:
-        self._code, self._fingerprint, self._told = code, machine, told
+    def __init__(self, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], device: str) -> None:
+        self._code, self._fingerprint, self._told, self._device = code, machine, told, device
         self._private: tuple[bytes, bytes] | None = None
 
     def prove(self, machine: str, statement: bytes) -> dict[str, str]:
@@ -65,7 +65,7 @@ class Joining:
             raise Refused("the invitation is for another machine", "use the home of the one that it was made on: HOLDFAST_HOME")
         if self._private is None or self._private[0] != machine:
             self._private = machine, joincode.private(self._code, machine)
-        return {"id": self._code.id, "proof": signing.sign(self._private[1], joincode.DOMAIN, statement).hex()}
+        return {"id": self._code.id, "device": self._device, "proof": signing.sign(self._private[1], joincode.DOMAIN, statement).hex()}
 
     def waiting(self, event: dict[str, Any]) -> None:
         self._told(event)
@@ -95,7 +95,9 @@ def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:
 def stranger(link: Link, code: Code, where: Elsewhere) -> None:
     """The link is to a machine elsewhere that nothing is known of but what the invitation says."""
     pass_ = joincode.pass_of(signing.public(joincode.private(code, where.key)))
-    link.away = Machine(joincode.fingerprint(where.key), where.key, where.static, link.operator, int(time.time()), tuple(Way(url, route, pass_) for url, route in where.doors))
+    known = next((m.identity for m in machines.listing(link.home) if (m.key, m.operator) == (where.key, link.operator)), None)
+    link.away = Machine(joincode.fingerprint(where.key), where.key, where.static, link.operator, int(time.time()),
+                        tuple(Way(url, route, pass_) for url, route in where.doors), known)
 
 
 def strangers(link: Link, code: Code, relay: str, ca: str | None = None) -> None:
@@ -119,17 +121,28 @@ def keep_machine(link: Link, name: str) -> Machine:
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in name).lstrip("-")[:48] or "machine"
     free = next(n for n in (plain, *(f"{plain}-{i}" for i in range(2, len(taken) + 3))) if n not in taken)
     known = next((m.name for m in machines.listing(link.home) if m.key == key), free)
-    link.away = Machine(known, key, static_key, link.operator, int(time.time()), ways)
+    link.away = Machine(known, key, static_key, link.operator, int(time.time()), ways, link.away.identity)
     machines.keep(link.home, link.away)
     return link.away
 
 
-def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], passphrase: Ask | None = None) -> dict[str, Any]:
-    """Comes in as the link's operator, whose key is made if there is none, under a passphrase if there is one. What it is and may do from now on."""
+def another_key(link: Link) -> None:
+    """The link uses a key of its own for that machine, which is made when it joins: the one there is was revoked there, and may still count elsewhere."""
+    if link.away is None:
+        raise Usage("another key is for another machine", "on the machine itself choose another name, or `holdfast operator recover`")
+    taken, number = {one.name for one in keys.listing(link.home)}, 2
+    while (name := f"{link.operator[:NAME_CHARS - 4]}.{number}") in taken:
+        number += 1
+    link.away = link.away._replace(identity=name)
+
+
+def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, Any]], None], passphrase: Ask | None = None, device: str = "") -> dict[str, Any]:
+    """Comes in as the link's operator, whose key is made if there is none, under a passphrase if there is one. What it is and may do from now on. `device`: how this
+    one is to be called there, if the inviter has not said it."""
     if link.away is None:
         check_home(link.home)
     identity, made = _identity(link, passphrase)
-    link.invited = Joining(code, machine, told)
+    link.invited = Joining(code, machine, told, device or os.uname().nodename)
     unsure = False
     deadline, pause = time.monotonic() + CONNECT_WAIT_S, RECONNECT_FIRST_S
     while True:
@@ -166,7 +179,7 @@ def join(link: Link, code: Code, machine: str | None, told: Callable[[dict[str, 
 
 def _identity(link: Link, passphrase: Ask | None) -> tuple[Identity, bool]:
     try:
-        return keys.load(link.home, link.operator), False
+        return keys.load(link.home, link.key_name), False
     except NotFound:
-        link.identity = made = keys.make(link.home, link.operator, "human", time.time(), passphrase)
+        link.identity = made = keys.make(link.home, link.key_name, "human", time.time(), passphrase)
         return made, True

@@ -18,6 +18,7 @@ except ImportError:
 
 KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename"}
 ON_MACHINE: Final = {"new": "spawn", "forget": "forget", "down": "down", "operator.add": "operator", "operator.revoke": "revoke", "grant": "grant",
+                     "device.add": "operator", "device.rename": "operator", "device.revoke": "revoke",
                      "relays.changed": "relays", "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
 MACHINE: Final = "machine"                         # where those are recorded: no session can have this name
 NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold",        # of a request on the machine: about the request, not about what is asked;

@@ -9,6 +9,8 @@ Whatever is not open stays as it is. An invitation is used by one key; that key 
 welcome, without getting anything more. Who cannot prove the code changes nothing but the count of guesses, and only while it is open.
 A refusal ends the invitation: somebody whom the inviter did not mean has its code.
 
+One that is for another device of an operator (`of`) gives no rights of its own: the device gets what its operator has when it comes (core/devices.py).
+
 Pure: time is an argument. That the inviter may hand on what it gives is asked by the host, when it is made and again when it is used.
 """
 
@@ -44,6 +46,8 @@ class Invitation:
     joiner: bytes | None = None
     ended: int | None = None
     why: str = ""
+    of: str = ""                      # the operator whose device the newcomer becomes; "": it becomes an operator
+    device: str = ""                  # what that device is to be called; "": as it says itself
 
     def at(self, now: float) -> State:
         return "expired" if self.state == "open" and now >= self.expires else self.state
@@ -110,7 +114,7 @@ def end(one: Invitation, state: State, why: str, now: float) -> Invitation:
 # ------------------------------------------------------------ as it is stored
 
 def write(one: Invitation) -> dict[str, Any]:
-    return {"v": 1, "id": one.id, "verifier": signing.show(one.verifier), "by": signing.show(one.by), "rights": sorted(one.rights), "scope": one.scope.show(),
+    return {"v": 2 if one.of else 1, **({"of": one.of, "device": one.device} if one.of else {}), "id": one.id, "verifier": signing.show(one.verifier), "by": signing.show(one.by), "rights": sorted(one.rights), "scope": one.scope.show(),
             "kind": one.kind, "confirm": one.confirm, "made": one.made, "expires": one.expires, "state": one.state, "guesses": one.guesses,
             "joiner": None if one.joiner is None else signing.show(one.joiner), "ended": one.ended, "why": one.why}
 
@@ -118,12 +122,15 @@ def write(one: Invitation) -> dict[str, Any]:
 def read(value: Any) -> Invitation:
     """What `write` wrote; ValueError otherwise: an invitation that is not understood lets nobody in."""
     try:
-        if value["v"] != 1 or value["state"] not in STORED or value["kind"] not in OPERATOR_KINDS or not set(value["rights"]) <= set(rights.RIGHTS):
+        of, device = (value["of"], value["device"]) if value["v"] == 2 else ("", "")
+        if type(of) is not str or type(device) is not str or bool(of) != (value["v"] == 2) or bool(of) == bool(value["rights"]):
+            raise Malformed("not an invitation")
+        if value["v"] not in (1, 2) or value["state"] not in STORED or value["kind"] not in OPERATOR_KINDS or not set(value["rights"]) <= set(rights.RIGHTS):
             raise Malformed("not an invitation of this version")
         if not all(type(value[name]) is int for name in ("made", "expires", "guesses")) or type(value["confirm"]) is not bool or type(value["id"]) is not str:
             raise Malformed("not an invitation")
         return Invitation(value["id"], signing.read(value["verifier"]), signing.read(value["by"]), frozenset(value["rights"]), scopes.read(value["scope"]),
                           value["kind"], value["confirm"], value["made"], value["expires"], value["state"], value["guesses"],
-                          None if value["joiner"] is None else signing.read(value["joiner"]), value["ended"], value["why"])
+                          None if value["joiner"] is None else signing.read(value["joiner"]), value["ended"], value["why"], of, device)
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(f"not an invitation: {e}") from e

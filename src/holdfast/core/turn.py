@@ -224,6 +224,13 @@ class Turn:
         self.state = replace(self.state, holder=None)
         return [Freed(operator), *self._next(operator, now)]
 
+    def lose(self, operator: str, now: float) -> list[Effect]:
+        """Who wrote for it may not any more: it holds nothing, whatever was begun."""
+        if self.state.holder != operator:
+            return self.expire(now)
+        self.state = replace(self.state, holder=None, long_acts=0)
+        return [Freed(operator), *self._next(operator, now)]
+
     def leave(self, operator: str, now: float) -> list[Effect]:
         """Its last client has gone: it neither holds the turn nor waits for it."""
         return [*self._drop(operator, "left"), *self.release(operator, now)]

@@ -1,9 +1,10 @@
 """The machines that this home can reach through relays: one file, readable by this account alone, because it holds the passes to their lines.
 
-    HOME/machines.json   canonical JSON {v, machines: [{name, key, static, as, added, ways: [{url, route, pass, ca?}]}]}
+    HOME/machines.json   canonical JSON {v, machines: [{name, key, static, as, added, ways: [{url, route, pass, ca?}], identity?}]}
 
 `key` is the machine's own (Ed25519), `static` the key of its sealed channels; both are pinned from the moment of pairing, so no relay can stand in for it. A
-pass lets one through to the machine's line at a relay, nothing more: who one is, one proves to the machine. The file appears whole or not at all.
+pass lets one through to the machine's line at a relay, nothing more: who one is, one proves to the machine. `identity` names the local key if it is not that of `as`:
+of somebody whose key was revoked there and who came again with another. The file appears whole or not at all.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Machine(NamedTuple):
     operator: str                         # the local identity that is known there
     added: int
     ways: tuple[Way, ...]
+    identity: str | None = None           # the local key, if it is not the one of that name
 
 
 def path(home: Home) -> str:
@@ -83,12 +85,13 @@ def forget(home: Home, name: str) -> None:
 
 def _read(one: dict[str, Any]) -> Machine:
     ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"]), w.get("ca")) for w in one["ways"])
-    return Machine(str(one["name"]), signing.read(one["key"]), base64url.decode(one["static"]), str(one["as"]), int(one["added"]), ways)
+    return Machine(str(one["name"]), signing.read(one["key"]), base64url.decode(one["static"]), str(one["as"]), int(one["added"]), ways, one.get("identity"))
 
 
 def _show(m: Machine) -> dict[str, Any]:
     ways = [{"url": w.url, "route": base64url.encode(w.route), "pass": base64url.encode(w.pass_), **({"ca": w.ca} if w.ca else {})} for w in m.ways]
-    return {"name": m.name, "key": signing.show(m.key), "static": base64url.encode(m.static), "as": m.operator, "added": m.added, "ways": ways}
+    return {"name": m.name, "key": signing.show(m.key), "static": base64url.encode(m.static), "as": m.operator, "added": m.added, "ways": ways,
+            **({"identity": m.identity} if m.identity else {})}
 
 
 def _write(home: Home, machines: list[Machine]) -> None:

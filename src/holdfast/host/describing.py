@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.host.session import Session
 from holdfast.host.store import Record
+from holdfast.model import signing
 
 MACHINE = os.uname().nodename
 ARGV_SHOWN_CHARS = 512           # of a session's arguments in a listing
@@ -28,7 +29,7 @@ def describe(s: Session, relay: str = "none") -> dict[str, Any]:
 
 
 def operators(s: Session) -> list[dict[str, Any]]:
-    return [{"operator": v.conn.operator, "modality": v.conn.modality, "observe": v.observe, "pid": v.conn.pid,
+    return [{"operator": v.conn.operator, "key": signing.show(v.conn.key), "modality": v.conn.modality, "observe": v.observe, "pid": v.conn.pid,
              "size": {"cols": v.size[0], "rows": v.size[1]}, "lagging": v.lagging} for v in s.viewers]
 
 

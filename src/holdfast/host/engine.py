@@ -31,6 +31,7 @@ from holdfast.host import environment, layouts, names, process, store
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
 from holdfast.host.burying import bury
+from holdfast.host.devices import Devices
 from holdfast.host.door import Door
 from holdfast.host.events import Events
 from holdfast.host.gate import Gate
@@ -80,6 +81,7 @@ class Engine:
         self.authority = Authority(database, machine)
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
+        self.devices = Devices(database, self.authority)
         self.uplinks = Uplinks(home, machine, self.authority, self.invitations.passes, self.invitations.awaited)
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
@@ -452,4 +454,5 @@ class Engine:
         self.desk.close()
         self.gate.close()
         self.halter.close()
+        self.devices.flush()
         self.store.close()

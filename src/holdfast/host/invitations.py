@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
-from holdfast.core import invitation, joincode, rate
+from holdfast.core import devices, invitation, joincode, rate
 from holdfast.core.invitation import Again, Ask, Closed, Invitation, Wrong
 from holdfast.core.scope import Scope
 from holdfast.host import store
@@ -34,7 +34,7 @@ from holdfast.host.serially import Serially
 from holdfast.host.store import Store
 from holdfast.model import rights, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
-from holdfast.model.ids import OPERATOR_KINDS
+from holdfast.model.ids import OPERATOR_KINDS, check_name
 from holdfast.model.limits import (
     INVITATION_KEPT_S,
     INVITATION_S,
@@ -61,6 +61,7 @@ class Asking(NamedTuple):
     kind: str
     key: bytes
     answer: asyncio.Future[dict[str, Any]]
+    suggested: str = ""      # how it calls its device
 
     def show(self) -> dict[str, Any]:
         return {"name": self.name, "kind": self.kind, "key": signing.show(self.key), "fingerprint": joincode.group(joincode.fingerprint(self.key))}
@@ -87,22 +88,31 @@ class Invitations:
     # ------------------------------------------------------------ the inviter
 
     async def make(self, id: str, verifier: bytes, wanted: frozenset[str], within: Scope, kind: str, confirm: bool, lasts: int, by: bytes,
-                   now: float) -> dict[str, Any]:
-        """Open from now on. The same one again (its answer was lost) is the same one."""
+                   now: float, of: str = "", device: str = "") -> dict[str, Any]:
+        """Open from now on. The same one again (its answer was lost) is the same one. `of`: for another device of this operator, called `device`."""
         if kind not in OPERATOR_KINDS:
             raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
-        if not wanted or not wanted <= set(rights.RIGHTS):
+        if of and (wanted or within != Scope()):
+            raise Usage("a device has the rights of its operator", "leave rights, session and end of rights out; `holdfast grant` changes them for all devices")
+        if bool(wanted) == bool(of) or not wanted <= set(rights.RIGHTS):
             raise Usage("an invitation gives rights that there are", f"rights: {', '.join(rights.RIGHTS)}")
         if not 0 < lasts <= INVITATION_S_MAX:
             raise Usage(f"a code counts for 1 second to {INVITATION_S_MAX // 86400} days", "like 10m or 1d")
         if within.expires is not None and within.expires <= now:
             raise Usage("what it gives would have ended already", "give a later --expires")
-        one = Invitation(id, verifier, by, wanted, within, kind, confirm, int(now), min(int(now) + lasts, within.expires or 1 << 62))
+        one = Invitation(id, verifier, by, wanted, within, kind, confirm, int(now), min(int(now) + lasts, within.expires or 1 << 62), of=of, device=device)
 
         async def work() -> dict[str, Any]:
             try:
-                self._authority.handable(wanted, within, by, now)
+                if of:
+                    self._authority.may_add_device(of, by, now)
+                    if device:
+                        devices.unused(check_name(device), of, {known.name for known in self._authority.devices(of)})
+                else:
+                    self._authority.handable(wanted, within, by, now)
             except NotAllowed as e:
+                if of:
+                    raise
                 raise NotAllowed(e.message, f"{e.recover}; with `grant` alone: `holdfast operator add NAME`, then `holdfast grant NAME --own-key`", **e.facts) from e
             if (there := self._all.get(id)) is not None:
                 if (there.verifier, there.by) == (verifier, by):
@@ -111,7 +121,8 @@ class Invitations:
             if sum(other.at(now) == "open" for other in self._all.values()) >= INVITATIONS_OPEN_MAX:
                 raise Refused(f"{INVITATIONS_OPEN_MAX} invitations are open already", "`holdfast invite ls` lists them, `holdfast invite revoke ID` ends one")
             gone = self._old(now)
-            await self._save(one, now, "invitation.made", gone, kind=kind, rights=sorted(wanted), scope=within.show(), confirm=confirm, expires=one.expires)
+            await self._save(one, now, "invitation.made", gone, kind=kind, rights=sorted(wanted), scope=within.show(), confirm=confirm, expires=one.expires,
+                             **({"of": of, "device": device} if of else {}))
             for other in gone:
                 del self._all[other]
             self._all[id] = one
@@ -153,7 +164,7 @@ class Invitations:
         if not accept:
             return await self._end(id, "refused", f"by {self._authority.name_of(by)}", now)
         try:
-            joined = await self._let_in(id, asking.name, key, now)
+            joined = await self._let_in(id, asking.name, key, now, asking.suggested)
         except HoldfastError as e:
             if not asking.answer.done():
                 asking.answer.set_exception(e)
@@ -175,7 +186,11 @@ class Invitations:
         asking, state, name = self._asking.get(one.id), one.at(now), self._authority.name_of
         return {"id": one.id, "state": state, "by": name(one.by), "kind": one.kind, "rights": sorted(one.rights), "scope": one.scope.show(), "confirm": one.confirm,
                 "made": one.made, "expires": one.expires, "guesses": one.guesses, "why": one.why, "joined": None if one.joiner is None else name(one.joiner),
-                "asks": asking.show() if asking else None, "seen": f"{state}/{signing.show(asking.key) if asking else ''}"}
+                "asks": asking.show() if asking else None, "of": one.of or None, "device": self._called(one), "seen": f"{state}/{signing.show(asking.key) if asking else ''}"}
+
+    def _called(self, one: Invitation) -> str | None:
+        """The device that came, or how it is to be called."""
+        return (self._authority.device_of(one.joiner) if one.joiner else one.device or None) if one.of else None
 
     def _of(self, id: str, by: bytes, now: float) -> Invitation:
         one = self._all.get(joincode.read_id(id))
@@ -207,13 +222,16 @@ class Invitations:
             raise NotAllowed(f"the invitation {ENDED[outcome.state]}" + (f": {outcome.why}" if outcome.why else ""), ASK_AGAIN)
         if isinstance(outcome, Again):
             return {**self._joined(one, key), "again": True}
-        if self._authority.name_of(one.by) == name:
-            raise Refused(f"{name} made this invitation", "join under another name: `holdfast join --as NAME`")
+        suggested = presented.get("device") if isinstance(presented.get("device"), str) else ""
+        if one.of and name != one.of:
+            raise Refused(f"this code makes another device of {one.of}, not an operator {name}", f"join as {one.of}: `holdfast join CODE --as {one.of}`")
+        if not one.of and self._authority.name_of(one.by) == name:
+            raise Refused(f"{name} made this invitation", f"join under another name: `holdfast join --as NAME`; for another device of {name}: `holdfast device add`")
         if isinstance(outcome, Ask):
             self._handable(one, now)
-            kind = self._authority.newcomer(name, one.kind, key, one.by, now)[0].kind
-            return await self._asked(one, Asking(name, kind, key, asyncio.get_running_loop().create_future()), waits, now)
-        return await self._let_in(id, name, key, now)
+            kind = (self._authority.fits(name, key, one.by, now) if one.of else self._authority.newcomer(name, one.kind, key, one.by, now)[0]).kind
+            return await self._asked(one, Asking(name, kind, key, asyncio.get_running_loop().create_future(), suggested), waits, now)
+        return await self._let_in(id, name, key, now, suggested)
 
     async def _asked(self, one: Invitation, asking: Asking, waits: Callable[..., None], now: float) -> dict[str, Any]:
         before = self._asking.get(one.id)
@@ -233,7 +251,7 @@ class Invitations:
                 del self._asking[one.id]
             self._change()
 
-    async def _let_in(self, id: str, name: str, key: bytes, now: float) -> dict[str, Any]:
+    async def _let_in(self, id: str, name: str, key: bytes, now: float, suggested: str = "") -> dict[str, Any]:
         async def work() -> dict[str, Any]:
             one = self._all[id]
             if one.at(now) != "open":          # somebody was quicker
@@ -242,7 +260,10 @@ class Invitations:
                 raise NotAllowed(f"the invitation {ENDED[one.at(now)]}", ASK_AGAIN)
             self._handable(one, now)
             used = invitation.enter(one, key, now)
-            await self._authority.join(name, one.kind, key, one.rights, one.scope, one.by, now, _save(used), invitation=id)
+            if one.of:
+                await self._authority.add_key(one.of, key, one.by, now, one.device, suggested, _save(used), invitation=id)
+            else:
+                await self._authority.join(name, one.kind, key, one.rights, one.scope, one.by, now, _save(used), suggested, invitation=id)
             probe("host.join.admitted")
             self._all[id], self._used_at = used, {id: now, **{other: at for other, at in self._used_at.items() if at + LEAVES_S > now}}
             self._change()
@@ -253,8 +274,11 @@ class Invitations:
     def _handable(self, one: Invitation, now: float) -> None:
         """Void from now on if its inviter may not hand on any more what it gives."""
         try:
-            self._authority.handable(one.rights, one.scope, one.by, now, spend=False)
-        except NotAllowed as e:
+            if one.of:
+                self._authority.may_add_device(one.of, one.by, now)
+            else:
+                self._authority.handable(one.rights, one.scope, one.by, now, spend=False)
+        except (NotAllowed, Refused) as e:
             why = f"{self._authority.name_of(one.by)} may not hand on what it gives any more ({e.message})"
             self._serially.beside(self._end(one.id, "void", why, now))          # nobody waits for that: it bites, and is written when the disk takes it
             raise NotAllowed(f"the invitation is void: {why}", ASK_AGAIN) from e
@@ -267,8 +291,13 @@ class Invitations:
                 self._handable(one, now)
 
     def _joined(self, one: Invitation, key: bytes) -> dict[str, Any]:
-        operator = self._authority.who(key)
-        return {"name": operator.name, "kind": operator.kind, "by": self._authority.name_of(one.by), "rights": sorted(one.rights), "scope": one.scope.show()}
+        operator, device = self._authority.who(key), self._authority.device_of(key)
+        gives, within = one.rights, one.scope
+        if one.of:
+            valid = [held.chain.last for held in self._authority.envelopes(key) if self._authority.state_of(held, time.time()) == "valid"]
+            gives, within = frozenset().union(*(link.rights for link in valid)), valid[0].scope if len(valid) == 1 else Scope()
+        return {"name": operator.name, "kind": operator.kind, "by": self._authority.name_of(one.by), "rights": sorted(gives), "scope": within.show(), "device": device,
+                "of": one.of or None}
 
     async def _guessed(self, one: Invitation, before: Invitation, now: float) -> None:
         if one is before:
@@ -336,12 +365,15 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
         password = bytes.fromhex(q["meeting"]) if q["meeting"] is not None else None
     except ValueError as e:
         raise Usage("what a code is made into is hexadecimal") from e
-    details = {"rights": ",".join(q["rights"]), "session": session or "", "kind": q["kind"], "id": q["id"], "verifier": q["verifier"],
+    of, device = (q["of"] or conn.operator, q["device"]) if q["device"] is not None else ("", "")
+    if q["of"] is not None and not of:
+        raise Usage("of whom is for devices only", "name the device, or leave it empty: `holdfast invite --device`")
+    details = {**({"of": of, "device": device} if of else {}), "rights": ",".join(q["rights"]), "session": session or "", "kind": q["kind"], "id": q["id"], "verifier": q["verifier"],
                "expires": str(q["expires"] or ""), "confirm": str(q["confirm"]), "lasts": str(q["lasts"])}
     await ops.engine.door.clear(q["act!"], number, "invite", details=details, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
-                                             q["kind"], q["confirm"], q["lasts"], conn.key, time.time())
+                                             q["kind"], q["confirm"], q["lasts"], conn.key, time.time(), of, device)
     if password is not None:
         ops.engine.uplinks.meet(made["id"], password)
     return {**made, "elsewhere": ops.engine.uplinks.elsewhere()}
@@ -376,7 +408,7 @@ async def invite_wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]
 
 OPS: dict[str, tuple[Any, dict[str, Any]]] = {          # as in ops.py: the handler, and its fields with type and default
     "invite": (invite, {"id": (str,), "verifier": (str,), "rights": (list,), "session": (str, None), "expires": (int, None), "kind": (str, "human"),
-                        "confirm": (bool, False), "lasts": (int, INVITATION_S), "meeting": (str, None)}),
+                        "confirm": (bool, False), "lasts": (int, INVITATION_S), "meeting": (str, None), "device": (str, None), "of": (str, None)}),
     "invite.ls": (invite_ls, {}),
     "invite.revoke": (invite_revoke, {"id": (str,)}),
     "invite.decide": (invite_decide, {"id": (str,), "key": (str,), "accept": (bool,)}),

@@ -114,7 +114,7 @@ class Keyboard:
         conn = viewer.conn
         session.commands.typed(data, session.lane.next, session.scanned)
         session.submit_keys(conn.client, number, data, ack)
-        session.turn.typed(conn.operator, data, now)
+        session.turn.typed(conn.operator, data, now, conn.key)
         typist, uncovered = self._typists[viewer]
         self._journal.keys(typist, number)
         uncovered.add(number, data, 0)

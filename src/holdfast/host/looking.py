@@ -13,6 +13,7 @@ from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
 from holdfast.host.store import Record
 from holdfast.host.stream import Stream
+from holdfast.model import signing
 from holdfast.model.errors import Lost, NotFound, Unavailable, Usage
 from holdfast.model.limits import RUN_PACE_WINDOW_S, SCROLLBACK_LINES
 
@@ -75,7 +76,9 @@ async def get(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
 async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     s = ops.engine.find(q["session"])
     d = describe(s)
-    return {"id": s.id, "name": s.name, "operators": d["operators"], "turn": d["turn"], **s.layout,
+    device, turn = ops.engine.authority.device_of, d["turn"]
+    shown = [{**one, "device": device(signing.read(one["key"]))} for one in d["operators"]]
+    return {"id": s.id, "name": s.name, "operators": shown, "turn": None if turn is None else {**turn, "device": device(s.turn.device)}, **s.layout,
             "approvals": [facts(p) for p in ops.engine.desk.waiting() if p.binding.session == s.id and p.state == "waiting"]}
 
 
@@ -134,7 +137,10 @@ async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 
 async def log(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    return await recordops.log(ops.engine.journal, conn, number, _recorded(ops, conn, q["session"])[0], q["after"], q["limit"], q["follow"])
+    def device(key: str | None) -> str | None:
+        return None if key is None else ops.engine.authority.device_of(signing.read(key))
+
+    return await recordops.log(ops.engine.journal, conn, number, _recorded(ops, conn, q["session"])[0], q["after"], q["limit"], q["follow"], device)
 
 
 async def log_export(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from holdfast import __version__
 from holdfast.core import acts
 from holdfast.core.scope import STARTS_PROGRAMS
-from holdfast.host import attaching, deciding, invitations, looking, people, references, steering, uplinks
+from holdfast.host import attaching, deciding, devices, invitations, looking, people, references, steering, uplinks
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.lapsing import warn
@@ -108,9 +108,10 @@ class Ops:
     def recheck(self) -> None:
         """Rights have changed, or some have run out: who may not even watch any more is told so and dropped, whatever it is doing."""
         now, again = time.time(), FOREVER
+        authority = self.engine.authority
         for session in self.engine.sessions.values():
             session.keyboard.again()
-        authority = self.engine.authority
+            session.turn.lose(lambda key: not authority.dead(key), lambda name: bool(authority.devices(name, all=False)))
         for conn, viewer in list(self.viewers.items()):
             try:
                 self.may(conn, "observe", viewer.session.id)
@@ -228,7 +229,7 @@ OPS: dict[str, Op] = {
     "refresh": Op(attaching.refresh, {}),
     "halt": Op(people.halt, _ACT, "halt", act=True),
     "resume": Op(people.resume, _ACT, "halt", act=True),
-    "operator.add": Op(people.add, {**_ON_MACHINE, "name": _S, "kind": _S, "key": _S}, act=True),
+    "operator.add": Op(people.add, {**_ON_MACHINE, "name": _S, "kind": _S, "key": _S, "device": Field(str, "")}, act=True),
     "operator.ls": Op(people.listed, {}),
     "operator.show": Op(people.show, {"name": _S}),
     "operator.revoke": Op(people.revoke, {**_ON_MACHINE, "name": _S, "force": Field(bool, False), "grants": Field(bool, False)}, act=True),
@@ -241,7 +242,7 @@ OPS: dict[str, Op] = {
     "relays.changed": Op(uplinks.relays_changed, dict(_ON_MACHINE), "manage", act=True),
     **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny", "withdraw")},
     **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)
-       for name, (act, fields) in invitations.OPS.items()},
+       for name, (act, fields) in {**invitations.OPS, **devices.OPS}.items()},
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),
     "turn": Op(people.turn, {"session": _S, "seq": Field(int, 0), "signed": Field(dict, None), "hold": Field(float, None), "act": Field(str, "show"), "to": Field(str, None),
                              "wait": Field(float, 0.0)}, act=True),

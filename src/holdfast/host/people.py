@@ -31,7 +31,7 @@ async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     authority, key = ops.engine.authority, _key(q["key"])
     await ops.engine.door.clear(q["act!"], number, "operator", details={"name": q["name"], "kind": q["kind"], "key": q["key"]}, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
-    await authority.add_operator(q["name"], q["kind"], key, conn.key, time.time())
+    await authority.add_operator(q["name"], q["kind"], key, conn.key, time.time(), q["device"])
     return authority.describe(q["name"], time.time())
 
 
@@ -65,9 +65,8 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
         return _given(authority.name_of((held := await authority.give(q["envelope"], now)).holder), held)
     if q["name"] is None or not q["rights"]:
         raise Usage("grant to whom, and what?", "holdfast grant NAME --rights read")
-    keys = [one["key"] for one in authority.describe(q["name"], now)["keys"] if one["revoked"] is None]
-    if not keys:
-        raise NotFound(f"{q['name']} has no key that counts", f"`holdfast operator show {q['name']}`")
+    if not authority.devices(authority.living(q["name"]).name, all=False):
+        raise NotFound(f"{q['name']} has no device that counts", f"`holdfast device ls {q['name']}`")
     session = ops.engine.find_any(q["session"]).id if q["session"] else None
     rate = tuple(q["rate"]) if q["rate"] else None
     if q["commands"] is not None and not all(isinstance(name, str) for name in q["commands"]):
@@ -78,10 +77,9 @@ async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     await ops.engine.door.clear(q["act!"], number, "grant", details=details, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     try:
-        given = [await authority.issue(_key(key), q["rights"], wanted, conn.key, now) for key in keys]
+        return _given(q["name"], await authority.issue_to(q["name"], q["rights"], wanted, conn.key, now))
     except Malformed as e:
         raise Usage(f"no such envelope: {e}", "see docs/operators.md") from e
-    return _given(q["name"], given[-1])
 
 
 def _given(name: str, held: roster.Held) -> dict[str, Any]:
@@ -112,6 +110,8 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
         await q["act!"].intend()
     if act == "request":
         answer = await session.turn.request(conn.operator, conn.kind, float(q["wait"] or 0))
+        if session.turn.holder == conn.operator:
+            session.turn.device = conn.key
     elif act == "release":
         session.turn.release(conn.operator)
     elif act in TURN_ACTS_TO:
@@ -124,7 +124,7 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """Effective at once: no further input of the old holder is taken, and none of it that no program has read reaches one (A3)."""
     session = ops.engine.find(q["session"])
-    taking = session.seize(conn.operator)
+    taking = session.seize(conn.operator, conn.key)
     q["act!"].happened(previous=session.turn.holder)
     previous, flushed = await taking
     return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,

@@ -77,9 +77,12 @@ def load(store: Store, machine: bytes) -> Roster:
         found.operators[name] = Operator(name, kind, added, actor)
     for key, operator, added, actor in store.rows("SELECT key, operator, added, actor FROM operator_keys ORDER BY rowid"):
         found.keys[key] = Key(key, operator, added, actor)
-    names = {key: name for key, name in store.rows("SELECT key, name FROM devices")}
-    for operator in found.operators:
-        for key, name in devices.named([one.key for one in found.keys.values() if one.operator == operator], names).items():
+    mine: dict[str, list[bytes]] = {}
+    for one in found.keys.values():
+        mine.setdefault(one.operator, []).append(one.key)
+    names = dict(store.rows("SELECT key, name FROM devices"))
+    for keys in mine.values():
+        for key, name in devices.named(keys, names).items():
             found.keys[key] = found.keys[key]._replace(name=name)
     for kind, subject, at, actor in store.rows("SELECT kind, subject, at, actor FROM revocations"):
         found.revoked[kind, subject] = Revocation(at, actor)

@@ -47,13 +47,13 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             await ready(session)
             session.may_write(conn.operator, take=False)
             await commit()
-            session.turn.begin_long(conn.operator)
+            session.turn.begin_long(conn.operator, conn.key)
             holds = True
             await _start(session, conn, act, runid, request["text"])
             await _began(session, started)
         elif known.end is None:
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
-                session.turn.begin_long(conn.operator)
+                session.turn.begin_long(conn.operator, conn.key)
                 holds = True
         onlcr = await _onlcr(session)
         begin = session.commands.runs.get(runid)
@@ -178,7 +178,7 @@ async def _start(session: Session, conn: Connection, act: Act, runid: str, text:
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")
-    act.taken = await session.type(conn.operator, conn.client, act.number, trigger)
+    act.taken = await session.type(conn.operator, conn.client, act.number, trigger, key=conn.key)
     probe("host.run.typed")
 
 

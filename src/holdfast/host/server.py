@@ -87,6 +87,7 @@ class Server:
 
     def _closed(self, conn: Connection) -> None:
         self.connections.discard(conn)
+        self.engine.devices.left(conn)
         self.ops.leave(conn, "lost")
 
     # ------------------------------------------------------------ frames
@@ -156,17 +157,18 @@ class Server:
         try:
             if authority.needs_first and invitation is None and not conn.channel:
                 with contextlib.suppress(Refused):                   # somebody else was first
-                    await authority.first_identity(conn.operator, "human", conn.key, time.time())
+                    await authority.first_identity(conn.operator, "human", conn.key, time.time(), os.uname().nodename)
                     self.engine.door.came(conn, "first")
             if recovery is not None and conn.channel:
                 raise NotAllowed("nobody recovers from another machine", "use a terminal of the machine itself")
             if recovery is not None:
-                await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time())
+                await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time(), os.uname().nodename)
                 self.engine.door.came(conn, "recover")
             if invitation is not None:
                 joined = {"joined": (found := await self.engine.invitations.join(conn.operator, conn.key, statement, invitation, conn.waits))}
                 if not found["again"]:
-                    self.engine.door.came(conn, "join", by=found["by"], invitation=str(invitation["id"]), rights=found["rights"], scope=found["scope"])
+                    self.engine.door.came(conn, "join", by=found["by"], invitation=str(invitation["id"]), rights=found["rights"], scope=found["scope"],
+                                          **({"of": found["of"], "device": found["device"]} if found["of"] else {}))
             who = authority.who(conn.key)
             if who.name != conn.operator:
                 raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")
@@ -181,9 +183,10 @@ class Server:
         conn.kind = who.kind
         conn.client = hello.origin(conn.hello["key"], conn.hello["client"])
         conn.introduced()
+        self.engine.devices.came(conn)
         conn.send(frames.pack_json(frames.WELCOME, {"version": conn.challenge["version"], "host": os.uname().nodename,
                                                     "home": self.engine.home.state, "pid": os.getpid(), "release": __version__,
-                                                    **joined, **self._about(conn)}))
+                                                    "device": authority.device_of(conn.key), **joined, **self._about(conn)}))
 
     def _about(self, conn: Connection) -> dict[str, Any]:
         """What an act on the session that the client named is to be signed for; nothing if there is no such session for it."""

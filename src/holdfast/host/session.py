@@ -267,7 +267,7 @@ class Session:
         """Raw keys of an attached client, let through by its keyboard."""
         self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
-    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False) -> int:
+    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False, key: bytes = b"") -> int:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
         is asked before, and again afterwards, because that took time. Who was overtaken by a later act of the same client is told so: its number is
         used up, and it must not be taken for a repeat of what was done."""
@@ -279,7 +279,7 @@ class Session:
             if self.lane.known(client, number):
                 raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
             self.commands.typed(data, self.lane.next, self.scanned)
-            self.turn.typed(operator, data, time.monotonic())
+            self.turn.typed(operator, data, time.monotonic(), key)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
         return await done
@@ -300,9 +300,9 @@ class Session:
         self._bell()
         self.commands.recall(self.ring.accepted)
 
-    async def seize(self, operator: str) -> tuple[str | None, bool]:
+    async def seize(self, operator: str, key: bytes) -> tuple[str | None, bool]:
         """Takes the turn; what the old holder had on its way is discarded. Gives who had it, and whether the keeper said that it did so."""
-        previous = self.turn.take(operator)
+        previous = self.turn.take(operator, key)
         if previous is None and self.turn.writer == operator:
             return None, True                            # what is on its way is its own
         error = TurnHeld(f"{operator} took the turn", holder=operator)

@@ -233,8 +233,8 @@ class Standing:
         operator = self._operator(name)
         keys = [one for one in self._roster.keys.values() if one.operator == name]
         return {"name": name, "kind": operator.kind, "added": operator.added, "added_by": self.name_of(operator.actor),
-                **self._when("operator", name.encode()),
-                "keys": [{"key": signing.show(one.key), "device": one.name, "added": one.added, "added_by": self.name_of(one.actor), **self._when("key", one.key)} for one in keys],
+                **self.when("operator", name.encode()),
+                "keys": [{"key": signing.show(one.key), "device": one.name, "added": one.added, "added_by": self.name_of(one.actor), **self.when("key", one.key)} for one in keys],
                 "envelopes": [{"id": held.id.hex(), "holder": signing.show(held.holder), "rights": sorted(held.chain.last.rights),
                                "scope": held.chain.last.scope.show(), "given": held.given, "given_by": self.name_of(held.actor),
                                "through": [self.name_of(key) for key in held.chain.keys[:-1]], "state": self.state_of(held, now)}
@@ -243,7 +243,7 @@ class Standing:
     def operators(self, now: float) -> list[dict[str, Any]]:
         return [self.describe(name, now) for name in self._roster.operators]
 
-    def _when(self, kind: str, subject: bytes) -> dict[str, Any]:
+    def when(self, kind: str, subject: bytes) -> dict[str, Any]:
         found = self._roster.revoked.get((kind, subject))
         return {"revoked": found.at if found else None, "revoked_by": self.name_of(found.actor) if found else None}
 

@@ -11,6 +11,7 @@ import contextlib
 import os
 import termios
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core.lineedit import left_nothing
@@ -35,6 +36,7 @@ class SessionTurn:
         self._session = session
         self.rules = Turn()
         self.staged = Staged()
+        self.device = b""                       # the key with which its holder wrote or took it last; empty if it was given to them
         self.writer: str | None = None          # who wrote last, of whom something may still be on its way; unknown after a restart
         self._kept = self._recall()             # whose line is begun, as it is written down
         self._timer: asyncio.TimerHandle | None = None
@@ -113,9 +115,10 @@ class SessionTurn:
         if not (state.lflag & termios.ICANON or at_prompt):
             self.staged.settle()
 
-    def typed(self, operator: str, data: bytes, now: float) -> None:
-        """What it wrote, with the turn, is on its way."""
+    def typed(self, operator: str, data: bytes, now: float, key: bytes) -> None:
+        """What it wrote, with the turn, is on its way; with which of its keys."""
         self.rules.state.last_write = now
+        self.device = key
         self.writer = operator
         self.staged.typed(operator, data, now)
         if (begun := operator if self.staged.open else "") != self._kept:
@@ -150,9 +153,10 @@ class SessionTurn:
             raise Unfinished(f"{found.operator} has begun {_WORDS[found.kind]} and not finished it",
                              "wait until it is entered or given up, or take over with what is there: `holdfast seize SESSION`", by=found.operator)
 
-    def begin_long(self, operator: str) -> None:
+    def begin_long(self, operator: str, key: bytes) -> None:
         self.write(operator)
         self._publish(self.rules.begin_long(operator, time.monotonic()))
+        self.device = key
 
     def end_long(self, operator: str) -> None:
         self._publish(self.rules.end_long(operator, time.monotonic()))
@@ -204,13 +208,23 @@ class SessionTurn:
     def release(self, operator: str) -> None:
         self._publish(self.rules.release(operator, time.monotonic()))
 
+    def lose(self, counts: Callable[[bytes], bool], known: Callable[[str], bool]) -> None:
+        """Keys were revoked: what one of them took is free again, and whoever has none left waits for nothing."""
+        now, holder = time.monotonic(), self.rules.state.holder
+        if holder is not None and ((self.device and not counts(self.device)) or not known(holder)):
+            self._publish(self.rules.lose(holder, now))
+        for waiting in self.rules.waiting():
+            if not known(waiting):
+                self._publish(self.rules.leave(waiting, now))
+
     def leave(self, operator: str) -> None:
         self._publish(self.rules.leave(operator, time.monotonic()))
 
-    def take(self, operator: str) -> str | None:
+    def take(self, operator: str, key: bytes) -> str | None:
         """Takes it, now, whoever has it; gives who had it. That the operator may has been checked."""
         previous = self.holder
         self._publish(self.rules.take(operator, time.monotonic()))
+        self.device = key
         return previous if previous != operator else None
 
     # ------------------------------------------------------------ effects
@@ -226,6 +240,7 @@ class SessionTurn:
             session.keyboard.again()
         for effect in effects:
             if isinstance(effect, Taken):
+                self.device = b""
                 if effect.how in ("hand", "grant", "seize"):
                     self.staged.inherit(effect.holder)
                 session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()))

@@ -21,10 +21,10 @@ SHELLS = ("bash", "zsh", "fish")
 WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
 KEYS = ("Enter", "Escape", "Tab", "Up", "Down", "Left", "Right", "Home", "End", "PageUp", "PageDown", "BSpace", "C-c", "C-d", "C-z", "C-l")
 ASKED = {"sessions": ("ls", "sessions", "name"), "operators": ("operator.ls", "operators", "name"), "approvals": ("approvals", "approvals", "id"),
-         "invitations": ("invite.ls", "invitations", "id")}          # request, where in its answer, which field
+         "invitations": ("invite.ls", "invitations", "id"), "devices": ("device.ls", "devices", "name")}          # request, where in its answer, which field
 # What a word may be: one of ASKED, `files`, `directories`, or `=` and the words themselves. By metavar, unless the command says otherwise.
 BY_METAVAR = {"SESSION": "sessions", "OPERATOR": "operators", "FILE": "files", "DIR": "directories", "FILE|TEXT": "files"}
-BY_DEST = {("operator", "name"): "operators", ("grant", "name"): "operators", ("approve", "id"): "approvals", ("deny", "id"): "approvals",
+BY_DEST = {("operator", "name"): "operators", ("device", "name"): "devices", ("grant", "name"): "operators", ("approve", "id"): "approvals", ("deny", "id"): "approvals",
            ("invite", "id"): "invitations", ("wait", "condition"): f"={' '.join(WAITS)}", ("send", "key"): f"={' '.join(KEYS)}", ("policy", "cwd"): "directories"}
 
 

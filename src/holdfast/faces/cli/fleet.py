@@ -136,9 +136,9 @@ def _machines(args: Namespace, found: list[Machine]) -> int:
     elif not shown:
         print("no machines are known here; `holdfast invite` on one of them, `holdfast join` here")
     else:
-        print(table(("MACHINE", "PRESENCE", "SESSIONS", "AS", "RELEASE", "RELAYS", "WHY"),
-                    [(m["name"], m["presence"], "-" if m["sessions"] is None else str(m["sessions"]), m["operator"], m["release"] or "-", ", ".join(m["relays"]), m["why"] or "-")
-                     for m in shown], ("RELEASE", "RELAYS", "AS")))
+        print(table(("MACHINE", "PRESENCE", "SESSIONS", "AS", "DEVICE", "RELEASE", "RELAYS", "WHY"),
+                    [(m["name"], m["presence"], "-" if m["sessions"] is None else str(m["sessions"]), m["operator"], m["device"] or "-", m["release"] or "-", ", ".join(m["relays"]), m["why"] or "-")
+                     for m in shown], ("RELEASE", "RELAYS", "DEVICE", "AS")))
     return 0
 
 
@@ -148,14 +148,14 @@ def _to(args: Namespace, machine: Machine) -> Link:
 
 def _looked_at(args: Namespace, machine: Machine) -> dict[str, Any]:
     """Its own word that it is there, sealed; nothing that a relay says counts."""
-    out: dict[str, Any] = {"name": machine.name, "presence": "unknown", "sessions": None, "release": None, "operator": machine.operator, "relays": [way.url for way in machine.ways],
+    out: dict[str, Any] = {"name": machine.name, "presence": "unknown", "sessions": None, "release": None, "operator": machine.operator, "device": None, "relays": [way.url for way in machine.ways],
                            "key": None, "added": machine.added, "why": ""}
     out["key"] = signing.show(machine.key)
     connection = _to(args, machine)
     try:
         connection.connect()
         answer = connection.request("ping")
-        out |= {"presence": "online", "sessions": answer["sessions"], "release": answer["release"]}
+        out |= {"presence": "online", "sessions": answer["sessions"], "release": answer["release"], "device": connection.welcome.get("device")}
     except HostGone as e:
         out |= {"presence": "offline" if e.reason == "offline" else "unknown", "why": e.message}
     except HoldfastError as e:

@@ -14,6 +14,7 @@ from holdfast.faces.cli.operators import ask_twice, lasting
 from holdfast.faces.cli.output import clean, duration, put_json, table
 from holdfast.model import address, rights
 from holdfast.model.errors import Refused, Usage
+from holdfast.model.ids import check_name
 from holdfast.model.limits import INVITATION_GUESSES, INVITATION_S, INVITATION_S_MAX
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ ACTS = ("ls", "revoke", "accept", "refuse")
 def invite_parser(p: ArgumentParser) -> None:
     p.add_argument("act", nargs="?", choices=ACTS, help="ls: the invitations there are; revoke, accept, refuse: one of them")
     p.add_argument("id", nargs="?", metavar="ID", help="the invitation: the first four characters of its code")
-    p.add_argument("--rights", metavar="LIST", default="read", help="what it gives: read, execute, admin, or single rights (default: read)")
+    p.add_argument("--rights", metavar="LIST", help="what it gives: read, execute, admin, or single rights (default: read)")
     p.add_argument("--session", metavar="SESSION", help="only on this session")
     p.add_argument("--expires", metavar="D", help="the rights end after this long: 30m, 8h, 7d (default: they do not)")
     p.add_argument("--within", metavar="D", help=f"the code counts for this long (default: {INVITATION_S // 60}m, at most {INVITATION_S_MAX // 86400}d)")
     p.add_argument("--kind", choices=("human", "agent", "service"), default="human", help="what the newcomer is (default: human)")
+    p.add_argument("--device", nargs="?", const="", metavar="NAME", help="not somebody else: another device of yours, called NAME or as it says itself, with your rights")
+    p.add_argument("--of", metavar="OPERATOR", help="with --device: another device of this operator, which needs `manage`")
     p.add_argument("--confirm", action="store_true", help="ask here before somebody is let in")
     p.add_argument("--no-wait", action="store_true", help="print the code and return; otherwise a terminal, or --confirm, waits for who joins")
     p.add_argument("--json", action="store_true", help="JSON: {code, url, expires, ...}; with --confirm then one line for each who asks and for the outcome")
@@ -46,14 +49,24 @@ def invite_parser(p: ArgumentParser) -> None:
 def invite(args: Namespace) -> int:
     if args.act is not None:
         return _manage(args)
+    if args.device is not None and (args.rights or args.session or args.expires):
+        raise Usage("a device has the rights of its operator", "leave --rights, --session and --expires out; `holdfast grant` changes them for all devices")
+    if args.device is None and args.of is not None:
+        raise Usage("--of goes with --device")
+    return make(link(args), args)
+
+
+def make(connection: Link, args: Namespace) -> int:
+    """A new invitation, shown; also for another device."""
     from holdfast.client import pairing
     from holdfast.core import joincode
 
-    wanted = sorted(rights.parse(args.rights) - (rights.MACHINE_WIDE if args.session else frozenset()))
     lasts = INVITATION_S if args.within is None else int(lasting(args.within))
-    expires = None if args.expires is None else int(time.time() + lasting(args.expires))
-    connection = link(args)
-    code, made = pairing.invite(connection, rights=wanted, session=args.session, expires=expires, kind=args.kind, confirm=args.confirm, lasts=lasts)
+    wishes: dict[str, Any] = {"rights": [], "device": args.device, "of": args.of}
+    if args.device is None:
+        expires = None if args.expires is None else int(time.time() + lasting(args.expires))
+        wishes = {"rights": sorted(rights.parse(args.rights or "read") - (rights.MACHINE_WIDE if args.session else frozenset())), "session": args.session, "expires": expires}
+    code, made = pairing.invite(connection, **wishes, kind=args.kind, confirm=args.confirm, lasts=lasts)
     reached = pairing.reached(made.pop("elsewhere", None))
     url = joincode.url(code, pairing.machine_of(connection), reached)
     waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
@@ -62,10 +75,14 @@ def invite(args: Namespace) -> int:
     else:
         if reached is not None and sys.stdout.isatty():
             _picture(url)
-        print((f"on another machine, by typing or by the link:\n\n  holdfast join {code.show()} --relay {reached.doors[0][0]} --as NAME\n  holdfast join '{url}' --as NAME\n\n"
-               if reached else "") +
-              f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as NAME\n\n"
-              f"lets in    one newcomer ({args.kind}){', after you were asked' if args.confirm else ''}\n"
+        name = made["of"] or "NAME"
+        if made["of"] and reached is None:
+            print("holdfast: this machine is connected to no relay, so no other one can reach it: `holdfast host connect RELAY_URL`", file=sys.stderr)
+        print((f"on {'the other device' if made['of'] else 'another machine'}, by typing or by the link:\n\n  holdfast join {code.show()} --relay {reached.doors[0][0]} --as {name}\n"
+               f"  holdfast join '{url}' --as {name}\n\n" if reached else "") +
+              ("" if made["of"] and reached else f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as {name}\n\n") +
+              (f"makes      another device of {made['of']}" + (f", {made['device']}" if made["device"] else "") if made["of"] else f"lets in    one newcomer ({args.kind})") +
+              f"{', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
               f"counts     once, for {span(made['expires'] - made['made'])}\n"
               f"as a link  {url}")
@@ -96,10 +113,14 @@ def _wait(connection: Link, args: Namespace, made: dict[str, Any]) -> int:
     if args.json:
         put_json({"event": now["state"], "id": id, "joined": now["joined"], "why": now["why"]})
     elif now["state"] == "used":
-        print(f"{now['joined']} has joined")
+        print(_came(now))
     else:
         print(f"nobody has joined: the invitation {_ended(now)}")
     return 0 if now["state"] == "used" else 4
+
+
+def _came(now: dict[str, Any]) -> str:
+    return f"{now['device']} is a device of {now['joined']} from now on" if now["of"] else f"{now['joined']} has joined"
 
 
 def _decide(connection: Link, args: Namespace, now: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +130,7 @@ def _decide(connection: Link, args: Namespace, now: dict[str, Any]) -> dict[str,
         put_json({"event": "asks", "id": now["id"], **who})
         sys.stdout.flush()
     else:
-        print(f"{clean(who['name'])} ({who['kind']}) asks to come in; fingerprint of its key: {who['fingerprint']}\nlet in? [y/n] ", end="", file=sys.stderr, flush=True)
+        print(f"{clean(who['name'])} ({who['kind']}) asks to {'add a device' if now['of'] else 'come in'}; fingerprint of its key: {who['fingerprint']}\nlet in? [y/n] ", end="", file=sys.stderr, flush=True)
     accept = _yes()
     try:
         after = connection.request("invite.decide", id=now["id"], key=who["key"], accept=accept)
@@ -161,7 +182,7 @@ def _manage(args: Namespace) -> int:
     if args.json:
         put_json(_listed(result))
     else:
-        print(f"{result['joined']} has joined" if done == "used" else f"invitation {result['id']} {_ended(result)}")
+        print(_came(result) if done == "used" else f"invitation {result['id']} {_ended(result)}")
     return 0
 
 
@@ -172,7 +193,7 @@ def _listed(one: dict[str, Any]) -> dict[str, Any]:
 def _row(one: dict[str, Any], names: dict[str, str]) -> tuple[str, ...]:
     who = one["joined"] or (f"{one['asks']['name']} asks" if one["asks"] else "-")
     left = duration(max(0.0, one["expires"] - time.time())) if one["state"] == "open" else "-"
-    return one["id"], one["state"], one["by"], _what(one, names.get(one["scope"].get("session", ""))) + (", asks first" if one["confirm"] else ""), left, who
+    return one["id"], one["state"], one["by"], (f"another device of {one['of']}" if one["of"] else _what(one, names.get(one["scope"].get("session", "")))) + (", asks first" if one["confirm"] else ""), left, who
 
 
 def _ended(one: dict[str, Any]) -> str:
@@ -184,6 +205,8 @@ def _what(one: dict[str, Any], session: str | None = None) -> str:
     """The rights in few words; a bundle is called so on a session, too, where what concerns the machine is left out."""
     scope = one["scope"]
     gives = set(one["rights"])
+    if one.get("of") and not gives:
+        return "the rights of that operator" if "guesses" in one else "no rights"
     shown = min((rights.show(gives | more) for more in (set(), {"new"}, rights.MACHINE_WIDE)), key=len) if "session" in scope else rights.show(gives)
     return shown + (f" on {session or scope['session']}" if "session" in scope else "") \
         + (f" until {time.strftime('%Y-%m-%d %H:%M', time.localtime(scope['expires']))}" if "expires" in scope else "")
@@ -200,6 +223,8 @@ def join_parser(p: ArgumentParser) -> None:
     p.add_argument("--relay", metavar="URL", help="where the machine waits for this code, if it is another one; a link says that itself")
     p.add_argument("--ca", metavar="FILE", help="trust these certificates for wss, instead of the system's")
     p.add_argument("--passphrase", action="store_true", help="protect the new key; asks for the passphrase")
+    p.add_argument("--device", metavar="NAME", default="", help="what this device is to be called there (default: the inviter's word, or this machine's name)")
+    p.add_argument("--new-key", action="store_true", help="make another key for that machine, because the one there is was revoked there")
     p.add_argument("--json", action="store_true")
     p.description = ("comes in with a one-time code, under the name of --as. The key of that name is\nmade if there is none; from then on `--as NAME` acts with it. A mistyped\n"
                      "character is noticed here; a wrong code counts against the invitation.")
@@ -222,12 +247,17 @@ def join(args: Namespace) -> int:
         address.parsed(args.relay)
         pairing.strangers(connection, code, args.relay, args.ca)
 
+    if args.device:
+        check_name(args.device)
+    if args.new_key:
+        pairing.another_key(connection)
+
     def told(event: dict[str, Any]) -> None:
         if event.get("event") == "waiting" and not args.json:
             print(f"waiting for {clean(str(event.get('by')))} to let {connection.operator} in; fingerprint of your key: {event.get('fingerprint')}",
                   file=sys.stderr, flush=True)
 
-    result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None)
+    result = pairing.join(connection, code, machine, told, cache(ask_twice) if args.passphrase else None, args.device)
     if connection.away is not None:
         result["as"] = pairing.keep_machine(connection, str(result["host"])).name
     if args.json:
@@ -235,6 +265,9 @@ def join(args: Namespace) -> int:
         return 0
     seen = [s["name"] for s in connection.request("ls")["sessions"] if s["id"] == result["scope"].get("session")]
     session = seen[0] if seen else None
-    print(f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
+    device = f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])}"
+    if result.get("of"):
+        device = f"this is {'already ' if result['again'] else ''}{result['device']}, a device of {result['name']},"
+    print(f"{device} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
           f"  holdfast --as {result['name']} " + (f"attach {result['as']}/{session or ''}" if connection.away is not None else f"attach {session}" if session else "ls"))
     return 0

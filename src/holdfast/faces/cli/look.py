@@ -91,8 +91,7 @@ def who(args: Namespace) -> int:
         put_json(result)
         return 0
     holder = result["turn"]["holder"] if result["turn"] else None
-    rows = [(o["operator"], o["modality"], "observes" if o["observe"] else "attached", f"{o['size']['cols']}x{o['size']['rows']}",
-             "turn" if o["operator"] == holder else "") for o in result["operators"]]
+    rows = [_together(name, [o for o in result["operators"] if o["operator"] == name], result["turn"]) for name in dict.fromkeys(o["operator"] for o in result["operators"])]
     print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
     waiting = f", {', '.join(result['turn']['waiting'])} wait" if result["turn"] and result["turn"]["waiting"] else ""
     print(f"turn: {holder or 'free'}{waiting}")
@@ -100,6 +99,15 @@ def who(args: Namespace) -> int:
         print(clean(f"{one['operator']} waits for approval: {one['because']} (`holdfast approve {one['id']}`)"))
     print(clean(result["says"]))
     return 0
+
+
+def _together(name: str, clients: list[dict[str, Any]], turn: dict[str, Any] | None) -> tuple[str, ...]:
+    """One line for one operator, however many of their devices are attached; with the turn, the one that wrote last."""
+    several = len({one["key"] for one in clients}) > 1 or (turn is not None and turn["holder"] == name and turn["device"] not in (None, clients[0]["device"]))
+    through = ", ".join(f"{one['modality']} on {one['device']}" for one in clients)
+    how = ", ".join(dict.fromkeys("observes" if one["observe"] else "attached" for one in clients))
+    sizes = ", ".join(dict.fromkeys(f"{one['size']['cols']}x{one['size']['rows']}" for one in clients))
+    return name, through, how, sizes, "" if turn is None or turn["holder"] != name else f"turn ({turn['device']})" if several and turn["device"] else "turn"
 
 
 # ---------------------------------------------------------------- events

@@ -55,6 +55,7 @@ COMMANDS: dict[str, Command] = {
     "events": Command("look", "what happened to sessions", "holdfast events work", "Look"),
     "resolve": Command("look", "what a reference means today", "holdfast resolve hf:0123456789ab@1", "Look"),
     "operator": Command("operators", "who is known here: add, list, show, revoke", "holdfast operator add builder --kind agent", "Operators"),
+    "device": Command("devices", "the devices of an operator: list, add, rename, revoke", "holdfast device add phone", "Operators"),
     "grant": Command("operators", "hand on some of your rights", "holdfast grant builder --rights execute --session work --expires 8h", "Operators"),
     "approvals": Command("policy", "what waits for a decision", "holdfast approvals --follow", "Operators"),
     "approve": Command("policy", "let one waiting act happen, once", "holdfast approve q1f3", "Operators"),

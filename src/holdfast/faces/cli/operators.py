@@ -45,7 +45,7 @@ def operator(args: Namespace) -> int:
         return 0
     if args.act == "add":
         _free(connection, args.name)          # as somebody who is known, before anything is made
-        result = connection.request("operator.add", name=args.name, kind=args.kind, key=args.key or _new_key(connection, args))
+        result = connection.request("operator.add", name=args.name, kind=args.kind, key=args.key or _new_key(connection, args), device="" if args.key else os.uname().nodename)
     elif args.act == "show":
         result = connection.request("operator.show", name=args.name)
     else:
@@ -134,10 +134,16 @@ def _print(one: dict[str, Any]) -> None:
     print(f"{one['name']} ({one['kind']}), added {_date(one['added'])} by {one['added_by']}"
           + (f", REVOKED {_date(one['revoked'])} by {one['revoked_by']}" if one["revoked"] else ""))
     for key in one["keys"]:
-        print(f"  key {key['key']}" + (" REVOKED" if key["revoked"] else ""))
-    for e in one["envelopes"]:
-        limits = ", ".join(f"{k} {_date(v) if k in ('expires', 'not_before') else v}" for k, v in e["scope"].items() if k != "machine")
-        print(f"  may {rights.show(e['rights'])}" + (f" ({limits})" if limits else "") + f", from {e['given_by']}" + (f" [{e['state']}]" if e["state"] != "valid" else ""))
+        print(f"  key {key['key']} ({key['device']})" + (" REVOKED" if key["revoked"] else ""))
+    gone = {key["key"] for key in one["keys"] if key["revoked"]}
+    said = dict.fromkeys(_may(e) for e in one["envelopes"] if one["revoked"] or e["holder"] not in gone)       # each device holds its own of the same grant
+    for line in said:
+        print(line)
+
+
+def _may(e: dict[str, Any]) -> str:
+    limits = ", ".join(f"{k} {_date(v) if k in ('expires', 'not_before') else v}" for k, v in e["scope"].items() if k != "machine")
+    return f"  may {rights.show(e['rights'])}" + (f" ({limits})" if limits else "") + f", from {e['given_by']}" + (f" [{e['state']}]" if e["state"] != "valid" else "")
 
 
 def _date(at: float | None) -> str:
@@ -163,7 +169,7 @@ def grant(args: Namespace) -> int:
     expires = None if args.expires is None else int(time.time() + lasting(args.expires))
     connection = link(args)
     if args.own_key:
-        result = connection.request("grant", envelope=_delegated(connection, args, wanted, expires))
+        result = [connection.request("grant", envelope=text) for text in _delegated(connection, args, wanted, expires)][-1]
     else:
         result = connection.request("grant", name=args.name, rights=wanted, session=args.session, expires=expires, rate=_rate(args.rate), commands=args.command)
     if args.json:
@@ -174,23 +180,25 @@ def grant(args: Namespace) -> int:
     return 0
 
 
-def _delegated(connection: Any, args: Namespace, wanted: list[str], expires: int | None) -> str:
-    """Signed here, with a key that never leaves this machine."""
+def _delegated(connection: Any, args: Namespace, wanted: list[str], expires: int | None) -> list[str]:
+    """Signed here, with a key that never leaves this machine: one for each device, all of one grant."""
     from holdfast.client.identity import identity
     from holdfast.core import envelope
     from holdfast.model import signing
     from holdfast.model.errors import NotAllowed
 
     session = connection.request("get", session=args.session)["id"] if args.session else None
-    keys = connection.request("operator.show", name=args.name)["keys"]
+    keys = [one["key"] for one in connection.request("operator.show", name=args.name)["keys"] if not one["revoked"]]
+    if not keys:
+        raise NotFound(f"{args.name} has no device that counts", f"`holdfast device ls {args.name}`")
+    nonce = os.urandom(envelope.NONCE_BYTES)
     rate = _rate(args.rate)
     scope = envelope.Scope(session=session, expires=expires, commands=frozenset(args.command) if args.command else None, rate=(rate[0], rate[1]) if rate else None)
-    private = identity(connection.home, connection.operator, ask).secret()
+    private = identity(connection.home, connection.key_name, ask).secret()
     why: NotAllowed | None = None
     for text in connection.request("envelopes")["envelopes"]:
         try:
-            return envelope.encode(envelope.delegate(private, envelope.decode(text), signing.read(keys[-1]["key"]), wanted, scope,
-                                                     os.urandom(envelope.NONCE_BYTES)))
+            return [envelope.encode(envelope.delegate(private, envelope.decode(text), signing.read(key), wanted, scope, nonce)) for key in keys]
         except NotAllowed as e:
             why = e
     raise why or NotAllowed("you have no envelope to hand on", "ask for one with `grant`")

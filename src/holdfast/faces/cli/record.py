@@ -141,7 +141,8 @@ def _line(e: dict[str, Any], outcome: dict[str, Any] | None, colored: bool, cove
 
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"] // 1_000_000_000))
     place = paint("dim", f"{stamp} {e['seq']:>5}")
-    who = f"{place} {paint('who', shown(e['actor']))} ({shown(e['modality'])})"
+    device = f" on {shown(str(e['device']))}" if e.get("device") else ""
+    who = f"{place} {paint('who', shown(e['actor']))} ({shown(e['modality'])}{device})"
     if e["phase"] == "outcome":
         return f"{who} {shown(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
     what = f"{shown(e['kind'])}: {text}" if (text := _what(e)) else shown(e["kind"])
