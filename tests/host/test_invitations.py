@@ -110,7 +110,7 @@ def test_a_newcomer_gets_what_the_invitation_gives_and_no_more(tmp_path: Path) -
     async def work(door: Door) -> None:
         await door.invite(kind="agent", scope=Scope(session=SESSION))
         joined = await door.come("bob")
-        assert joined == {"name": "bob", "kind": "agent", "by": "ann", "rights": sorted(READ), "scope": {"session": SESSION}, "again": False}
+        assert joined == {"name": "bob", "kind": "agent", "by": "ann", "rights": sorted(READ), "scope": {"session": SESSION}, "again": False, "device": "device", "of": None}
         assert door.may("bob", "observe") and not door.may("bob", "input") and not door.may("bob", "observe", "zzzzzzzzzzzz")
         [event] = await door.events("operator.joined")
         assert (event["operator"], event["by"], event["invitation"]) == ("bob", "ann", "AAAA")

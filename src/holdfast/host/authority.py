@@ -100,7 +100,7 @@ class Authority(Standing):
         async def work() -> Key:
             rights = self.may_add_device(name, by, now)
             self._fits(name, key)
-            called = devices.unused(check_name(device), name, self._names(name)) if device else self._free_name(name, suggested)
+            called = self.unused(name, device) if device else self._free_name(name, suggested)
             added = Key(key, name, int(now), by, called)
             given = [self._sign(key, link.rights, within, link.nonce, now, actor) for link, within, actor in rights]
             await self._write(_all([roster.save(key=added), *(roster.save(held=held) for held in given), *([also] if also else [])]), now, "operator.key_added",
@@ -147,18 +147,29 @@ class Authority(Standing):
         async def work() -> Key:
             if self.who(by).name != name:
                 self.may(by, "manage", None, now)
-            found = self.device(name, word)
-            if self.dead(found.key):
-                raise Refused(f"the device {found.name} of {name} was revoked", "what was revoked keeps its name: the record is read with it")
-            if found.name == check_name(new):
+            found = self.renamable(name, word, new)
+            if found.name == new:
                 return found
-            renamed = found._replace(name=devices.unused(new, name, self._names(name)))
+            renamed = found._replace(name=new)
             await self._write(roster.save(key=renamed), now, "device.renamed", operator=name, key=signing.show(found.key), device=new, was=found.name, by=self.name_of(by))
             self._roster.keys[found.key] = renamed
             self._changed()
             return renamed
 
         return await self._serially.do(work())
+
+    def renamable(self, name: str, word: str, new: str) -> Key:
+        """The device that is meant, if it may be called so."""
+        found = self.device(name, word)
+        if self.dead(found.key):
+            raise Refused(f"the device {found.name} of {name} was revoked", "what was revoked keeps its name: the record is read with it")
+        if check_name(new) != found.name:
+            self.unused(name, new)
+        return found
+
+    def unused(self, name: str, device: str) -> str:
+        """That name, if no device of this operator has or had it."""
+        return devices.unused(check_name(device), name, self._names(name))
 
     def _names(self, name: str) -> set[str]:
         return {one.name for one in self.devices(name)}

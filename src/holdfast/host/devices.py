@@ -102,6 +102,8 @@ async def device_add(ops: Ops, conn: Connection, number: int, q: dict[str, Any])
     except ValueError as e:
         raise Usage(f"{q['key'][:60]!a} is not a key", "a key looks like ed25519:...") from e
     authority.fits(name, key, conn.key, time.time())
+    if q["device"]:
+        authority.unused(name, q["device"])
     await ops.engine.door.clear(q["act!"], number, "operator", details={"name": name, "device": q["device"], "key": q["key"]}, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     added = await authority.add_key(name, key, conn.key, time.time(), q["device"])
@@ -110,7 +112,7 @@ async def device_add(ops: Ops, conn: Connection, number: int, q: dict[str, Any])
 
 async def device_rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     name, authority = _of(ops, conn, q), ops.engine.authority
-    was = authority.device(name, q["device"]).name
+    was = authority.renamable(name, q["device"], q["to"]).name
     await ops.engine.door.clear(q["act!"], number, "operator", details={"name": name, "device": was, "to": q["to"]}, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     renamed = await authority.rename_device(name, q["device"], q["to"], conn.key, time.time())

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import apsw
 
-from holdfast.core import devices, invitation, joincode, rate
+from holdfast.core import invitation, joincode, rate
 from holdfast.core.invitation import Again, Ask, Closed, Invitation, Wrong
 from holdfast.core.scope import Scope
 from holdfast.host import store
@@ -34,7 +34,7 @@ from holdfast.host.serially import Serially
 from holdfast.host.store import Store
 from holdfast.model import rights, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
-from holdfast.model.ids import OPERATOR_KINDS, check_name
+from holdfast.model.ids import OPERATOR_KINDS
 from holdfast.model.limits import (
     INVITATION_KEPT_S,
     INVITATION_S,
@@ -107,7 +107,7 @@ class Invitations:
                 if of:
                     self._authority.may_add_device(of, by, now)
                     if device:
-                        devices.unused(check_name(device), of, {known.name for known in self._authority.devices(of)})
+                        self._authority.unused(of, device)
                 else:
                     self._authority.handable(wanted, within, by, now)
             except NotAllowed as e:

@@ -80,7 +80,13 @@ def _recover(connection: Any, args: Namespace) -> int:
 
     if args.name is not None:
         connection.operator = args.name
-    who = identity(connection.home, connection.operator, ask)
+    try:
+        who = identity(connection.home, connection.operator, ask)
+    except NotFound:
+        if args.name is None:
+            raise
+        keys.load_machine(connection.home)                # who cannot read that one recovers nothing: no key is made for them
+        who = keys.make(connection.home, args.name, args.kind, time.time(), ask_twice if args.passphrase else None)
     connection.recovery = recovery.sign(keys.load_machine(connection.home).secret(), who.name, who.kind, who.public, int(time.time()),
                                         os.urandom(recovery.NONCE_BYTES))
     connection.connect()
