@@ -133,3 +133,14 @@ def test_a_damaged_row_is_no_invitation_or_a_sound_one(field: str, value: Any) -
     assert one.kind in OPERATOR_KINDS and one.rights <= rights.ADMIN and one.state in invitation.STORED
     with pytest.raises(ValueError):
         invitation.read({k: v for k, v in row.items() if k != field})
+
+
+def test_one_for_a_device_is_kept_and_is_none_for_whoever_does_not_know_devices() -> None:
+    one = fresh(rights=frozenset(), of="ann", device="phone")
+    stored = json.loads(json.dumps(invitation.write(one)))
+    assert invitation.read(stored) == one and stored["v"] == 2, "a host of before must not take it for an invitation of an operator"
+    for odd in ({"v": 1}, {"of": ""}, {"of": 7}, {"device": None}, {"rights": ["observe"]}):
+        with pytest.raises(ValueError):
+            invitation.read({**stored, **odd})
+    with pytest.raises(ValueError):
+        invitation.read({**invitation.write(fresh()), "v": 2, "of": "ann", "device": ""})

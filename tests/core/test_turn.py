@@ -45,6 +45,16 @@ def test_a_long_act_keeps_the_turn_for_as_long_as_it_lasts() -> None:
     assert turn.state.long_acts == 0
 
 
+def test_a5_who_may_not_any_more_holds_nothing_whatever_it_has_begun() -> None:
+    turn = Turn(idle_s=10)
+    turn.begin_long("ann", 0)
+    turn.request("bob", 1)
+    assert turn.lose("eve", 2) == [] and turn.holder(2) == "ann"
+    assert turn.lose("ann", 2) == [Freed("ann"), Taken("bob", "ann", "request")]
+    assert turn.end_long("ann", 3) == [] and turn.holder(3) == "bob", "the end of what it had begun ends nobody else's turn"
+    assert turn.lose("bob", 4) == [Freed("bob")] and turn.state.long_acts == 0
+
+
 def test_a_denied_long_act_is_not_counted() -> None:
     turn = Turn(idle_s=10)
     turn.write("ann", 0)

@@ -34,7 +34,7 @@ from holdfast.model.limits import (
     INVITATIONS_OPEN_MAX,
     WRONG_CODES,
 )
-from holdfast.model.rights import EXECUTE, READ
+from holdfast.model.rights import ADMIN, EXECUTE, READ
 
 PRIVATE = {name: bytes([n + 1]) * 32 for n, name in enumerate(["machine", "ann", "bob", "carl", "eve", "lead"])}
 KEY = {name: signing.public(private) for name, private in PRIVATE.items()}
@@ -652,3 +652,81 @@ def test_what_is_stored_admits_nobody(tmp_path: Path) -> None:
     run(tmp_path, work)
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
     assert code.id.encode() in stored and code.secret.encode() not in stored and code.show().encode() not in stored
+
+
+# ------------------------------------------------------------ another device
+
+async def device(door: Door, id: str = "AAAA", by: str = "ann", of: str = "ann", name: str = "", confirm: bool = False) -> dict[str, Any]:
+    return await door.invitations.make(id, signing.public(secret(id)), frozenset(), Scope(), "human", confirm, 600, KEY[by], time.time(), of, name)
+
+
+def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        made = await device(door, name="phone")
+        assert (made["of"], made["device"], made["rights"]) == ("ann", "phone", [])
+        with pytest.raises(Refused, match="another device of ann, not an operator bob"):
+            await door.come("bob")
+        with pytest.raises(Refused, match="is the device device of ann already"):
+            await door.come("ann")
+        assert door.state() == "open", "neither has used it up"
+        joined = await door.come("ann", key=KEY["bob"])
+        assert joined == {"name": "ann", "kind": "human", "by": "ann", "rights": sorted(ADMIN), "scope": {}, "device": "phone", "of": "ann", "again": False}
+        assert (await door.come("ann", key=KEY["bob"]))["again"] and door.state() == "used"
+        with pytest.raises(NotAllowed, match="was used by somebody else"):
+            await door.come("ann", key=KEY["carl"])
+        [event] = await door.events("operator.key_added")
+        assert (event["operator"], event["device"], event["by"], event["invitation"]) == ("ann", "phone", "ann", "AAAA")
+
+    async def after(door: Door) -> None:
+        assert (await door.come("ann", key=KEY["bob"]))["again"] and door.may("bob", "manage", None)
+
+    run(tmp_path, work, after)
+
+
+def test_of_many_devices_that_come_with_one_code_one_is_added(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await device(door)
+        joined, refused = await outcomes(*(door.come("ann", key=signing.public(bytes([60 + n]) * 32)) for n in range(8)))
+        assert len(joined) == 1 and all(isinstance(e, NotAllowed) for e in refused) and len(door.authority.devices("ann")) == 2
+
+    run(tmp_path, work)
+
+
+def test_a_device_that_is_asked_about_first(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await device(door, confirm=True)
+        coming = asyncio.ensure_future(door.come("ann", key=KEY["bob"]))
+        shown = await door.asking()
+        assert shown["asks"]["key"] == signing.show(KEY["bob"]) and len(door.authority.devices("ann")) == 1
+        await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
+        assert (await coming)["of"] == "ann" and len(door.authority.devices("ann")) == 2
+
+    run(tmp_path, work)
+
+
+def test_the_invitation_of_a_device_ends_with_who_made_it(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.authority.add_key("ann", KEY["bob"], KEY["ann"], time.time(), "phone")
+        await device(door, "AAAA", by="bob")
+        await device(door, "BBBB", by="ann")
+        await door.authority.revoke_key(KEY["bob"], KEY["ann"], time.time())
+        assert (door.state("AAAA"), door.state("BBBB")) == ("void", "open")
+        with pytest.raises(NotAllowed):
+            await door.come("ann", key=KEY["carl"])
+
+    run(tmp_path, work)
+
+
+def test_who_may_not_add_a_device_gets_no_code_for_one(tmp_path: Path) -> None:
+    async def work(door: Door) -> None:
+        await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
+        await door.authority.issue(KEY["bob"], frozenset(("manage",)), Scope(), KEY["ann"], time.time())
+        with pytest.raises(NotAllowed):
+            await device(door, by="bob")
+        with pytest.raises(Refused, match="already, or had one"):
+            await device(door, name="device")
+        with pytest.raises(Usage):
+            await door.invitations.make("AAAA", signing.public(secret("AAAA")), READ, Scope(), "human", False, 600, KEY["ann"], time.time(), "ann", "")
+        assert (await device(door, by="bob", of="bob"))["of"] == "bob", "one's own is always one's own"
+
+    run(tmp_path, work)

@@ -15,7 +15,7 @@ from tests.e2e.harness import Installation, installation
 from tests.hostile.wire import Lines, Wire, crash
 
 from holdfast.model import signing
-from holdfast.model.errors import NotAllowed, Refused, Unfinished
+from holdfast.model.errors import NotAllowed, Refused, Unfinished, Usage
 from holdfast.model.limits import ORIGINS_KEPT
 from holdfast.wire import frames
 
@@ -152,6 +152,35 @@ def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_ch
     back.sequence = int(fields["seq"]) - 1
     with pytest.raises(Refused, match="used already"):
         back._act("operator.add", 20.0, None, None, None, {"name": "again", "kind": "agent", "key": key, "seq": back.next_sequence()})
+
+
+def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(hf: Installation) -> None:
+    ann, again, bob = Wire(hf, "ann", 90), Wire(hf, "ann", 90), Wire(hf, "bob", 90)
+    key, other = (signing.show(signing.public(os.urandom(32))) for _ in range(2))
+    for op, asked, changed in (("device.add", {"device": "phone", "key": key}, ({"key": other}, {"device": "tablet"}, {"operator": "bob"})),
+                               ("device.rename", {"device": "phone", "to": "slate"}, ({"to": "vm"}, {"device": key}, {"operator": "bob"})),
+                               ("device.revoke", {"device": "slate"}, ({"device": key}, {"force": True}, {"grants": True}, {"operator": "ann"}))):
+        fields: dict[str, Any] = {**asked, "seq": ann.next_sequence()}
+        ann.acting.sign(op, fields, ann.acting.learn("machine", ann.request("place", session="machine")))
+
+        def said(who: Wire, op: str, fields: dict[str, Any]) -> dict[str, Any]:
+            return who._ask(op, 20.0, None, None, None, fields)
+
+        for who, odd in ((again, {}), (bob, {}), (ann, {"seq": fields["seq"] + 1}), (ann, {"signed": {**fields["signed"], "salt": "00" * 16}}), *((ann, one) for one in changed)):
+            with pytest.raises(NotAllowed, match="signed"):
+                said(who, op, {**fields, **odd})
+        with pytest.raises(Usage, match="needs the field 'signed'"):
+            said(ann, op, {name: value for name, value in fields.items() if name != "signed"})
+        assert said(ann, op, fields)["key"] == key
+        with pytest.raises(Refused, match="used already"):
+            said(ann, op, fields)
+    assert [one["revoked"] is not None for one in ann.request("device.ls")["devices"]] == [False, True]
+    hf.people("reader", rights="read")
+    reader = Wire(hf, "reader", 91)
+    with pytest.raises(NotAllowed, match="`manage`"):
+        reader.request("device.revoke", operator="ann", device=ann.request("device.ls")["devices"][0]["key"])
+    for one in (ann, again, bob, reader):
+        one.close()
 
 
 def test_p1_nobody_uses_up_the_memory_for_anothers_acts(hf: Installation) -> None:

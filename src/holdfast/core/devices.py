@@ -47,7 +47,7 @@ def named(keys: Iterable[T], names: Mapping[T, str]) -> dict[T, str]:
     taken = {name for name in found.values() if name}
     for key, name in found.items():
         if not name:
-            taken.add(name := free(f"{UNNAMED}-1", taken))
+            taken.add(name := free(UNNAMED, taken))
             found[key] = name
     return found
 

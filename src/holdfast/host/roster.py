@@ -84,6 +84,8 @@ def load(store: Store, machine: bytes) -> Roster:
     for keys in mine.values():
         for key, name in devices.named(keys, names).items():
             found.keys[key] = found.keys[key]._replace(name=name)
+            if not names.get(key):
+                store.post(save(key=found.keys[key]))        # for good: the next one must not be called so after a restart
     for kind, subject, at, actor in store.rows("SELECT kind, subject, at, actor FROM revocations"):
         found.revoked[kind, subject] = Revocation(at, actor)
     seen: set[envelope.Link] = set()
