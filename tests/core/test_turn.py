@@ -227,6 +227,13 @@ class Turns(RuleBasedStateMachine):
             self.give(self.line[0] if self.line else None)
         self.settle()
 
+    @rule(operator=OPERATORS)
+    def lose(self, operator: str) -> None:
+        self.turn.lose(operator, self.now)
+        if self.holder == operator:
+            self.give(self.line[0] if self.line else None)
+        self.settle()
+
     @rule()
     def expire(self) -> None:
         self.turn.expire(self.now)

@@ -3,7 +3,7 @@
     client -> host   HELLO      {version, lowest, client, operator, modality, key, about?}
     host -> client   CHALLENGE  {version, machine, nonce}
     client -> host   PROOF      {signature, recovery?, invitation?}      over the statement below
-    host -> client   WELCOME    {version, host, home, pid, release, place?} or BYE with reason "admission"
+    host -> client   WELCOME    {version, host, home, pid, release, device, place?} or BYE with reason "admission"
 
 The statement names both sides, the nonce and all that was said, so a proof is worth nothing for another machine, connection, name or
 version. Its hash binds what is signed later on this channel to it (`binding`). On the local socket the kernel has said before
@@ -14,10 +14,10 @@ act on it is signed for, and need not be asked for then.
 Through a relay all this is inside a sealed channel (core/channel.py), and the statement has that channel's hash in it as well (`channel`), each side's own: a proof made
 on one channel is worth nothing on another, whoever carries it. There nobody is the first, and nobody recovers.
 
-An `invitation` {id, proof} lets a newcomer in with a one-time code: `proof` is a signature over the same statement, made with the key that follows
-from the code (core/joincode.py), so it is worth nothing on another connection or for another key. If the inviter is asked first, EVENT
-{event: "waiting", by, fingerprint, expires} comes before WELCOME. WELCOME then has `joined` {name, kind, by, rights, scope, again}; `again` says
-that this key had come in with this code before.
+`device` is what the device with this key is called there. An `invitation` {id, proof, device?} lets a newcomer in with a one-time code: `proof` is a signature over the same statement, made with the key that follows
+from the code (core/joincode.py), so it is worth nothing on another connection or for another key; `device` is what it suggests to be called. If the inviter is asked first, EVENT
+{event: "waiting", by, fingerprint, expires} comes before WELCOME. WELCOME then has `joined` {name, kind, by, rights, scope, device, of, again}; `again` says
+that this key had come in with this code before, `of` is the operator if this is another device of theirs, else null.
 """
 
 from __future__ import annotations
