@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import Installation, installation
 
+from holdfast.core import devices
 from holdfast.faces.cli.main import COMMANDS, parser
 
 
@@ -95,6 +97,8 @@ def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -
         (("grant", "b"), {"bot"}),
         (("grant", "bot", "--session", ""), {"alpha", "alphabet"}),
         (("grant", "bot", "--rights", "ex"), {"execute"}),
+        (("device", ""), {"ls", "add", "rename", "revoke"}),
+        (("device", "revoke", ""), {devices.plain(os.uname().nodename)}),
         (("invite", "--session", ""), {"alpha", "alphabet"}),
         (("invite", "revoke", ""), {invitation}),
         (("turn", "alpha", "ha"), {"hand"}),
