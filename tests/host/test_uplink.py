@@ -20,7 +20,8 @@ ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 class Line:
     """What a stream needs of its line; keeps the connection's end of the pair, and what would be sent."""
 
-    full = spent = False
+    full = spent = unsure = False
+    tried = 0
     password: bytes | None = None
 
     def __init__(self) -> None:
@@ -39,6 +40,10 @@ class Line:
 
     def gone(self, stream: Stream, code: int | None, reason: str) -> None:
         self.ended += 1
+
+    def begun(self) -> None:
+        self.tried += 1
+        self.spent = self.spent or self.unsure       # that it was tried cannot be written down
 
     def failed(self) -> None:
         assert self.password is not None and not self.spent, "the handshake was sound, or was looked at though the guess was used"
@@ -86,5 +91,17 @@ def test_t2_guesses_that_were_made_ready_side_by_side_are_one() -> None:
             stream.data(last)
         assert line.spent and line.ended == 3 and all(stream.closed for stream, _ in ready)
         assert not any(stream._tunnel.channel.established for stream, _ in ready)
+
+    asyncio.run(body())
+
+
+def test_t2_who_comes_is_not_answered_before_that_is_remembered() -> None:
+    async def body() -> None:
+        line = Line()
+        line.password, line.unsure = b"p" * 32, True
+        stream, joiner = Stream(cast(Uplink, line), 1), Meeting(True, ROUTE, CLIENT, line.password, time.monotonic())
+        for message in joiner.start().send:
+            stream.data(message)
+        assert stream.closed and line.tried == 1 and line.sent == []
 
     asyncio.run(body())

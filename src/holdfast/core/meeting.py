@@ -7,7 +7,8 @@
 Whoever carries this, or stands in for either side, gets one guess at the code for each attempt and nothing to try at leisure: that is what SPAKE2 is for (the elliptic-curve group and transcript are
 the `spake2` library's, as magic-wormhole uses them). A wrong code is noticed by the handshake that follows, by both sides, before anything is said. The host burns the code after one failed attempt.
 
-What is shared is not the code itself but `password`: scrypt of the code's secret and its id. The inviter's client makes it; the host has it in memory only, for as long as the invitation is open.
+What is shared is not the code itself but `password`: scrypt of the code's secret and its id. The inviter's client makes it; the host has it for as long as the invitation is open, and in a file (home/codes.py) until the first who comes with
+the code is answered: a host that was restarted before that still knows it, and one that was restarted after it does not, so that the one guess is one guess.
 The meeting place follows from the code's public id (`route_key`, `pass_`): whoever knows the id can stand there, and gains nothing by it but to be in the way.
 """
 

@@ -136,6 +136,9 @@ class Invitations:
         late = [o.id for o in ended if (o.ended or o.expires) < now - INVITATION_KEPT_S]
         return late + [o.id for o in ended if o.id not in late][:max(0, len(ended) - len(late) - INVITATIONS_KEPT)]
 
+    def knows(self, id: str) -> bool:
+        return id in self._all
+
     def passes(self) -> list[bytes]:
         """Of those that are open: who has the code can make the pass, and comes through a relay with it. Who was just let in is still on that line."""
         now = time.time()
@@ -372,9 +375,10 @@ async def invite(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
                "expires": str(q["expires"] or ""), "confirm": str(q["confirm"]), "lasts": str(q["lasts"])}
     await ops.engine.door.clear(q["act!"], number, "invite", details=details, wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
+    before = ops.engine.invitations.knows(joincode.read_id(q["id"]))
     made = await ops.engine.invitations.make(joincode.read_id(q["id"]), verifier, frozenset(q["rights"]), Scope(session=session, expires=q["expires"]),
                                              q["kind"], q["confirm"], q["lasts"], conn.key, time.time(), of, device)
-    if password is not None:
+    if password is not None and not before:      # asked again: it may have been tried meanwhile, and is not offered a second time
         ops.engine.uplinks.meet(made["id"], password)
     return {**made, "elsewhere": ops.engine.uplinks.elsewhere()}
 

@@ -64,6 +64,7 @@ class Stream:
         self._uplink = uplink
         self._loop = asyncio.get_running_loop()
         self._tunnel = Tunnel(uplink.channel())
+        self._begun = False                      # something came
         self._sock: socket.socket | None = None
         self._reading = self._writing = False
         self._plain = bytearray()                # for the connection, not taken yet
@@ -73,6 +74,11 @@ class Stream:
     def data(self, payload: bytes) -> None:
         if self._uplink.spent and self._sock is None:
             return self.close(outer.REFUSED, "this way in is closed")
+        if not self._begun:
+            self._begun = True
+            self._uplink.begun()                 # before it is answered
+            if self._uplink.spent:
+                return self.close(outer.REFUSED, "this way in is closed")
         step = self._tunnel.data(payload, time.monotonic())
         self._send(step.send)
         if self._tunnel.reason:
@@ -192,9 +198,9 @@ class Stream:
 
 class Uplink:
     def __init__(self, relay: Relay, server: Server, route_key: bytes, passes: Callable[[], tuple[bytes, ...]], channel: Callable[[bytes], Channel],
-                 failed: Callable[[], None] = lambda: None) -> None:
-        """`channel` makes a stream's, for this route; `failed` is told of one that came to nothing."""
-        self.relay, self.server, self.failed = relay, server, failed
+                 failed: Callable[[], None] = lambda: None, begun: Callable[[], None] = lambda: None) -> None:
+        """`channel` makes a stream's, for this route; `begun` is told of each that says something, before it is answered, `failed` of one that came to nothing."""
+        self.relay, self.server, self.failed, self.begun = relay, server, failed, begun
         self.route = route.route(signing.public(route_key))
         self._channel = channel
         self.state = "connecting"                # connecting, registered, or refused

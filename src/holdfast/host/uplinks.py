@@ -14,7 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import route, static
-from holdfast.home import keys, relays
+from holdfast.home import codes, keys, relays
+from holdfast.host.process import boot_id
 from holdfast.model import agreement, base64url, signing
 from holdfast.model.address import name
 from holdfast.model.errors import HoldfastError
@@ -37,7 +38,8 @@ class Uplinks:
     def __init__(self, home: Home, machine: Identity, authority: Authority, invited: Callable[[], list[bytes]], met: Callable[[], list[str]]) -> None:
         """`invited` gives the passes of who may come with a code's link, `met` the codes that may still be used."""
         self._home, self._machine, self._authority, self._invited, self._met = home, machine, authority, invited, met
-        self._meetings: dict[str, list[Uplink]] = {}
+        self._passwords: dict[str, bytes] = {}       # of codes that may still be typed
+        self._meetings: dict[str, dict[str, Uplink]] = {}      # where they are waited for: id, address
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
         self._lines: dict[str, Uplink] = {}          # by address
@@ -46,6 +48,12 @@ class Uplinks:
 
     async def begin(self, server: Server) -> None:
         self._server = server
+        awaited = set(self._met())
+        for id, password in codes.listing(self._home, boot_id()).items():
+            if id in awaited:
+                self._passwords[id] = password
+            else:
+                codes.drop(self._home, id)
         await self.reload()
 
     async def reload(self) -> None:
@@ -65,6 +73,7 @@ class Uplinks:
             for url, one in wanted.items():
                 if url not in self._lines:
                     self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, name(url)), partial(self._passes, name(url)), self._responder)
+        self._meet()
 
     def _responder(self, at: bytes) -> Channel:
         from holdfast.core import channel
@@ -74,21 +83,43 @@ class Uplinks:
     # ------------------------------------------------------------ meeting whoever has a code
 
     def meet(self, id: str, password: bytes) -> None:
-        """Waits at every relay for who has this code, until the invitation is over or somebody came with another one."""
-        if not self._lines or self._server is None:
+        """Waits at every relay for who has this code, until the invitation is over or somebody came with another one; also those that are connected later, also after a
+        restart, unless somebody has come with it by then."""
+        if id not in self._passwords:
+            codes.keep(self._home, id, password, boot_id())
+            self._passwords[id] = password
+            self._meet()
+
+    def _meet(self) -> None:
+        """Waits where there is a line now, and nowhere else."""
+        for at in self._meetings.values():
+            for url in [url for url, line in at.items() if url not in self._lines or self._lines[url].relay != line.relay]:
+                self._closing(at.pop(url))
+        if not self._lines or not self._passwords or self._server is None:
             return
         from holdfast.core import meeting
         from holdfast.host.uplink import Uplink
 
-        def channel(at: bytes) -> Channel:
+        def channel(password: bytes, at: bytes) -> Channel:
             return meeting.Meeting(False, at, keys.static(self._machine), password, time.monotonic())
 
-        passes = (route.digest(meeting.pass_(id)),)
-        self._meetings[id] = [Uplink(line.relay, self._server, meeting.route_key(id), lambda: passes, channel, partial(self._burnt, id)) for line in self._lines.values()]
+        for id, password in self._passwords.items():
+            passes = (route.digest(meeting.pass_(id)),)
+            for url, line in self._lines.items():
+                if url not in self._meetings.setdefault(id, {}):
+                    self._meetings[id][url] = Uplink(line.relay, self._server, meeting.route_key(id), partial(_the_same, passes), partial(channel, password),
+                                                     partial(self._burnt, id), partial(self._tried, id))
+
+    def _tried(self, id: str) -> None:
+        """Somebody comes with a code, right or wrong: a host after this one does not offer it again, whatever becomes of us before it is answered."""
+        if not codes.drop(self._home, id):
+            self._burnt(id)                      # that cannot be made sure of: then nobody is answered
 
     def _burnt(self, id: str) -> None:
         """Somebody had another code: this one is not offered any more. The link still counts: it has more in it than a code."""
-        for line in self._meetings.pop(id, ()):
+        if self._passwords.pop(id, None) is not None:
+            codes.drop(self._home, id)
+        for line in self._meetings.pop(id, {}).values():
             line.spent = True                    # at once: many guesses may have been made ready side by side, and one counts
             self._closing(line)
 
@@ -128,12 +159,16 @@ class Uplinks:
         """Who may come through the lines is different now."""
         for line in self._lines.values():
             line.passes_changed()
-        for id in self._meetings.keys() - set(self._met()):
+        for id in (self._passwords.keys() | self._meetings.keys()) - set(self._met()):
             self._burnt(id)
 
     async def close(self) -> None:
-        for line in [*self._lines.values(), *(line for lines in self._meetings.values() for line in lines)]:
+        for line in [*self._lines.values(), *(line for lines in self._meetings.values() for line in lines.values())]:
             await line.close()
+
+
+def _the_same(passes: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return passes
 
 
 # ------------------------------------------------------------ operations

@@ -1,0 +1,135 @@
+"""A typed code through a relay, and hosts that are restarted: it still counts if nobody has come with it, and a guess is a guess (T2, S4)."""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
+from tests.e2e.test_commands import the_error
+from tests.hostile.wire import crash
+
+from holdfast.core import joincode, meeting, route
+from holdfast.model import signing
+from holdfast.testing.crooked import Crooked
+from holdfast.transport import websocket
+from holdfast.transport.websocket import WebSocket
+from holdfast.wire import outer
+
+
+@pytest.fixture(scope="module")
+def relay() -> Iterator[Crooked]:
+    made = Crooked()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("there")) as made:
+        made.new("work", "--", "cat")
+        made.ok("host", "connect", relay.url)
+        yield made
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("here")) as made:
+        yield made
+
+
+def invited(there: Installation) -> dict[str, Any]:
+    made: dict[str, Any] = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
+    return made
+
+
+def kept(there: Installation, made: dict[str, Any]) -> Path:
+    return there.home / "run" / f"{made['id']}.code"
+
+
+def restarted(there: Installation) -> None:
+    crash(there)
+    eventually(lambda: there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered", "the line")
+
+
+def join(here: Installation, relay: Crooked, code: str, name: str) -> Any:
+    """The host may be on its way to the meeting place still."""
+    end = time.monotonic() + DEADLINE_S
+    while (found := here.attempt("join", code, "--relay", relay.url, "--as", name, "--json")).rc == 5 and time.monotonic() < end:
+        select.select([], [], [], 0.05)
+    return found
+
+
+def wrong(code: str) -> str:
+    right, _ = joincode.read(code)
+    return joincode.Code(right.id, "0000000" if right.secret != "0000000" else "0000001").show()
+
+
+def opened(relay: Crooked, id: str) -> WebSocket:
+    """A stream to who waits for that code."""
+    ws = websocket.dial(relay.url, {}, None, DEADLINE_S)
+    ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, "test")))
+    assert isinstance(told(ws), outer.Welcome)
+    ws.send(outer.encode(outer.Open(1, route.route(signing.public(meeting.route_key(id))), meeting.pass_(id))))
+    assert isinstance(told(ws), outer.Accept)
+    return ws
+
+
+def told(ws: WebSocket) -> outer.Frame:
+    while True:
+        ready, _, _ = select.select([ws.fileno()], [], [], DEADLINE_S)
+        assert ready
+        for message in ws.receive():
+            frame = outer.decode(message, outer.TO_CLIENT)
+            if not isinstance(frame, outer.Credit | outer.Ping):
+                return frame
+
+
+def test_s4_a_typed_code_outlives_the_host(here: Installation, there: Installation, relay: Crooked) -> None:
+    made = invited(there)
+    assert kept(there, made).exists()
+    restarted(there)
+    joined = join(here, relay, made["code"], "ann")
+    assert joined.rc == 0, joined
+    assert not kept(there, made).exists()
+    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "other", "--json").rc in (4, 5), "once"
+
+
+def test_t2_a_guess_is_a_guess_over_a_restart(here: Installation, there: Installation, relay: Crooked) -> None:
+    made = invited(there)
+    assert "another code" in the_error(join(here, relay, wrong(made["code"]), "mallory"), 4)["message"]
+    assert not kept(there, made).exists()
+    restarted(there)
+    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "bob", "--json").rc in (4, 5)
+    assert here.ok("join", made["url"], "--as", "bob").rc == 0, "the link still counts"
+
+
+def test_t2_a_guess_counts_before_it_is_answered(here: Installation, there: Installation, relay: Crooked) -> None:
+    made = invited(there)
+    ws = eventually(lambda: opened(relay, made["id"]), "the meeting place")
+    assert kept(there, made).exists(), "who has only come has not guessed"
+    guess = meeting.Meeting(True, route.route(signing.public(meeting.route_key(made["id"]))), signing.generate(), b"g" * 32, 0.0)
+    ws.send(outer.encode(outer.Data(1, guess.start().send[0])))
+    assert isinstance(told(ws), outer.Data)
+    assert not kept(there, made).exists()
+    restarted(there)                                      # the answer was given, whether it was right nobody knows
+    ws.close()
+    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "carl", "--json").rc in (4, 5)
+
+
+def test_t2_what_has_ended_leaves_no_code_behind(there: Installation) -> None:
+    made, other = invited(there), invited(there)
+    there.ok("invite", "revoke", made["id"])
+    eventually(lambda: not kept(there, made).exists(), "the end of the first")
+    assert kept(there, other).exists()
+
+
+def test_t1_a_relay_that_is_connected_later_is_one_where_the_code_is_waited_for(here: Installation, there: Installation, relay: Crooked) -> None:
+    there.ok("host", "disconnect", relay.url)
+    made = invited(there)
+    there.ok("host", "connect", relay.url)
+    assert join(here, relay, made["code"], "dora").rc == 0
