@@ -160,6 +160,6 @@ def test_p2_the_machines_own_record_says_who_let_whom_in(fresh: Installation, tm
     assert [e["facts"]["asked"] for e in log(fresh, made)] == [spawned["hash"]], "the session's own record begins with who asked for it"
     verified(fresh, "machine", tmp_path)
     said = fresh.ok("log", "machine").out
-    assert "grant: ann rights=" in said and "spawn: gone true cwd=" in said and "revoke: bot" in said and "operator: add ann key=ed25519" in said and "PATH" not in said
+    assert "grant: ann rights=" in said and "spawn: gone true cwd=" in said and "revoke: bot" in said and "operator: add ann device=" in said and "PATH" not in said
     assert fresh.attempt("new", "machine", "--no-attach").rc == 4
     assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], "the record of a session that was forgotten"

@@ -19,7 +19,7 @@ from holdfast.host.connection import Connection
 from holdfast.host.roster import Key
 from holdfast.host.store import Store
 from holdfast.model import signing
-from holdfast.model.errors import Usage
+from holdfast.model.errors import NotFound, Usage
 
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
@@ -121,7 +121,13 @@ async def device_rename(ops: Ops, conn: Connection, number: int, q: dict[str, An
 
 async def device_revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority, name = ops.engine.authority, q["operator"] or conn.operator
-    one, conn.revoking = authority.device(name, q["device"]), True
+    try:
+        one = authority.device(name, q["device"])
+    except NotFound:
+        if name != conn.operator:
+            ops.may(conn, "manage", None)                # who may not look is not told what there is
+        raise
+    conn.revoking = True
     added = authority.added_by(one.key)
     await authority.revoke_key(one.key, conn.key, time.time(), q["force"], q["grants"])       # neither a policy nor a disk keeps a stolen key alive
     q["act!"].happened(name=name, device=one.name, key=signing.show(one.key))

@@ -204,7 +204,8 @@ def _plain(kind: str, content: str) -> str:
     if kind in MACHINE_KINDS:
         try:
             said = json.loads(content)
-            verb = said.pop("op").rpartition(".")[2]
+            op = str(said.pop("op"))
+            verb = op.replace(".", " ") if op.startswith("device.") else op.rpartition(".")[2]
             return " ".join([*([verb] if verb not in acts.ON_MACHINE and verb != kind else []),
                              *(_told(name, said[name]) for name in sorted(said, key=_first) if said[name] not in ([], False) and name not in UNTOLD)])
         except (ValueError, TypeError, AttributeError):
