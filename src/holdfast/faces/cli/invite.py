@@ -80,12 +80,13 @@ def make(connection: Link, args: Namespace) -> int:
             print("holdfast: this machine is connected to no relay, so no other one can reach it: `holdfast host connect RELAY_URL`", file=sys.stderr)
         print((f"on {'the other device' if made['of'] else 'another machine'}, by typing or by the link:\n\n  holdfast join {code.show()} --relay {reached.doors[0][0]} --as {name}\n"
                f"  holdfast join '{url}' --as {name}\n\n" if reached else "") +
-              ("" if made["of"] and reached else f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as {name}\n\n") +
+              ("" if made["of"] and reached else f"on the other device, when it is:\n\n  holdfast join {code.show()} --relay RELAY_URL --as {name}\n\n" if made["of"] else
+               f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as {name}\n\n") +
               (f"makes      another device of {made['of']}" + (f", {made['device']}" if made["device"] else "") if made["of"] else f"lets in    one newcomer ({args.kind})") +
               f"{', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
-              f"counts     once, for {span(made['expires'] - made['made'])}\n"
-              f"as a link  {url}")
+              f"counts     once, for {span(made['expires'] - made['made'])}" +
+              ("" if made["of"] and reached is None else f"\nas a link  {url}"))
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
 
