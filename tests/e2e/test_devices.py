@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -391,3 +392,18 @@ def test_t4_an_invitation_of_a_device_ends_with_the_device_that_made_it(here: In
     there.ok("--as", "ann", "device", "revoke", "phone-2")
     [one] = [one for one in there.ok("invite", "ls", "--json").json if one["id"] == made["id"]]
     assert one["state"] == "void" and "revoked" in one["why"]
+
+
+def test_t4_who_adds_a_device_sees_it_come(here: Installation, there: Installation, relay: Crooked) -> None:
+    there.people("zed", rights="read")
+    adding = there.spawn([sys.executable, "-m", "holdfast", "--as", "zed", "device", "add", "watch", "--confirm"], size=(120, 60))
+    adding.expect(r"holdfast join ([0-9A-Z-]{14}) --relay")
+    found = re.search(rb"holdfast join ([0-9A-Z-]{14}) --relay", adding.output)
+    assert found is not None
+    coming = here.start("join", found[1].decode(), "--relay", relay.url, "--as", "zed")
+    adding.expect(r"zed \(human\) asks to add a device")
+    adding.send("y\r")
+    assert adding.wait() == 0 and b"watch is a device of zed from now on" in adding.output
+    out, err = coming.communicate()
+    assert coming.returncode == 0 and b"this is watch, a device of zed," in out and b"with read" in out, (out, err)
+    assert here.attempt("view", "box/work", "--as", "zed").rc == 0 and here.attempt("send", "box/work", "x", "--as", "zed").rc == 4
