@@ -31,6 +31,7 @@ HARMLESS = {
     "resolve": "asks for the right of the session that the reference names",
     "view": "the screen",
     "read": "the output",
+    "graph": "what runs there is part of seeing it",
     "wait": "changes nothing",
     "events": "what happened to what it may see",
     "attach": "to observe: what it types is refused, its size changes nothing",

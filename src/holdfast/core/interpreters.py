@@ -8,7 +8,7 @@ like the command itself.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.effects import operands
@@ -117,6 +117,15 @@ def is_interpreter(name: str) -> bool:
         or name in ("ssh", "mosh", "telnet", "docker", "podman", "kubectl", "tmux", "screen", "su", "sudo", "irb", "bc", *PAGERS)
         or any(re.fullmatch(x.names, name) for x in LANGUAGES)
     )
+
+
+def reads_orders(name: str, argv: Callable[[], Sequence[str]]) -> bool:
+    """Whether this process does what it reads from its terminal: an interpreter, unless its program comes from a file or its arguments. They are looked at only if need be."""
+    if not is_interpreter(name):
+        return False
+    if name not in SHELLS and not any(re.fullmatch(x.names, name) for x in LANGUAGES):
+        return True
+    return all(word.startswith("-") and word.lstrip("-") not in ("c", "e", "command", "eval") for word in argv()[1:])
 
 
 def _shell(name: str, words: Sequence[Word]) -> Inner:

@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.commands import Effect, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.commands import CommandStarted, Effect, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.lineage import Cause, Lineage
 from holdfast.host.halfline import HalfLine, Note
 
 RUNS_KEPT = 64
@@ -27,8 +28,9 @@ class Run(NamedTuple):
 
 
 class Commands:
-    def __init__(self, label: dict[str, Any], directory: str, notes: dict[str, Any]) -> None:
+    def __init__(self, label: dict[str, Any], directory: str, notes: dict[str, Any], root: int) -> None:
         self.kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
+        self.lineage = Lineage(root, Cause(str(label.get("by") or "unknown"), None), self.kind is not None)
         self.shell = Shell(marks_start=self.kind != "posix")
         self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
         self.prompted_at = 0                               # where the last prompt stands in the output
@@ -70,13 +72,17 @@ class Commands:
                     self.runs.popitem(last=False)
             elif isinstance(e, PromptShown):
                 self.prompted_at, self.prompted = e.offset, time.monotonic()
+                self.lineage.prompt()
             elif isinstance(e, RunDone):
                 self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
+            elif isinstance(e, CommandStarted):
+                self.lineage.begun()
         for watcher in tuple(self.watchers):
             watcher(effects)
 
-    def typed(self, data: bytes, act: int, scanned: int) -> None:
+    def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
+        self.lineage.typed(operator, act, data)
         if self._scanner is None or self.shell.goes_on(data):
             return
         before = self.shell.line_open, self.shell.typeahead

@@ -40,6 +40,7 @@ from holdfast.host.invitations import Invitations
 from holdfast.host.journal import Journal
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.keyboard import Keyboard
+from holdfast.host.lineage import Kin
 from holdfast.host.nursery import Nursery
 from holdfast.host.plugins import discover
 from holdfast.host.recordagain import go_on_recording, retain
@@ -91,6 +92,7 @@ class Engine:
         self.nursery = Nursery(home.run)
         self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
         self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
+        self.kin = Kin()
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
@@ -108,6 +110,7 @@ class Engine:
     async def adopt_all(self) -> None:
         """Every keeper of this home, again; what has no keeper any more is said to be lost."""
         await self.halter.in_thread(self.halter.groups.leave)
+        self.kin.open()
         known = {r.id: r for r in self.store.records()}
         found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
         for session_id, error in zip(found, await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True), strict=True):
@@ -226,6 +229,7 @@ class Engine:
         session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
+        self.kin.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
@@ -248,6 +252,7 @@ class Engine:
         self.sessions.pop(record.id, None)
         self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
         self.on_broken()
+        self.kin.end(session)
         await session.dispose()
         probe("host.reclaiming")
         known = {record.id: record}
@@ -392,6 +397,7 @@ class Engine:
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
         self.desk.session_changed(session.id, None)
+        self.kin.end(session)
         task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
@@ -448,6 +454,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await self.journal.close()
+        self.kin.close()
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)

@@ -112,7 +112,7 @@ class Keyboard:
     def _send(self, viewer: Viewer, number: int, data: bytes, ack: bool, now: float) -> None:
         session = self._session
         conn = viewer.conn
-        session.commands.typed(data, session.lane.next, session.scanned)
+        session.commands.typed(conn.operator, data, session.lane.next, session.scanned)
         session.submit_keys(conn.client, number, data, ack)
         session.turn.typed(conn.operator, data, now, conn.key)
         typist, uncovered = self._typists[viewer]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import termios
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.graph import Terminal, told
 from holdfast.core.record import MACHINE
+from holdfast.host import graph as graphs
 from holdfast.host import recordops, store, waiting
 from holdfast.host.approvals import facts
 from holdfast.host.connection import Connection
@@ -114,6 +118,22 @@ async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     return {"id": session.id, "name": session.name, "state": session.state, "offset": offset,
             "size": {"cols": session.size[0], "rows": session.size[1]}, **body, "exit_code": None,
             "waiting": {"for": kind, "why": why, "foreground": foreground}}
+
+
+async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find(q["session"])
+    kin, groups = ops.engine.kin, ops.engine.halter.groups
+    group = groups.find(session.id, session.record.root_pid)
+    contained = session.layout["layout"] == "contained"
+    found = await asyncio.to_thread(graphs.look, session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained)
+    if session.ended.done():
+        raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
+    kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes})
+    state = await session.terminal()
+    kind, why, command = await session.attention()
+    terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
+    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told,
+            **told(replace(found, terminal=terminal), session.commands.lineage, f"hf:{session.id}@{session.record.epoch}")}
 
 
 async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

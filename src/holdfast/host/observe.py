@@ -23,13 +23,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import struct
-import sys
 import termios
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from holdfast.core import graph
 from holdfast.core.attention import Attention, TaskFact, TerminalFacts, TtyWait, classify
 from holdfast.host.process import (
     Liveness,
@@ -45,6 +44,7 @@ from holdfast.host.process import (
     read_proc,
     read_stat,
 )
+from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import blocked_on_tty, tty_rdev_of
 
 __all__ = [
@@ -56,11 +56,8 @@ __all__ = [
 
 WALK_PASSES_MAX = 4          # walks of a tree that keeps changing; the last one stands
 PROCESSES_MAX = 65_536       # of one session that are looked at
-TABLE_BYTES_MAX = 64 << 20   # of one /proc/PID/net table
 SERVERS_LOOKED_AT_MAX = 64   # processes outside the terminal's session that may serve it (a tmux server)
 
-_TCP_LISTEN = b"0A"
-_UNIX_LISTENING = 0x10000    # __SO_ACCEPTCON
 _UNIX98_SLAVE_MAJOR = 136
 _TIOCGPTN = 0x80045430
 
@@ -154,7 +151,7 @@ class Socket:
 
 def listening(pids: Iterable[int]) -> list[Socket]:
     """The listening sockets that these processes hold, in every network namespace they live in."""
-    tables: dict[str, dict[int, tuple[str, str, int | None]]] = {}
+    tables: dict[str, Table] = {}
     found: list[Socket] = []
     for pid in pids:
         inodes = _socket_inodes(pid)
@@ -165,10 +162,13 @@ def listening(pids: Iterable[int]) -> list[Socket]:
         except OSError:
             namespace = f"pid {pid}"
         if namespace not in tables:
-            tables[namespace] = dict(_listen_table(pid))
-        table = tables[namespace]
-        found += [Socket(pid, *table[inode]) for inode in sorted(inodes) if inode in table]
+            tables[namespace] = {inode: one for inode, one in table(pid).items() if one.state == "listen"}
+        found += [_listener(pid, tables[namespace][inode]) for inode in sorted(inodes & tables[namespace].keys())]
     return found
+
+
+def _listener(pid: int, one: graph.Socket) -> Socket:
+    return Socket(pid, one.kind, one.local.rpartition(":")[0].strip("[]") if one.port is not None else one.local, one.port)
 
 
 def port_listening(root_pid: int, port: int) -> Socket | None:
@@ -203,33 +203,6 @@ def _socket_inodes(pid: int) -> set[int]:
     except OSError:
         pass
     return inodes
-
-
-def _listen_table(pid: int) -> Iterator[tuple[int, tuple[str, str, int | None]]]:
-    for proto, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
-        for line in _lines(f"/proc/{pid}/net/{proto}"):
-            field = line.split()
-            if len(field) > 9 and field[3] == _TCP_LISTEN:
-                host, _, port = field[1].partition(b":")
-                yield int(field[9]), (proto, _address(host, family), int(port, 16))
-    for line in _lines(f"/proc/{pid}/net/unix"):
-        field = line.split(maxsplit=7)
-        if len(field) > 6 and int(field[3], 16) & _UNIX_LISTENING:
-            path = field[7].decode("utf-8", "surrogateescape") if len(field) > 7 else ""
-            yield int(field[6]), ("unix", path, None)
-
-
-def _address(text: bytes, family: socket.AddressFamily) -> str:
-    """The kernel prints addresses as 32-bit words in its own byte order."""
-    words = [int(text[at:at + 8], 16) for at in range(0, len(text), 8)]
-    return socket.inet_ntop(family, b"".join(word.to_bytes(4, sys.byteorder) for word in words))
-
-
-def _lines(path: str) -> list[bytes]:
-    try:
-        return read_proc(path, TABLE_BYTES_MAX).splitlines()[1:]
-    except OSError:
-        return []
 
 
 # --- the terminal -------------------------------------------------------------------------------------------

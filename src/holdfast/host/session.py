@@ -15,19 +15,18 @@ import contextlib
 import json
 import os
 import signal
-import termios
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core import session as lifecycle
-from holdfast.core.attention import classify
 from holdfast.core.filter import ViewerFilter
 from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.skim import flows
 from holdfast.host import hurry, observe, process
 from holdfast.host.answers import Answers
+from holdfast.host.attending import attend
 from holdfast.host.commands import Commands
 from holdfast.host.keeperlink import KeeperLink, stuck
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
@@ -84,7 +83,7 @@ class Session:
         self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
         quiet_s = time.time() - self.view.notes.get("active", time.time())
         self.last_activity = time.monotonic() - (max(0.0, quiet_s) if self.view.notes.get("scanned") == self.ring.head else 0.0)
-        self.commands = Commands(label, directory, self.view.notes)
+        self.commands = Commands(label, directory, self.view.notes, record.root_pid)
         self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
         self.scanned = int(self.view.notes.get("scanned", self.view.fed))
         before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
@@ -278,7 +277,7 @@ class Session:
             await self.look_and_ask(operator)
             if self.lane.known(client, number):
                 raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
-            self.commands.typed(data, self.lane.next, self.scanned)
+            self.commands.typed(operator, data, self.lane.next, self.scanned)
             self.turn.typed(operator, data, time.monotonic(), key)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
@@ -414,19 +413,15 @@ class Session:
         finally:
             self._states.pop(tag, None)
 
+    async def marks_seen(self) -> wire.State:
+        """As `terminal`; what was put out up to this moment has been looked at."""
+        state = await self.terminal()
+        self._bell()
+        return state
+
     async def attention(self) -> tuple[str, str, str]:
         """(what the session waits for, why in words, what is in the foreground), from the kernel and the shell's marks."""
-        state = await self.terminal()
-        self._bell()                                     # marks up to this moment
-        mode = observe.TerminalMode(bool(state.lflag & termios.ICANON), bool(state.lflag & termios.ECHO), state.foreground or None)
-        root = process.process(self.record.root_pid)
-        shell = self.record.root_pid if self.commands.kind else None
-        rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
-        facts = observe.terminal_facts(mode, rdev, self.keeper_pid, shell, self.commands.shell.at_prompt if self.commands.kind else None)
-        verdict = classify(facts)
-        group = observe.foreground(self.keeper_pid, state.foreground) if state.foreground else []
-        words = " ".join(group[0].argv) or group[0].comm if group else ""
-        return str(verdict.kind), verdict.why, words[:200]
+        return attend(self, await self.marks_seen())
 
     # ------------------------------------------------------------ ends
 

@@ -1,0 +1,218 @@
+"""Which act started which process (P5): a machine of forks, exits, entered lines and the shell's marks. It reads no clock and no /proc.
+
+A process belongs to the act that started its parent, unless its parent is one that takes orders from the terminal: then it belongs to the order.
+
+1. Two kinds of process take orders: the session's own shell, which says by marks when it begins one, and another interpreter in the foreground (a shell in the shell, a
+   REPL, an editor), which does not: what such a one starts belongs to the last input while it has the terminal, and whoever started the interpreter shaped it.
+2. A line counts from the moment it is entered, with everybody who typed on it, before the shell can read it: so an order is known here before anything it starts, whatever comes first, mark or fork.
+3. Lines entered while something else ran (typed ahead) may have been that program's input, or may still be unread. If a line was entered since the prompt, they were; else
+   the first of them is what begins. Whoever typed one that might be meant as well is named among the others.
+   A process that the shell starts while such lines wait may be of the command before or of the next, whose marks are on their way: it is the next one's if that
+   begins before the marks have been waited for (`certain`), and the other's author is named too.
+4. What the shell starts at its prompt with nothing entered is its own doing (a hook, a prompt with `$(...)`): no act.
+5. Nobody is guessed. A process whose beginning was not seen (events were lost, the host was away) has its parent's act as long as the parent is known and takes no
+   orders; otherwise its cause is UNKNOWN.
+
+Pids are reused: a member is forgotten when it exits, and one that is found with another start time is another process. What was lost can only be too little.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+LINES_KEPT: Final = 64           # entered and not begun; of more, the oldest are let go
+MEMBERS_MAX: Final = 65_536
+DOUBTFUL_MAX: Final = 1024
+OTHERS_MAX: Final = 16           # names in one cause
+
+
+class Cause(NamedTuple):
+    """Why something was started."""
+
+    actor: str                   # who gave the order
+    act: int | None              # its number in the session
+    others: tuple[str, ...] = () # who else had a hand in that order
+
+
+UNKNOWN: Final = Cause("unknown", None)
+SHELL: Final = Cause("shell", None)      # its own doing
+
+
+class Member(NamedTuple):
+    start: int                   # 0: not looked at yet
+    parent: int
+    cause: Cause
+
+
+class Lineage:
+    def __init__(self, root: int, born: Cause, shell: bool) -> None:
+        """`root`: the session's first process, and who had it made; whether it is a shell that tells by marks what it does."""
+        self.root, self._shell = root, shell
+        self._members: dict[int, Member] = {root: Member(0, 0, born)}
+        self._ahead: deque[Cause] = deque(maxlen=LINES_KEPT)       # entered before the last prompt
+        self._entered: deque[Cause] = deque(maxlen=LINES_KEPT)     # and since
+        self._now: Cause | None = None                             # what the shell executes
+        self._last: Cause | None = None                            # the last input of all
+        self._line: dict[str, None] = {}                           # who has typed on the line that is not entered yet
+        self._doubtful: list[int] = []                             # started by the shell, perhaps for the next line already
+        self._prompted = False
+
+    # ------------------------------------------------------------ orders
+
+    def typed(self, actor: str, act: int, data: bytes) -> None:
+        """Bytes that are about to be written to the terminal."""
+        self._last = Cause(actor, act)
+        if b"\r" in data or b"\n" in data:
+            lines = data.replace(b"\n", b"\r").split(b"\r")
+            for line in lines[:-1]:
+                if line or self._line:
+                    (self._entered if self._prompted else self._ahead).append(_shared(self._last, self._line))
+                self._line.clear()
+            data = lines[-1]
+        if b"\x03" in data:
+            self._line.clear()
+            data = data[data.rindex(b"\x03") + 1:]
+        if data:
+            self._line[actor] = None
+
+    def begun(self, cause: Cause | None = None) -> Cause:
+        """The shell begins to execute: a line, or what is given (a run says which)."""
+        if cause is None:
+            cause = self._next()
+        else:
+            self._ahead.clear()
+            self._entered.clear()
+        for pid in self._doubtful:
+            if (one := self._members.get(pid)) is not None:
+                self._members[pid] = one._replace(cause=_shared(cause, (one.cause.actor, *one.cause.others)))
+        self._doubtful.clear()
+        self._now, self._prompted = cause, False
+        return cause
+
+    @property
+    def doubtful(self) -> bool:
+        return bool(self._doubtful)
+
+    def certain(self) -> None:
+        """All marks that were on their way have come."""
+        self._doubtful.clear()
+
+    def prompt(self) -> None:
+        """It is done and asks for the next."""
+        self._now, self._prompted = None, True
+        self._ahead.extend(self._entered)
+        self._entered.clear()
+
+    def _next(self) -> Cause:
+        if self._entered:
+            chosen = self._entered.popleft()
+            maybe = [*self._ahead]
+            self._ahead.clear()
+        elif self._ahead:
+            chosen = self._ahead.popleft()
+            maybe = [*self._ahead]
+        else:
+            return UNKNOWN
+        return _shared(chosen, (name for one in maybe for name in (one.actor, *one.others)))
+
+    # ------------------------------------------------------------ processes
+
+    def forked(self, parent: int, child: int, takes_orders: Callable[[int], bool]) -> bool:
+        """Whether it is one of ours now. `takes_orders`: whether that process is an interpreter that has the terminal; asked only if it matters."""
+        found = self._members.get(parent)
+        if found is None or len(self._members) >= MEMBERS_MAX:
+            return False
+        self._members[child] = Member(0, parent, self._ordered(parent, found, takes_orders))
+        if parent == self.root and self._shell and self._now is not None and self._ahead and len(self._doubtful) < DOUBTFUL_MAX:
+            self._doubtful.append(child)
+        return True
+
+    def _ordered(self, parent: int, member: Member, takes_orders: Callable[[int], bool]) -> Cause:
+        if parent == self.root and self._shell:
+            waiting = self._entered or self._ahead
+            return self._now if self._now is not None else waiting[0] if waiting else SHELL
+        if self._last is not None and self._last != member.cause and takes_orders(parent):
+            return _shared(self._last, (member.cause.actor, *member.cause.others))
+        return member.cause
+
+    def exited(self, pid: int) -> Member | None:
+        """What was known of it. Its children stay what they are."""
+        return self._members.pop(pid, None) if pid != self.root else None
+
+    def found(self, living: Mapping[int, tuple[int, int]]) -> None:
+        """What the kernel has now: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin."""
+        for pid in [pid for pid, one in self._members.items() if pid not in living or one.start not in (0, living[pid][0])]:
+            if pid != self.root:
+                del self._members[pid]
+        self.started({pid: start for pid, (start, _) in living.items()})
+        for pid in _downwards(living):
+            start, parent = living[pid]
+            if pid not in self._members and len(self._members) < MEMBERS_MAX:
+                above = self._members.get(parent)
+                ordered = parent == self.root and self._shell
+                self._members[pid] = Member(start, parent, above.cause if above is not None and not ordered else UNKNOWN)
+
+    def unstarted(self) -> list[int]:
+        """Whose start time nobody has said yet."""
+        return [pid for pid, one in self._members.items() if not one.start]
+
+    def started(self, starts: Mapping[int, int]) -> None:
+        for pid, start in starts.items():
+            if (known := self._members.get(pid)) is not None:
+                self._members[pid] = known._replace(start=start)
+
+    def of(self, pid: int) -> Cause:
+        member = self._members.get(pid)
+        return member.cause if member is not None else UNKNOWN
+
+    def parent_of(self, pid: int) -> int | None:
+        """Who started it, also when that one is gone and another is its parent now."""
+        member = self._members.get(pid)
+        return member.parent if member is not None and member.parent else None
+
+    @property
+    def members(self) -> Iterable[int]:
+        return self._members.keys()
+
+    # ------------------------------------------------------------ for the next host
+
+    def save(self) -> dict[str, Any]:
+        return {"members": [[pid, m.start, m.parent, *_plain(m.cause)] for pid, m in self._members.items() if m.start],
+                "now": None if self._now is None else list(_plain(self._now)), "last": None if self._last is None else list(_plain(self._last)),
+                "prompted": self._prompted}
+
+    def restore(self, saved: Mapping[str, Any]) -> None:
+        """What the last host knew; `found` must follow."""
+        for pid, start, parent, *cause in saved["members"]:
+            self._members[int(pid)] = Member(int(start), int(parent), _cause(cause))
+        self._now = None if saved["now"] is None else _cause(saved["now"])
+        self._last = None if saved["last"] is None else _cause(saved["last"])
+        self._prompted = bool(saved["prompted"])
+
+
+def _shared(cause: Cause, more: Iterable[str]) -> Cause:
+    names = dict.fromkeys((*cause.others, *more))
+    names.pop(cause.actor, None)
+    return cause._replace(others=tuple(names)[:OTHERS_MAX])
+
+
+def _plain(cause: Cause) -> tuple[str, int | None, list[str]]:
+    return cause.actor, cause.act, list(cause.others)
+
+
+def _cause(saved: Any) -> Cause:
+    actor, act, others = saved
+    return Cause(str(actor), None if act is None else int(act), tuple(str(name) for name in others))
+
+
+def _downwards(living: Mapping[int, tuple[int, int]]) -> list[int]:
+    """Parents before their children."""
+    below: dict[int, list[int]] = {}
+    for pid, (_, parent) in living.items():
+        below.setdefault(parent, []).append(pid)
+    order = [pid for pid, (_, parent) in living.items() if parent not in living]
+    for pid in order:
+        order += below.get(pid, ())
+    return order

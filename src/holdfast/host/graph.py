@@ -1,0 +1,230 @@
+"""Reads a session's graph from /proc: one look, with nothing remembered and nothing asked of any program in it.
+
+Every file of /proc costs some microseconds, so each is opened once and read with one call where one page is enough; psutil was measured at five times the cost and more. It is called in
+a thread: a thousand processes take a tenth of a second, which the host's loop does not have.
+
+Members are those of the session's cgroup where it has one: who forked twice and became a daemon is still in it. Otherwise the tree below the keeper, which
+is a subreaper: a daemon is then a child of the keeper, or of the session's init.
+
+- What vanishes while it is looked at was not there. What is closed to us (another account's) is listed, and named as unreadable.
+- A descriptor's direction, offset and locks are from fdinfo; sockets are joined to /proc/PID/net by inode, read once for each network namespace.
+- A path that ends in " (deleted)" may be a name: whether the file is gone is asked of the file itself.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
+from holdfast.host import observe
+from holdfast.host.process import read_argv, read_proc
+from holdfast.host.sockets import Table, table
+from holdfast.host.ttywait import tty_rdev_of
+
+PROCESSES_MAX = 4096         # of one graph
+DESCRIPTORS_MAX = 32_768
+DESCRIPTORS_EACH = 4096      # of one process that are looked at
+ARGV_CHARS_MAX = 1024        # of one process's arguments in a graph
+LOCKS_EACH = 64              # of one descriptor
+PAGE_BYTES = 4096
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+_LOCK_KINDS = {b"POSIX": "posix", b"FLOCK": "flock", b"OFDLCK": "ofd", b"LEASE": "lease"}
+_ACCESS = ("r", "w", "rw", "rw")
+
+
+def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True) -> Graph:
+    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes."""
+    at = time.time()
+    pids = inside() if inside is not None else set()
+    pids |= {one.pid for one in observe.descendants(keeper, with_argv=False)}
+    chosen = sorted(pids)[:PROCESSES_MAX]
+    cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}
+    boot = _boot_time()
+    terminal = observe.tty_rdev_of(first.tty_nr) if (first := observe.process(root, with_argv=False)) is not None else 0
+    processes = [one for pid in chosen if (one := _process(pid, boot, terminal, contained)) is not None]
+    members = "cgroup" if inside is not None else "tree"
+    if not files:
+        return Graph(at, members, tuple(processes), cut=cut)
+    return _descriptors(Graph(at, members, tuple(processes), cut=cut))
+
+
+# ------------------------------------------------------------ processes
+
+def _process(pid: int, boot: float, terminal: int, contained: bool) -> Process | None:
+    top = f"/proc/{pid}"
+    try:
+        data = _page(f"{top}/stat")
+        head, _, rest = data.rpartition(b")")
+        field = rest.split()
+        start = int(field[19])
+        uid = os.stat(top).st_uid
+    except (OSError, ValueError, IndexError):
+        return None
+    tty = int(field[4])
+    return Process(
+        pid=pid, ppid=int(field[1]), start=start, started=boot + start / _TICKS, argv=_short(read_argv(pid)),
+        comm=head.partition(b"(")[2].decode("utf-8", "replace"), state=STATES.get(field[0].decode(), "unknown"), cwd=_link(f"{top}/cwd"), exe=_link(f"{top}/exe"),
+        uid=uid, pgrp=int(field[2]), sid=int(field[3]), on_terminal=tty != 0 and tty_rdev_of(tty) == terminal, threads=int(field[17]),
+        cpu_s=(int(field[11]) + int(field[12])) / _TICKS, memory=int(field[21]) * _PAGE, inside=_pid_inside(top) if contained else None)
+
+
+def _short(argv: tuple[str, ...]) -> tuple[str, ...]:
+    if sum(map(len, argv)) <= ARGV_CHARS_MAX:
+        return argv
+    left, kept = ARGV_CHARS_MAX, list[str]()
+    for word in argv:
+        if left <= 0:
+            break
+        kept.append(word[:left])
+        left -= len(word)
+    return (*kept, "...")
+
+
+def _pid_inside(top: str) -> int | None:
+    try:
+        for line in _page(f"{top}/status").splitlines():
+            if line.startswith(b"NSpid:"):
+                return int(line.split()[-1])
+    except (OSError, ValueError):
+        pass
+    return None
+
+
+def _boot_time() -> float:
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+# ------------------------------------------------------------ descriptors
+
+def _descriptors(graph: Graph) -> Graph:
+    files: list[File] = []
+    sockets: list[Socket] = []
+    writers: dict[int, list[End]] = {}
+    readers: dict[int, list[End]] = {}
+    unreadable: list[int] = []
+    tables: dict[str, Table] = {}
+    left, cut = DESCRIPTORS_MAX, 0
+    for one in graph.processes:
+        if one.state == "zombie":
+            continue
+        try:
+            names = os.listdir(f"/proc/{one.pid}/fd")
+        except PermissionError:
+            unreadable.append(one.pid)
+            continue
+        except OSError:
+            continue
+        take = min(left, DESCRIPTORS_EACH)
+        cut += max(0, len(names) - take)
+        left -= min(len(names), take)
+        for fd, target in _open(one.pid, names[:take]):
+            if target.startswith("socket:["):
+                inode = int(target[8:-1])
+                known = _table(one.pid, tables).get(inode)
+                sockets.append(Socket(one.pid, fd, "other", "", "", "", inode=inode) if known is None else known._replace(pid=one.pid, fd=fd))
+            elif target.startswith("pipe:["):
+                bits = _access(one.pid, fd)
+                if bits & stat.S_IWUSR:
+                    writers.setdefault(int(target[6:-1]), []).append(End(one.pid, fd))
+                if bits & stat.S_IRUSR:
+                    readers.setdefault(int(target[6:-1]), []).append(End(one.pid, fd))
+            elif target.startswith("/"):
+                files.append(_file(one.pid, fd, target))
+    pipes = tuple(Pipe(i, tuple(writers.get(i, ())), tuple(readers.get(i, ()))) for i in sorted(writers.keys() | readers.keys()))
+    return Graph(graph.at, graph.members, graph.processes, tuple(files), pipes, tuple(sockets), None, tuple(unreadable),
+                 graph.cut | ({"descriptors": cut} if cut else {}))
+
+
+def _open(pid: int, names: Iterable[str]) -> Iterator[tuple[int, str]]:
+    for name in names:
+        try:
+            yield int(name), os.readlink(f"/proc/{pid}/fd/{name}")
+        except OSError:
+            continue
+
+
+def _access(pid: int, fd: int) -> int:
+    """The link's own mode bits are those of the descriptor: a third of the cost of its fdinfo."""
+    try:
+        return os.lstat(f"/proc/{pid}/fd/{fd}").st_mode
+    except OSError:
+        return 0
+
+
+def _table(pid: int, tables: dict[str, Table]) -> Table:
+    namespace = _link(f"/proc/{pid}/ns/net") or f"pid {pid}"
+    if namespace not in tables:
+        tables[namespace] = table(pid)
+    return tables[namespace]
+
+
+def _file(pid: int, fd: int, target: str) -> File:
+    mode, offset, directory, locks = _fdinfo(pid, fd)
+    kind: Kind = "file"
+    deleted = False
+    if directory:
+        kind = "directory"
+    elif target.startswith(("/dev/pts/", "/dev/tty")):
+        kind = "terminal"
+    else:
+        try:
+            info = os.stat(f"/proc/{pid}/fd/{fd}")
+        except OSError:
+            kind = "other"
+        else:
+            kind = _kind(info.st_mode)
+            deleted = target.endswith(" (deleted)") and info.st_nlink == 0
+    return File(pid, fd, target.removesuffix(" (deleted)") if deleted else target, kind, mode, offset, deleted, locks)
+
+
+def _kind(mode: int) -> Kind:
+    if stat.S_ISREG(mode):
+        return "file"
+    if stat.S_ISFIFO(mode):
+        return "fifo"
+    return "device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+
+
+def _fdinfo(pid: int, fd: int) -> tuple[str, int, bool, tuple[Lock, ...]]:
+    """How it is open, where it stands, whether it is a directory, and the locks held through it."""
+    try:
+        data = _page(f"/proc/{pid}/fdinfo/{fd}")
+        _, offset, _, flags = data.split(None, 4)[:4]                   # pos: N flags: N ...
+        bits = int(flags, 8)
+    except (OSError, ValueError):
+        return "?", 0, False, ()
+    locks: list[Lock] = []
+    if b"\nlock:" in data:
+        locks = [lock for line in data.splitlines() if line.startswith(b"lock:") and (lock := _lock(line)) is not None][:LOCKS_EACH]
+    return _ACCESS[bits & os.O_ACCMODE] + ("a" if bits & os.O_APPEND else ""), int(offset), bool(bits & os.O_DIRECTORY), tuple(locks)
+
+
+def _lock(line: bytes) -> Lock | None:
+    """`lock:\t1: POSIX  ADVISORY  WRITE 4711 08:01:1234 0 EOF`"""
+    field = line.split()
+    try:
+        return Lock(_LOCK_KINDS.get(field[2], field[2].decode().lower()), field[4] == b"WRITE", int(field[7]), None if field[8] == b"EOF" else int(field[8]))
+    except (IndexError, ValueError):
+        return None
+
+
+def _link(path: str) -> str | None:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return None
+
+
+def _page(path: str) -> bytes:
+    """A file of /proc that fits into one page; a longer one is read to its end."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, PAGE_BYTES)
+    finally:
+        os.close(fd)
+    return data if len(data) < PAGE_BYTES else read_proc(path)

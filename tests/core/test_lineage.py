@@ -1,0 +1,245 @@
+"""Which act started which process: by orders and forks alone, whatever comes first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.lineage import LINES_KEPT, OTHERS_MAX, SHELL, UNKNOWN, Cause, Lineage
+
+ROOT = 100
+NEW = Cause("ann", None)
+
+
+def never(pid: int) -> bool:
+    return False
+
+
+def at_prompt() -> Lineage:
+    lineage = Lineage(ROOT, NEW, shell=True)
+    lineage.prompt()
+    return lineage
+
+
+def test_p5_what_a_line_starts_is_its_authors_also_when_it_forks_twice() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"server &\r")
+    lineage.begun()
+    assert lineage.forked(ROOT, 101, never) and lineage.forked(101, 102, never) and lineage.forked(102, 103, never)
+    lineage.exited(101)
+    lineage.exited(102)
+    lineage.prompt()
+    assert lineage.of(103) == Cause("bob", 7) and lineage.parent_of(103) == 102
+
+
+def test_p5_the_fork_may_be_told_before_the_mark() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"make\r")
+    lineage.forked(ROOT, 101, never)
+    lineage.begun()
+    assert lineage.of(101) == Cause("bob", 7)
+
+
+def test_p3_everybody_who_typed_on_a_line_is_named() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"rm -rf ")
+    lineage.typed("bob", 2, b"build")
+    lineage.typed("bob", 3, b"\r")
+    assert lineage.begun() == Cause("bob", 3, ("ann",))
+
+
+def test_a_line_that_was_given_up_leaves_no_name() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"rm -rf ")
+    lineage.typed("ann", 2, b"\x03")
+    lineage.prompt()
+    lineage.typed("bob", 3, b"ls\r")
+    assert lineage.begun() == Cause("bob", 3)
+
+
+def test_an_empty_line_is_no_order() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"\r")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.of(101) == SHELL
+
+
+def test_what_the_shell_starts_for_its_prompt_is_nobodys_act() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"ls\r")
+    lineage.begun()
+    lineage.prompt()
+    lineage.forked(ROOT, 101, never)
+    assert lineage.of(101) == SHELL
+
+
+def test_lines_typed_ahead_begin_in_their_order() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"sleep 1\r")
+    lineage.begun()
+    lineage.typed("ann", 2, b"a\rb\r")
+    lineage.typed("bob", 3, b"c\r")
+    lineage.prompt()
+    assert lineage.begun() == Cause("ann", 2, ("bob",))          # bob's may be meant as well: nobody knows what the first program read
+    lineage.prompt()
+    assert lineage.begun() == Cause("ann", 2, ("bob",))
+    lineage.prompt()
+    assert lineage.begun() == Cause("bob", 3)
+
+
+def test_a_line_typed_ahead_that_the_program_read_is_not_the_next_command() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"cat\r")
+    lineage.begun()
+    lineage.typed("ann", 2, b"for cat\r")
+    lineage.prompt()
+    lineage.typed("bob", 3, b"ls\r")
+    assert lineage.begun() == Cause("bob", 3, ("ann",))
+
+
+def test_a_process_that_began_between_two_lines_names_both_until_the_marks_are_there() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"make\r")
+    lineage.begun()
+    lineage.typed("bob", 2, b"deploy\r")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.doubtful and lineage.of(101) == Cause("ann", 1)
+    lineage.prompt()
+    lineage.begun()
+    assert lineage.of(101) == Cause("bob", 2, ("ann",)) and not lineage.doubtful
+    lineage.typed("bob", 3, b"x\r")
+    lineage.forked(ROOT, 102, never)
+    lineage.certain()
+    lineage.prompt()
+    lineage.begun()
+    assert lineage.of(102) == Cause("bob", 2)
+
+
+def test_p3_a_shell_in_the_shell_takes_orders_and_who_started_it_shaped_them() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"bash\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.typed("bob", 2, b"ls\r")
+    lineage.forked(101, 102, lambda pid: pid == 101)
+    assert lineage.of(102) == Cause("bob", 2, ("ann",))
+    lineage.forked(102, 103, never)
+    assert lineage.of(103) == Cause("bob", 2, ("ann",))
+
+
+def test_a_program_that_is_no_shell_passes_on_who_had_it_made() -> None:
+    lineage = Lineage(ROOT, NEW, shell=False)
+    lineage.typed("bob", 1, b"x\r")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.of(101) == NEW
+    lineage.found({ROOT: (5, 1), 101: (6, ROOT), 102: (7, 101), 103: (8, ROOT)})
+    assert lineage.of(102) == lineage.of(103) == NEW
+
+
+def test_s2_what_began_unseen_is_unknown_unless_its_parent_says_it() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"server &\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.found({ROOT: (5, 1), 101: (6, ROOT), 102: (7, 101), 103: (8, ROOT), 104: (9, 1)})
+    assert lineage.of(102) == Cause("bob", 7)
+    assert lineage.of(103) == lineage.of(104) == lineage.of(4711) == UNKNOWN
+
+
+def test_a_pid_that_is_used_again_is_another_process() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"a\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.found({ROOT: (5, 1), 101: (6, ROOT)})
+    lineage.found({ROOT: (5, 1), 101: (60, ROOT)})
+    assert lineage.of(101) == UNKNOWN
+
+
+def test_s4_the_next_host_knows_what_the_last_one_knew() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"x")
+    lineage.typed("bob", 2, b"\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.forked(101, 102, never)
+    lineage.started({101: 6})
+    again = Lineage(ROOT, NEW, shell=True)
+    again.restore(lineage.save())
+    again.found({ROOT: (5, 1), 101: (6, ROOT), 102: (7, 101)})
+    assert again.of(101) == again.of(102) == Cause("bob", 2, ("ann",))
+    again.forked(ROOT, 103, never)
+    assert again.of(103) == Cause("bob", 2, ("ann",))
+
+
+# ------------------------------------------------------------ any history
+
+@dataclass
+class World:
+    """A shell that reads its lines one by one, and the one who looks on: the lineage is told the same things, some of them late."""
+
+    lineage: Lineage = field(default_factory=at_prompt)
+    pid: int = ROOT
+    act: int = 0
+    truth: dict[int, tuple[str, int]] = field(default_factory=dict)
+
+    def line(self, who: str, forks: int, early: bool) -> None:
+        self.act += 1
+        self.lineage.typed(who, self.act, b"command\r")
+        for n in range(forks):
+            self.pid += 1
+            if n == 0 and not early:
+                self.lineage.begun()
+            self.lineage.forked(ROOT if n % 2 == 0 else self.pid - 1, self.pid, never)
+            self.truth[self.pid] = who, self.act
+        if early or not forks:
+            self.lineage.begun()
+        self.lineage.prompt()
+
+
+@settings(deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(("ann", "bob", "bot")), st.integers(0, 6), st.booleans()), max_size=30))
+def test_p5_when_lines_wait_for_their_prompt_every_process_has_its_very_act(lines: list[tuple[str, int, bool]]) -> None:
+    world = World()
+    for line in lines:
+        world.line(*line)
+    for pid, (who, act) in world.truth.items():
+        assert world.lineage.of(pid) == Cause(who, act)
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(
+    st.tuples(st.just("typed"), st.sampled_from(("ann", "bob")), st.binary(max_size=8)),
+    st.tuples(st.just("begun")), st.tuples(st.just("prompt")), st.tuples(st.just("certain")),
+    st.tuples(st.just("fork"), st.integers(0, 40)), st.tuples(st.just("exit"), st.integers(0, 40)),
+    st.tuples(st.just("found"), st.integers(0, 40))), max_size=80))
+def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: list[tuple[object, ...]]) -> None:
+    lineage, act, seen = at_prompt(), 0, set[str]()
+    for event in events:
+        match event:
+            case "typed", str(who), bytes(data):
+                act += 1
+                seen.add(who)
+                lineage.typed(who, act, data)
+            case ("begun",):
+                lineage.begun()
+            case ("prompt",):
+                lineage.prompt()
+            case ("certain",):
+                lineage.certain()
+            case "fork", int(n):
+                lineage.forked(ROOT + n // 2, ROOT + n, lambda pid: pid % 3 == 0)
+            case "exit", int(n):
+                lineage.exited(ROOT + n)
+            case "found", int(n):
+                lineage.found({ROOT: (1, 1), **{ROOT + i: (i, ROOT + i // 2) for i in range(1, n)}})
+        for pid in lineage.members:
+            cause = lineage.of(pid)
+            assert {cause.actor, *cause.others} <= seen | {"ann", "shell", "unknown"} and cause.actor not in cause.others
+            assert len(cause.others) <= OTHERS_MAX and (cause.act is None or cause.act <= act)
+    assert ROOT in lineage.members
+    again = Lineage(ROOT, NEW, shell=True)
+    again.restore(lineage.save())
+    assert len(lineage._ahead) <= LINES_KEPT

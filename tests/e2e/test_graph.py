@@ -1,0 +1,143 @@
+"""`graph`: "is the server still running?" is answered from the kernel (S2), and every process has its act (P5)."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, alive, eventually
+
+from holdfast.host import procevents
+
+
+@pytest.fixture(autouse=True, scope="module")
+def people(hf: Installation) -> None:
+    hf.people("ann", "bob")
+
+
+def graph(hf: Installation, name: str, *args: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(hf.ok("graph", name, "--json", *args).out)
+    return found
+
+
+def process(hf: Installation, name: str, words: str) -> dict[str, Any]:
+    """The one whose command line has these words, once it is there."""
+
+    def look() -> dict[str, Any] | None:
+        return next((p for p in graph(hf, name)["processes"] if words in " ".join(p["argv"]) and not p["comm"].startswith("hf-")), None)
+
+    found = eventually(look, f"a process with {words}")
+    assert found is not None
+    return found
+
+
+def told() -> bool:
+    """Whether the kernel tells of forks here: without, only what is inherited is known."""
+    try:
+        procevents._subscribed().close()
+    except OSError:
+        return False
+    return True
+
+
+def test_s2_a_server_is_found_by_its_port_with_who_started_it(hf: Installation) -> None:
+    hf.new("web")
+    code = "import socket; l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True); l.accept()"
+    port = hf.ok("run", "web", "--as", "ann", "--", f"python3 -c \"{code}\" >port & while ! [ -s port ]; do sleep 0.02; done; cat port").out.strip()
+    said = hf.ok("graph", "web", "--port", port, "--as", "bob")
+    assert f"127.0.0.1:{port}" in said.out and ("started by ann" in said.out or not told())
+    (listening,) = json.loads(hf.ok("graph", "web", "--port", port, "--json").out)
+    server = listening["process"]
+    assert (server["pid"] == listening["pid"] and server["state"] in ("sleeping", "running") and server["act"] is not None) or not told()
+    os.kill(server["pid"], signal.SIGKILL)
+    gone = eventually(lambda: (r := hf.cli("graph", "web", "--port", port)).rc == 3 and r, "nobody to listen")
+    assert gone and f"nobody listens on {port}" in gone.err
+    hf.end("web")
+
+
+def test_p5_each_process_has_the_act_that_started_it_daemons_included(hf: Installation) -> None:
+    hf.new("work")
+    hf.ok("run", "work", "--as", "ann", "--", "sleep 1001 &")
+    hf.ok("turn", "work", "release", "--as", "ann")
+    hf.ok("run", "work", "--as", "bob", "--", "(setsid sh -c 'sleep 1002 & sleep 1003' >/dev/null 2>&1 &)")
+    anns, bobs, daemon = process(hf, "work", "sleep 1001"), process(hf, "work", "sleep 1002"), process(hf, "work", "sleep 1003")
+    if not told():
+        pytest.skip("the kernel does not tell of new processes here")
+    assert anns["actor"] == "ann" and bobs["actor"] == daemon["actor"] == "bob"
+    assert bobs["act"] == daemon["act"] != anns["act"] and not daemon["on_terminal"]
+    assert hf.ok("resolve", anns["act"]).rc == 0, "an act is a reference"
+    assert process(hf, "work", "bash")["actor"] == "tester", "who had the session made"
+    out = hf.ok("graph", "work").out
+    assert "sleep 1003" in out and "ann" in out and "bob" in out
+    hf.end("work")
+    assert not alive(daemon["pid"]), "ending a session ends what escaped, too"
+
+
+def test_p3_a_line_that_two_have_typed_names_both(hf: Installation) -> None:
+    hf.new("line")
+    hf.ok("send", "line", "sleep 10", "--as", "ann")
+    hf.ok("seize", "line", "--as", "bob")
+    hf.ok("send", "line", "04 &", "--enter", "--as", "bob")
+    found = process(hf, "line", "sleep 1004")
+    if not told():
+        pytest.skip("the kernel does not tell of new processes here")
+    assert found["actor"] == "bob" and "ann" in found["originators"]
+    hf.end("line")
+
+
+def test_p3_what_is_typed_into_a_shell_in_the_shell_is_its_typists(hf: Installation) -> None:
+    hf.new("inner")
+    hf.ok("send", "inner", "bash --norc", "--enter", "--as", "ann")
+    process(hf, "inner", "--norc")
+    hf.wait("inner", "input")
+    hf.ok("seize", "inner", "--as", "bob")
+    hf.ok("send", "inner", "sleep 1005 &", "--enter", "--as", "bob")
+    found = process(hf, "inner", "sleep 1005")
+    if not told():
+        pytest.skip("the kernel does not tell of new processes here")
+    assert found["actor"] == "bob" and "ann" in found["originators"]
+    hf.end("inner")
+
+
+def test_s4_the_next_host_knows_who_started_what(hf: Installation) -> None:
+    hf.new("kept")
+    hf.ok("run", "kept", "--as", "ann", "--", "(setsid sleep 1006 >/dev/null 2>&1 &)")
+    before = process(hf, "kept", "sleep 1006")
+    where = hf.home / "run" / "s" / str(hf.get("kept")["id"]) / "lineage"
+    eventually(lambda: where.exists() and str(before["pid"]) in where.read_text(), "it to be written down")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    after = process(hf, "kept", "sleep 1006")
+    if not told():
+        pytest.skip("the kernel does not tell of new processes here")
+    assert (after["pid"], after["actor"], after["act"]) == (before["pid"], "ann", before["act"])
+    hf.end("kept")
+
+
+def test_a_session_without_a_shell_and_a_contained_one(hf: Installation) -> None:
+    hf.new("plain", "--", "sh", "-c", "sleep 1007; true")
+    assert process(hf, "plain", "sleep 1007")["actor"] == "tester"
+    hf.end("plain")
+    made = hf.cli("new", "inside", "--contained", "--json")
+    if made.rc == 6:
+        pytest.skip(f"no contained sessions here: {made.err}")
+    hf.ok("run", "inside", "--", "sleep 1008 &")
+    inner = hf.ok("run", "inside", "--", "echo $!").out.strip()
+    found = process(hf, "inside", "sleep 1008")
+    assert str(found["inside"]) == inner and found["pid"] != found["inside"]
+    hf.end("inside")
+
+
+def test_a_graph_of_what_ended_or_is_not_there_and_for_who_may_not_look(hf: Installation) -> None:
+    hf.new("over")
+    hf.end("over")
+    assert hf.cli("graph", "over").rc == 3 and hf.cli("graph", "nothing").rc == 3
+    hf.new("mine")
+    hf.people("stranger", rights="")
+    hf.ok("grant", "stranger", "--rights", "read", "--session", "mine")
+    hf.new("other")
+    assert hf.cli("graph", "other", "--as", "stranger").rc == 4
+    assert hf.cli("graph", "mine", "--as", "stranger").rc == 0
+    hf.end("mine", "other")
