@@ -66,7 +66,7 @@ HARMLESS = {
 OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
 FIELDS: dict[str, Any] = {"session": "target", "name": "stranger", "text": "EVIL\n", "seq": 1, "argv": ["cat"], "cwd": "/", "env": {}, "for": "idle",
                           "kind": "agent", "key": OTHERS_KEY, "rights": ["observe"], "cols": 40, "rows": 10, "ref": "hf:target", "act": "request", "to": None, "id": "ABCD", "verifier": OTHERS_KEY, "accept": True, "binding": "00", "signature": "00",
-                          "signed": {"statement": "", "signature": "", "salt": ""}}
+                          "pid": 1, "signal": "KILL", "signed": {"statement": "", "signature": "", "salt": ""}}
 """A sound value for every field of every operation: what is refused must be refused for want of the right."""
 
 

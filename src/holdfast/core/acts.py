@@ -16,7 +16,7 @@ try:
 except ImportError:
     from hashlib import blake2b
 
-KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename"}
+KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename", "signal": "signal"}
 ON_MACHINE: Final = {"new": "spawn", "forget": "forget", "down": "down", "operator.add": "operator", "operator.revoke": "revoke", "grant": "grant",
                      "device.add": "operator", "device.rename": "operator", "device.revoke": "revoke",
                      "relays.changed": "relays", "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
@@ -62,6 +62,8 @@ def content(op: str, fields: Mapping[str, Any]) -> bytes:
         return canonical.encode({"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))})
     if op == "rename":
         return canonical.encode({"name": _plain("", fields["name"])})
+    if op == "signal":
+        return canonical.encode({"pid": fields["pid"], "signal": _plain("", fields["signal"]), "tree": bool(fields.get("tree", False))})
     if op in ON_MACHINE:
         return canonical.encode({"op": op, **{name: _plain(name, value) for name, value in fields.items()
                                               if value is not None and name not in NOT_SIGNED and not name.endswith("!")}})

@@ -11,7 +11,7 @@ Identity of a process is (pid, start): a pid alone is reused. Identity of a desc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -109,17 +109,18 @@ class Graph:
 
 # ------------------------------------------------------------ questions
 
-def subtree(processes: Iterable[Process], pid: int) -> list[Process]:
-    """The process and everything below it, parents first; empty if it is not a member."""
+def subtree(processes: Iterable[Process], tops: Collection[int], started_by: Callable[[int], int | None]) -> list[Process]:
+    """Those processes and everything below them, parents first. Below is also what one of them started and what has another parent by now."""
     below: dict[int, list[Process]] = {}
-    top = None
+    found: list[Process] = []
     for one in processes:
-        below.setdefault(one.ppid, []).append(one)
-        if one.pid == pid:
-            top = one
-    if top is None:
-        return []
-    found, seen = [top], {pid}
+        for parent in {one.ppid, started_by(one.pid)}:
+            if parent is not None:
+                below.setdefault(parent, []).append(one)
+        if one.pid in tops:
+            found.append(one)
+    found += [child for top in tops if top not in {p.pid for p in found} for child in below.get(top, ()) if child.pid not in tops]       # of one that is gone
+    seen = {one.pid for one in found}
     for one in found:
         for child in below.get(one.pid, ()):
             if child.pid not in seen:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from holdfast import __version__
 from holdfast.core import acts
 from holdfast.core.scope import STARTS_PROGRAMS
-from holdfast.host import attaching, deciding, devices, invitations, looking, people, references, steering, uplinks
+from holdfast.host import attaching, deciding, devices, invitations, looking, people, references, signalling, steering, uplinks
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.lapsing import warn
@@ -209,6 +209,7 @@ OPS: dict[str, Op] = {
     "get": Op(looking.get, {"session": _S}, "observe"),
     "rename": Op(steering.rename, {**_ACT, "name": _S}, "end", act=True),
     "end": Op(steering.end, {**_ACT, "again": Field(bool, False)}, "end", act=True),
+    "signal": Op(signalling.signal, {**_ACT, "pid": Field(int), "signal": _S, "tree": Field(bool, False)}, "signal", act=True),
     "forget": Op(steering.forget, {**_ON_MACHINE, "session": _S}, "end", act=True),
     "who": Op(looking.who, {"session": _S}, "observe"),
     "resolve": Op(references.resolve, {"ref": _S}),

@@ -48,6 +48,7 @@ COMMANDS: dict[str, Command] = {
     "seize": Command("steer", "take the turn now, whoever has it", "holdfast seize work", "Steer"),
     "halt": Command("steer", "stop every process of a session, now", "holdfast halt work", "Steer"),
     "resume": Command("steer", "let a halted session go on", "holdfast resume work", "Steer"),
+    "signal": Command("steer", "signal one process of a session, or it and all below it", "holdfast signal work 4711 TERM --tree", "Steer"),
     "view": Command("look", "the screen now", "holdfast view work", "Look"),
     "read": Command("look", "raw output from an absolute offset", "holdfast read work --follow", "Look"),
     "who": Command("look", "who is attached, who holds the turn", "holdfast who work", "Look"),

@@ -1,4 +1,4 @@
-"""run, send, wait, turn, seize, halt, resume."""
+"""run, send, wait, turn, seize, halt, resume, signal."""
 
 from __future__ import annotations
 
@@ -194,4 +194,29 @@ def seize(args: Namespace) -> int:
         had = f"; {result['previous']} had it" if result["previous"] else ""
         print(f"you have the turn of {result['name']}{had}")
         print_inherited(result)
+    return 0
+
+
+# ---------------------------------------------------------------- signal
+
+def signal_parser(p: ArgumentParser) -> None:
+    p.add_argument("session", metavar="SESSION")
+    p.add_argument("pid", type=int, metavar="PID", help="as `holdfast graph` shows it; in a contained session also as programs inside see it")
+    p.add_argument("signal", metavar="SIG", help="TERM, KILL, INT, HUP, STOP, CONT, USR1 ..., or its number")
+    p.add_argument("--tree", action="store_true", help="also everything below it, what it started and left behind included")
+    add_hold(p)
+    p.add_argument("--json", action="store_true")
+
+
+def signal(args: Namespace) -> int:
+    if args.pid <= 0:
+        raise Usage("a pid is above 0", "`holdfast graph SESSION` shows those there are")
+    result = link(args).request("signal", wait_s=90, session=args.session, pid=args.pid, signal=args.signal, tree=args.tree, hold=args.hold)
+    if args.json:
+        put_json(result)
+        return 0
+    others = len(result["sent"]) - 1
+    print(clean(f"{result['signal']} to {result['pid']} ({result['command']})" + (f" and {others} below it" if others > 0 else "")))
+    if result["refused"]:
+        print(f"holdfast: not to {', '.join(map(str, result['refused']))}, which run as somebody else", file=sys.stderr)
     return 0

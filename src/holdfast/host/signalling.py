@@ -1,0 +1,117 @@
+"""Signals to one process of a session, or to it and all below it (P5): an act like any other, on a process that is named by more than its number.
+
+A pid is reused. Who was meant is (pid, start): looked up when it is asked, shown to the policy with its command, and looked for again after a decision that took time; the signal goes through
+a handle (pidfd) that cannot come to mean another process. A tree that forks meanwhile is walked again; below a process is also what it started and what has another parent by now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal as signals
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from holdfast.core.graph import Process, subtree
+from holdfast.host import graph as graphs
+from holdfast.host.connection import Connection
+from holdfast.host.process import read_stat
+from holdfast.host.session import Session
+from holdfast.model.errors import NotFound, Refused, Usage
+from holdfast.model.limits import SIGNAL_ROUNDS
+
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+COMMAND_CHARS = 200              # of the process, for whoever decides
+PIDS_TOLD = 256
+
+
+class Delivered(NamedTuple):
+    sent: list[int]
+    refused: list[int]           # of another account: not allowed
+
+
+async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+    session = ops.engine.find(q["session"])
+    what = signal_named(q["signal"])
+    target = await _member(ops, session, q["pid"])
+    command = (" ".join(target.argv) or target.comm)[:COMMAND_CHARS]
+    details = {"signal": what.name.removeprefix("SIG"), "pid": str(target.pid), "command": command, "tree": str(q["tree"])}
+    act = q["act!"]
+    await ops.engine.door.clear(act, number, "signal", details=details, wait_s=q["hold"])
+    await act.intend()
+    ops.may(conn, "signal", session.id)                     # asked again: that took time
+    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: _processes(ops, session), session.commands.lineage.parent_of)
+    if not done.sent and not done.refused:
+        raise NotFound(f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there")
+    if not done.sent:
+        raise Refused(f"process {target.pid} runs as somebody else", "only root or that account may signal it")
+    facts = {"pid": target.pid, "command": command, "signal": details["signal"], "sent": done.sent[:PIDS_TOLD], "refused": done.refused[:PIDS_TOLD]}
+    return {"id": session.id, "name": session.name, **facts, "outcome": facts}
+
+
+def signal_named(name: str) -> signals.Signals:
+    """By name, with or without SIG, or by number."""
+    try:
+        return signals.Signals(int(name)) if name.isascii() and name.isdigit() else signals.Signals[f"SIG{name.upper().removeprefix('SIG')}"]
+    except (KeyError, ValueError):
+        raise Usage(f"there is no signal {name[:20]!a}", "for example TERM, KILL, INT, HUP, STOP, CONT, USR1; `kill -l` lists them") from None
+
+
+async def _member(ops: Ops, session: Session, pid: int) -> Process:
+    """By its pid on this machine, or in a contained session by the one that programs inside see."""
+    processes = await asyncio.to_thread(_processes, ops, session)
+    found = next((p for p in processes if p.pid == pid), None) or next((p for p in processes if p.inside == pid), None)
+    if found is None:
+        raise NotFound(f"session {session.name} has no process {pid}", f"`holdfast graph {session.name}` shows those it has")
+    if found.inside == 1:
+        raise Refused("this is the session's own init", f"`holdfast end {session.name}` ends everything in it")
+    return found
+
+
+def _processes(ops: Ops, session: Session) -> tuple[Process, ...]:
+    groups = ops.engine.halter.groups
+    group = groups.find(session.id, session.record.root_pid)
+    contained = session.layout["layout"] == "contained"
+    return graphs.look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained, files=False).processes
+
+
+def deliver(target: Process, what: signals.Signals, tree: bool, look: Callable[[], tuple[Process, ...]], started_by: Callable[[int], int | None]) -> Delivered:
+    if not tree:
+        return Delivered(*([target.pid] if ok else [] for ok in _outcome(_send(target, what))))
+    done, refused = dict[tuple[int, int], Process](), dict[int, None]()
+    for _ in range(SIGNAL_ROUNDS):
+        tops = {target.pid, *(p.pid for p in done.values())}
+        fresh = [p for p in subtree(look(), tops, started_by) if (p.pid, p.start) not in done and p.inside != 1 and (p.pid != target.pid or p.start == target.start)]
+        if not fresh:
+            break
+        for one in fresh:
+            done[one.pid, one.start] = one
+            if _send(one, what) is False:
+                refused[one.pid] = None
+    return Delivered([p.pid for p in done.values() if p.pid not in refused], list(refused))
+
+
+def _outcome(sent: bool | None) -> tuple[bool, bool]:
+    return sent is True, sent is False
+
+
+def _send(process: Process, what: signals.Signals) -> bool | None:
+    """Whether it was allowed; None: it is gone, or its pid is another's."""
+    try:
+        handle = os.pidfd_open(process.pid)
+    except OSError:
+        return None
+    try:
+        found = read_stat(process.pid)                     # after the handle: what it names cannot change any more
+        if found is None or found.start != process.start:
+            return None
+        signals.pidfd_send_signal(handle, what)
+        return True
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        return False
+    finally:
+        os.close(handle)
