@@ -7,10 +7,8 @@ import os
 import subprocess
 
 import pytest
-
 from tests.e2e.harness import Installation, alive, eventually, state_of
 from tests.e2e.test_graph import process, told
-
 
 RULES = """
 version = 1
