@@ -141,3 +141,41 @@ def test_a_graph_of_what_ended_or_is_not_there_and_for_who_may_not_look(hf: Inst
     assert hf.cli("graph", "other", "--as", "stranger").rc == 4
     assert hf.cli("graph", "mine", "--as", "stranger").rc == 0
     hf.end("mine", "other")
+
+
+def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_code(hf: Installation) -> None:
+    hf.new("live")
+    hf.wait("live", "idle")
+    follower = hf.start("graph", "live", "--follow", "--json")
+    assert follower.stdout is not None
+    seen: list[dict[str, Any]] = []
+
+    def until(change: str, **facts: Any) -> dict[str, Any]:
+        assert follower.stdout is not None
+        while not any(c["change"] == change and all(c.get(k) == v for k, v in facts.items()) for c in seen):
+            line = follower.stdout.readline()
+            assert line, follower.communicate()
+            seen.append(json.loads(line))
+        return next(c for c in seen if c["change"] == change and all(c.get(k) == v for k, v in facts.items()))
+
+    until("unblocked")
+    hf.ok("run", "live", "--as", "ann", "--", "(sleep 1010; exit 7) & true")
+    pid = process(hf, "live", "sleep 1010")["pid"]
+    assert until("started", pid=pid)["actor"] == "ann" or not told()
+    os.kill(pid, signal.SIGTERM)
+    assert until("exited", pid=pid)["signal"] == (15 if told() else None)
+    if told():
+        until("exited", exit_code=7)
+    hf.ok("turn", "live", "release", "--as", "ann")
+    hf.ok("send", "live", "read -s secret", "--enter")
+    until("blocked")
+    hf.ok("send", "live", "", "--enter")
+    seen.clear()
+    until("unblocked")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.ok("run", "live", "--", "python3 -c \"import socket; l = socket.create_server(('127.0.0.1', 0)); l.accept()\" & true")
+    port = until("listening", kind="tcp")
+    os.kill(port["pid"], signal.SIGKILL)
+    until("closed", local=port["local"])
+    hf.end("live")
+    assert follower.wait(timeout=60) == 0

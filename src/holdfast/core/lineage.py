@@ -4,7 +4,8 @@ A process belongs to the act that started its parent, unless its parent is one t
 
 1. Two kinds of process take orders: the session's own shell, which says by marks when it begins one, and another interpreter in the foreground (a shell in the shell, a
    REPL, an editor), which does not: what such a one starts belongs to the last input while it has the terminal, and whoever started the interpreter shaped it.
-2. A line counts from the moment it is entered, with everybody who typed on it, before the shell can read it: so an order is known here before anything it starts, whatever comes first, mark or fork.
+2. Forks are told in time: those before a mark come before it. Marks may be late.
+   A line counts from the moment it is entered, with everybody who typed on it, before the shell can read it: so an order is known here before anything it starts, whatever comes first, mark or fork.
 3. Lines entered while something else ran (typed ahead) may have been that program's input, or may still be unread. If a line was entered since the prompt, they were; else
    the first of them is what begins. Whoever typed one that might be meant as well is named among the others.
    A process that the shell starts while such lines wait may be of the command before or of the next, whose marks are on their way: it is the next one's if that

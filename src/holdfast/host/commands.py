@@ -36,6 +36,7 @@ class Commands:
         self.prompted_at = 0                               # where the last prompt stands in the output
         self.prompted = time.monotonic()                   # and when it came
         self.watchers: list[Callable[[list[Effect]], None]] = []
+        self.before_marks: Callable[[], None] = lambda: None
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
         if self._scanner is not None and "scanner" in notes:
@@ -63,6 +64,7 @@ class Commands:
         marks = self._scanner.feed(offset, piece) if self._scanner is not None else ()
         if not marks:
             return
+        self.before_marks()
         now = time.time()
         effects = [e for mark in marks for e in self.shell.handle(mark, now)]
         for e in effects:

@@ -58,6 +58,7 @@ class Kin:
         lineage = session.commands.lineage
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError), open(f"{session.directory}/{FILE}", "rb") as file:
             lineage.restore(json.loads(file.read(FILE_BYTES)))
+        session.commands.before_marks = self._catch_up
         self.look(session)
 
     def look(self, session: Session) -> None:
@@ -88,6 +89,11 @@ class Kin:
             self.end(session)
 
     # ------------------------------------------------------------ the kernel's word
+
+    def _catch_up(self) -> None:
+        """Before the shell's marks are taken: what it started before it wrote them is known first."""
+        if self._events is not None and self._events.told:
+            self._events.catch_up()
 
     def _forked(self, parent: int, child: int) -> None:
         session = self._owner.get(parent)

@@ -15,6 +15,7 @@ from holdfast.host import recordops, store, waiting
 from holdfast.host.approvals import facts
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
+from holdfast.host.following import Follower
 from holdfast.host.store import Record
 from holdfast.host.stream import Stream
 from holdfast.model import signing
@@ -122,6 +123,9 @@ async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
+    if q["follow"]:
+        await Follower(ops, conn, number, session).follow()
+        return {"id": session.id, "name": session.name, "reason": session.record.reason, "exit_code": session.record.exit_code}
     kin, groups = ops.engine.kin, ops.engine.halter.groups
     group = groups.find(session.id, session.record.root_pid)
     contained = session.layout["layout"] == "contained"

@@ -221,7 +221,7 @@ OPS: dict[str, Op] = {
     "log.export": Op(looking.log_export, {"session": _S}),
     "wait": Op(looking.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}, "observe"),
     "view": Op(looking.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
-    "graph": Op(looking.graph, {"session": _S}, "observe"),
+    "graph": Op(looking.graph, {"session": _S, "follow": Field(bool, False)}, "observe"),
     "read": Op(looking.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
                           "for_terminal": Field(bool, False)}, "observe"),
     "attach": Op(attaching.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),

@@ -20,6 +20,7 @@ from typing import Final
 
 RECEIVE_BYTES: Final = 8 << 20          # of the socket's queue, where that is allowed
 MESSAGES_AT_ONCE: Final = 512           # before the loop goes on with other things
+CATCH_UP_MAX: Final = 16_384            # when what else is known must not be taken before them
 
 _NETLINK_CONNECTOR, _IDX_PROC, _VAL_PROC = 11, 1, 1
 _LISTEN = 1
@@ -51,8 +52,12 @@ class Events:
         self._sock = _subscribed()
         self._loop.add_reader(self._sock.fileno(), self._read)
 
-    def _read(self) -> None:
-        for _ in range(MESSAGES_AT_ONCE):
+    def catch_up(self) -> None:
+        """Everything that the kernel has said up to now: a fork is told before the new process, or its parent, does anything else."""
+        self._read(CATCH_UP_MAX)
+
+    def _read(self, most: int = MESSAGES_AT_ONCE) -> None:
+        for _ in range(most):
             try:
                 data = self._sock.recv(MESSAGE_BYTES)
             except BlockingIOError:

@@ -42,7 +42,7 @@ async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     await ops.engine.door.clear(act, number, "signal", details=details, wait_s=q["hold"])
     await act.intend()
     ops.may(conn, "signal", session.id)                     # asked again: that took time
-    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: _processes(ops, session), session.commands.lineage.parent_of)
+    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: members(ops, session), session.commands.lineage.parent_of)
     if not done.sent and not done.refused:
         raise NotFound(f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there")
     if not done.sent:
@@ -61,7 +61,7 @@ def signal_named(name: str) -> signals.Signals:
 
 async def _member(ops: Ops, session: Session, pid: int) -> Process:
     """By its pid on this machine, or in a contained session by the one that programs inside see."""
-    processes = await asyncio.to_thread(_processes, ops, session)
+    processes = await asyncio.to_thread(members, ops, session)
     found = next((p for p in processes if p.pid == pid), None) or next((p for p in processes if p.inside == pid), None)
     if found is None:
         raise NotFound(f"session {session.name} has no process {pid}", f"`holdfast graph {session.name}` shows those it has")
@@ -70,7 +70,7 @@ async def _member(ops: Ops, session: Session, pid: int) -> Process:
     return found
 
 
-def _processes(ops: Ops, session: Session) -> tuple[Process, ...]:
+def members(ops: Ops, session: Session) -> tuple[Process, ...]:
     groups = ops.engine.halter.groups
     group = groups.find(session.id, session.record.root_pid)
     contained = session.layout["layout"] == "contained"

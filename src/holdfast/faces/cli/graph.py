@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.output import amount, clean, duration, put_json, table
+from holdfast.faces.cli.output import amount, clean, duration, put_json, table, timed
 from holdfast.model.errors import NotFound, Unavailable
 
 if TYPE_CHECKING:
@@ -19,10 +20,13 @@ def graph_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
     p.add_argument("--port", type=int, metavar="N", help="only who listens on this port; exit code 3 if nobody does, 5 if that cannot be known")
     p.add_argument("--files", action="store_true", help="open files too, with offsets and locks, and pipes between processes")
-    p.add_argument("--json", action="store_true", help="all of it")
+    p.add_argument("--follow", "-f", action="store_true", help="what changes, until the session ends: started, exited, listening, closed, blocked, unblocked")
+    p.add_argument("--json", action="store_true", help="all of it; with --follow one object per change")
 
 
 def graph(args: Namespace) -> int:
+    if args.follow:
+        return _follow(args)
     found = link(args).request("graph", session=args.session)
     if args.port is not None:
         return _port(found, args.port, args.json)
@@ -41,6 +45,43 @@ def graph(args: Namespace) -> int:
     for words in _unseen(found):
         print(words)
     return 0
+
+
+def _follow(args: Namespace) -> int:
+    """A host that comes back tells anew what is there: what was shown already is not shown again."""
+    known: set[tuple[Any, ...]] = set()
+
+    def show(change: dict[str, Any]) -> None:
+        thing = change.get("pid"), change.get("started") if "started" in change else change.get("local")
+        if change["change"] in ("started", "listening"):
+            if thing in known:
+                return
+            known.add(thing)
+        elif change["change"] in ("exited", "closed"):
+            known.discard(thing)
+        if args.json:
+            put_json(timed({name: value for name, value in change.items() if name not in ("event", "request")}, change["time"]))
+        else:
+            print(f"{time.strftime('%H:%M:%S', time.localtime(change['time']))} {clean(_change(change))}")
+        sys.stdout.flush()
+
+    result = link(args).request("graph", wait_s=None, on_event=lambda e: show(e) if e.get("event") == "changed" else None, session=args.session, follow=True)
+    if not args.json:
+        print(f"{result['name']} ended: {result['reason']}")
+    return 0
+
+
+def _change(c: dict[str, Any]) -> str:
+    what = c["change"]
+    if what == "more":
+        return f"and {c['count']} more changes at once"
+    if what in ("blocked", "unblocked"):
+        return f"{what}: {c['waiting']['for']} ({c['waiting']['why']})"
+    if what in ("listening", "closed"):
+        return f"{what} {c['kind']} {c['local']} ({c['pid']})"
+    words = " ".join(c["argv"]) or c["comm"] or "a process that lived for a moment"
+    how = "" if what == "started" else f" killed by signal {c['signal']}" if c["signal"] else f" with {c['exit_code']}" if c["exit_code"] is not None else ""
+    return f"{what} {c['pid']}{how}: {words}" + (f" ({c['actor']})" if c.get("actor") else "")
 
 
 def _port(found: dict[str, Any], port: int, as_json: bool) -> int:

@@ -1,0 +1,121 @@
+"""What changes in a session's graph, for whoever follows it: started, exited, listening, closed, blocked, unblocked.
+
+The kernel's events say at once that a process came or went; then it is looked, and the difference of two looks is told, so a follower's picture is always that of a look. What comes and goes between
+two looks is told by its exit alone. What has no event (ports, what waits for input) is looked at OBSERVE_INTERVAL_S apart, and only while somebody follows. A follower that does not read is
+given no more than FOLLOW_BURST changes at once: the rest are counted, and the next look is whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from holdfast.core.graph import Process
+from holdfast.host import observe
+from holdfast.host.connection import Connection
+from holdfast.host.session import Session
+from holdfast.host.signalling import members
+from holdfast.model.errors import Unavailable
+from holdfast.model.limits import OBSERVE_INTERVAL_S
+
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+LOOK_S = 0.02                    # between an event and the look: a process that has just begun is about to become its program
+FOLLOW_BURST = 256               # changes of one look that are told one by one
+EXITS_KEPT = 4096                # statuses of processes that were not looked at yet
+_BLOCKED = ("input", "secret")
+
+
+class Follower:
+    def __init__(self, ops: Ops, conn: Connection, number: int, session: Session) -> None:
+        self._ops, self._conn, self._number, self._session = ops, conn, number, session
+        self._woken = asyncio.Event()
+        self._exits: dict[int, int] = {}
+        self._processes: dict[tuple[int, int], Process] = {}
+        self._listening: set[observe.Socket] = set()
+        self._waits: tuple[str, str, str] | None = None
+        self._told = 0
+
+    async def follow(self) -> None:
+        """Until the session ends. The first look is told as a beginning: a follower that comes back misses nothing that is still there."""
+        kin = self._ops.engine.kin
+        kin.on_change.append(self._happened)
+        try:
+            while not self._session.ended.done():
+                try:
+                    await self._look()
+                except Unavailable:
+                    if self._session.ending or self._session.ended.done():
+                        break
+                    raise
+                self._woken.clear()
+                woken = asyncio.ensure_future(self._woken.wait())
+                await self._session.or_end(woken, OBSERVE_INTERVAL_S)
+                if not woken.done():
+                    woken.cancel()
+                    continue
+                await asyncio.wait({self._session.ended}, timeout=LOOK_S)
+            await asyncio.shield(self._session.ended)
+        finally:
+            kin.on_change.remove(self._happened)
+
+    def _happened(self, session: Session, what: str, pid: int, status: int | None) -> None:
+        if session is self._session:
+            if what == "exited" and status is not None and len(self._exits) < EXITS_KEPT:
+                self._exits[pid] = status
+            self._woken.set()
+
+    async def _look(self) -> None:
+        exits, self._exits = self._exits, {}
+        processes, listening = await asyncio.to_thread(self._read)
+        waits = await self._session.attention()
+        self._told = 0
+        now = {(p.pid, p.start): p for p in processes if p.state != "zombie"}
+        self._ops.engine.kin.seen(self._session, {p.pid: (p.start, p.ppid) for p in processes})
+        for identity, one in now.items():
+            if identity not in self._processes:
+                self._tell("started", self._about(one))
+        for identity, one in self._processes.items():
+            if identity not in now:
+                self._tell("exited", self._about(one) | _status(exits.pop(one.pid, None)))
+        for pid, status in exits.items():
+            if all(pid != other for other, _ in now):
+                self._tell("exited", {"pid": pid, "argv": [], "comm": ""} | _status(status))
+        for socket in sorted(listening - self._listening, key=repr):
+            self._tell("listening", _socket(socket))
+        for socket in sorted(self._listening - listening, key=repr):
+            self._tell("closed", _socket(socket))
+        if self._waits is None or self._waits[0] != waits[0]:
+            self._tell("blocked" if waits[0] in _BLOCKED else "unblocked", {"waiting": {"for": waits[0], "why": waits[1]}, "command": waits[2]})
+        self._processes, self._listening, self._waits = now, listening, waits
+        if self._told > FOLLOW_BURST:
+            self._conn.event("changed", request=self._number, change="more", time=time.time(), count=self._told - FOLLOW_BURST)
+
+    def _read(self) -> tuple[tuple[Process, ...], set[observe.Socket]]:
+        processes = members(self._ops, self._session)
+        return processes, set(observe.listening(p.pid for p in processes))
+
+    def _about(self, one: Process) -> dict[str, Any]:
+        cause, session = self._session.commands.lineage.of(one.pid), self._session
+        return {"pid": one.pid, "ppid": one.ppid, "argv": list(one.argv), "comm": one.comm, "started": round(one.started, 2), "actor": cause.actor,
+                "act": None if cause.act is None else f"hf:{session.id}@{session.record.epoch}#{cause.act}"}
+
+    def _tell(self, change: str, facts: dict[str, Any]) -> None:
+        self._told += 1
+        if self._told <= FOLLOW_BURST:
+            self._conn.event("changed", request=self._number, change=change, time=time.time(), **facts)
+
+
+def _status(status: int | None) -> dict[str, Any]:
+    """As a shell would have it; None: nobody has said."""
+    if status is None:
+        return {"exit_code": None, "signal": None}
+    code = os.waitstatus_to_exitcode(status & 0xFFFF)
+    return {"exit_code": code if code >= 0 else None, "signal": -code if code < 0 else None}
+
+
+def _socket(one: observe.Socket) -> dict[str, Any]:
+    return {"pid": one.pid, "kind": one.proto, "local": one.address if one.port is None else f"{one.address}:{one.port}", "port": one.port}
