@@ -1,6 +1,6 @@
 """Reads a session's graph from /proc: one look, with nothing remembered and nothing asked of any program in it.
 
-Every file of /proc costs some microseconds, so each is opened once and read with one call where one page is enough; psutil was measured at five times the cost and more. It is called in
+Every file of /proc costs some microseconds, so each is opened once and read with one call where that is enough. It is called in
 a thread: a thousand processes take a tenth of a second, which the host's loop does not have.
 
 Members are those of the session's cgroup where it has one: who forked twice and became a daemon is still in it. Otherwise the tree below the keeper, which
@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
 from holdfast.host import observe
-from holdfast.host.process import read_argv, read_proc
+from holdfast.host.process import read_argv, read_short
 from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import tty_rdev_of
 
@@ -29,7 +29,6 @@ DESCRIPTORS_MAX = 32_768
 DESCRIPTORS_EACH = 4096      # of one process that are looked at
 ARGV_CHARS_MAX = 1024        # of one process's arguments in a graph
 LOCKS_EACH = 64              # of one descriptor
-PAGE_BYTES = 4096
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -58,7 +57,7 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
 def _process(pid: int, boot: float, terminal: int, contained: bool) -> Process | None:
     top = f"/proc/{pid}"
     try:
-        data = _page(f"{top}/stat")
+        data = read_short(f"{top}/stat")
         head, _, rest = data.rpartition(b")")
         field = rest.split()
         start = int(field[19])
@@ -87,7 +86,7 @@ def _short(argv: tuple[str, ...]) -> tuple[str, ...]:
 
 def _pid_inside(top: str) -> int | None:
     try:
-        for line in _page(f"{top}/status").splitlines():
+        for line in read_short(f"{top}/status").splitlines():
             if line.startswith(b"NSpid:"):
                 return int(line.split()[-1])
     except (OSError, ValueError):
@@ -193,7 +192,7 @@ def _kind(mode: int) -> Kind:
 def _fdinfo(pid: int, fd: int) -> tuple[str, int, bool, tuple[Lock, ...]]:
     """How it is open, where it stands, whether it is a directory, and the locks held through it."""
     try:
-        data = _page(f"/proc/{pid}/fdinfo/{fd}")
+        data = read_short(f"/proc/{pid}/fdinfo/{fd}")
         _, offset, _, flags = data.split(None, 4)[:4]                   # pos: N flags: N ...
         bits = int(flags, 8)
     except (OSError, ValueError):
@@ -218,13 +217,3 @@ def _link(path: str) -> str | None:
         return os.readlink(path)
     except OSError:
         return None
-
-
-def _page(path: str) -> bytes:
-    """A file of /proc that fits into one page; a longer one is read to its end."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(fd, PAGE_BYTES)
-    finally:
-        os.close(fd)
-    return data if len(data) < PAGE_BYTES else read_proc(path)

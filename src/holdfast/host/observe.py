@@ -41,7 +41,7 @@ from holdfast.host.process import (
     liveness,
     parse_stat,
     process,
-    read_proc,
+    read_short,
     read_stat,
 )
 from holdfast.host.sockets import Table, table
@@ -123,7 +123,7 @@ def _children(pid: int) -> list[int]:
     found: list[int] = []
     for tid in tids:
         try:
-            found += map(int, read_proc(f"/proc/{pid}/task/{tid}/children").split())
+            found += map(int, read_short(f"/proc/{pid}/task/{tid}/children").split())
         except OSError:  # a thread ended; its children are another thread's now
             continue
     return found

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 CMDLINE_BYTES_MAX = 65_536   # of one process's argv that are kept
 PROC_BYTES_MAX = 1 << 20     # of one ordinary file in /proc
+SHORT_BYTES = 2048           # half of the smallest page: a file of small records that gave less has no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ def parse_stat(data: bytes) -> Stat:
 
 def read_stat(pid: int) -> Stat | None:
     try:
-        return parse_stat(read_proc(f"/proc/{pid}/stat"))
+        return parse_stat(read_short(f"/proc/{pid}/stat"))
     except (OSError, ValueError, IndexError):
         return None
 
@@ -124,13 +125,25 @@ def process(pid: int, with_argv: bool = True) -> Process | None:
 def read_argv(pid: int) -> tuple[str, ...]:
     """Empty for a kernel thread, a zombie, or a process whose memory is closed to us."""
     try:
-        data = read_proc(f"/proc/{pid}/cmdline", CMDLINE_BYTES_MAX)
+        data = read_short(f"/proc/{pid}/cmdline", CMDLINE_BYTES_MAX)
     except OSError:
         return ()
     if not data:
         return ()
     words = data.decode("utf-8", "surrogateescape").split("\0")
     return tuple(words[:-1] if words[-1] == "" else words)
+
+
+def read_short(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
+    """The same, for files whose records are short (stat, children, fdinfo) or come in one piece (cmdline): what is well below a page was all of it, and need not be asked for its end."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        data = os.read(fd, min(limit, 65_536))
+        while SHORT_BYTES <= len(data) < limit and (more := os.read(fd, limit - len(data))):
+            data += more
+        return data
+    finally:
+        os.close(fd)
 
 
 def read_proc(path: str, limit: int = PROC_BYTES_MAX) -> bytes:
