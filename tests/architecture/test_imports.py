@@ -61,6 +61,7 @@ OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed2551
            ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
            ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
            ("transport/websocket.py", "websockets"): "nobody writes their own WebSocket; loaded by who dials a relay",
+           ("transport/grpc.py", "grpc"): "nor their own HTTP/2; the extra [grpc] only, loaded by who dials a relay by it",
            ("core/meeting.py", "spake2"): "nor their own password-authenticated key exchange; loaded when somebody pairs with a typed code",
            ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",
            ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}

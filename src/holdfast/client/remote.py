@@ -1,6 +1,6 @@
 """The way to a machine through a relay: gives what a local connection gives, a socket that speaks frames.
 
-`dial` opens the line (a WebSocket to the relay, a stream on it, the sealed channel in it) and returns one end of a socket pair. A thread carries bytes between
+`dial` opens the line (a connection to the relay by the door that its address names, a stream on it, the sealed channel in it) and returns one end of a socket pair. A thread carries bytes between
 its other end and the stream, so everything that works on the local socket works here unchanged, the attach loop included. When the line breaks, the socket ends,
 as it does when a host dies, and whoever had it connects again.
 
@@ -25,11 +25,11 @@ from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address
-from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable
+from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, TimedOut, Unavailable, Usage
 from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
-from holdfast.transport import unix, websocket
+from holdfast.transport import carriers, unix
 from holdfast.transport.asleep import Asleep
-from holdfast.transport.websocket import WebSocket
+from holdfast.transport.carriers import Carrier
 from holdfast.wire import outer
 
 F = TypeVar("F")
@@ -43,10 +43,10 @@ AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went
 class Line(threading.Thread):
     """Carries bytes between a socket and a stream until either ends."""
 
-    def __init__(self, machine: str, ws: WebSocket, tunnel: Tunnel, ours: socket.socket) -> None:
+    def __init__(self, machine: str, carrier: Carrier, tunnel: Tunnel, ours: socket.socket) -> None:
         super().__init__(name=f"line to {machine}", daemon=True)
         self.machine, self.why = machine, ""
-        self._ws, self._tunnel, self._sock = ws, tunnel, ours
+        self._carrier, self._tunnel, self._sock = carrier, tunnel, ours
         self._plain = bytearray()                # from the machine, not taken yet
         self._heard = self._asked = time.monotonic()
         self._asleep = Asleep()
@@ -60,24 +60,24 @@ class Line(threading.Thread):
         finally:
             with contextlib.suppress(HoldfastError, OSError):
                 self._say_end()
-            self._ws.close()
             self._sock.close()
+            self._carrier.close()
 
     def _carry(self) -> None:
-        poll, ws, sock = select.poll(), self._ws, self._sock
+        poll, carrier, sock = select.poll(), self._carrier, self._sock
         sock.setblocking(False)
-        for fd in (ws.fileno(), sock.fileno()):
+        for fd in (carrier.fileno(), sock.fileno()):
             poll.register(fd, 0)
         while not self._over:
-            poll.modify(ws.fileno(), select.POLLIN | (select.POLLOUT if ws.pending else 0))
-            reads = not ws.pending and self._tunnel.room() > 0
+            poll.modify(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
+            reads = not carrier.pending and self._tunnel.room() > 0
             poll.modify(sock.fileno(), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
             for fd, events in poll.poll(min(REMOTE_SILENCE_S / 2, max(0.1, self._heard + 2 * REMOTE_SILENCE_S - time.monotonic())) * 1000):
-                if fd == ws.fileno():
+                if fd == carrier.fileno():
                     if events & select.POLLOUT:
-                        ws.flush()
+                        carrier.flush()
                     if events & ~select.POLLOUT:
-                        self._from_relay(ws.receive())
+                        self._from_relay(carrier.receive())
                 elif events & select.POLLOUT and self._plain:
                     self._hand_on()
                 elif events & (select.POLLIN | select.POLLHUP | select.POLLERR):
@@ -114,7 +114,7 @@ class Line(threading.Thread):
                 end = frame                      # what came before it counts
                 break
             elif isinstance(frame, outer.Ping):
-                self._ws.send(outer.encode(outer.Pong(frame.mark)))
+                self._carrier.send(outer.encode(outer.Pong(frame.mark)))
         if end is not None:
             self.why = "" if self._tunnel.channel.whole else closed(self.machine, end).message
             return self._finish()
@@ -148,7 +148,7 @@ class Line(threading.Thread):
 
     def _grant(self, count: int) -> None:
         if (given := self._tunnel.took(count)) and not self._tunnel.reason:
-            self._ws.send(outer.encode(outer.Credit(STREAM, given)))
+            self._carrier.send(outer.encode(outer.Credit(STREAM, given)))
 
     def _watch(self, now: float) -> None:
         """Is anybody there? Asked of the machine itself: a relay that answers for it cannot."""
@@ -163,11 +163,11 @@ class Line(threading.Thread):
 
     def _send(self, payloads: tuple[bytes, ...]) -> None:
         for payload in payloads:
-            self._ws.send(outer.encode(outer.Data(STREAM, payload)))
+            self._carrier.send(outer.encode(outer.Data(STREAM, payload)))
 
     def _say_end(self) -> None:
         self._send(self._tunnel.end(time.monotonic()))
-        self._ws.send(outer.encode(outer.Close(STREAM, outer.DONE)))
+        self._carrier.send(outer.encode(outer.Close(STREAM, outer.DONE)))
 
 
 class Dialling(threading.Thread):
@@ -207,7 +207,7 @@ def dial(machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: 
     for way in machine.ways:
         try:
             return _dial(machine, way, static, meeting, time.monotonic() + wait_s)
-        except (Unavailable, TimedOut, NotAllowed) as e:
+        except (Unavailable, TimedOut, NotAllowed, Impossible, Usage) as e:      # also a way that cannot be gone from here: the next one may
             refused = e
     raise refused
 
@@ -221,46 +221,46 @@ def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -
 
 
 def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, deadline: float) -> tuple[socket.socket, str, Line]:
-    ws = websocket.dial(way.url, {}, way.ca, deadline - time.monotonic())
+    carrier = carriers.dial(way.url, way.ca, deadline - time.monotonic())
     try:
-        ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
-        welcome = _await(ws, deadline, machine.name, outer.Welcome)
+        carrier.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
+        welcome = _await(carrier, deadline, machine.name, outer.Welcome)
         outer.chosen(welcome)
         tunnel = Tunnel(_channel(machine, way, static, meeting))
-        ws.send(outer.encode(outer.Open(STREAM, way.route, way.pass_)))
-        _await(ws, deadline, machine.name, outer.Accept)
+        carrier.send(outer.encode(outer.Open(STREAM, way.route, way.pass_)))
+        _await(carrier, deadline, machine.name, outer.Accept)
         said = tunnel.start(time.monotonic())
         while not tunnel.channel.handshake_hash and not tunnel.reason:
             for payload in said:
-                ws.send(outer.encode(outer.Data(STREAM, payload)))
-            said = tunnel.data(_await(ws, deadline, machine.name, outer.Data).payload, time.monotonic()).send
+                carrier.send(outer.encode(outer.Data(STREAM, payload)))
+            said = tunnel.data(_await(carrier, deadline, machine.name, outer.Data).payload, time.monotonic()).send
         if tunnel.reason:
             raise PeerFault(f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
         theirs, ours = unix.pair()
-        line = Line(machine.name, ws, tunnel, ours)
+        line = Line(machine.name, carrier, tunnel, ours)
         line._send(said)
         line.start()
         return theirs, tunnel.channel.handshake_hash.hex(), line
     except BaseException:
-        ws.close()
+        carrier.close()
         raise
 
 
-def _await(ws: WebSocket, deadline: float, machine: str, kind: type[F]) -> F:
+def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
     """The next frame, which must be of that kind."""
     poll = select.poll()
     while True:
-        poll.register(ws.fileno(), select.POLLIN | (select.POLLOUT if ws.pending else 0))
+        poll.register(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
         if (left := deadline - time.monotonic()) <= 0 or not (ready := poll.poll(left * 1000)):
             raise TimedOut(f"{machine} does not answer through its relay", "it is tried again")
         if ready[0][1] & select.POLLOUT:
-            ws.flush()
+            carrier.flush()
         if not ready[0][1] & ~select.POLLOUT:
             continue
-        for message in ws.receive():
+        for message in carrier.receive():
             frame = outer.decode(message, outer.TO_CLIENT)
             if isinstance(frame, outer.Ping):
-                ws.send(outer.encode(outer.Pong(frame.mark)))
+                carrier.send(outer.encode(outer.Pong(frame.mark)))
             elif isinstance(frame, outer.Close):
                 raise closed(machine, frame)
             elif isinstance(frame, kind):

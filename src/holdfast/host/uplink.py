@@ -29,18 +29,17 @@ from holdfast.core.tunnel import Tunnel
 from holdfast.home.relays import Relay
 from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
-from holdfast.model.limits import OUTER_BYTES, REMOTE_WAIT_S, STREAMS_MAX, KiB
+from holdfast.model.limits import REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
-from holdfast.transport import unix, websocket
+from holdfast.transport import carriers, unix
 from holdfast.transport.asleep import Asleep
 from holdfast.wire import outer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from websockets.asyncio.client import ClientConnection
-
     from holdfast.host.server import Server
+    from holdfast.transport.carriers import Line
 
 log = logging.getLogger("holdfast.uplink")
 
@@ -258,41 +257,25 @@ class Uplink:
         self.state, self.detail = state, detail
 
     async def _connect(self) -> None:
-        from websockets.asyncio.client import connect
-        from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-
-        parts = address.parsed(self.relay.url)
-        headers = {"Authorization": f"Bearer {self.relay.token}"} if self.relay.token else {}
-        tls = websocket.context(self.relay.ca) if parts.scheme == "wss" else None
-        try:
-            async with asyncio.timeout(REMOTE_WAIT_S):
-                ws = await connect(self.relay.url, subprotocols=[websocket.SUBPROTOCOL], compression=None, additional_headers=headers, user_agent_header=None, proxy=None,
-                                   open_timeout=None, ping_interval=None, close_timeout=1.0, max_size=OUTER_BYTES, max_queue=64, ssl=tls)
-        except InvalidStatus as e:
-            if e.response.status_code in websocket.REFUSED_STATUS:
-                raise NotAllowed(f"it does not let this machine in{websocket.said(e)}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it") from e
-            raise Unavailable(f"it answers, but not as a relay: {e}") from e
-        except InvalidHandshake as e:
-            raise Unavailable(f"it answers, but not as a relay: {e}") from e
-        try:
-            await self._serve(ws)
-        except ConnectionClosed as e:
-            raise Unavailable(f"the connection ended: {e}") from e
-        finally:
-            await ws.close()
-
-    async def _serve(self, ws: ClientConnection) -> None:
         async with asyncio.timeout(REMOTE_WAIT_S):
-            await ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}")))
-            welcome = await self._next(ws)
+            line = await carriers.connect(self.relay.url, self.relay.token, self.relay.ca)
+        try:
+            await self._serve(line)
+        finally:
+            await line.close()
+
+    async def _serve(self, line: Line) -> None:
+        async with asyncio.timeout(REMOTE_WAIT_S):
+            await line.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}")))
+            welcome = await self._next(line)
             if not isinstance(welcome, outer.Welcome):
                 raise PeerFault("the relay did not welcome us")
             outer.chosen(welcome)
             self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
             self._told = self._passes()
             signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, self._generation)
-            await ws.send(outer.encode(outer.Register(signing.public(self._route_key), self._generation, signature, self._told)))
-            registered = await self._next(ws)
+            await line.send(outer.encode(outer.Register(signing.public(self._route_key), self._generation, signature, self._told)))
+            registered = await self._next(line)
             if not isinstance(registered, outer.Registered) or registered.route != self.route:
                 raise PeerFault("the relay registered something else")
         self._queue.clear()
@@ -300,14 +283,14 @@ class Uplink:
         self._became("registered")
         log.info("registered at the relay %s", address.name(self.relay.url))
         probe("host.uplink.registered")
-        writer = asyncio.get_running_loop().create_task(self._write(ws))
+        writer = asyncio.get_running_loop().create_task(self._write(line))
         try:
-            await self._read(ws, float(welcome.ping_s))
+            await self._read(line, float(welcome.ping_s))
         finally:
             writer.cancel()
 
-    async def _next(self, ws: ClientConnection) -> outer.Frame:
-        message = await ws.recv(decode=False)
+    async def _next(self, line: Line) -> outer.Frame:
+        message = await line.recv()
         frame = outer.decode(message, outer.TO_HOST)
         if isinstance(frame, outer.Close):
             if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
@@ -320,13 +303,13 @@ class Uplink:
             return Replaced("another host has registered as this machine", "if its home was copied, remove keys/machine from the copy")
         return Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
 
-    async def _read(self, ws: ClientConnection, ping_s: float) -> None:
+    async def _read(self, line: Line, ping_s: float) -> None:
         """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
         asked, asleep = False, Asleep()
         while True:
             try:
                 async with asyncio.timeout(ping_s):
-                    message = await ws.recv(decode=False)
+                    message = await line.recv()
             except TimeoutError:
                 if asked or asleep.since():
                     raise Unavailable("the relay does not answer any more") from None
@@ -377,11 +360,16 @@ class Uplink:
         self._queued += len(data)
         self._more.set()
 
-    async def _write(self, ws: ClientConnection) -> None:
+    async def _write(self, line: Line) -> None:
+        """Until the connection ends, which whoever reads tells."""
+        with contextlib.suppress(Unavailable):
+            await self._write_on(line)
+
+    async def _write_on(self, line: Line) -> None:
         while True:
             while self._queue:
                 data = self._queue.popleft()
-                await ws.send(data)
+                await line.send(data)
                 was, self._queued = self.full, self._queued - len(data)
                 if was and not self.full:
                     for stream in list(self._streams.values()):

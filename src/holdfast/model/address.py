@@ -1,10 +1,23 @@
-"""The address of a relay: ws:// or wss:// with a host and perhaps a path. A query string, or a name and password in it, are refused: addresses end up in logs."""
+"""The address of a relay, whose scheme says by which of its doors: wss:// or ws:// (WebSocket), grpcs:// or grpc:// (gRPC), with a host and perhaps a port.
+
+    wss://relay.example    grpcs://relay.example:8411    ws://127.0.0.1:8410    grpc://[::1]:8411
+
+Without TLS (ws, grpc) it is an address of this machine: what admits would be read on the way elsewhere, and `relay serve` listens nowhere else without TLS. A query string, or a name and
+password, are refused: addresses end up in logs. A path is the business of a WebSocket's proxy; gRPC has none of ours to give.
+"""
 
 from __future__ import annotations
 
+import ipaddress
+from typing import Final
 from urllib.parse import SplitResult, urlsplit
 
 from holdfast.model.errors import Usage
+
+SECURE: Final = ("wss", "grpcs")
+PLAIN: Final = ("ws", "grpc")
+GRPC: Final = ("grpc", "grpcs")
+LIKE: Final = "it looks like wss://relay.example or grpcs://relay.example:8411; on this machine also ws://127.0.0.1:8410"
 
 
 def parsed(url: str) -> SplitResult:
@@ -13,18 +26,41 @@ def parsed(url: str) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as e:
-        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000") from e
-    if parts.scheme not in ("ws", "wss") or not parts.hostname or port == 0:
-        raise Usage(f"{url[:80]!a} is no address of a relay", "it looks like wss://relay.example or ws://127.0.0.1:7000")
+        raise Usage(f"{url[:80]!a} is no address of a relay", LIKE) from e
+    if parts.scheme not in (*SECURE, *PLAIN) or not _plausible(parts.hostname or "") or port == 0 or not url.isascii() or not url.isprintable():
+        raise Usage(f"{url[:80]!a} is no address of a relay", LIKE)
     if parts.query or parts.username is not None or parts.password is not None or parts.fragment:
         raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
+    if parts.scheme in GRPC and parts.path not in ("", "/"):
+        raise Usage(f"{url[:80]!a} has a path, and gRPC knows none", f"without it: {parts.scheme}://{parts.netloc}")
+    if parts.scheme in PLAIN and not _here(parts.hostname or ""):
+        raise Usage(f"{url[:80]!a} is not on this machine, and without TLS what admits us could be read on the way", f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own")
     return parts
+
+
+def _plausible(host: str) -> bool:
+    return bool(host) and len(host) <= 253 and not any(c in host for c in " ,;\\\"'<>|^`{}")
+
+
+def _here(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def secure(url: str) -> bool:
+    return parsed(url).scheme in SECURE
+
+
+def place(url: str) -> tuple[str, int]:
+    """Host and port."""
+    parts = parsed(url)
+    return parts.hostname or "", parts.port or (443 if parts.scheme in SECURE else 80)
 
 
 def name(url: str) -> str:
     """The relay as it is dialled: host and, if it is not the usual one, port."""
-    parts = parsed(url)
-    host = (parts.hostname or "").lower()
-    usual = 443 if parts.scheme == "wss" else 80
+    host, port = place(url)
     shown = f"[{host}]" if ":" in host else host
-    return shown if parts.port in (None, usual) else f"{shown}:{parts.port}"
+    return shown if port == (443 if secure(url) else 80) else f"{shown}:{port}"

@@ -13,18 +13,22 @@ import socket
 import ssl
 import time
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from holdfast.model.address import name, parsed
+from holdfast.model import address
+from holdfast.model.address import name
 from holdfast.model.errors import NotAllowed, PeerFault, Unavailable, Usage
-from holdfast.model.limits import OUTER_BYTES
+from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
 
 SUBPROTOCOL: Final = Subprotocol("holdfast.1")
 READ_BYTES: Final = 256 * 1024
@@ -63,6 +67,8 @@ class WebSocket:
         except WebSocketException as e:
             raise Unavailable("the relay has closed the connection") from e
         self._flush_protocol()
+        if len(self._out) > REMOTE_QUEUE_BYTES:
+            raise Unavailable("the relay takes nothing")
 
     def flush(self) -> None:
         """Unavailable when the connection is gone."""
@@ -127,16 +133,15 @@ class WebSocket:
 
 def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) -> WebSocket:
     """Connects; Unavailable if nobody answers in that time, NotAllowed if somebody there refuses us."""
-    parts, deadline = parsed(url), time.monotonic() + wait_s
-    where = name(url)
+    deadline, where = time.monotonic() + wait_s, name(url)
     try:
-        sock = socket.create_connection((parts.hostname or "", parts.port or (443 if parts.scheme == "wss" else 80)), timeout=wait_s)
+        sock = socket.create_connection(address.place(url), timeout=wait_s)
     except OSError as e:
         raise Unavailable(f"the relay {where} cannot be reached: {e.strerror or e}", "it is tried again; is the address right, and the network up?") from e
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if parts.scheme == "wss":
-            sock = context(ca).wrap_socket(sock, server_hostname=parts.hostname)
+        if address.secure(url):
+            sock = context(ca).wrap_socket(sock, server_hostname=address.place(url)[0])
         protocol = ClientProtocol(parse_uri(url), subprotocols=[SUBPROTOCOL], max_size=OUTER_BYTES)
         _open(sock, protocol, headers, deadline)
         sock.setblocking(False)
@@ -183,3 +188,42 @@ def _open(sock: socket.socket, protocol: ClientProtocol, headers: Mapping[str, s
         raise protocol.handshake_exc
     if protocol.subprotocol != SUBPROTOCOL:
         raise InvalidHandshake("it does not speak our protocol")
+
+
+class Awaited:
+    """The same for who has a loop: a host's line."""
+
+    def __init__(self, ws: ClientConnection) -> None:
+        self._ws = ws
+
+    async def send(self, message: bytes) -> None:
+        """Returns when the socket has taken it, or nearly."""
+        try:
+            await self._ws.send(message)
+        except ConnectionClosed as e:
+            raise Unavailable(f"the connection ended: {e}") from e
+
+    async def recv(self) -> bytes:
+        try:
+            return await self._ws.recv(decode=False)
+        except ConnectionClosed as e:
+            raise Unavailable(f"the connection ended: {e}") from e
+
+    async def close(self) -> None:
+        await self._ws.close()
+
+
+async def connect(url: str, token: str | None, ca: str | None) -> Awaited:
+    from websockets.asyncio.client import connect as open_
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    tls = context(ca) if address.secure(url) else None
+    try:
+        return Awaited(await open_(url, subprotocols=[SUBPROTOCOL], compression=None, additional_headers=headers, user_agent_header=None, proxy=None,
+                                   open_timeout=None, ping_interval=None, close_timeout=1.0, max_size=OUTER_BYTES, max_queue=64, ssl=tls))
+    except InvalidStatus as e:
+        if e.response.status_code in REFUSED_STATUS:
+            raise NotAllowed(f"it does not let this machine in{said(e)}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it") from e
+        raise Unavailable(f"it answers, but not as a relay: {e}") from e
+    except InvalidHandshake as e:
+        raise Unavailable(f"it answers, but not as a relay: {e}") from e

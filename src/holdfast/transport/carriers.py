@@ -1,0 +1,69 @@
+"""The way to a relay, whichever of its doors the address names: both give the same, and fail in the same words.
+
+A client has a `Carrier`, a descriptor to poll; a host has a `Line`, to await. What differs stays in transport/websocket.py and transport/grpc.py; each
+library is loaded only by who dials by it. A token is given apart and travels as `authorization: Bearer`, never in an address.
+
+    Unavailable   nobody answers, the certificate is not trusted, it is no relay, the connection ended
+    NotAllowed    it is a relay, and does not let us in
+    PeerFault     it sent what is no message of ours
+    Usage         the address or the file of certificates is none
+    Impossible    gRPC is asked for and not installed
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from holdfast.model import address
+
+
+class Carrier(Protocol):
+    """One connection. Not blocking: `send` keeps what is not taken yet, `receive` gives what there is."""
+
+    def fileno(self) -> int: ...
+
+    @property
+    def pending(self) -> int:
+        """Bytes that wait to be taken. While there are any, nothing more should be sent but answers."""
+
+    def send(self, message: bytes) -> None: ...
+
+    def flush(self) -> None:
+        """The descriptor is writable."""
+
+    def receive(self) -> list[bytes]:
+        """The descriptor is readable: what has come, if anything."""
+
+    def close(self) -> None: ...
+
+
+class Line(Protocol):
+    """The same for who has a loop."""
+
+    async def send(self, message: bytes) -> None:
+        """Returns when it is taken."""
+
+    async def recv(self) -> bytes: ...
+
+    async def close(self) -> None: ...
+
+
+def dial(url: str, ca: str | None, wait_s: float) -> Carrier:
+    """Without a token: clients have passes. A carrier may say only by `receive` that nobody is there, or that we are not let in."""
+    if address.parsed(url).scheme in address.GRPC:
+        from holdfast.transport import grpc
+
+        return grpc.dial(url, ca)
+    from holdfast.transport import websocket
+
+    return websocket.dial(url, {}, ca, wait_s)
+
+
+async def connect(url: str, token: str | None, ca: str | None) -> Line:
+    if address.parsed(url).scheme in address.GRPC:
+        from holdfast.transport import grpc
+
+        return await grpc.connect(url, token, ca)
+    from holdfast.transport import websocket
+
+    return await websocket.connect(url, token, ca)

@@ -1,0 +1,310 @@
+"""Frames through gRPC, beside transport/websocket.py: the same messages, the same certificates, the same words when it fails. Needs the extra [grpc].
+
+A connection is a channel of its own with one call, `holdfast.v1.Relay/Connect`, whose messages are frames as they are: the library serializes nothing. Nothing is shared between connections and
+nothing is tried again by the library: a channel that dials by itself, with pauses of its own, would be a second opinion on when a relay is gone. Liveness is the frames' own PING.
+
+Two ends, because the library has two: a host awaits (`grpc.aio`, on its loop), a client polls a pipe that two threads ring (the blocking interface, which
+does not care what loops the program around it runs; `grpc.aio` does). Messages wait in short bounded queues on both sides of a client; the rest is the library's own window.
+
+What the library would do differently from us is switched off: its own list of authorities (ours are the system's, as for TLS everywhere else), proxies from the environment, its own resolver,
+its log on stderr (which may be somebody's terminal), its handlers for fork (they wait for threads; we only ever exec). The last three are read from the environment while it loads, and
+only then: what is set for that moment reaches no child.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import re
+import ssl
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from holdfast.model import address
+from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, Unavailable, Usage
+from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES, STREAM_WINDOW_BYTES, KiB
+
+SETTINGS: Final = {"GRPC_VERBOSITY": "NONE", "GRPC_DNS_RESOLVER": "native", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+
+
+def _load() -> Any:
+    for key, value in SETTINGS.items():
+        os.putenv(key, value)
+    try:
+        import grpc
+    except ImportError as e:
+        raise Impossible("this relay is to be dialled by gRPC, which is not installed", "install holdfast[grpc], or use its wss:// address") from e
+    finally:
+        for key in SETTINGS:
+            os.unsetenv(key)
+    return grpc
+
+
+library = _load()
+
+METHOD: Final = "/holdfast.v1.Relay/Connect"
+OPTIONS: Final = (
+    ("grpc.max_receive_message_length", OUTER_BYTES),
+    ("grpc.max_send_message_length", OUTER_BYTES),
+    ("grpc.max_metadata_size", 16 * KiB),
+    ("grpc.use_local_subchannel_pool", 1),       # another connection's failures are not ours
+    ("grpc.enable_retries", 0),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
+SLACK_BYTES: Final = 64 * KiB            # on their way to the library that do not count as waiting
+ARRIVED_BYTES: Final = 2 * STREAM_WINDOW_BYTES   # that the user has not fetched: nothing more is taken from the library
+CLOSE_S: Final = 1.0                     # for the last words
+SAID_CHARS: Final = 200
+SYSTEM: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")      # a certificate in a directory of authorities
+
+
+# ---------------------------------------------------------------- certificates
+
+def roots(ca: str | None) -> bytes:
+    """As transport/websocket.py has them: the system's authorities, or the certificates in that file alone."""
+    try:
+        ssl.create_default_context(cafile=ca)    # that there are any in it
+        if ca is not None:
+            return _read(ca)
+        found = ssl.get_default_verify_paths()
+        pem = _read(found.cafile) if found.cafile else b"\n".join(_read(f"{found.capath}/{one}") for one in sorted(os.listdir(found.capath)) if SYSTEM.fullmatch(one)) if found.capath else b""
+    except (OSError, ssl.SSLError) as e:
+        raise Usage(f"cannot use the certificates in {ca!a}: {e}") from e
+    if not pem.strip():
+        raise Unavailable("no authorities for certificates are known on this machine", "give the relay's certificate with --ca")
+    return pem
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _channel(made: Any, url: str, ca: str | None) -> Any:
+    """`made`: the module of the library that makes channels."""
+    host, port = address.place(url)
+    target = f"dns:///[{host}]:{port}" if ":" in host else f"dns:///{host}:{port}"
+    if not address.secure(url):
+        return made.insecure_channel(target, options=OPTIONS)
+    return made.secure_channel(target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS)
+
+
+# ---------------------------------------------------------------- errors
+
+def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed]) -> HoldfastError:
+    """What the end of a call means. The details are the library's, or the relay's own word: shown shortly, or not at all."""
+    status, said = library.StatusCode, _said(details)
+    more = f": {said}" if said else ""
+    if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED):
+        return refused(more)
+    if code is status.RESOURCE_EXHAUSTED and "larger than max" in details:
+        return PeerFault(f"{who} sent more than a frame can be")
+    if code is status.RESOURCE_EXHAUSTED:
+        return Unavailable(f"{who} has no room now{more}", "it is tried again")
+    if "handshake" in details.lower() or "CERTIFICATE" in details or "peer certificate" in details.lower():
+        if "CERTIFICATE_VERIFY_FAILED" in details or "peer" in details.lower() or "ostname" in details:
+            return Unavailable(f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca")
+        return Unavailable(f"{who} answers, but not with TLS{more}", "is the address right?")
+    if code is status.UNIMPLEMENTED or "HTTP/2" in details or "http2 header" in details or "http1" in details:
+        return Unavailable(f"{who} answers, but not as a relay{more}", "is the address right?")
+    if "failed to connect" in details or "resol" in details:
+        return Unavailable(f"{who} cannot be reached{more}", "it is tried again; is the address right, and the network up?")
+    if code is status.OK:
+        return Unavailable(f"{who} closed the connection")
+    return Unavailable(f"the connection to {who} broke{more}", "it is tried again")
+
+
+def _said(details: str) -> str:
+    words = re.sub(r"^.*last error: ", "", details, flags=re.DOTALL)
+    words = re.sub(r"^[A-Z_]+: +", "", words)
+    words = re.sub(r"^ipv[46]:\S+: +", "", words)[:SAID_CHARS].strip()
+    return words if words.isprintable() else ""
+
+
+# ---------------------------------------------------------------- a client's
+
+class Polled:
+    """One connection, as a descriptor to poll: readable when there is something to fetch, or room again. It is never writable: nothing is flushed by hand."""
+
+    def __init__(self, where: str, channel: Any) -> None:
+        self._who = f"the relay {where}"
+        self._channel = channel
+        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._more, self._room = threading.Condition(self._lock), threading.Condition(self._lock)      # to send; for what arrives
+        self._rung = self._closed = False
+        self._out: deque[bytes] = deque()
+        self._in: deque[bytes] = deque()
+        self._queued = self._arrived = 0
+        self._end: HoldfastError | None = None
+        self._over = threading.Event()
+        self._call = channel.stream_stream(METHOD)(self._messages())
+        threading.Thread(target=self._read, name=f"from {self._who}", daemon=True).start()
+
+    def fileno(self) -> int:
+        return self._bell
+
+    @property
+    def pending(self) -> int:
+        """Bytes that the library has not taken."""
+        return max(0, self._queued - SLACK_BYTES)
+
+    def send(self, message: bytes) -> None:
+        """Unavailable when the connection is gone."""
+        with self._lock:
+            if self._end is not None or self._closed:
+                raise Unavailable("the relay has closed the connection")
+            if self._queued > REMOTE_QUEUE_BYTES:
+                raise Unavailable("the relay takes nothing")
+            self._out.append(message)
+            self._queued += len(message)
+            self._more.notify()
+
+    def flush(self) -> None:
+        pass
+
+    def receive(self) -> list[bytes]:
+        """The messages that have come. Unavailable when the connection is gone, NotAllowed if we are not let in, PeerFault for what is no message of ours."""
+        with self._lock:
+            if self._rung:
+                self._rung = False
+                with contextlib.suppress(BlockingIOError):
+                    os.read(self._bell, 64)
+            messages = list(self._in)
+            self._in.clear()
+            if self._arrived >= ARRIVED_BYTES:
+                self._room.notify()
+            self._arrived = 0
+            if self._end is not None:
+                if not messages:
+                    raise self._end
+                self._wake()
+            return messages
+
+    def close(self) -> None:
+        """What is queued is still said, if the relay takes it soon; nobody waits for that."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            os.close(self._bell)
+            os.close(self._ring)
+            self._more.notify()
+            self._room.notify()
+        if self._end is not None:
+            self._channel.close()
+        else:
+            threading.Thread(target=self._finish, name=f"leaving {self._who}", daemon=True).start()
+
+    # ------------------------------------------------------------ in threads of their own
+
+    def _wake(self) -> None:
+        if not self._rung and not self._closed:
+            self._rung = True
+            os.write(self._ring, b"!")
+
+    def _messages(self) -> Iterator[bytes]:
+        """Asked by the library for the next one when it has taken the last."""
+        while True:
+            with self._lock:
+                self._more.wait_for(lambda: self._out or self._closed or self._end is not None)
+                if self._end is not None or not self._out:
+                    return
+                message = self._out.popleft()
+            yield message
+            with self._lock:
+                waited = self.pending
+                self._queued -= len(message)
+                if waited and not self.pending:
+                    self._wake()
+
+    def _read(self) -> None:
+        try:
+            for message in self._call:
+                with self._lock:
+                    self._room.wait_for(lambda: self._arrived < ARRIVED_BYTES or self._closed)
+                    if not self._closed:
+                        self._in.append(message)
+                        self._arrived += len(message)
+                        self._wake()
+            end = fault(self._who, library.StatusCode.OK, "", self._refused)
+        except library.RpcError as e:
+            end = fault(self._who, e.code(), e.details() or "", self._refused)
+        except Exception as e:               # of the library, when the channel is closed under it
+            end = Unavailable(f"the connection to {self._who} broke: {type(e).__name__}")
+        with self._lock:
+            self._end = end
+            self._wake()
+            self._more.notify()
+        self._over.set()
+
+    def _refused(self, more: str) -> NotAllowed:
+        return NotAllowed(f"{self._who} does not let us in{more}", "ask whoever runs it for a token")
+
+    def _finish(self) -> None:
+        self._over.wait(CLOSE_S)
+        self._call.cancel()
+        self._channel.close()
+
+
+def dial(url: str, ca: str | None) -> Polled:
+    """Gives a connection that is on its way: whether there is anybody is said by its first `receive`."""
+    return Polled(address.name(url), _channel(library, url, ca))
+
+
+# ---------------------------------------------------------------- a host's
+
+class Awaited:
+    """One connection, for who has a loop."""
+
+    def __init__(self, channel: Any, call: Any) -> None:
+        self._channel, self._call = channel, call
+        self._reading: asyncio.Task[Any] | None = None
+
+    async def send(self, message: bytes) -> None:
+        """Returns when the library has taken it."""
+        try:
+            await self._call.write(message)
+        except (library.aio.AioRpcError, asyncio.InvalidStateError) as e:
+            raise await self._ended() from e
+
+    async def recv(self) -> bytes:
+        if self._reading is None:
+            self._reading = asyncio.get_running_loop().create_task(self._call.read())
+        try:
+            message = await asyncio.shield(self._reading)     # a read that is given up would end the call
+        except library.aio.AioRpcError as e:
+            raise await self._ended() from e
+        self._reading = None
+        if not isinstance(message, bytes):
+            raise await self._ended()
+        return message
+
+    async def _ended(self) -> HoldfastError:
+        return fault("it", await self._call.code(), await self._call.details() or "", _not_admitted)
+
+    async def close(self) -> None:
+        reading, self._reading = self._reading, None
+        if not self._call.done():
+            with contextlib.suppress(Exception):              # whatever is wrong with it: it is over
+                async with asyncio.timeout(CLOSE_S):
+                    await self._call.done_writing()
+        self._call.cancel()
+        if reading is not None:
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await reading
+        await self._channel.close()
+
+
+def _not_admitted(more: str) -> NotAllowed:
+    return NotAllowed(f"it does not let this machine in{more}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it")
+
+
+async def connect(url: str, token: str | None, ca: str | None) -> Awaited:
+    """Gives a connection that is on its way: whether there is anybody is said by its first `recv`."""
+    channel = _channel(library.aio, url, ca)
+    return Awaited(channel, channel.stream_stream(METHOD)(metadata=[("authorization", f"Bearer {token}")] if token else None))
