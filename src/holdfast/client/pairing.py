@@ -17,7 +17,7 @@ from holdfast.core.joincode import Code, Elsewhere
 from holdfast.home import Home, keys, machines
 from holdfast.home.keys import Ask, Identity
 from holdfast.home.machines import Machine, Way
-from holdfast.model import base64url, signing
+from holdfast.model import address, base64url, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, PeerFault, Refused, TimedOut, Usage
 from holdfast.model.limits import CONNECT_WAIT_S, NAME_CHARS, RECONNECT_FIRST_S
 
@@ -92,12 +92,12 @@ def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:
         raise PeerFault("the host does not say how it is reached") from e
 
 
-def stranger(link: Link, code: Code, where: Elsewhere) -> None:
+def stranger(link: Link, code: Code, where: Elsewhere, ca: str | None = None) -> None:
     """The link is to a machine elsewhere that nothing is known of but what the invitation says."""
     pass_ = joincode.pass_of(signing.public(joincode.private(code, where.key)))
     known = next((m.identity for m in machines.listing(link.home) if (m.key, m.operator) == (where.key, link.operator)), None)
     link.away = Machine(joincode.fingerprint(where.key), where.key, where.static, link.operator, int(time.time()),
-                        tuple(Way(url, route, pass_) for url, route in where.doors), known)
+                        tuple(Way(url, route, pass_, ca) for url, route in where.doors), known)
 
 
 def strangers(link: Link, code: Code, relay: str, ca: str | None = None) -> None:
@@ -111,10 +111,11 @@ def keep_machine(link: Link, name: str) -> Machine:
     """After joining: remembers the machine, with ways of one's own, under its name or one like it."""
     assert link.away is not None
     answer, key = link.request("ways"), link.away.key or machine_of(link)
+    trusted = {_host(way.url): way.ca for way in link.away.ways}
     link.meeting = None
     try:
         static_key = static.read(key, answer["static"]["statement"].encode(), bytes.fromhex(answer["static"]["signature"]))
-        ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"])) for w in answer["ways"])
+        ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"]), trusted.get(_host(str(w["url"])))) for w in answer["ways"])
     except (ValueError, KeyError, TypeError) as e:
         raise PeerFault("the machine does not say how it is reached") from e
     taken = {m.name for m in machines.listing(link.home) if m.key != key}
@@ -124,6 +125,13 @@ def keep_machine(link: Link, name: str) -> Machine:
     link.away = Machine(known, key, static_key, link.operator, int(time.time()), ways, link.away.identity)
     machines.keep(link.home, link.away)
     return link.away
+
+
+def _host(url: str) -> str:
+    try:
+        return address.place(url)[0]
+    except Usage:                              # of a scheme that only a newer release has: another way may do
+        return ""
 
 
 def another_key(link: Link) -> None:

@@ -203,13 +203,16 @@ class Dialling(threading.Thread):
 
 def dial(machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:
     """A socket that speaks frames with the machine, the hash that names this channel, and the line. The ways are tried one after the other."""
-    refused: HoldfastError = Unavailable(f"no way to {machine.name} is known here", "pair again: `holdfast invite` there, `holdfast join` here")
+    refused: HoldfastError | None = None
+    never: HoldfastError = Unavailable(f"no way to {machine.name} is known here", "pair again: `holdfast invite` there, `holdfast join` here")
     for way in machine.ways:
         try:
             return _dial(machine, way, static, meeting, time.monotonic() + wait_s)
-        except (Unavailable, TimedOut, NotAllowed, Impossible, Usage) as e:      # also a way that cannot be gone from here: the next one may
+        except (Unavailable, TimedOut, NotAllowed) as e:
             refused = e
-    raise refused
+        except (Impossible, Usage) as e:         # a way that cannot be gone from here, ever; others may
+            never = e
+    raise refused or never
 
 
 def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -> channel.Channel:

@@ -17,7 +17,7 @@ from holdfast.core import route, static
 from holdfast.home import codes, keys, relays
 from holdfast.host.process import boot_id
 from holdfast.model import agreement, base64url, signing
-from holdfast.model.address import name
+from holdfast.model.address import GRPC, name, parsed
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import PASSES_MAX
 
@@ -68,11 +68,17 @@ class Uplinks:
         for url in [url for url, line in self._lines.items() if wanted.get(url) != line.relay]:
             await self._lines.pop(url).close()
         if wanted.keys() - self._lines.keys():
-            from holdfast.host.uplink import Uplink  # brings the WebSocket library: only who dials needs it
+            from holdfast.host.uplink import Uplink  # brings what seals and frames: only who dials needs it
 
             for url, one in wanted.items():
-                if url not in self._lines:
-                    self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, name(url)), partial(self._passes, name(url)), self._responder)
+                if url in self._lines:
+                    continue
+                try:
+                    known_as = name(url)
+                except HoldfastError as e:           # written there by hand: the others are dialled all the same
+                    self.trouble = e.message
+                    continue
+                self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, known_as), partial(self._passes, known_as), self._responder)
         self._meet()
 
     def _responder(self, at: bytes) -> Channel:
@@ -138,14 +144,18 @@ class Uplinks:
 
     def elsewhere(self) -> dict[str, Any] | None:
         """How who knows nothing of this machine yet can reach it: for the link of an invitation. None: it cannot."""
-        doors = [[url, base64url.encode(line.route)] for url, line in self._lines.items() if line.state == "registered"]
+        doors = [[url, base64url.encode(line.route)] for url, line in self._doors() if line.state == "registered"]
         return {"key": base64url.encode(self._machine.public), "static": base64url.encode(agreement.public(keys.static(self._machine))), "doors": doors} if doors else None
 
     def ways(self, key: bytes) -> dict[str, Any]:
         """How the holder of this key comes here from elsewhere."""
         signed = static.sign(self._machine.secret())
         return {"machine": signing.show(self._machine.public), "static": {"statement": signed.statement.decode(), "signature": signed.signature.hex()},
-                "ways": [{"url": url, "route": base64url.encode(line.route), "pass": base64url.encode(self._pass(name(url), key))} for url, line in self._lines.items()]}
+                "ways": [{"url": url, "route": base64url.encode(line.route), "pass": base64url.encode(self._pass(name(url), key))} for url, line in self._doors()]}
+
+    def _doors(self) -> list[tuple[str, Uplink]]:
+        """In the order in which a client should try: everybody can speak WebSocket, gRPC is an extra."""
+        return sorted(self._lines.items(), key=lambda one: parsed(one[0]).scheme in GRPC)
 
     def _pass(self, relay: str, key: bytes) -> bytes:
         return agreement.derive(self._machine.secret(), PASS + relay.encode() + b"\0" + key)

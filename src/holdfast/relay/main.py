@@ -147,7 +147,7 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         office_hours = control.Control(hub, control.socket_of(options.data))
         await office_hours.start()
         undo.callback(office_hours.stop)
-        _say(said, options.json)
+        _say(said, options.names, options.json)
         if not any(row.revoked is None for row in tokens):
             print("no host can register yet: `holdfast relay token` makes a token", file=sys.stderr, flush=True)
         _notify("READY=1")
@@ -204,13 +204,24 @@ def _names(names: tuple[str, ...], ports: list[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.lower() for n in found))
 
 
-def _say(said: list[tuple[str, str, str, int]], as_json: bool) -> None:
+def _say(said: list[tuple[str, str, str, int]], names: tuple[str, ...], as_json: bool) -> None:
+    """Where it listens; and, if it has a certificate of its own, by which addresses its doors are dialled under its names."""
     urls = {kind: f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for kind, scheme, host, port in said}
+    reached = [url for name in names for _, scheme, _, port in said if scheme in ("wss", "grpcs") for url in _reached(scheme, name, port)]
     if as_json:
-        print(json.dumps({"listening": urls}), flush=True)
+        print(json.dumps({"listening": urls, "urls": reached}), flush=True)
     else:
         for url in urls.values():
             print(f"listening on {url}", flush=True)
+        if reached:
+            print(f"reached as {', '.join(reached)}", flush=True)
+
+
+def _reached(scheme: str, name: str, port: int) -> tuple[str, ...]:
+    host, _, given = name.rpartition(":")
+    if given.isdigit() and host:
+        return (f"{scheme}://{name}",) if int(given) == port else ()
+    return (f"{scheme}://{name}" if port == 443 else f"{scheme}://{name}:{port}",)
 
 
 def _notify(state: str) -> None:

@@ -36,7 +36,7 @@ def _load() -> Any:
     try:
         import grpc
     except ImportError as e:
-        raise Impossible("this relay is to be dialled by gRPC, which is not installed", "install holdfast[grpc], or use its wss:// address") from e
+        raise Impossible("gRPC is not installed here, and this address asks for it: install holdfast[grpc]", "or use the relay's wss:// address, if it has one") from e
     finally:
         for key in SETTINGS:
             os.unsetenv(key)

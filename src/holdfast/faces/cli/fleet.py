@@ -33,9 +33,9 @@ LOOK_S = 0.1
 
 def host_parser(p: ArgumentParser) -> None:
     p.add_argument("act", nargs="?", choices=("connect", "disconnect", "ls"), default="ls", help="(default: ls)")
-    p.add_argument("url", nargs="?", metavar="RELAY_URL", help="ws://... or wss://...")
+    p.add_argument("url", nargs="?", metavar="RELAY_URL", help="wss://... (WebSocket) or grpcs://... (gRPC); on this machine also ws://, grpc://")
     p.add_argument("--token", metavar="T", help="what admits this machine there: @FILE, - for stdin, or the token itself (which others on this machine can see in the list of processes)")
-    p.add_argument("--ca", metavar="FILE", help="trust these certificates for wss, instead of the system's")
+    p.add_argument("--ca", metavar="FILE", help="trust these certificates for TLS, instead of the system's")
     p.add_argument("--json", action="store_true")
     p.description = ("lets this machine's host dial out to a relay, so that whoever is known here can\nattach from anywhere. The relay passes sealed bytes on and can read none of them.")
 
@@ -47,11 +47,14 @@ def host(args: Namespace) -> int:
             raise Usage("host ls takes no address")
         return _show(args, connection.request("relays"))
     if args.url is None:
-        raise Usage(f"host {args.act} needs the address of a relay", "like wss://relay.example")
+        raise Usage(f"host {args.act} needs the address of a relay", "like wss://relay.example or grpcs://relay.example:8411")
     if args.act == "connect":
         address.parsed(args.url)
         connection.request("relays")                 # whether we may at all
-        relays.keep(connection.home, relays.Relay(args.url, _token(args.token), args.ca))
+        for other in (one for one in relays.listing(connection.home) if one.url != args.url and _same(one.url, args.url)):
+            relays.forget(connection.home, other.url)            # the same relay by another of its doors: one line, or each would throw out the other
+            print(f"holdfast: instead of {other.url}", file=sys.stderr)
+        relays.keep(connection.home, relays.Relay(args.url, _token(args.token), os.path.abspath(args.ca) if args.ca else None))
     else:
         relays.forget(connection.home, args.url)
     connection.request("relays.changed")
@@ -68,6 +71,14 @@ def host(args: Namespace) -> int:
     if line is not None and line["state"] != "registered":
         raise Unavailable(f"the relay was not reached yet: {line['detail']}", "it is tried again and again; `holdfast host ls` shows how it stands")
     return 0
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether both call a relay by the same name, under which this machine has one registration."""
+    try:
+        return address.name(one) == address.name(other)
+    except Usage:
+        return False
 
 
 def _token(text: str | None) -> str | None:

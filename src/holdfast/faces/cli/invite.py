@@ -71,7 +71,7 @@ def make(connection: Link, args: Namespace) -> int:
     url = joincode.url(code, pairing.machine_of(connection), reached)
     waits = not args.no_wait and (args.confirm or (sys.stdout.isatty() and not args.json))
     if args.json:
-        put_json({"code": code.show(), "url": url, **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
+        put_json({"code": code.show(), "url": url, "relays": [door for door, _ in reached.doors] if reached else [], **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
     else:
         if reached is not None and sys.stdout.isatty():
             _picture(url)
@@ -85,8 +85,11 @@ def make(connection: Link, args: Namespace) -> int:
               (f"makes      another device of {made['of']}" + (f", {made['device']}" if made["device"] else "") if made["of"] else f"lets in    one newcomer ({args.kind})") +
               f"{', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
-              f"counts     once, for {span(made['expires'] - made['made'])}" +
-              ("" if made["of"] and reached is None else f"\nas a link  {url}"))
+              f"counts     once, for {span(made['expires'] - made['made'])}"
+              + (f"
+through    {', '.join(door for door, _ in reached.doors)}" if reached else "")
+              + ("" if made["of"] and reached is None else f"
+as a link  {url}"))
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
 
@@ -222,13 +225,18 @@ def _a(kind: str) -> str:
 def join_parser(p: ArgumentParser) -> None:
     p.add_argument("code", nargs="?", metavar="CODE|URL", help="as `holdfast invite` showed it; asked for, or read from stdin, if it is left out")
     p.add_argument("--relay", metavar="URL", help="where the machine waits for this code, if it is another one; a link says that itself")
-    p.add_argument("--ca", metavar="FILE", help="trust these certificates for wss, instead of the system's")
+    p.add_argument("--ca", metavar="FILE", help="trust these certificates for TLS, instead of the system's")
     p.add_argument("--passphrase", action="store_true", help="protect the new key; asks for the passphrase")
     p.add_argument("--device", metavar="NAME", default="", help="what this device is to be called there (default: the inviter's word, or this machine's name)")
     p.add_argument("--new-key", action="store_true", help="make another key for that machine, because the one there is was revoked there")
     p.add_argument("--json", action="store_true")
     p.description = ("comes in with a one-time code, under the name of --as. The key of that name is\nmade if there is none; from then on `--as NAME` acts with it. A mistyped\n"
                      "character is noticed here; a wrong code counts against the invitation.")
+
+
+def _file(path: str | None) -> str | None:
+    """As it can be found from anywhere: it is used again for every connection."""
+    return os.path.abspath(path) if path else None
 
 
 def join(args: Namespace) -> int:
@@ -243,10 +251,10 @@ def join(args: Namespace) -> int:
     code, machine = joincode.read(text)
     connection, elsewhere = link(args), joincode.elsewhere(text)
     if elsewhere is not None:
-        pairing.stranger(connection, code, elsewhere)
+        pairing.stranger(connection, code, elsewhere, _file(args.ca))
     elif args.relay is not None:
         address.parsed(args.relay)
-        pairing.strangers(connection, code, args.relay, args.ca)
+        pairing.strangers(connection, code, args.relay, _file(args.ca))
 
     if args.device:
         check_name(args.device)
