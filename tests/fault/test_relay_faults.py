@@ -1,4 +1,4 @@
-"""T1, S4: each hop of the way through a relay is killed, paused, cut, made silent, slow or long. Everything comes back unattended, the screen is right, and what was typed was typed once."""
+"""T1, T3, S4: by either door of a relay, each hop of the way through a relay is killed, paused, cut, made silent, slow or long. Everything comes back unattended, the screen is right, and what was typed was typed once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from tests.e2e.harness import Installation, alive, eventually, installation
 from holdfast.testing.relays import RelayProcess
 from holdfast.testing.road import CUT, OPEN, SILENT, Road
 
+DOORS = ("websocket", "grpc")
 PAUSE_S = 3.0          # how long a program stands still
 
 
@@ -35,15 +36,17 @@ class Way:
 
 
 @pytest.fixture(scope="module")
-def way(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Way]:
+    """By the door that the parameter names."""
+    door, scheme = request.param, {"websocket": "ws", "grpc": "grpc"}[request.param]
     host_road, client_road = Road(), Road()
     names = [word for road in (host_road, client_road) for word in ("--name", f"127.0.0.1:{road.port}")]
-    with RelayProcess(str(tmp_path_factory.mktemp("relay") / "data"), *names, limits={"RELAY_PING_S": 2}) as relay:
-        host_road.to = client_road.to = relay.port
+    with RelayProcess(str(tmp_path_factory.mktemp("relay") / "data"), *names, "--grpc", "127.0.0.1:0", limits={"RELAY_PING_S": 2}) as relay:
+        host_road.to = client_road.to = relay.port_of(door)
         with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.5\n") as there, installation(tmp_path_factory.mktemp("here")) as here:
             token = Path(there.user, "token")
             token.write_text(relay.token())
-            there.ok("host", "connect", f"ws://127.0.0.1:{host_road.port}", "--token", f"@{token}")
+            there.ok("host", "connect", f"{scheme}://127.0.0.1:{host_road.port}", "--token", f"@{token}")
             joined = here.ok("join", there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"], "--as", "ann", "--json").json
             here.ok("machines", "rename", joined["as"], "box")
             kept = here.home / "machines.json"          # its own road, not the machine's
@@ -114,8 +117,22 @@ FAULTS: dict[str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]] = { 
 }
 
 
+BY_GRPC = ("relay killed", "relay restarted", "links reset", "client's link silent", "host's link silent")     # what the carrier has a part in
+
+
+@pytest.mark.parametrize("way", ["websocket"], indirect=True)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_s4_every_hop_comes_back_and_every_line_was_typed_once(way: Way, fault: str) -> None:
+    comes_back(way, fault)
+
+
+@pytest.mark.parametrize("way", ["grpc"], indirect=True)
+@pytest.mark.parametrize("fault", BY_GRPC)
+def test_s4_every_hop_comes_back_by_grpc_as_well(way: Way, fault: str) -> None:
+    comes_back(way, fault)
+
+
+def comes_back(way: Way, fault: str) -> None:
     begin, lasts, end = FAULTS[fault]
     name = "f-" + fault.replace(" ", "-").replace("'", "")
     way.there.new(name, "--", "sh", "-c", "stty -echo; echo READY; while read line; do echo \"<$line>\"; done")
@@ -137,6 +154,7 @@ def test_s4_every_hop_comes_back_and_every_line_was_typed_once(way: Way, fault: 
     way.there.end(name)
 
 
+@pytest.mark.parametrize("way", ["websocket"], indirect=True)
 def test_s4_a_host_that_dies_as_it_registers(way: Way) -> None:
     way.there.new("dying", "--", "cat")
     old = way.there.host_pid
@@ -148,6 +166,7 @@ def test_s4_a_host_that_dies_as_it_registers(way: Way) -> None:
     way.there.end("dying")
 
 
+@pytest.mark.parametrize("way", DOORS, indirect=True)
 def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
     """Keys go the other way, and what floods is skipped rather than queued for minutes: the newest screen wins."""
     way.there.new("slow", "--", "bash")

@@ -302,7 +302,10 @@ class RelayProcess:
 
     @property
     def port(self) -> int:
-        return urlsplit(self.url).port or 0
+        return self.port_of("websocket")
+
+    def port_of(self, door: str) -> int:
+        return urlsplit(self.urls[door]).port or 0
 
     def token(self, tenant: str = "default", expires: int | None = None) -> str:
         token, digest = office.make()
@@ -314,10 +317,13 @@ class RelayProcess:
         return control.ask(self.data, {"act": act, **request})
 
     def restart(self) -> None:
-        """The same again, on the same port."""
-        port = self.port
+        """The same again, on the same ports."""
         self.stop()
-        self._options = (*self._options[:-1], f"127.0.0.1:{port}")
+        options = list(self._options)
+        for option, door in (("--listen", "websocket"), ("--grpc", "grpc")):
+            if option in options:
+                options[options.index(option) + 1] = f"127.0.0.1:{self.port_of(door)}"
+        self._options = tuple(options)
         self.process = self._start()
 
     def stop(self, number: int = signal.SIGTERM) -> int:

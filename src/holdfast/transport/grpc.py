@@ -3,8 +3,9 @@
 A connection is a channel of its own with one call, `holdfast.v1.Relay/Connect`, whose messages are frames as they are: the library serializes nothing. Nothing is shared between connections and
 nothing is tried again by the library: a channel that dials by itself, with pauses of its own, would be a second opinion on when a relay is gone. Liveness is the frames' own PING.
 
-Two ends, because the library has two: a host awaits (`grpc.aio`, on its loop), a client polls a pipe that two threads ring (the blocking interface, which
-does not care what loops the program around it runs; `grpc.aio` does). Messages wait in short bounded queues on both sides of a client; the rest is the library's own window.
+The library's blocking interface is used, by two threads for each connection that ring a bell: a pipe for a client, which polls, and its loop for a host, which awaits. `grpc.aio`
+was tried for the host and is not quicker; it keeps sockets of ended calls open until the garbage is collected, loses the reason of an end that comes while it writes, and takes part in every
+loop of the process. Messages wait in short bounded queues on both sides; the rest is the library's own window.
 
 What the library would do differently from us is switched off: its own list of authorities (ours are the system's, as for TLS everywhere else), proxies from the environment, its own resolver,
 its log on stderr (which may be somebody's terminal), its handlers for fork (they wait for threads; we only ever exec). The last three are read from the environment while it loads, and
@@ -84,13 +85,12 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _channel(made: Any, url: str, ca: str | None) -> Any:
-    """`made`: the module of the library that makes channels."""
+def _channel(url: str, ca: str | None) -> Any:
     host, port = address.place(url)
     target = f"dns:///[{host}]:{port}" if ":" in host else f"dns:///{host}:{port}"
     if not address.secure(url):
-        return made.insecure_channel(target, options=OPTIONS)
-    return made.secure_channel(target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS)
+        return library.insecure_channel(target, options=OPTIONS)
+    return library.secure_channel(target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS)
 
 
 # ---------------------------------------------------------------- errors
@@ -105,9 +105,9 @@ def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed
         return PeerFault(f"{who} sent more than a frame can be")
     if code is status.RESOURCE_EXHAUSTED:
         return Unavailable(f"{who} has no room now{more}", "it is tried again")
-    if "handshake" in details.lower() or "CERTIFICATE" in details or "peer certificate" in details.lower():
-        if "CERTIFICATE_VERIFY_FAILED" in details or "peer" in details.lower() or "ostname" in details:
-            return Unavailable(f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca")
+    if any(word in details for word in ("CERTIFICATE_VERIFY_FAILED", "verification check failed", "Verification Check failed", "peer certificate")):
+        return Unavailable(f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca")
+    if "handshake failed" in details:
         return Unavailable(f"{who} answers, but not with TLS{more}", "is the address right?")
     if code is status.UNIMPLEMENTED or "HTTP/2" in details or "http2 header" in details or "http1" in details:
         return Unavailable(f"{who} answers, but not as a relay{more}", "is the address right?")
@@ -125,111 +125,99 @@ def _said(details: str) -> str:
     return words if words.isprintable() else ""
 
 
-# ---------------------------------------------------------------- a client's
+# ---------------------------------------------------------------- a connection
 
-class Polled:
-    """One connection, as a descriptor to poll: readable when there is something to fetch, or room again. It is never writable: nothing is flushed by hand."""
+class Call:
+    """One connection. `bell` is rung by its threads, with the lock held: something came or it ended (once until `receive`), or there is room again."""
 
-    def __init__(self, where: str, channel: Any) -> None:
-        self._who = f"the relay {where}"
-        self._channel = channel
-        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    def __init__(self, channel: Any, who: str, refused: Callable[[str], NotAllowed], token: str | None, bell: Callable[[], None]) -> None:
+        self._channel, self._who, self._refused, self._bell = channel, who, refused, bell
         self._lock = threading.Lock()
         self._more, self._room = threading.Condition(self._lock), threading.Condition(self._lock)      # to send; for what arrives
-        self._rung = self._closed = False
+        self._rung = self.closed = False
         self._out: deque[bytes] = deque()
         self._in: deque[bytes] = deque()
-        self._queued = self._arrived = 0
-        self._end: HoldfastError | None = None
+        self._queued = self.arrived = 0
+        self.end: HoldfastError | None = None
         self._over = threading.Event()
-        self._call = channel.stream_stream(METHOD)(self._messages())
-        threading.Thread(target=self._read, name=f"from {self._who}", daemon=True).start()
-
-    def fileno(self) -> int:
-        return self._bell
+        self._call = channel.stream_stream(METHOD)(self._messages(), metadata=[("authorization", f"Bearer {token}")] if token else None)
+        threading.Thread(target=self._read, name="from a relay", daemon=True).start()
 
     @property
     def pending(self) -> int:
         """Bytes that the library has not taken."""
-        return max(0, self._queued - SLACK_BYTES)
+        return max(0, self._queued - SLACK_BYTES) if self.end is None else 0
 
     def send(self, message: bytes) -> None:
-        """Unavailable when the connection is gone."""
+        """What the connection does not take any more is dropped: why it is gone is told by `receive`, after what came before."""
         with self._lock:
-            if self._end is not None or self._closed:
-                raise Unavailable("the relay has closed the connection")
+            if self.end is not None or self.closed:
+                return
             if self._queued > REMOTE_QUEUE_BYTES:
                 raise Unavailable("the relay takes nothing")
             self._out.append(message)
             self._queued += len(message)
             self._more.notify()
 
-    def flush(self) -> None:
-        pass
-
     def receive(self) -> list[bytes]:
         """The messages that have come. Unavailable when the connection is gone, NotAllowed if we are not let in, PeerFault for what is no message of ours."""
         with self._lock:
-            if self._rung:
-                self._rung = False
-                with contextlib.suppress(BlockingIOError):
-                    os.read(self._bell, 64)
+            self._rung = False
             messages = list(self._in)
             self._in.clear()
-            if self._arrived >= ARRIVED_BYTES:
+            if self.arrived >= ARRIVED_BYTES:
                 self._room.notify()
-            self._arrived = 0
-            if self._end is not None:
+            self.arrived = 0
+            if self.end is not None:
                 if not messages:
-                    raise self._end
+                    raise self.end
                 self._wake()
             return messages
 
-    def close(self) -> None:
-        """What is queued is still said, if the relay takes it soon; nobody waits for that."""
+    def close(self, undo: Callable[[], None] = lambda: None) -> None:
+        """What is queued is still said, if the relay takes it soon; nobody waits for that. After `undo` the bell is not rung any more."""
         with self._lock:
-            if self._closed:
+            if self.closed:
                 return
-            self._closed = True
-            os.close(self._bell)
-            os.close(self._ring)
+            self.closed = True
+            undo()
             self._more.notify()
             self._room.notify()
-        if self._end is not None:
+        if self.end is not None:
             self._channel.close()
         else:
-            threading.Thread(target=self._finish, name=f"leaving {self._who}", daemon=True).start()
+            threading.Thread(target=self._finish, name="leaving a relay", daemon=True).start()
 
     # ------------------------------------------------------------ in threads of their own
 
     def _wake(self) -> None:
-        if not self._rung and not self._closed:
+        if not self._rung and not self.closed:
             self._rung = True
-            os.write(self._ring, b"!")
+            self._bell()
 
     def _messages(self) -> Iterator[bytes]:
         """Asked by the library for the next one when it has taken the last."""
         while True:
             with self._lock:
-                self._more.wait_for(lambda: self._out or self._closed or self._end is not None)
-                if self._end is not None or not self._out:
+                self._more.wait_for(lambda: self._out or self.closed or self.end is not None)
+                if self.end is not None or not self._out:
                     return
                 message = self._out.popleft()
             yield message
             with self._lock:
                 waited = self.pending
                 self._queued -= len(message)
-                if waited and not self.pending:
-                    self._wake()
+                if waited and not self.pending and not self.closed:
+                    self._bell()             # rung already or not: who waits for room may not be who fetches
 
     def _read(self) -> None:
         try:
             for message in self._call:
                 with self._lock:
-                    self._room.wait_for(lambda: self._arrived < ARRIVED_BYTES or self._closed)
-                    if not self._closed:
+                    self._room.wait_for(lambda: self.arrived < ARRIVED_BYTES or self.closed)
+                    if not self.closed:
                         self._in.append(message)
-                        self._arrived += len(message)
+                        self.arrived += len(message)
                         self._wake()
             end = fault(self._who, library.StatusCode.OK, "", self._refused)
         except library.RpcError as e:
@@ -237,13 +225,10 @@ class Polled:
         except Exception as e:               # of the library, when the channel is closed under it
             end = Unavailable(f"the connection to {self._who} broke: {type(e).__name__}")
         with self._lock:
-            self._end = end
+            self.end = end
             self._wake()
             self._more.notify()
         self._over.set()
-
-    def _refused(self, more: str) -> NotAllowed:
-        return NotAllowed(f"{self._who} does not let us in{more}", "ask whoever runs it for a token")
 
     def _finish(self) -> None:
         self._over.wait(CLOSE_S)
@@ -251,53 +236,85 @@ class Polled:
         self._channel.close()
 
 
+class Polled:
+    """A client's: a descriptor to poll, readable when there is something to fetch or room again. It is never writable: nothing is flushed by hand."""
+
+    def __init__(self, url: str, ca: str | None) -> None:
+        who = f"the relay {address.name(url)}"
+        channel = _channel(url, ca)
+        self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self.call = Call(channel, who, lambda more: NotAllowed(f"{who} does not let us in{more}", "ask whoever runs it for a token"), None, self._rings)
+
+    def _rings(self) -> None:
+        with contextlib.suppress(BlockingIOError):       # full of earlier ones
+            os.write(self._ring, b"!")
+
+    def fileno(self) -> int:
+        return self._bell
+
+    @property
+    def pending(self) -> int:
+        return self.call.pending
+
+    def send(self, message: bytes) -> None:
+        self.call.send(message)
+
+    def flush(self) -> None:
+        pass
+
+    def receive(self) -> list[bytes]:
+        with contextlib.suppress(BlockingIOError):
+            os.read(self._bell, 64)                      # before it is looked: what comes from now on rings again
+        return self.call.receive()
+
+    def close(self) -> None:
+        def undo() -> None:
+            os.close(self._bell)
+            os.close(self._ring)
+
+        self.call.close(undo)
+
+
 def dial(url: str, ca: str | None) -> Polled:
     """Gives a connection that is on its way: whether there is anybody is said by its first `receive`."""
-    return Polled(address.name(url), _channel(library, url, ca))
+    return Polled(url, ca)
 
-
-# ---------------------------------------------------------------- a host's
 
 class Awaited:
-    """One connection, for who has a loop."""
+    """A host's: for who has a loop."""
 
-    def __init__(self, channel: Any, call: Any) -> None:
-        self._channel, self._call = channel, call
-        self._reading: asyncio.Task[Any] | None = None
+    def __init__(self, url: str, token: str | None, ca: str | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._readable, self._room = asyncio.Event(), asyncio.Event()
+        self._came: deque[bytes] = deque()
+        self.call = Call(_channel(url, ca), "it", _not_admitted, token, self._rings)
+
+    def _rings(self) -> None:
+        with contextlib.suppress(RuntimeError):          # the loop is closed: nobody waits
+            self._loop.call_soon_threadsafe(self._rang)
+
+    def _rang(self) -> None:
+        self._readable.set()
+        self._room.set()
 
     async def send(self, message: bytes) -> None:
-        """Returns when the library has taken it."""
-        try:
-            await self._call.write(message)
-        except (library.aio.AioRpcError, asyncio.InvalidStateError) as e:
-            raise await self._ended() from e
+        """Returns when the library has taken it, or nearly."""
+        self.call.send(message)
+        while self.call.pending:
+            self._room.clear()
+            if self.call.pending:
+                await self._room.wait()
 
     async def recv(self) -> bytes:
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(self._call.read())
-        try:
-            message = await asyncio.shield(self._reading)     # a read that is given up would end the call
-        except library.aio.AioRpcError as e:
-            raise await self._ended() from e
-        self._reading = None
-        if not isinstance(message, bytes):
-            raise await self._ended()
-        return message
-
-    async def _ended(self) -> HoldfastError:
-        return fault("it", await self._call.code(), await self._call.details() or "", _not_admitted)
+        while not self._came:
+            self._readable.clear()
+            self._came.extend(self.call.receive())
+            if not self._came:
+                await self._readable.wait()
+        return self._came.popleft()
 
     async def close(self) -> None:
-        reading, self._reading = self._reading, None
-        if not self._call.done():
-            with contextlib.suppress(Exception):              # whatever is wrong with it: it is over
-                async with asyncio.timeout(CLOSE_S):
-                    await self._call.done_writing()
-        self._call.cancel()
-        if reading is not None:
-            with contextlib.suppress(Exception, asyncio.CancelledError):
-                await reading
-        await self._channel.close()
+        self.call.close()
 
 
 def _not_admitted(more: str) -> NotAllowed:
@@ -306,5 +323,4 @@ def _not_admitted(more: str) -> NotAllowed:
 
 async def connect(url: str, token: str | None, ca: str | None) -> Awaited:
     """Gives a connection that is on its way: whether there is anybody is said by its first `recv`."""
-    channel = _channel(library.aio, url, ca)
-    return Awaited(channel, channel.stream_stream(METHOD)(metadata=[("authorization", f"Bearer {token}")] if token else None))
+    return Awaited(url, token, ca)
