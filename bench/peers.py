@@ -300,6 +300,7 @@ class Relayed(Holdfast):
     """Holdfast from another home, through a relay of its own on loopback, sealed end to end."""
 
     name = "holdfast-relay"
+    door = "websocket"
 
     def __init__(self, scrollback: int | None = None, tree: str | None = None, label: str | None = None) -> None:
         super().__init__(scrollback, tree, label)
@@ -307,17 +308,17 @@ class Relayed(Holdfast):
         self._relay: subprocess.Popen[str] | None = None
 
     def fresh(self) -> Peer:
-        return Relayed(self.scrollback, self.tree, self.label)
+        return type(self)(self.scrollback, self.tree, self.label)
 
     def _there(self) -> None:
         """The relay, the machine's line to it, and the other home, paired."""
         if self._relay is not None:
             return
         data = self.path("relay")
-        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", "--listen", "127.0.0.1:0", "--data", data, "--json"], stdout=subprocess.PIPE,
+        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--data", data, "--json"], stdout=subprocess.PIPE,
                                        stderr=subprocess.DEVNULL, text=True, env=self.environ)
         assert self._relay.stdout is not None
-        url = json.loads(self._relay.stdout.readline())["listening"]["websocket"]
+        url = json.loads(self._relay.stdout.readline())["listening"][self.door]
         token = self.path("token")
         with open(token, "w") as file:
             file.write(self.command([*self._holdfast, "relay", "token", "--data", data]).split()[0])
@@ -339,6 +340,13 @@ class Relayed(Holdfast):
         if self._relay is not None:
             self._relay.terminate()
             self._relay.wait(COMMAND_S)
+
+
+class RelayedByGrpc(Relayed):
+    """The same, both by the relay's gRPC door."""
+
+    name = "holdfast-relay-grpc"
+    door = "grpc"
 
 
 class SshTmux(Tmux):
@@ -379,4 +387,4 @@ class SshTmux(Tmux):
 
 
 ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)
-FROM_ELSEWHERE: tuple[type[Peer], ...] = (SshTmux, Relayed)          # only if they are asked for by name
+FROM_ELSEWHERE: tuple[type[Peer], ...] = (SshTmux, Relayed, RelayedByGrpc)          # only if they are asked for by name

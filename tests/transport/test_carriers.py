@@ -22,8 +22,11 @@ import pytest
 from tests.e2e.harness import eventually
 from tests.relay.test_command import certificate
 
+from holdfast.client import remote
 from holdfast.core import route as routes
+from holdfast.home.machines import Machine, Way
 from holdfast.model import address, signing
+from holdfast.model.agreement import public
 from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, Unavailable, Usage
 from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES
 from holdfast.testing.relays import RelayProcess
@@ -334,6 +337,25 @@ def test_a_relay_that_takes_nothing_is_not_queued_for_without_end() -> None:
     with closing(Tap(reads=False)) as tap, closing(carriers.dial(tap.url, None, WAIT_S)) as carrier, pytest.raises(Unavailable, match="takes nothing"):
         for _ in range(200 + REMOTE_QUEUE_BYTES // 60_000):
             carrier.send(b"x" * 60_000)
+
+
+def box(*urls: str) -> Machine:
+    return Machine("box", bytes(32), public(bytes(range(32))), "ann", 0, tuple(Way(url, bytes(16), PASS) for url in urls))
+
+
+def test_garbage_is_a_fault_of_the_relay() -> None:
+    for message in (b"", b"garbage", b"\xff" * 65_000, outer.encode(outer.Registered(bytes(16)))):
+        with closing(Tap(message, 3)) as tap, pytest.raises(PeerFault):
+            remote.dial(box(tap.url), bytes(range(1, 33)))
+
+
+def test_a_way_that_cannot_be_gone_from_here_hides_no_other() -> None:
+    with closing(Tap(b"garbage", 1)) as tap:
+        for urls in ((tap.url, "gopher://x"), ("gopher://x", tap.url)):
+            with pytest.raises(PeerFault):
+                remote.dial(box(*urls), bytes(range(1, 33)))
+        with pytest.raises(Usage):
+            remote.dial(box("gopher://x"), bytes(range(1, 33)))
 
 
 # ---------------------------------------------------------------- as a guest in a process

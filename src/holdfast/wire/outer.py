@@ -1,4 +1,5 @@
-"""Outer frames: all that a relay sees and understands. Defined in proto/holdfast.proto; each is one message of the carrier (WebSocket, gRPC).
+"""Outer frames: all that a relay sees and understands. Defined in proto/holdfast.proto; each is one message of the carrier: WebSocket
+(subprotocol holdfast.1, path /), or gRPC (/holdfast.v1.Relay/Connect). Who is let in by a token says `authorization: Bearer TOKEN` there.
 
     frame      | fields                                               | direction
     -----------|------------------------------------------------------|---------------------------------------
