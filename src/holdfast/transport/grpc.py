@@ -4,7 +4,7 @@ A connection is a channel of its own with one call, `holdfast.v1.Relay/Connect`,
 nothing is tried again by the library: a channel that dials by itself, with pauses of its own, would be a second opinion on when a relay is gone. Liveness is the frames' own PING.
 
 The library's blocking interface is used, by two threads for each connection that ring a bell: a pipe for a client, which polls, and its loop for a host, which awaits. `grpc.aio`
-was tried for the host and is not quicker; it keeps sockets of ended calls open until the garbage is collected, loses the reason of an end that comes while it writes, and takes part in every
+was tried for the host and is somewhat quicker, but it keeps sockets of ended calls open until the garbage is collected, loses the reason of an end that comes while it writes, and takes part in every
 loop of the process. Messages wait in short bounded queues on both sides; the rest is the library's own window.
 
 What the library would do differently from us is switched off: its own list of authorities (ours are the system's, as for TLS everywhere else), proxies from the environment, its own resolver,
