@@ -86,10 +86,8 @@ def make(connection: Link, args: Namespace) -> int:
               f"{', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
               f"counts     once, for {span(made['expires'] - made['made'])}"
-              + (f"
-through    {', '.join(door for door, _ in reached.doors)}" if reached else "")
-              + ("" if made["of"] and reached is None else f"
-as a link  {url}"))
+              + (f"\nthrough    {', '.join(door for door, _ in reached.doors)}" if reached else "")
+              + ("" if made["of"] and reached is None else f"\nas a link  {url}"))
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
 
