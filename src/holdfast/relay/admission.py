@@ -1,8 +1,8 @@
 """The one place that says who may speak to this relay at all, for every door.
 
 It knows headers, not transports. Checked, in this order: the name the relay was called by (an exact list: a page that had its own name point at this address
-cannot reach it), the page it was called from (a browser always says; exact list, none by default), and the bearer token, if there is one. There
-are no cookies and nothing in a URL counts. An address admits nobody.
+cannot reach it), the page it was called from (a browser says; exact list, none by default; one that does not say is known by its other headers and refused), and
+the bearer token, if there is one. There are no cookies and nothing in a URL counts. An address admits nobody.
 
 No token is not a refusal: clients come with a pass, hosts that are known with their key. Both are frames, so the registry sees to them; until then
 it is a stranger's connection. A token that is wrong or revoked is refused at once. One that has expired is let through as what it is, because what was
@@ -27,11 +27,17 @@ class Approach(NamedTuple):
     origins: tuple[str, ...]
     authorizations: tuple[str, ...]
     at: tuple[str, ...] = ()             # the address and port that were reached, as they would be in a URL
+    browser: bool = False                # whether it has headers that browsers alone send
 
 
 class Admission(NamedTuple):
     names: tuple[str, ...]               # by which the relay may have been dialled
     token: Token | None
+
+
+def by_browser(names: Iterable[str]) -> bool:
+    """Whether somebody who sends these headers is a browser. Pages cannot take them away; others have no reason to send them."""
+    return any(name.lower() == "cookie" or name.lower().startswith("sec-fetch-") for name in names)
 
 
 class TurnedAway(Exception):
@@ -54,6 +60,8 @@ class Doorkeeper:
         names = self.called(approach)
         if not set(approach.origins) <= self.origins or len(approach.origins) > 1:
             raise TurnedAway(403, "this origin is not allowed here")
+        if approach.browser and not approach.origins:
+            raise TurnedAway(403, "a page has to say its origin")
         if not approach.authorizations:
             return Admission(names, None)
         given = approach.authorizations[0]

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 import grpc
 
 from holdfast.model import limits
-from holdfast.relay.admission import Approach, TurnedAway
+from holdfast.relay.admission import Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
 from holdfast.relay.server import CLOSE_WAIT_S
 from holdfast.wire import outer
@@ -33,6 +33,9 @@ OPTIONS = (
     ("grpc.max_metadata_size", 16 * limits.KiB),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.so_reuseport", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),        # none: what is sealed does not compress, and what is small would not stay so
+    ("grpc.server_handshake_timeout_ms", int(limits.RELAY_HELLO_S * 1000)),
+    ("grpc.max_connection_idle_ms", int(limits.RELAY_ADMIT_S * 1000)),       # without a call
 )
 Pair = tuple[bytes, bytes]               # certificate chain and key, as PEM
 
@@ -160,7 +163,8 @@ class GrpcDoor:
 
     async def _welcome(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any], visit: Visit) -> None:
         given = [(str(key), value if isinstance(value, str) else value.decode(errors="replace")) for key, value in context.invocation_metadata() or ()]
-        approach = Approach(None, tuple(v for k, v in given if k == "origin"), tuple(v for k, v in given if k == "authorization"), self.reached)
+        approach = Approach(None, tuple(v for k, v in given if k == "origin"), tuple(v for k, v in given if k == "authorization"), self.reached,
+                            by_browser(k for k, _ in given))
         try:
             admission = self._hub.doorkeeper.admit(approach, time.time())
         except TurnedAway as refused:

@@ -17,7 +17,7 @@ from websockets.server import ServerProtocol
 
 from holdfast.model import limits
 from holdfast.relay.hub import Hub, Visit
-from holdfast.relay.server import SILENT, at
+from holdfast.relay.server import GUARDED, SILENT, at, from_a_page
 from holdfast.wire import outer
 
 TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -90,7 +90,7 @@ class Page(asyncio.Protocol):
         body = ""
         if [h.lower() for h in headers.get_all("Host")] not in [[name] for name in at(host, port, False)]:
             status = HTTPStatus.MISDIRECTED_REQUEST
-        elif headers.get_all("Origin"):
+        elif from_a_page(headers):
             status = HTTPStatus.FORBIDDEN
         elif request.method != "GET" or request.path not in ("/metrics", "/healthz"):
             status = HTTPStatus.NOT_FOUND
@@ -98,7 +98,7 @@ class Page(asyncio.Protocol):
             status = HTTPStatus.OK
             body = text(self._hub) if request.path == "/metrics" else "ok\n"
         self._protocol.send_response(Response(status, status.phrase, Headers([
-            ("Content-Type", TYPE), ("Content-Length", str(len(body.encode()))), ("Connection", "close"), ("Cache-Control", "no-store")]), body.encode()))
+            ("Content-Type", TYPE), ("Content-Length", str(len(body.encode()))), ("Connection", "close"), *GUARDED]), body.encode()))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

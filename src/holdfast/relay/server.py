@@ -30,7 +30,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from holdfast.model import limits
-from holdfast.relay.admission import Admission, Approach, TurnedAway
+from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
 from holdfast.wire import outer
 
@@ -42,6 +42,7 @@ FRAGMENTS_MAX = 128                      # of one message
 ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
 POLICY = 1008                            # every other reason
+GUARDED = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"))
 SILENT = logging.Logger("holdfast.relay.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
 log = logging.getLogger("holdfast.relay")
 
@@ -134,13 +135,16 @@ class WebSocket(asyncio.Protocol):
 
     def _admit(self, request: Request) -> Admission:
         headers = request.headers
-        approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached())
+        approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached(),
+                            by_browser(name for name, _ in headers.raw_items()))
         path = request.path
         if "?" in path or request.method != "GET":
             raise TurnedAway(400, "no query, no method but GET")
         if "Upgrade" not in headers:
             self._hub.doorkeeper.called(approach)
-            if path in (PATH, "/healthz") and not approach.origins:
+            if from_a_page(headers):
+                raise TurnedAway(403, "this is not for pages")
+            if path in (PATH, "/healthz"):
                 raise TurnedAway(200, "ok" if path != PATH else "this is a relay for holdfast; it has no pages")
         if path != PATH:
             raise TurnedAway(404, "nothing is here")
@@ -155,8 +159,7 @@ class WebSocket(asyncio.Protocol):
         body = f"{text}\n".encode()
         more = [("WWW-Authenticate", "Bearer")] if status == 401 else [("Upgrade", "websocket")] if status == 426 else []
         self._protocol.send_response(Response(status, HTTPStatus(status).phrase, Headers([
-            ("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"), ("Cache-Control", "no-store"),
-            ("X-Content-Type-Options", "nosniff"), ("Server", "holdfast"), *more]), body))
+            ("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"), *GUARDED, ("Server", "holdfast"), *more]), body))
         self._library()
 
     # ------------------------------------------------------------ WebSocket
@@ -254,6 +257,11 @@ class WebSocket(asyncio.Protocol):
 
     def taken(self) -> int:
         return self._written - self.queued()
+
+
+def from_a_page(headers: Headers) -> bool:
+    """Asked for by a page, be it as a picture: not by a person who typed the address, and not by a program."""
+    return bool(headers.get_all("Origin")) or any(site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site"))
 
 
 def _header(size: int) -> bytes:
