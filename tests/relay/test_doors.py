@@ -139,7 +139,7 @@ def test_a_call_that_says_no_hello_is_ended_and_counts_as_a_stranger(start: Star
     async def body() -> None:
         import grpc
 
-        async with grpc.aio.insecure_channel("%s:%d" % place(relay, "grpc")) as channel:
+        async with grpc.aio.insecure_channel(relay.urls["grpc"].partition("://")[2]) as channel:
             calls = [channel.stream_stream("/holdfast.v1.Relay/Connect")() for _ in range(4)]
 
             async def outcome(call: Any) -> str:
@@ -182,7 +182,7 @@ def test_metadata_and_messages_of_a_call_are_small_or_refused(start: Start) -> N
         async with host(relay.urls["grpc"], relay.token()) as h:
             await h.register()
             options = (("grpc.max_metadata_size", 1 << 20), ("grpc.absolute_max_metadata_size", 1 << 20))
-            async with grpc.aio.insecure_channel("%s:%d" % place(relay, "grpc"), options=options) as channel:
+            async with grpc.aio.insecure_channel(relay.urls["grpc"].partition("://")[2], options=options) as channel:
                 call = channel.stream_stream("/holdfast.v1.Relay/Connect")(metadata=[("x", "y" * 200_000)])
                 with pytest.raises(grpc.aio.AioRpcError):
                     await call.read()
@@ -216,7 +216,7 @@ def test_compressed_messages_are_refused_at_the_grpc_door(start: Start) -> None:
     async def body() -> None:
         import grpc
 
-        async with grpc.aio.insecure_channel("%s:%d" % place(relay, "grpc")) as channel:
+        async with grpc.aio.insecure_channel(relay.urls["grpc"].partition("://")[2]) as channel:
             for message in (hello, b"\0" * (limits.OUTER_BYTES - 1), b"\0" * 50_000_000):
                 call = channel.stream_stream("/holdfast.v1.Relay/Connect")(compression=grpc.Compression.Gzip)
                 with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -48,10 +48,13 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     that one is killed before it serves, there is another."""
     import subprocess  # only here: it takes as long to import as an attach has for everything else
 
+    from holdfast.home import cores
+
     def begin() -> subprocess.Popen[bytes]:
         try:
-            return subprocess.Popen([sys.executable, "-m", "holdfast.host.main"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                    stderr=err_w, start_new_session=True, cwd="/", env=environ)
+            with cores.as_before():
+                return subprocess.Popen([sys.executable, "-m", "holdfast.host.main"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=err_w, start_new_session=True, cwd="/", env=environ)
         except OSError as e:
             raise Unavailable(f"cannot start the host: {e}") from e
 

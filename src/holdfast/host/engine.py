@@ -267,7 +267,8 @@ class Engine:
     def _directory(self, session_id: str) -> str:
         """Private files of one session: shell integration, side channel, agent link."""
         path = f"{self.home.run}/s/{session_id}"
-        os.makedirs(path, mode=0o700, exist_ok=True)
+        for one in (os.path.dirname(path), path):                 # makedirs gives the mode to the last of them only
+            os.makedirs(one, mode=0o700, exist_ok=True)
         return path
 
     # ------------------------------------------------------------ making one

@@ -22,7 +22,7 @@ import sys
 import time
 
 from holdfast import home as homes
-from holdfast.home import Home, config
+from holdfast.home import Home, config, cores
 from holdfast.host.engine import Engine
 from holdfast.host.hurry import short_slice
 from holdfast.host.ops import Ops
@@ -50,6 +50,7 @@ def main() -> int:
     service = Service(os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", ""))      # the address is ours, not our children's
     try:
         homes.prepare(home)
+        cores.forbid()
         lock = _inherited(home) or _lock(home)
         if lock is None:
             print("another host serves this home", file=sys.stderr)
@@ -203,7 +204,8 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
         if service.address:
             os.environ["NOTIFY_SOCKET"] = service.address
         probe("host.replacing")
-        os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
+        with cores.as_before():
+            os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
     logging.shutdown()
     os._exit(0)                   # a thread that is stuck in a file system must not keep the lock from the next host
 

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 
+from holdfast.home import cores
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import SPAWN_WAIT_S
 from holdfast.model.probe import probe
@@ -118,8 +119,8 @@ class Nursery:
 
     async def _start(self, attempt: int) -> None:
         """Apart from this host in every way: its own session, no inherited descriptors; it survives us."""
-        process = subprocess.Popen(nursery_command(self.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                   start_new_session=True, cwd=self.run)
+        with cores.as_before():
+            process = subprocess.Popen(nursery_command(self.run), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, start_new_session=True, cwd=self.run)
         assert process.stdout is not None
         if self.descriptors is not None:
             with contextlib.suppress(OSError):

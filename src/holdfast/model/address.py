@@ -26,15 +26,15 @@ def parsed(url: str) -> SplitResult:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as e:
-        raise Usage(f"{url[:80]!a} is no address of a relay", LIKE) from e
+        raise Usage(f"{_shown(url)} is no address of a relay", LIKE) from e
     if parts.scheme not in (*SECURE, *PLAIN) or not _plausible(parts.hostname or "") or port == 0 or not url.isascii() or not url.isprintable():
-        raise Usage(f"{url[:80]!a} is no address of a relay", LIKE)
+        raise Usage(f"{_shown(url)} is no address of a relay", LIKE)
     if parts.query or parts.username is not None or parts.password is not None or parts.fragment:
         raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
     if parts.scheme in GRPC and parts.path not in ("", "/"):
-        raise Usage(f"{url[:80]!a} has a path, and gRPC knows none", f"without it: {parts.scheme}://{parts.netloc}")
+        raise Usage(f"{_shown(url)} has a path, and gRPC knows none", f"without it: {parts.scheme}://{parts.netloc}")
     if parts.scheme in PLAIN and not _here(parts.hostname or ""):
-        raise Usage(f"{url[:80]!a} is not on this machine, and without TLS what admits us could be read on the way", f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own")
+        raise Usage(f"{_shown(url)} is not on this machine, and without TLS what admits us could be read on the way", f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own")
     return parts
 
 
@@ -57,6 +57,11 @@ def place(url: str) -> tuple[str, int]:
     """Host and port."""
     parts = parsed(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme in SECURE else 80)
+
+
+def _shown(url: str) -> str:
+    """In a message: unless there is a place in it where people put secrets."""
+    return "that" if any(mark in url for mark in "@?#") else f"{url[:80]!a}"
 
 
 def name(url: str) -> str:

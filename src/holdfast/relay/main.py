@@ -22,6 +22,7 @@ import time
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__, home
+from holdfast.home import cores
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import RELAY_STOP_S, RELAY_TENANT_BURST_S, RELAY_TENANT_BYTES_S
 from holdfast.relay import control, office
@@ -83,6 +84,7 @@ class Certificate:
 def serve(options: Options) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     prepare(options.data)
+    cores.forbid()
     certificate = Certificate(options.certificate) if options.certificate is not None else None
     with contextlib.suppress(ValueError, OSError):
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

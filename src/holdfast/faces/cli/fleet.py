@@ -48,8 +48,8 @@ def host(args: Namespace) -> int:
         return _show(args, connection.request("relays"))
     if args.url is None:
         raise Usage(f"host {args.act} needs the address of a relay", "like wss://relay.example or grpcs://relay.example:8411")
+    address.parsed(args.url)
     if args.act == "connect":
-        address.parsed(args.url)
         connection.request("relays")                 # whether we may at all
         for other in (one for one in relays.listing(connection.home) if one.url != args.url and _same(one.url, args.url)):
             relays.forget(connection.home, other.url)            # the same relay by another of its doors: one line, or each would throw out the other

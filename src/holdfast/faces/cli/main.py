@@ -19,6 +19,7 @@ from io import TextIOWrapper
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from holdfast import __version__
+from holdfast.home import cores
 from holdfast.model.errors import HoldfastError, NotFound, Usage
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ def main(argv: list[str] | None = None) -> int:
     as_json = "--json" in before or ("--format", "json") in zip(before, before[1:], strict=False) or "--format=json" in before
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")     # a terminal that cannot show a character still gets the listing
+    cores.forbid()                            # there will be a key in memory, of most commands
     code = 0
     try:
         try:
