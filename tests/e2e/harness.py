@@ -84,8 +84,9 @@ class Result:
 
 
 class Installation:
-    def __init__(self, base: Path, config: str = "", home: Path | None = None) -> None:
+    def __init__(self, base: Path, config: str = "", home: Path | None = None, relay: bool = False) -> None:
         self.base = base
+        self.relay = relay                  # whether `up` starts one here, which takes longer than all the rest
         self.home = home or base / "hf"
         self.user = base / "user"
         self.user.mkdir()
@@ -110,9 +111,22 @@ class Installation:
         self.home.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(text)
 
+    def _no_relay(self, args: tuple[str | bytes, ...]) -> None:
+        """Said in the configuration, before the first `up`."""
+        if self.relay or "up" not in args[:3]:
+            return
+        file = self.home / "config.toml"
+        with contextlib.suppress(OSError):
+            if not self.home.exists():
+                self.home.mkdir(mode=0o700)
+            text = file.read_text() if file.exists() else ""
+            if "[relay]" not in text:
+                file.write_text(f"{text}\n[relay]\nstart = false\n" if text else "[relay]\nstart = false\n")
+
     # ------------------------------------------------------------ commands
 
     def argv(self, args: tuple[str | bytes, ...]) -> list[str | bytes]:
+        self._no_relay(args)
         return [sys.executable, "-m", "holdfast", *args]
 
     def cli(
@@ -182,6 +196,7 @@ class Installation:
 
     def attempt(self, *args: str, stdin: bytes = b"", env: dict[str, str] | None = None) -> Result:
         """A command inside this process: a tenth of the time of a new interpreter. For what prints text only."""
+        self._no_relay(args)
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, {**self.env, **(env or {})}, clear=True),
@@ -514,8 +529,8 @@ def _utf8_end(data: bytes) -> int:
 
 
 @contextlib.contextmanager
-def installation(base: Path, config: str = "", home: Path | None = None) -> Iterator[Installation]:
-    made = Installation(base, config, home)
+def installation(base: Path, config: str = "", home: Path | None = None, relay: bool = False) -> Iterator[Installation]:
+    made = Installation(base, config, home, relay)
     try:
         yield made
     finally:

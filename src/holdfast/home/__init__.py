@@ -48,6 +48,15 @@ class Home(NamedTuple):
         return f"{self.state}/host.log"
 
     @property
+    def relay(self) -> str:
+        """The directory of this installation's own relay."""
+        return f"{self.state}/relay"
+
+    @property
+    def relay_log(self) -> str:
+        return f"{self.state}/relay.log"
+
+    @property
     def policy(self) -> str:
         """Beside the configuration."""
         return f"{self.config.rpartition('/')[0]}/policy.toml"

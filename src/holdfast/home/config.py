@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from holdfast.home import Home
 from holdfast.model.errors import Usage
 from holdfast.model.limits import (
     ENDED_KEPT_S,
@@ -19,6 +20,8 @@ from holdfast.model.limits import (
     SCROLLBACK_PAINTED,
     TURN_IDLE_S,
 )
+
+RELAY_LISTEN = "127.0.0.1:8410"
 
 
 class Option(NamedTuple):
@@ -40,6 +43,8 @@ OPTIONS = (
     Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600),
     Option("turn.idle_s", TURN_IDLE_S, "after this long without a key, the turn is free", 0.1, 86400),
     Option("turn.policy", "queue", "who asks for a held turn: queue, humans-first or drop", choices=("queue", "humans-first", "drop")),
+    Option("relay.start", True, "`up` starts a relay of this installation on loopback, too"),
+    Option("relay.listen", RELAY_LISTEN, "where it listens, a loopback address; the next free port if this one is taken"),
     Option("attach.prefix", "C-\\", "the key before a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
     Option("attach.status", True, "say on entry and exit what happens"),
@@ -97,6 +102,11 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
     if option.choices and value not in option.choices:
         raise Usage(f"{path}: {option.key} must be one of {', '.join(option.choices)}", option.help)
     return Value(option.key, value, path)
+
+
+def value(home: Home, key: str) -> Any:
+    """One of them, as it is in force in that home."""
+    return next(one.value for one in load(home.config) if one.key == key)
 
 
 class Settings(NamedTuple):

@@ -1,6 +1,8 @@
 """The relays that this installation's host dials out to: one file, readable by this account alone, because it holds the tokens that admit it there.
 
-    HOME/relays.json   canonical JSON {v, relays: [{url, token?, ca?}]}
+    HOME/relays.json   canonical JSON {v, relays: [{url, token?, ca?, own?}]}
+
+`own` is the relay that `up` starts for this installation; there is one at most, and its address may change.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ class Relay(NamedTuple):
     url: str
     token: str | None = None
     ca: str | None = None
+    own: bool = False
 
     def __repr__(self) -> str:            # a token must not end up in a log
         return f"Relay({self.url!r})"
@@ -30,7 +33,7 @@ def path(home: Home) -> str:
 def listing(home: Home) -> list[Relay]:
     recover = "put it aside, then `holdfast host connect` again"
     try:
-        return [Relay(str(one["url"]), one.get("token"), one.get("ca")) for one in private.entries(path(home), FILE_BYTES, "relays", recover)]
+        return [Relay(str(one["url"]), one.get("token"), one.get("ca"), one.get("own") is True) for one in private.entries(path(home), FILE_BYTES, "relays", recover)]
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise private.damaged(path(home), e, recover) from e
 
@@ -43,6 +46,20 @@ def keep(home: Home, relay: Relay) -> None:
     _write(home, [*others, relay])
 
 
+def keep_own(home: Home, url: str | None) -> bool:
+    """This is the address of our own relay now (None: there is none). Whether that changed anything."""
+    known = listing(home)
+    wanted = [one for one in known if not one.own or one.url == url]
+    if url is not None and not any(one.url == url for one in wanted):
+        if len(wanted) >= RELAYS_MAX:
+            raise Refused(f"{RELAYS_MAX} relays are known already", "`holdfast host disconnect URL` takes one away")
+        wanted.append(Relay(url, own=True))
+    if wanted == known:
+        return False
+    _write(home, wanted)
+    return True
+
+
 def forget(home: Home, url: str) -> None:
     known = listing(home)
     if not any(one.url == url for one in known):
@@ -51,4 +68,4 @@ def forget(home: Home, url: str) -> None:
 
 
 def _write(home: Home, relays: list[Relay]) -> None:
-    private.keep(path(home), "relays", [{key: value for key, value in one._asdict().items() if value is not None} for one in relays])
+    private.keep(path(home), "relays", [{key: value for key, value in one._asdict().items() if value is not None and value is not False} for one in relays])

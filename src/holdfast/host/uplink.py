@@ -211,6 +211,7 @@ class Uplink:
         self._queue: deque[bytes] = deque()
         self._queued = 0
         self._more = asyncio.Event()
+        self._now = asyncio.Event()
         self._generation = 0
         self._told: tuple[bytes, ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -229,6 +230,7 @@ class Uplink:
         while True:
             begun = time.monotonic()
             try:
+                self._now.clear()
                 await self._connect()
                 why, state = "the relay closed the connection", "connecting"
             except NotAllowed as e:
@@ -248,8 +250,14 @@ class Uplink:
             self._became(state, why)
             if time.monotonic() - begun > STEADY_S:
                 pause = AGAIN_FIRST_S
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
+                    await self._now.wait()
             pause = min(pause * 2, AGAIN_MAX_S)
+
+    def again(self) -> None:
+        """Somebody has reason to think that the relay can be reached now."""
+        self._now.set()
 
     def _became(self, state: str, detail: str = "") -> None:
         if state != self.state:
@@ -384,7 +392,7 @@ class Uplink:
             self.send(outer.Passes(passes))
 
     def facts(self) -> dict[str, Any]:
-        return {"url": self.relay.url, "state": self.state, "since": self.since, "detail": self.detail, "streams": len(self._streams)}
+        return {"url": self.relay.url, "state": self.state, "since": self.since, "detail": self.detail, "streams": len(self._streams), "own": self.relay.own}
 
     async def close(self) -> None:
         """Streams end; who was on them is told to come back by the host's own farewell, which went before."""

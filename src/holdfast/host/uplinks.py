@@ -67,6 +67,8 @@ class Uplinks:
         self.trouble = ""
         for url in [url for url, line in self._lines.items() if wanted.get(url) != line.relay]:
             await self._lines.pop(url).close()
+        for line in self._lines.values():
+            line.again()
         if wanted.keys() - self._lines.keys():
             from holdfast.host.uplink import Uplink  # brings what seals and frames: only who dials needs it
 

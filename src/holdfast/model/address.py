@@ -33,20 +33,13 @@ def parsed(url: str) -> SplitResult:
         raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
     if parts.scheme in GRPC and parts.path not in ("", "/"):
         raise Usage(f"{_shown(url)} has a path, and gRPC knows none", f"without it: {parts.scheme}://{parts.netloc}")
-    if parts.scheme in PLAIN and not _here(parts.hostname or ""):
+    if parts.scheme in PLAIN and not loopback(parts.hostname or ""):
         raise Usage(f"{_shown(url)} is not on this machine, and without TLS what admits us could be read on the way", f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own")
     return parts
 
 
 def _plausible(host: str) -> bool:
     return bool(host) and len(host) <= 253 and not any(c in host for c in " ,;\\\"'<>|^`{}")
-
-
-def _here(host: str) -> bool:
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def secure(url: str) -> bool:
@@ -57,6 +50,27 @@ def place(url: str) -> tuple[str, int]:
     """Host and port."""
     parts = parsed(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme in SECURE else 80)
+
+
+def endpoint(text: str) -> tuple[str, int]:
+    """ADDR:PORT, where somebody listens."""
+    host, _, port = text.rpartition(":")
+    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError as e:
+        raise Usage(f"{text[:80]!a} is not ADDR:PORT", "for example 127.0.0.1:8410, 0.0.0.0:443, [::1]:8410") from e
+    if not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise Usage(f"{text[:80]!a} is not ADDR:PORT", "a port is a number up to 65535")
+    return host, int(port)
+
+
+def loopback(host: str) -> bool:
+    """Whether this, an address or a name, is this machine alone."""
+    try:
+        return ipaddress.ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _shown(url: str) -> str:

@@ -21,6 +21,8 @@ from holdfast.relay.hub import Hub
 from holdfast.relay.store import Store
 from holdfast.transport import unix
 
+STATUS_S = 3.0                # for a relay to say that it is there
+
 
 def socket_of(data: str) -> str:
     return f"{data}/relay.sock"
@@ -33,8 +35,8 @@ def database_of(data: str) -> str:
 # ------------------------------------------------------------ the relay's side
 
 class Control:
-    def __init__(self, hub: Hub, path: str) -> None:
-        self._hub, self._path = hub, path
+    def __init__(self, hub: Hub, path: str, facts: dict[str, Any]) -> None:
+        self._hub, self._path, self._facts = hub, path, facts
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -64,6 +66,8 @@ class Control:
         writer.close()
 
     async def _act(self, request: dict[str, Any]) -> Any:
+        if request["act"] == "status":
+            return self._facts
         now, hub = int(time.time()), self._hub
         answer, tokens = await hub.store.write(lambda db: (office.act(db, request, now), office.tokens(db)))
         hub.doorkeeper.learn(tokens)
@@ -88,8 +92,19 @@ def ask(data: str, request: dict[str, Any]) -> Any:
         return _over(sock, request)
 
 
-def _over(sock: socket.socket, request: dict[str, Any]) -> Any:
-    sock.settimeout(REPLY_WAIT_S)
+def status(data: str) -> dict[str, Any] | None:
+    """What the relay that runs there says of itself: {pid, release, urls, by}; None if none does."""
+    try:
+        sock = unix.connect(socket_of(data), blocking=False)
+    except OSError:
+        return None
+    with closing(sock):
+        said: dict[str, Any] = _over(sock, {"act": "status"}, STATUS_S)
+    return said
+
+
+def _over(sock: socket.socket, request: dict[str, Any], wait_s: float = REPLY_WAIT_S) -> Any:
+    sock.settimeout(wait_s)
     try:
         sock.sendall(json.dumps(request).encode() + b"\n")
         with sock.makefile("rb") as lines:

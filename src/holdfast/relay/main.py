@@ -19,6 +19,7 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast import __version__, home
@@ -52,6 +53,9 @@ class Options(NamedTuple):
     metrics: Place | None = None
     rate: int = RELAY_TENANT_BYTES_S               # bytes that one tenant may send in a second
     json: bool = False
+    instead: tuple[Place, ...] = ()                # places to listen at if the first one is taken, in this order
+    bound: Callable[[Place], None] = lambda place: None     # is told which it became
+    by: str = "hand"                               # who started it: `up` ends only what `up` began
 
 
 class Certificate:
@@ -128,7 +132,8 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
     quotas = Quotas(tenant_bytes_s=options.rate, tenant_burst=int(options.rate * RELAY_TENANT_BURST_S))
     registry = Registry(store.routes(now), quotas, epoch=time.time() - time.monotonic(), software=f"holdfast {__version__}")
     with contextlib.ExitStack() as undo:
-        listener = _listen(options.listen, undo)
+        listener = _listen_first((options.listen, *options.instead), undo)
+        options.bound(_bound(listener))
         hub = Hub(registry, Doorkeeper((), options.origins), store)
         hub.doorkeeper.learn(tokens)
         store.start()
@@ -146,7 +151,7 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
             grpc, port = await _grpc(hub, options, certificate)
             said.append(("grpc", "grpcs" if secure else "grpc", options.grpc[0], port))
         hub.doorkeeper.names = _names(options.names, [port for kind, _, _, port in said if kind != "metrics"])
-        office_hours = control.Control(hub, control.socket_of(options.data))
+        office_hours = control.Control(hub, control.socket_of(options.data), {"pid": os.getpid(), "release": __version__, "urls": _urls(said), "by": options.by})
         await office_hours.start()
         undo.callback(office_hours.stop)
         _say(said, options.names, options.json)
@@ -186,6 +191,15 @@ async def _grpc(hub: Hub, options: Options, certificate: Certificate | None) -> 
     return door, bound
 
 
+def _listen_first(places: tuple[Place, ...], undo: contextlib.ExitStack) -> socket.socket:
+    for place in places[:-1]:
+        try:
+            return _listen(place, undo)
+        except Unavailable as e:
+            log.info("%s", e.message)
+    return _listen(places[-1], undo)
+
+
 def _listen(place: Place, undo: contextlib.ExitStack) -> socket.socket:
     try:
         sock = listen(*place)
@@ -206,9 +220,13 @@ def _names(names: tuple[str, ...], ports: list[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n.lower() for n in found))
 
 
+def _urls(said: list[tuple[str, str, str, int]]) -> dict[str, str]:
+    return {kind: f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for kind, scheme, host, port in said}
+
+
 def _say(said: list[tuple[str, str, str, int]], names: tuple[str, ...], as_json: bool) -> None:
     """Where it listens; and, if it has a certificate of its own, by which addresses its doors are dialled under its names."""
-    urls = {kind: f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for kind, scheme, host, port in said}
+    urls = _urls(said)
     reached = [url for name in names for _, scheme, _, port in said if scheme in ("wss", "grpcs") for url in _reached(scheme, name, port)]
     if as_json:
         print(json.dumps({"listening": urls, "urls": reached}), flush=True)

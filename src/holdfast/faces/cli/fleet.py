@@ -150,6 +150,8 @@ def _machines(args: Namespace, found: list[Machine]) -> int:
         print(table(("MACHINE", "PRESENCE", "SESSIONS", "AS", "DEVICE", "RELEASE", "RELAYS", "WHY"),
                     [(m["name"], m["presence"], "-" if m["sessions"] is None else str(m["sessions"]), m["operator"], m["device"] or "-", m["release"] or "-", ", ".join(m["relays"]), m["why"] or "-")
                      for m in shown], ("RELEASE", "RELAYS", "DEVICE", "AS")))
+    if not args.json and (doors := [one.url for one in relays.listing(_home())]):
+        print(f"this machine is reached through {', '.join(doors)}; `holdfast host ls` says how that stands")
     return 0
 
 

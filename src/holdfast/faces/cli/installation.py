@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast import __version__
 from holdfast import home as homes
@@ -48,17 +48,29 @@ def up(args: Namespace) -> int:
         connection.close()
         _await_release(connection, __version__)
         state = connection.request("ping")
+    from holdfast.faces.cli import nearby
+
+    relay = nearby.up(connection)
     sessions = connection.request("ls")["sessions"]
     if args.json:
         put_json({"pid": state["pid"], "release": state["release"], "home": connection.home.state, "started": running is None,
-                  "sessions": sessions, "policy": _policy(connection.home)})
+                  "sessions": sessions, "policy": _policy(connection.home), "relay": relay})
         return 0
     took = f" (started in {time.monotonic() - begun:.1f} s)" if running is None else ""
     print(f"holdfast {state['release']} is up{took}; its state is in {connection.home.state}")
+    if relay is not None:
+        print(_of_relay(relay))
     if broken := _policy(connection.home):
         print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {shown(broken)}\n"
               "  `holdfast policy check` says when it is right")
     return _what_next(args, sessions)
+
+
+def _of_relay(relay: dict[str, Any]) -> str:
+    """One line, whatever became of it."""
+    if relay["url"] is None:
+        return f"its relay is not: {shown(relay['why'])}"
+    return f"its relay is at {relay['url']}" + (", and this machine is registered there" if relay["state"] == "registered" else f"; this machine is not registered there: {shown(relay['why'])}")
 
 
 def _policy(home: homes.Home) -> str | None:
@@ -129,6 +141,7 @@ def down_parser(p: ArgumentParser) -> None:
 
 def down(args: Namespace) -> int:
     from holdfast.client import start
+    from holdfast.faces.cli import nearby
     from holdfast.model.errors import Unavailable
 
     connection = link(args, autostart=False)
@@ -138,13 +151,18 @@ def down(args: Namespace) -> int:
         _wait_gone(int(result["pid"]))
     except Unavailable:
         result = {"pid": None, "sessions": None}
+    relay, ended = nearby.down(connection.home)
     if args.json:
-        put_json(result)
-    elif result["pid"] is None:
+        put_json({**result, "relay": None if relay is None else {**relay.shown(), "stopped": ended}})
+        return 0
+    if result["pid"] is None:
         print("the host does not run")
     else:
         n = result["sessions"]
         print(f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. `holdfast up` brings them back into reach.")
+    if relay is not None:
+        print("its relay is stopped, too" if ended else f"the relay at {relay.url} was not started by `up` and goes on (process {relay.pid})" if relay.by != "up" else
+              f"its relay (process {relay.pid}) does not end")
     return 0
 
 
@@ -176,7 +194,7 @@ def doctor(args: Namespace) -> int:
     from holdfast.host import doctor as findings_of
 
     home = homes.resolve(os.environ)
-    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home)]
+    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home), _relayed(home)]
     if args.json:
         put_json(findings_of.to_json(findings))
     else:
@@ -192,6 +210,27 @@ def _judged(home: homes.Home) -> Finding:
         return Finding("policy", title, False, broken, "correct the file until `holdfast policy check` takes it, or move it away: then the built-in policy is in force", why)
     file = os.path.join(os.path.dirname(home.config), "policy.toml")
     return Finding("policy", title, True, f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force", "", why)
+
+
+def _relayed(home: homes.Home) -> Finding:
+    from holdfast.faces.cli import nearby
+    from holdfast.home import config as configuration
+    from holdfast.host.doctor import Finding
+    from holdfast.model.errors import HoldfastError
+
+    title, why = "the relay of this installation", "reaching this machine from another account or, through a tunnel, from elsewhere"
+    try:
+        wanted = configuration.value(home, "relay.start")
+    except HoldfastError as e:
+        return Finding("relay", title, None, e.message, e.recover, why)
+    running = nearby.found(home)
+    if running is not None:
+        return Finding("relay", title, True, f"runs at {running.url} (process {running.pid}{', started by hand or by a unit' if running.by != 'up' else ''})", "", why)
+    if not wanted:
+        return Finding("relay", title, True, "is turned off in the configuration (relay.start)", "", why)
+    if missing := nearby.missing():
+        return Finding("relay", title, False, f"cannot run: {missing} is not installed", "install holdfast with all it needs", why)
+    return Finding("relay", title, None, "does not run", f"`holdfast up` starts it; {home.relay_log} has what it said", why)
 
 
 # ---------------------------------------------------------------- config

@@ -73,15 +73,12 @@ def make(connection: Link, args: Namespace) -> int:
     if args.json:
         put_json({"code": code.show(), "url": url, "relays": [door for door, _ in reached.doors] if reached else [], **{k: v for k, v in made.items() if k not in ("seen", "asks", "joined", "why", "guesses")}})
     else:
-        if reached is not None and sys.stdout.isatty():
+        afar = reached is not None and not all(address.loopback(address.parsed(door).hostname or "") for door, _ in reached.doors)
+        if afar and sys.stdout.isatty():
             _picture(url)
-        name = made["of"] or "NAME"
         if made["of"] and reached is None:
             print("holdfast: this machine is connected to no relay, so no other one can reach it: `holdfast host connect RELAY_URL`", file=sys.stderr)
-        print((f"on {'the other device' if made['of'] else 'another machine'}, by typing or by the link:\n\n  holdfast join {code.show()} --relay {reached.doors[0][0]} --as {name}\n"
-               f"  holdfast join '{url}' --as {name}\n\n" if reached else "") +
-              ("" if made["of"] and reached else f"on the other device, when it is:\n\n  holdfast join {code.show()} --relay RELAY_URL --as {name}\n\n" if made["of"] else
-               f"on another terminal of this machine:\n\n  holdfast join {code.show()} --as {name}\n\n") +
+        print(_how(f"holdfast join {code.show()}", url, reached, made, afar) +
               (f"makes      another device of {made['of']}" + (f", {made['device']}" if made["device"] else "") if made["of"] else f"lets in    one newcomer ({args.kind})") +
               f"{', after you were asked' if args.confirm else ''}\n"
               f"with       {_what(made, args.session)}\n"
@@ -90,6 +87,17 @@ def make(connection: Link, args: Namespace) -> int:
               + ("" if made["of"] and reached is None else f"\nas a link  {url}"))
     sys.stdout.flush()
     return _wait(connection, args, made) if waits else 0
+
+
+def _how(join: str, url: str, reached: joincode.Elsewhere | None, made: dict[str, Any], afar: bool) -> str:
+    """What to type, and where."""
+    name, ways = made["of"] or "NAME", ""
+    if reached is not None:
+        where = "on the other device" if made["of"] else "on another machine" if afar else "from another account of this machine"
+        ways = f"{where}, by typing or by the link:\n\n  {join} --relay {reached.doors[0][0]} --as {name}\n  holdfast join '{url}' --as {name}\n\n"
+    if not made["of"]:
+        return f"{ways}on another terminal of this machine:\n\n  {join} --as {name}\n\n"
+    return ways or f"on the other device, when it is:\n\n  {join} --relay RELAY_URL --as {name}\n\n"
 
 
 def _picture(url: str) -> None:

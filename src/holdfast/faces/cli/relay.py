@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.operators import lasting
 from holdfast.faces.cli.output import duration, put_json, table
-from holdfast.model import limits
+from holdfast.home.config import RELAY_LISTEN as LISTEN
+from holdfast.model import address, limits
 from holdfast.model.errors import Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-LISTEN = "127.0.0.1:8410"
 ACTS = {"serve": (), "token": ("new", "ls", "revoke"), "admit": ()}
 ONLY = {"serve": ("listen", "name", "tls_cert", "tls_key", "no_tls", "origin", "grpc", "metrics", "rate"), "token": ("tenant", "expires"), "admit": ("tenant",)}
 
@@ -56,7 +55,7 @@ def _default() -> str:
 
     found = home.resolve(os.environ)
     home.prepare(found)
-    return f"{found.state}/relay"
+    return found.relay
 
 
 # ---------------------------------------------------------------- serve
@@ -68,32 +67,16 @@ def _serve(args: Namespace) -> int:
         raise Usage("relay serve takes options only", "see `holdfast relay --help`")
     if bool(args.tls_cert) != bool(args.tls_key):
         raise Usage("--tls-cert and --tls-key belong together")
-    listen, grpc, metrics = _place(args.listen or LISTEN), _place(args.grpc) if args.grpc else None, _place(args.metrics) if args.metrics else None
-    if metrics is not None and not _loopback(metrics[0]):
+    listen, grpc, metrics = address.endpoint(args.listen or LISTEN), address.endpoint(args.grpc) if args.grpc else None, address.endpoint(args.metrics) if args.metrics else None
+    if metrics is not None and not address.loopback(metrics[0]):
         raise Usage("--metrics takes a loopback address: its numbers are for this machine", "for example 127.0.0.1:9410")
-    if not args.tls_cert and not args.no_tls and not all(_loopback(place[0]) for place in (listen, grpc) if place is not None):
+    if not args.tls_cert and not args.no_tls and not all(address.loopback(place[0]) for place in (listen, grpc) if place is not None):
         raise Usage("without TLS, tokens and passes could be read on the way", "give --tls-cert and --tls-key; or --no-tls if a proxy in front has TLS")
     rate = limits.RELAY_TENANT_BYTES_S if args.rate is None else args.rate * limits.MiB
     if rate <= 0:
         raise Usage("--rate is at least 1", "in MiB per second")
     return main.serve(main.Options(listen, args.data, tuple(_name(n) for n in args.name or ()), tuple(_origin(o) for o in args.origin or ()),
                                    (args.tls_cert, args.tls_key) if args.tls_cert else None, grpc, metrics, rate, args.json))
-
-
-def _place(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    host = "127.0.0.1" if host == "localhost" else host.removeprefix("[").removesuffix("]")
-    try:
-        ipaddress.ip_address(host)
-    except ValueError as e:
-        raise Usage(f"{text!a} is not ADDR:PORT", "for example 127.0.0.1:8410, 0.0.0.0:443, [::1]:8410") from e
-    if not port.isdigit() or int(port) > 65535:
-        raise Usage(f"{text!a} is not ADDR:PORT", "a port is a number up to 65535")
-    return host, int(port)
-
-
-def _loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback
 
 
 def _name(text: str) -> str:

@@ -14,6 +14,7 @@ from holdfast import __version__
 from holdfast import home as homes
 from holdfast.client import start
 from holdfast.core import units
+from holdfast.faces.cli import nearby
 from holdfast.faces.cli.output import clean, put_json, table
 from holdfast.model.errors import Impossible, NotFound, Refused, Unavailable, Usage
 
@@ -209,6 +210,8 @@ def _install(args: Namespace, setup: Setup) -> int:
     _must(setup.manager, did, "enable", main)
     if not args.relay:
         _take_over(setup, did)
+    elif setup.manager == "user":
+        _take_over_relay(setup, did)
     if changed and _ask(setup.manager, "is-active", main)[0] == 0:
         _must(setup.manager, did, "restart", main)
     else:
@@ -256,6 +259,14 @@ def _take_over(setup: Setup, did: list[str]) -> None:
         raise Refused(f"a {' and a '.join(by_hand)} of {setup.account} run already, started by hand", f"as {setup.account}: `holdfast down`; then again")
     start.take_over(setup.home, setup.manager, list(by_hand.values()))
     did += [f"ended the {name} that was started by hand (process {pid}); the service takes its place" for name, pid in by_hand.items()]
+
+
+def _take_over_relay(setup: Setup, did: list[str]) -> None:
+    """The one that `up` started has the directory; from now on `up` asks the manager."""
+    nearby.mark_managed(setup.home, True)
+    running, ended = nearby.down(setup.home)
+    if running is not None and ended:
+        did.append(f"ended the relay that `up` had started (process {running.pid}); the service takes its place")
 
 
 def _next(setup: Setup, relay: bool) -> list[str]:
@@ -331,6 +342,8 @@ def _uninstall(args: Namespace, setup: Setup) -> int:
             raise Unavailable(f"cannot remove {unit.path}: {e.strerror}") from e
         did.append(f"removed {unit.path}")
     _must(setup.manager, did, "daemon-reload")
+    if args.relay and setup.manager == "user":
+        nearby.mark_managed(setup.home, False)
     if not args.relay:
         for path in (setup.home.service, setup.home.stopped):
             try:
