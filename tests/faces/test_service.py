@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from holdfast import home as homes
 from holdfast.core import units
 from holdfast.faces.cli import main as cli
-from holdfast.faces.cli import service
+from holdfast.faces.cli import nearby, service
+from holdfast.home import Home
+from holdfast.model.errors import Unavailable
 
 SYSTEMCTL = """#!/bin/sh
 echo "$*" >>"$DIARY"
@@ -135,6 +138,25 @@ def test_the_relay_is_a_unit_of_its_own(desk: Desk) -> None:
     made = desk.json("install", "--relay", "--dry-run", "--system", "--", "--listen", "0.0.0.0:8410", "--no-tls")
     assert [u["name"] for u in made["units"]] == [units.RELAY] and made["units"][0]["text"].count("--listen 0.0.0.0:8410 --no-tls") == 1
     assert made["units"][0]["path"] == f"/etc/systemd/system/{units.RELAY}"
+
+
+def test_a_relay_that_up_started_gives_way_to_the_unit_and_up_asks_the_manager_from_then_on(desk: Desk) -> None:
+    home = Home(f"{desk.base}/hf", f"{desk.base}/hf/config.toml", True)
+    homes.prepare(home)
+    running = nearby._start(home)
+    try:
+        assert running.by == "up" and nearby.found(home) == running
+        did = desk.json("install", "--relay")["did"]
+        assert any(f"process {running.pid}" in line for line in did) and nearby.found(home) is None
+        with pytest.raises(Unavailable, match="holdfast-relay.service"):
+            nearby._begin(home)
+        assert desk.diary[-1] == "--user start holdfast-relay.service" and nearby.found(home) is None, "it started nothing of its own, which would be in the unit's way"
+        desk.run("uninstall", "--relay")
+        again, started = nearby._begin(home)
+        assert started and again.by == "up" and again.url == running.url
+    finally:
+        nearby.down(home)
+    assert nearby.found(home) is None
 
 
 @pytest.mark.parametrize("args", [("install", "extra"), ("install", "--account", "ann"), ("start",), ("install", "--user", "--system"), ("status", "--relay", "--", "--listen", "x")])

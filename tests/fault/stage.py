@@ -105,8 +105,7 @@ class Stage:
         self.directory = tempfile.mkdtemp(prefix="hf-", dir="/tmp")
         self.path = f"{self.directory}/h"
         os.makedirs(self.path, mode=0o700)
-        if config:
-            Path(self.path, "config.toml").write_text(config)
+        Path(self.path, "config.toml").write_text(f"{config}\n[relay]\nstart = false\n")
         self.env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": self.directory, "HOLDFAST_HOME": self.path, "USER": "tester",
                     "TERM": "xterm-256color", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "PYTHONPATH": str(SOURCE), "HISTFILE": ""}
         self.home = homes.resolve(self.env)
