@@ -53,6 +53,7 @@ mkdir -p home/{account}
 chown {uid}:{uid} home/{account}
 for d in {closed}; do chmod o+x ./$d; done
 rm -f etc/systemd/system/*.wants/*
+mount --make-rshared .
 exec chroot . /usr/bin/env -i container=holdfast PATH=/usr/sbin:/usr/bin:/sbin:/bin {systemd} --system --unit=multi-user.target --log-target=null --show-status=no
 """
 
@@ -193,3 +194,32 @@ def test_a_host_of_the_machine_for_an_account(machine: Machine) -> None:
     machine.root(*hf, "uninstall", "--system", "--account", ACCOUNT)
     machine.hf("up", "--detach")
     assert machine.ls() == before
+
+
+def test_a_relay_of_the_machine_has_its_certificate_from_the_manager_and_root_makes_its_tokens(machine: Machine, tmp_path: Path) -> None:
+    from tests.relay.test_command import certificate
+
+    chain, key = certificate(tmp_path, "relay.example", 1)
+    for path in (chain, key):
+        machine.root("sh", "-c", f"mkdir -p /etc/relay; umask 077; echo '{path.read_text()}' >/etc/relay/{path.name}")
+    machine.root("sh", "-c", "chmod 755 /etc/relay; chmod 644 /etc/relay/chain.pem; grep -q relay.example /etc/hosts || echo '127.0.0.1 relay.example' >>/etc/hosts")
+    hf = (sys.executable, "-m", "holdfast")
+    done = machine._inside((*hf, "service", "install", "--system", "--relay", "--", "--listen", "127.0.0.1:443", "--tls-cert", "/etc/relay/chain.pem", "--tls-key", "/etc/relay/key.pem",
+                            "--name", "relay.example"), False)
+    assert done.returncode == 0 and "as root: holdfast relay token" in done.stdout, (done.stdout, done.stderr, machine.root("systemctl", "status", "holdfast-relay"))
+    pid = machine.root("systemctl", "show", "holdfast-relay", "-p", "MainPID", "--value").strip()
+    status = machine.root("cat", f"/proc/{pid}/status")
+    assert "Uid:\t0\t" not in status and "NoNewPrivs:\t1" in status, "it is an account of its own, and cannot read the key where it lies"
+    token = machine.root(*hf, "relay", "token").strip()
+    assert token.startswith("hfr_")
+    assert machine._inside((*hf, "relay", "token"), True).stdout.strip() != "", "another account means its own relay, not this one"
+    owners = machine.root("sh", "-c", "stat -c %u /var/lib/private/holdfast-relay /var/lib/private/holdfast-relay/*").split()
+    assert len(set(owners)) == 1 and owners[0] != "0", "files keep their owner"
+    machine.user("sh", "-c", f"umask 077; echo {token} >~/token")
+    connected = json.loads(machine.hf("host", "connect", "wss://relay.example", "--token", f"@/home/{ACCOUNT}/token", "--ca", "/etc/relay/chain.pem", "--json"))
+    assert connected["relays"][0]["state"] == "registered"
+    machine.root("systemctl", "restart", "holdfast-relay")
+    assert machine.root(*hf, "relay", "token", "ls", "--json").count('"valid"') == 1
+    eventually(lambda: json.loads(machine.hf("host", "ls", "--json"))["relays"][0]["state"] == "registered", "the host to be back")
+    machine.root(*hf, "service", "uninstall", "--system", "--relay")
+    machine.hf("down")

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+import os
+import shutil
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.relay import office
+from holdfast.relay.main import Options, serve
 from holdfast.testing.relays import WAIT_S, RelayProcess, client, host
 
 Start = Callable[..., RelayProcess]
@@ -159,3 +163,75 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tm
                 assert b"200" not in plain.recv(100)
 
     asyncio.run(body())
+
+
+# ------------------------------------------------------------ root and the relay of another account
+
+OTHER = 61235                    # an account without a name
+
+
+@pytest.fixture
+def theirs() -> Iterator[Path]:
+    """A directory of that account, as the manager makes it for a unit."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    base = Path(tempfile.mkdtemp(prefix="hf-", dir="/tmp"))
+    base.chmod(0o755)
+    made = base / "relay"
+    made.mkdir(mode=0o700)
+    os.chown(made, OTHER, OTHER)
+    yield made
+    shutil.rmtree(base)
+
+
+def test_root_makes_tokens_for_the_relay_of_a_unit_and_its_files_stay_its_own(theirs: Path) -> None:
+    ready, told = os.pipe()
+    pid = os.fork()
+    if pid == 0:                 # not by a command: that account may not be able to read this interpreter
+        try:
+            os.dup2(told, 1)
+            os.setgroups([])
+            os.setresgid(OTHER, OTHER, OTHER)
+            os.setresuid(OTHER, OTHER, OTHER)
+            sys.stdout = open(1, "w", closefd=False)
+            serve(Options(("127.0.0.1", 0), str(theirs)))
+        finally:
+            os._exit(0)
+    os.close(told)
+    try:
+        with open(ready) as out:
+            line = out.readline()
+        assert line.startswith("listening on ws://")
+        theirs.parent.chmod(0o700)                 # as /var/lib/private is
+        made = relay("token", "--data", str(theirs))
+        assert made.returncode == 0 and made.stdout.startswith("hfr_"), made.stderr
+        assert [t["state"] for t in json.loads(relay("token", "ls", "--json", "--data", str(theirs)).stdout)] == ["valid"]
+        assert {path.lstat().st_uid for path in theirs.iterdir()} == {OTHER}
+        again = relay("serve", "--listen", "127.0.0.1:0", "--data", str(theirs))
+        assert again.returncode == 7 and "belongs to" in again.stderr, "asking is all that root does there"
+
+        async def works() -> None:
+            async with host(line.split()[-1], made.stdout.strip()) as h:
+                await h.register()
+
+        asyncio.run(works())
+    finally:
+        os.kill(pid, signal.SIGTERM)
+        os.waitpid(pid, 0)
+    stopped = relay("token", "--data", str(theirs))
+    assert stopped.returncode == 5 and "does not run" in stopped.stderr
+
+
+def test_what_that_account_puts_there_leads_root_nowhere(theirs: Path, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as roots:
+        roots.bind(str(tmp_path / "roots"))
+        roots.listen()
+        roots.settimeout(0.0)
+        (tmp_path / "precious").write_text("not a database")
+        (theirs / "relay.sock").symlink_to(tmp_path / "roots")
+        (theirs / "relay.db").symlink_to(tmp_path / "precious")
+        refused = relay("token", "--data", str(theirs))
+        assert refused.returncode == 5, refused
+        with pytest.raises(BlockingIOError):
+            roots.accept()
+        assert (tmp_path / "precious").read_text() == "not a database" and not list(tmp_path.glob("precious.*"))

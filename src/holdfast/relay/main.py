@@ -98,7 +98,7 @@ def serve(options: Options) -> int:
 
 
 def prepare(data: str) -> None:
-    """The directory of a relay, which is nobody else's."""
+    """The directory of a relay, which is nobody else's. Root may ask the relay of another account (relay/control.py)."""
     try:
         os.makedirs(data, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as e:

@@ -15,6 +15,7 @@ from holdfast.model.errors import Usage
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
+UNITS = "/etc/systemd/system"
 ACTS = {"serve": (), "token": ("new", "ls", "revoke"), "admit": ()}
 ONLY = {"serve": ("listen", "name", "tls_cert", "tls_key", "no_tls", "origin", "grpc", "metrics", "rate"), "token": ("tenant", "expires"), "admit": ("tenant",)}
 
@@ -23,7 +24,7 @@ def relay_parser(p: ArgumentParser) -> None:
     p.add_argument("act", choices=tuple(ACTS), metavar="serve|token|admit", help="serve: run one; token: make, list or revoke tokens; admit: let a host in by its route key")
     p.add_argument("what", nargs="?", metavar="new|ls|revoke|KEY", help="token: what to do (default: new); admit: the host's route key")
     p.add_argument("id", nargs="?", metavar="ID", help="token revoke: which, a unique beginning is enough")
-    p.add_argument("--data", metavar="DIR", help="where it keeps tokens and routes (default: `relay` in the state directory)")
+    p.add_argument("--data", metavar="DIR", help="where it keeps tokens and routes (default: `relay` in the state directory; for root, of token and admit: that of the machine's unit, if there is one)")
     p.add_argument("--listen", metavar="ADDR:PORT", help=f"serve: WebSocket here (default: {LISTEN}; port 0: any)")
     p.add_argument("--name", metavar="HOST", action="append", help="serve: a name it is called by, besides its address; as often as needed")
     p.add_argument("--tls-cert", metavar="FILE", help="serve: its certificate with the chain, PEM; read again on SIGHUP")
@@ -46,13 +47,17 @@ def relay(args: Namespace) -> int:
         for name in names:
             if getattr(args, name) and name not in ONLY[args.act]:
                 raise Usage(f"--{name.replace('_', '-')} belongs to relay {act}", "see `holdfast relay --help`")
-    args.data = os.path.abspath(args.data) if args.data else _default()
+    args.data = os.path.abspath(args.data) if args.data else _default(args.act)
     return {"serve": _serve, "token": _token, "admit": _admit}[args.act](args)
 
 
-def _default() -> str:
+def _default(act: str) -> str:
+    """Root means the machine's own relay, if there is a unit for it, and nothing else was said."""
     from holdfast import home
+    from holdfast.core import units
 
+    if act != "serve" and os.geteuid() == 0 and not os.environ.get("HOLDFAST_HOME") and os.path.exists(f"{UNITS}/{units.RELAY}"):
+        return f"/var/lib/{units.RELAY_STATE}"
     found = home.resolve(os.environ)
     home.prepare(found)
     return found.relay
@@ -97,7 +102,8 @@ def _origin(text: str) -> str:
 def _ask(args: Namespace, request: dict[str, Any]) -> Any:
     from holdfast.relay import control, main
 
-    main.prepare(args.data)
+    if control.acted_for(args.data) is None:
+        main.prepare(args.data)
     return control.ask(args.data, request)
 
 

@@ -272,10 +272,9 @@ def _take_over_relay(setup: Setup, did: list[str]) -> None:
 def _next(setup: Setup, relay: bool) -> list[str]:
     said = _warnings(setup, relay)
     if relay and setup.manager == "system":
-        said.append(f"a token for hosts: systemd-run --pipe --wait -q -p DynamicUser=yes -p User=holdfast-relay -p StateDirectory={units.RELAY_STATE} -p StateDirectoryMode=0700 "
-                    f"{setup.place.interpreter} -m holdfast relay token --data /var/lib/{units.RELAY_STATE}")
+        said.append("a token for hosts, as root: holdfast relay token")
     elif relay:
-        said.append(f"a token for hosts: holdfast relay token --data {setup.home.state}/relay")
+        said.append("a token for hosts: holdfast relay token")
     else:
         said.append("after an upgrade: `holdfast service install` again; sessions keep running")
     return said
