@@ -148,7 +148,7 @@ def test_a_relay_that_up_started_gives_way_to_the_unit_and_up_asks_the_manager_f
         assert running.by == "up" and nearby.found(home) == running
         did = desk.json("install", "--relay")["did"]
         assert any(f"process {running.pid}" in line for line in did) and nearby.found(home) is None
-        with pytest.raises(Unavailable, match="holdfast-relay.service"):
+        with pytest.raises(Unavailable, match="its unit"):
             nearby._begin(home)
         assert desk.diary[-1] == "--user start holdfast-relay.service" and nearby.found(home) is None, "it started nothing of its own, which would be in the unit's way"
         desk.run("uninstall", "--relay")

@@ -193,8 +193,8 @@ def test_root_makes_tokens_for_the_relay_of_a_unit_and_its_files_stay_its_own(th
             os.setgroups([])
             os.setresgid(OTHER, OTHER, OTHER)
             os.setresuid(OTHER, OTHER, OTHER)
-            sys.stdout = open(1, "w", closefd=False)
-            serve(Options(("127.0.0.1", 0), str(theirs)))
+            with open(1, "w", closefd=False) as sys.stdout:
+                serve(Options(("127.0.0.1", 0), str(theirs)))
         finally:
             os._exit(0)
     os.close(told)
