@@ -121,6 +121,7 @@ class Installation:
                 self.home.mkdir(mode=0o700)
             text = file.read_text() if file.exists() else ""
             if "[relay]" not in text:
+                file.touch(mode=0o600)
                 file.write_text(f"{text}\n[relay]\nstart = false\n" if text else "[relay]\nstart = false\n")
 
     # ------------------------------------------------------------ commands

@@ -36,7 +36,7 @@ def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
     assert first.returncode == 0 and first.stdout.startswith("hfr_") and len(first.stdout) == office.TOKEN_CHARS + 1
     running = start()
     second = json.loads(relay("token", "new", "--tenant", "acme", "--expires", "8h", "--json", *data).stdout)
-    assert second["tenant"] == "acme" and second["expires"] - second["created"] == 8 * 3600
+    assert second["tenant"] == "acme" and 8 * 3600 - 60 < second["expires"] - second["created"] <= 8 * 3600, "made by one process, stored by another"
     listed = json.loads(relay("token", "ls", "--json", *data).stdout)
     assert [t["state"] for t in listed] == ["valid", "valid"] and "token" not in listed[0]
     assert second["id"] in relay("token", "ls", *data).stdout

@@ -138,7 +138,7 @@ class Link:
         from holdfast.client import remote
 
         if self._dialling is None:
-            self._dialling = remote.Dialling(self.away, keys.static(self.identity), self.meeting, told)
+            self._dialling = remote.Dialling(self.away, keys.static(self.identity), self.meeting, told, patient=True)
         return not self._dialling.busy
 
     def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
@@ -196,6 +196,9 @@ class Link:
         return signing.sign(self.identity.secret(), domain, message(signing.show(self.identity.public))).hex()
 
     def close(self) -> None:
+        if self._dialling is not None:
+            self._dialling.cancel()
+            self._dialling = None
         if self.sock is not None:
             self.sock.close()
             self.sock = None

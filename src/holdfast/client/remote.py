@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 from holdfast import __version__
 from holdfast.client.link import NoWay, Offline
+from holdfast.client.presence import Watching
 from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
@@ -171,12 +172,14 @@ class Line(threading.Thread):
 
 
 class Dialling(threading.Thread):
-    """Looks for the way, so that whoever wants it can do something else meanwhile."""
+    """Looks for the way, so that whoever wants it can do something else meanwhile. `patient`: as long as a relay says that the machine is away, it is waited for there."""
 
-    def __init__(self, machine: Machine, static: bytes, meeting: bytes | None = None, told: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, machine: Machine, static: bytes, meeting: bytes | None = None, told: Callable[[], None] = lambda: None, patient: bool = False) -> None:
         super().__init__(name=f"dialling {machine.name}", daemon=True)
+        self._watching = Watching(machine) if patient else None
         self._machine, self._static, self._meeting, self._told = machine, static, meeting, told
         self._found: tuple[socket.socket, str, Line] | HoldfastError | None = None
+        self._ending = threading.Lock()
         self.start()
 
     @property
@@ -185,12 +188,37 @@ class Dialling(threading.Thread):
 
     def run(self) -> None:
         try:
-            self._found = dial(self._machine, self._static, self._meeting)
+            found: tuple[socket.socket, str, Line] | HoldfastError = self._dial()
         except HoldfastError as e:
-            self._found = e
+            found = e
         except Exception as e:
-            self._found = Unavailable(f"{self._machine.name} cannot be reached: {type(e).__name__}: {e}")
-        self._told()
+            found = Unavailable(f"{self._machine.name} cannot be reached: {type(e).__name__}: {e}")
+        wanted = True
+        with self._ending:
+            if self._watching is not None:
+                wanted = not self._watching.cancelled
+                self._watching.close()
+                self._watching = None
+            self._found = found
+        if wanted:
+            self._told()
+        elif not isinstance(found, HoldfastError):
+            found[0].close()
+
+    def _dial(self) -> tuple[socket.socket, str, Line]:
+        while True:
+            try:
+                return dial(self._machine, self._static, self._meeting)
+            except Offline:
+                if self._watching is None or self._watching.cancelled:
+                    raise
+                self._watching.wait()
+
+    def cancel(self) -> None:
+        """Whoever wanted it does not wait any more."""
+        with self._ending:
+            if self._watching is not None:
+                self._watching.cancel()
 
     def line(self) -> tuple[socket.socket, str, Line]:
         """What was found, or why nothing was."""
