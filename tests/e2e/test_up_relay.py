@@ -167,6 +167,15 @@ def test_if_it_does_not_come_up_the_host_is_up_all_the_same(hf: Installation, br
     assert hf.ok("ls").rc == 0 and not relays(hf)
 
 
+def test_without_a_host_there_is_no_relay_either(hf: Installation) -> None:
+    hf.home.chmod(0o700)
+    (hf.home / "state.db").mkdir()
+    assert hf.cli("up", "--detach").rc == 5
+    eventually(lambda: not relays(hf), "no relay")
+    (hf.home / "state.db").rmdir()
+    assert up(hf)["relay"]["state"] == "registered"
+
+
 def test_one_that_was_started_otherwise_is_used_and_left_alone(hf: Installation) -> None:
     hf.ls()
     with RelayProcess(str(hf.home / "relay")) as relay:

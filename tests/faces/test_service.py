@@ -143,16 +143,16 @@ def test_the_relay_is_a_unit_of_its_own(desk: Desk) -> None:
 def test_a_relay_that_up_started_gives_way_to_the_unit_and_up_asks_the_manager_from_then_on(desk: Desk) -> None:
     home = Home(f"{desk.base}/hf", f"{desk.base}/hf/config.toml", True)
     homes.prepare(home)
-    running = nearby._start(home)
+    running, _ = nearby.begin(home)
     try:
         assert running.by == "up" and nearby.found(home) == running
         did = desk.json("install", "--relay")["did"]
         assert any(f"process {running.pid}" in line for line in did) and nearby.found(home) is None
         with pytest.raises(Unavailable, match="its unit"):
-            nearby._begin(home)
+            nearby.begin(home)
         assert desk.diary[-1] == "--user start holdfast-relay.service" and nearby.found(home) is None, "it started nothing of its own, which would be in the unit's way"
         desk.run("uninstall", "--relay")
-        again, started = nearby._begin(home)
+        again, started = nearby.begin(home)
         assert started and again.by == "up" and again.url == running.url
     finally:
         nearby.down(home)

@@ -29,6 +29,7 @@ def up_parser(p: ArgumentParser) -> None:
 def up(args: Namespace) -> int:
     """Idempotent. A host of another release is replaced in place; sessions do not notice."""
     from holdfast.client import start
+    from holdfast.faces.cli import nearby
 
     def say(text: str) -> None:
         if not args.json:
@@ -40,7 +41,13 @@ def up(args: Namespace) -> int:
     running = _running(args)
     if running is None:
         say("starting the host ...")
-    connection.connect()
+    relay = nearby.launch(connection.home)
+    try:
+        connection.connect()
+    except BaseException:
+        if relay is not None:
+            relay.abandon()
+        raise
     state = connection.request("ping")
     if state["release"] != __version__:
         say(f"replacing the host of release {state['release']} by {__version__}; sessions keep running ...")
@@ -48,18 +55,16 @@ def up(args: Namespace) -> int:
         connection.close()
         _await_release(connection, __version__)
         state = connection.request("ping")
-    from holdfast.faces.cli import nearby
-
-    relay = nearby.up(connection)
+    became = nearby.up(connection, relay)
     sessions = connection.request("ls")["sessions"]
     if args.json:
         put_json({"pid": state["pid"], "release": state["release"], "home": connection.home.state, "started": running is None,
-                  "sessions": sessions, "policy": _policy(connection.home), "relay": relay})
+                  "sessions": sessions, "policy": _policy(connection.home), "relay": became})
         return 0
     took = f" (started in {time.monotonic() - begun:.1f} s)" if running is None else ""
     print(f"holdfast {state['release']} is up{took}; its state is in {connection.home.state}")
-    if relay is not None:
-        print(_of_relay(relay))
+    if became is not None:
+        print(_of_relay(became))
     if broken := _policy(connection.home):
         print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {shown(broken)}\n"
               "  `holdfast policy check` says when it is right")

@@ -34,8 +34,8 @@ class Command(NamedTuple):
 
 
 COMMANDS: dict[str, Command] = {
-    "up": Command("installation", "start the host, make or list sessions, say how to go on", "holdfast up", "Start"),
-    "down": Command("installation", "stop the host; sessions keep running", "holdfast down", "Start"),
+    "up": Command("installation", "start the host and its relay, make or list sessions, say how to go on", "holdfast up", "Start"),
+    "down": Command("installation", "stop the host and its relay; sessions keep running", "holdfast down", "Start"),
     "new": Command("sessions", "make a session and attach to it", "holdfast new build -- make -j8", "Sessions"),
     "ls": Command("sessions", "list sessions", "holdfast ls --all", "Sessions"),
     "attach": Command("sessions", "your terminal becomes the session's", "holdfast attach build", "Sessions"),

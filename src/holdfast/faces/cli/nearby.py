@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast import __version__
+from holdfast import home as homes
 from holdfast.client import start
 from holdfast.home import config, keys, relays
 from holdfast.model import address, signing
@@ -20,6 +21,8 @@ from holdfast.model.errors import HoldfastError, Impossible, Unavailable
 from holdfast.model.limits import START_WAIT_S
 
 if TYPE_CHECKING:
+    import subprocess
+
     from holdfast.client.link import Link
     from holdfast.home import Home
 
@@ -56,7 +59,66 @@ def found(home: Home) -> Nearby | None:
 
 # ---------------------------------------------------------------- up
 
-def up(connection: Link) -> dict[str, Any] | None:
+class Launch:
+    """One on its way. Begun beside the host, for each takes its half second."""
+
+    def __init__(self, home: Home) -> None:
+        self.home, self._left, self._since = home, ATTEMPTS, 0
+        with contextlib.suppress(OSError):
+            if os.path.getsize(home.relay_log) > LOG_BYTES:
+                os.replace(home.relay_log, f"{home.relay_log}.1")
+        with contextlib.suppress(OSError):
+            self._since = os.path.getsize(home.relay_log)
+        self._process = self._begin()
+
+    def _begin(self) -> subprocess.Popen[bytes]:
+        import subprocess
+
+        from holdfast.home import cores
+
+        environ = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "HOLDFAST_PROBE")}
+        try:
+            log = os.open(self.home.relay_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            try:
+                with cores.as_before():
+                    return subprocess.Popen([sys.executable, "-m", "holdfast.relay.own"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=environ)
+            finally:
+                os.close(log)
+        except OSError as e:
+            raise Unavailable(f"cannot start it: {e}", "free disk space or make the directory writable") from e
+
+    def ready(self) -> Nearby:
+        """Waits until it, or one that was quicker, answers."""
+        end = time.monotonic() + START_WAIT_S
+        while time.monotonic() < end:
+            code = self._process.poll()
+            if (running := found(self.home)) is not None:
+                return running
+            if code == Unavailable.exit_code and self._left:      # another one is quicker, or `relay token` has the directory for a moment
+                self._process, self._left = self._begin(), self._left - 1
+            elif code is not None:
+                raise Unavailable(f"it does not start: {_complaint(self.home.relay_log, self._since) or f'exit code {code}'}", f"look at {self.home.relay_log}")
+            time.sleep(LOOK_S)
+        raise Unavailable("it does not answer", f"look at {self.home.relay_log}")
+
+    def abandon(self) -> None:
+        """There is no host for it after all."""
+        if self._process.poll() is None:
+            _end(self._process.pid)
+
+
+def launch(home: Home) -> Launch | None:
+    """Begins it, if that is all there is to do. Whatever else is to be said or done is for `up`, once there is a host."""
+    try:
+        if not config.value(home, "relay.start") or missing() or _managed(home) or found(home) is not None:
+            return None
+        homes.prepare(home)
+        return Launch(home)
+    except HoldfastError:
+        return None
+
+
+def up(connection: Link, begun: Launch | None) -> dict[str, Any] | None:
     """Starts it if it is wanted and not there, and has the host register. What it came to, for `up` to tell; None if there is to be none. Never an error: the host is
     up all the same."""
     home = connection.home
@@ -65,7 +127,7 @@ def up(connection: Link) -> dict[str, Any] | None:
         if not config.value(home, "relay.start"):
             _off(connection)
             return None
-        running, told["started"] = _begin(home)
+        running, told["started"] = begin(home) if begun is None else (begun.ready(), True)
         told |= running.shown()
         told |= _register(connection, running, told["started"])
     except HoldfastError as e:
@@ -73,7 +135,8 @@ def up(connection: Link) -> dict[str, Any] | None:
     return told
 
 
-def _begin(home: Home) -> tuple[Nearby, bool]:
+def begin(home: Home) -> tuple[Nearby, bool]:
+    """The one that runs, and whether it had to be started."""
     running = found(home)
     if running is not None and (running.release == __version__ or running.by != "up"):
         return running, False
@@ -81,7 +144,7 @@ def _begin(home: Home) -> tuple[Nearby, bool]:
         raise Impossible(f"a relay needs {lacking}, which is not installed", "install holdfast with all it needs")
     if running is not None:
         _end(running.pid)                 # of another release; who is connected comes back by itself
-    return (_by_manager(home) if _managed(home) else _start(home)), True
+    return (_by_manager(home) if _managed(home) else Launch(home).ready()), True
 
 
 def missing() -> str:
@@ -94,43 +157,6 @@ def missing() -> str:
         except (ImportError, ValueError):
             return name
     return ""
-
-
-def _start(home: Home) -> Nearby:
-    import subprocess
-
-    from holdfast.home import cores
-
-    environ = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "HOLDFAST_PROBE")}
-    with contextlib.suppress(OSError):
-        if os.path.getsize(home.relay_log) > LOG_BYTES:
-            os.replace(home.relay_log, f"{home.relay_log}.1")
-    try:
-        log = os.open(home.relay_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-    except OSError as e:
-        raise Unavailable(f"cannot write {home.relay_log}: {e.strerror}", "free disk space or make the directory writable") from e
-    try:
-        def begin() -> subprocess.Popen[bytes]:
-            with cores.as_before():
-                return subprocess.Popen([sys.executable, "-m", "holdfast.relay.own"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=environ)
-
-        before = os.fstat(log).st_size
-        process, left = begin(), ATTEMPTS
-        end = time.monotonic() + START_WAIT_S
-        while time.monotonic() < end:
-            if (running := found(home)) is not None:
-                return running
-            code = process.poll()
-            if code == Unavailable.exit_code and left:         # another one is quicker, or `relay token` has the directory for a moment
-                process, left = begin(), left - 1
-            elif code is not None:
-                raise Unavailable(f"it does not start: {_complaint(home.relay_log, before) or f'exit code {code}'}", f"look at {home.relay_log}")
-            time.sleep(LOOK_S)
-    except OSError as e:
-        raise Unavailable(f"cannot start it: {e}") from e
-    finally:
-        os.close(log)
-    raise Unavailable("it does not answer", f"look at {home.relay_log}")
 
 
 def _complaint(path: str, since: int) -> str:
