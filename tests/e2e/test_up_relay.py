@@ -167,6 +167,17 @@ def test_if_it_does_not_come_up_the_host_is_up_all_the_same(hf: Installation, br
     assert hf.ok("ls").rc == 0 and not relays(hf)
 
 
+def test_who_may_not_ask_starts_it_all_the_same_and_says_no_more_than_it_knows(hf: Installation) -> None:
+    hf.ls()
+    hf.ok("operator", "add", "bob")
+    hf.ok("grant", "bob", "--rights", "read")
+    found = hf.ok("--as", "bob", "up", "--detach", "--json").json["relay"]
+    assert found["url"] and found["state"] == "unknown" and found["why"]
+    assert f"its relay is at {found['url']}\n" in hf.ok("--as", "bob", "up", "--detach").out
+    assert not hf.ok("host", "ls", "--json").json["relays"], "that is for who may"
+    assert up(hf)["relay"]["state"] == "registered"
+
+
 def test_without_a_host_there_is_no_relay_either(hf: Installation) -> None:
     hf.home.chmod(0o700)
     (hf.home / "state.db").mkdir()

@@ -75,7 +75,8 @@ def _of_relay(relay: dict[str, Any]) -> str:
     """One line, whatever became of it."""
     if relay["url"] is None:
         return f"its relay is not: {shown(relay['why'])}"
-    return f"its relay is at {relay['url']}" + (", and this machine is registered there" if relay["state"] == "registered" else f"; this machine is not registered there: {shown(relay['why'])}")
+    stands = {"registered": ", and this machine is registered there", "unknown": ""}       # unknown: to who may not ask
+    return f"its relay is at {relay['url']}" + stands.get(relay["state"], f"; this machine is not registered there: {shown(relay['why'])}")
 
 
 def _policy(home: homes.Home) -> str | None:

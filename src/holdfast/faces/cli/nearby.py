@@ -17,7 +17,7 @@ from holdfast import home as homes
 from holdfast.client import start
 from holdfast.home import config, keys, relays
 from holdfast.model import address, signing
-from holdfast.model.errors import HoldfastError, Impossible, Unavailable
+from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, Unavailable
 from holdfast.model.limits import START_WAIT_S
 
 if TYPE_CHECKING:
@@ -176,7 +176,10 @@ def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any
     from holdfast.relay import control, office
 
     home = connection.home
-    line = _line(connection, running.url)
+    try:
+        line = _line(connection, running.url)
+    except NotAllowed as e:
+        return {"state": "unknown", "why": e.message}
     if started or line is None or line["state"] == "refused":
         key = signing.public(keys.route_key(keys.load_machine(home), address.name(running.url)))
         control.ask(home.relay, {"act": "admit", "key": signing.show(key), "tenant": office.TENANT})
