@@ -189,6 +189,23 @@ def test_who_finds_no_host_has_the_manager_start_it(manager: Manager) -> None:
     assert b"HOLDFAST_SERVICE=user" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
+def test_a_manager_that_has_not_noticed_yet_that_its_host_died_is_asked_again(manager: Manager) -> None:
+    """It says that all is well, and nobody answers. A host of ours would keep its own from the home."""
+    manager.nursery()
+    host = manager.host()
+    os.killpg(host.pid, signal.SIGKILL)
+    host.wait()
+    starts = manager.hf.base / "starts"
+    starts.write_text(f"#!/bin/sh\n[ -e \"$STARTS.once\" ] || {{ : >\"$STARTS.once\"; exit 0; }}\n[ -S '{manager.hf.home}/run/host.sock' ] && exit 0\n"
+                      f"HOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+                      f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n")
+    starts.chmod(0o755)
+    (manager.hf.home / "run/host.sock").unlink()
+    manager.hf.ok("ls")
+    pid = manager.hf.ask("ping")["pid"]
+    assert b"HOLDFAST_SERVICE=user" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+
+
 def test_a_manager_that_cannot_start_it_is_not_waited_for(manager: Manager) -> None:
     """Its unit may be gone: then there is a host as anywhere else, and the home forgets the manager."""
     manager.nursery()

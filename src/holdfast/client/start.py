@@ -22,6 +22,7 @@ from holdfast.transport import unix
 SAYS = "holdfast host: "
 OTHER_QUICKER = 3          # exit code of a host that found another one in charge
 HOST_UNIT = "holdfast-host.service"
+NOTICE_S = 3.0             # for it to notice that its host died. A host of ours would keep its own from the home
 MANAGER_S = 20.0           # for a service manager to say that the host is there, or that it will not be
 
 
@@ -126,12 +127,19 @@ def _by_manager(home: Home) -> bool:
         return False
     import subprocess
 
-    try:
-        subprocess.run(systemctl(kind, "start", HOST_UNIT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=MANAGER_S, check=True)
-        unix.connect(home.host_socket).close()
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return True
+    end = time.monotonic() + NOTICE_S
+    while True:
+        try:
+            subprocess.run(systemctl(kind, "start", HOST_UNIT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=MANAGER_S, check=True)
+        except (OSError, subprocess.SubprocessError):
+            return False
+        try:
+            unix.connect(home.host_socket).close()
+            return True
+        except OSError:                    # it may not have noticed yet that its host died, and says that all is well
+            if time.monotonic() > end:
+                return False
+        time.sleep(0.05)
 
 
 def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
