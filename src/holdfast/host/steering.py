@@ -51,8 +51,7 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     q["token"] = q["token"] and f"{conn.key.hex()[:16]}.{q['token']}"           # of one's own requests only
     if (repeated := ops.engine.made_for(q["token"])) is not None:
         return {**describe(repeated), "existed": False}
-    if q["existing"] and q["name"] and (existing := await ops.engine.named(q["name"])) is not None:
-        ops.may(conn, "observe", existing.id)
+    if (existing := await _existing(ops, conn, q)) is not None:
         return {**describe(existing), "existed": True}
     if q["contained"] is None:
         q["contained"] = conn.kind == "agent"             # code that an agent starts is not to reach keys, host and other sessions
@@ -69,12 +68,22 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     act: Act = q["act!"]
     await ops.engine.door.judged(act, number, observe, q["hold"] or 0.0)
     await _commit(ops, conn, act, "new", command=command)()
+    if (existing := await _existing(ops, conn, q)) is not None:          # somebody was quicker, while this was judged and written down
+        return {**describe(existing), "existed": True, "outcome": {"session": existing.id, "name": existing.name}}
     session = await ops.engine.create(q, conn.operator)
     made = describe_ended(session.record) if session.ended.done() else describe(session)        # it may be over already
     ops.engine.journal.post(Draft(session.id, session.record.epoch, "fact", "spawn", conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
                                   facts={"argv": [a.encode("utf-8", "backslashreplace").decode() for a in made["argv"]], "layout": "contained" if q["contained"] else "plain",
                                          **({"asked": act.written.hash} if act.written is not None else {})}))
     return {**made, "existed": False, "outcome": {"session": session.id, "name": session.name}}
+
+
+async def _existing(ops: Ops, conn: Connection, q: dict[str, Any]) -> Session | None:
+    """For `new -A`: the session that is there already."""
+    found = await ops.engine.named(q["name"]) if q["existing"] and q["name"] else None
+    if found is not None:
+        ops.may(conn, "observe", found.id)
+    return found
 
 
 async def rename(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
