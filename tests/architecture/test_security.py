@@ -38,6 +38,7 @@ def test_every_line_of_the_checklist_has_a_test_that_exists_or_a_reason() -> Non
 
 SECRET = re.compile(r"(^|_)(secret|token|pass_?|password|passphrase|private|verifier|mac|psk|digest|pin|bearer|authorization)s?$")
 COMPARED = {
+    ("host/uplinks.py", "id not in self._passwords"): "an invitation's id is public: it is only looked up whether its code is at hand",
     ("client/pairing.py", "self._private[0] != machine"): "which machine a key was made for",
     ("core/units.py", "said[1] == _digest(lines[2])"): "whether a person edited a unit's text",
     ("faces/cli/relay.py", "act not in ACTS['token']"): "the word of a command",
@@ -97,7 +98,7 @@ def test_only_the_relay_listens_on_the_network() -> None:
     """Everything else listens on unix sockets in private directories."""
     listening = re.compile(r"\bAF_INET6?\b|create_server\(|start_server\(|add_insecure_port|add_secure_port|\.bind\(\(")
     at = {str(path.relative_to(SOURCE)) for path in SOURCE.rglob("*.py") if not path.is_relative_to(SOURCE / "testing") and listening.search(path.read_text())}
-    words_only = {"core/units.py", "host/observe.py", "host/checks/gates.py"}        # what a unit may, what others' sockets are, whether a filter can be set
+    words_only = {"core/units.py", "host/sockets.py", "host/procevents.py", "host/checks/gates.py"}   # what a unit may, others' sockets, the kernel's word, whether a filter can be set
     assert {name for name in at if not name.startswith("relay/")} <= words_only, at
     assert at & {"relay/server.py"}
 

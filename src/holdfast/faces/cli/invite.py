@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from holdfast.client.link import Link
+    from holdfast.core.joincode import Elsewhere
 
 ACTS = ("ls", "revoke", "accept", "refuse")
 
@@ -89,7 +90,7 @@ def make(connection: Link, args: Namespace) -> int:
     return _wait(connection, args, made) if waits else 0
 
 
-def _how(join: str, url: str, reached: joincode.Elsewhere | None, made: dict[str, Any], afar: bool) -> str:
+def _how(join: str, url: str, reached: Elsewhere | None, made: dict[str, Any], afar: bool) -> str:
     """What to type, and where."""
     name, ways = made["of"] or "NAME", ""
     if reached is not None:
