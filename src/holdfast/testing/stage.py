@@ -1,0 +1,440 @@
+"""A machine, a relay and somebody elsewhere, in a simulated world: the real relay, the real line of the host, the real link of a client. What is modelled is a
+session at the one end and who sits before the other.
+
+    with Stage(seed) as stage:
+        stage.client.type("ls")
+        stage.relay_killed() ...
+        stage.settles()
+
+Real: relay (store on disk, registry, hub, WebSocket door), host/uplink.py with host/connection.py, client/link.py with client/remote.py and its threads, client/unacked.py,
+the sealed channel, websockets. Modelled: the session (`Session`: what a keeper promises: bytes with offsets, a bounded ring, every input once by its number) and
+the loops around (`_Host`: as much of a server as attaching and typing takes; `Client`: what client/attach.py does when a line breaks).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import socket
+import tempfile
+from collections import deque
+from typing import Any, Final, Self
+
+from holdfast import __version__
+from holdfast.client.link import Link, NoWay
+from holdfast.client.unacked import Unacked
+from holdfast.core import channel, route
+from holdfast.home import Home, keys
+from holdfast.home.machines import Machine, Way
+from holdfast.home.relays import Relay
+from holdfast.host.connection import Connection
+from holdfast.host.uplink import Uplink
+from holdfast.model import agreement, signing
+from holdfast.model.errors import TimedOut, Unavailable
+from holdfast.relay import hub as hubs
+from holdfast.relay import office
+from holdfast.relay.admission import Doorkeeper
+from holdfast.relay.hub import Hub
+from holdfast.relay.registry import Registry
+from holdfast.relay.server import Door
+from holdfast.relay.store import Store
+from holdfast.relay.tenants import Quotas
+from holdfast.testing.net import Listener, Net, plugs
+from holdfast.testing.world import BEGIN_UNIX, Actor, World
+from holdfast.wire import frames, hello
+
+NAME, PORT = "relay.example", 80
+URL: Final = f"ws://{NAME}"
+RING_BYTES: Final = 4096                 # small, so that a day's output does not fit
+ROWS: Final = 10
+SESSION: Final = "s1"
+PLENTY_S: Final = 300.0                  # until everything must be well again: a retransmission's pause, a kernel's, two silences
+
+
+class Session:
+    """What a keeper promises: every byte has its offset, the last of them are kept, each input is taken once."""
+
+    def __init__(self) -> None:
+        self.start = self.end = 0
+        self.ring = bytearray()
+        self.rows: deque[bytes] = deque(maxlen=ROWS)
+        self._row = b""
+        self.last: dict[int, int] = {}           # by client: the highest number that was taken
+        self.taken: list[bytes] = []
+        self.wrong: list[str] = []
+        self.viewers: list[_Viewer] = []
+
+    def prints(self, data: bytes) -> None:
+        self.ring += data
+        self.end += len(data)
+        del self.ring[:max(0, len(self.ring) - RING_BYTES)]
+        self.start = self.end - len(self.ring)
+        *rows, self._row = (self._row + data).split(b"\n")
+        self.rows.extend(rows)
+        for viewer in list(self.viewers):
+            viewer.soon()
+
+    def types(self, client: int, number: int, data: bytes) -> None:
+        last = self.last.get(client, 0)
+        if number <= last:
+            return                               # a repeat
+        if number != last + 1:
+            self.wrong.append(f"{client:x}: {number} after {last}")
+        self.last[client] = number
+        self.taken.append(data)
+        self.prints(b"<" + data.rstrip(b"\n") + b">\n")
+
+    def screen(self) -> bytes:
+        return b"\n".join((*self.rows, self._row))
+
+
+class _Viewer:
+    """Somebody attached, as far as it has got."""
+
+    def __init__(self, session: Session, conn: Connection, client: int, offset: int | None) -> None:
+        self.session, self.conn, self.client, self.offset = session, conn, client, offset
+        self._loop = asyncio.get_running_loop()
+        self._said = 0
+        conn.on_drain = self.look
+        session.viewers.append(self)
+        self.look()
+
+    def soon(self) -> None:
+        with contextlib.suppress(RuntimeError):              # its host is dead
+            self._loop.call_soon_threadsafe(self.look)
+
+    def look(self) -> None:
+        session, conn = self.session, self.conn
+        acked = session.last.get(self.client, 0)
+        while not conn.blocked and (self.offset != session.end or acked != self._said):
+            if self.offset is None or self.offset < session.start:
+                self.offset = session.end
+                conn.send(frames.screen(self.offset, acked, frames.SCREEN_LAG, 80, ROWS, session.screen()))
+            else:
+                data = bytes(session.ring[self.offset - session.start:][:1024])
+                conn.send_pair(frames.output_header(self.offset, self.offset + len(data), acked, len(data)), data)
+                self.offset += len(data)
+            self._said = acked
+
+
+class _Host:
+    """As much of a host as attaching and typing takes; its line is the real one."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.connections: dict[Connection, _Viewer | None] = {}
+        self.uplink: Uplink
+
+    async def main(self) -> None:
+        stage = self.stage
+        self.uplink = Uplink(Relay(URL, stage.token), self, stage.route_key, lambda: (route.digest(stage.pass_),),  # type: ignore[arg-type]
+                             lambda at: channel.responder(at, keys.static(stage.machine), asyncio.get_running_loop().time()))
+        await asyncio.Event().wait()
+
+    def admit(self, sock: socket.socket, sealed: str, on_the_way: Any) -> bool:
+        self.connections[Connection(sock, 0, self._frame, self._closed, sealed, on_the_way)] = None
+        return True
+
+    def _closed(self, conn: Connection) -> None:
+        viewer = self.connections.pop(conn, None)
+        if viewer is not None:
+            self.stage.session.viewers.remove(viewer)
+
+    def _frame(self, conn: Connection, kind: int, payload: bytes) -> None:
+        session = self.stage.session
+        if kind == frames.HELLO:
+            conn.hello = frames.read_json(payload)
+            conn.key = signing.read(conn.hello["key"])
+            conn.challenge = {"version": frames.VERSION, "machine": signing.show(self.stage.machine.public), "nonce": os.urandom(hello.NONCE_BYTES).hex()}
+            conn.send(frames.pack_json(frames.CHALLENGE, conn.challenge))
+        elif kind == frames.PROOF:
+            signature = bytes.fromhex(frames.read_json(payload)["signature"])
+            assert signing.verify(conn.key, hello.DOMAIN, hello.statement(conn.hello, conn.challenge, conn.channel), signature)
+            conn.client = conn.hello["client"]
+            conn.introduced()
+            conn.send(frames.pack_json(frames.WELCOME, {"version": frames.VERSION}))
+        elif kind == frames.REQUEST:
+            number, body = frames.read_request(payload)
+            resume = body["resume"] if body["resume"] is not None and session.start <= body["resume"] <= session.end else None
+            conn.answer(number, {"id": SESSION, "epoch": 1, "seen": None, "acked": session.last.get(conn.client, 0), "resume": resume})
+            self.connections[conn] = _Viewer(session, conn, conn.client, resume)
+        elif kind == frames.INPUT:
+            sequence, _, data = frames.read_input(payload)
+            session.types(conn.client, sequence, data)
+
+
+class Client:
+    """Somebody who watches and types; what is typed while nobody is reached waits, and is sent again until it is taken."""
+
+    def __init__(self, stage: Stage, name: str) -> None:
+        self.stage, self.name = stage, name
+        self.actor = stage.world.actor(name)
+        self.shown: deque[bytes] = deque(maxlen=ROWS)
+        self._row = b""
+        self.offset: int | None = None
+        self.unacked = Unacked()
+        self.attached = False
+        self.attaches = 0
+        self.lines: list[bytes] = []
+        self._keys, self._keyboard = plugs()
+        self._wake_r, self._wake_w = plugs()
+        self.actor.run(self._run)
+
+    def type(self, line: str) -> None:
+        self.lines.append(line.encode() + b"\n")
+        self._keyboard.send(self.lines[-1])
+
+    def screen(self) -> bytes:
+        return b"\n".join((*self.shown, self._row))
+
+    def _run(self) -> None:
+        self._keys.setblocking(False)
+        self._wake_r.setblocking(False)
+        link = Link(self.stage.home, "ann", machine=self.stage.way)
+        link.identity = self.stage.ann
+        again = Again(self)
+        while True:
+            try:
+                while not link.ready(lambda: self._wake_w.send(b"!") and None):
+                    self._idle(again.wait_s())
+                link.connect()
+                self._attach(link)
+                self.attached = True
+                self.stage.world.note(self.name, "is attached")
+                again.reached()
+                while True:
+                    self._turn(link)
+            except (Unavailable, TimedOut, OSError, NoWay) as e:
+                link.close()
+                if self.attached:
+                    self.stage.world.note(self.name, f"lost it: {e}")
+                self.attached = False
+                self._idle(again.failed(e))
+
+    def _idle(self, seconds: float) -> None:
+        poll = select.poll()
+        poll.register(self._wake_r, select.POLLIN)
+        if poll.poll(seconds * 1000):
+            self._wake_r.recv(100)
+        self._read_keys()
+
+    def _read_keys(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            for line in self._keys.recv(65536).splitlines(keepends=True):
+                self.unacked.type(line)
+
+    def _attach(self, link: Link) -> None:
+        self.attaches += 1
+        link.send(frames.request(1, {"op": "attach", "session": SESSION, "resume": self.offset}))
+        kind, payload = link.receive(10.0)
+        assert kind == frames.REPLY
+        _, ok, body = frames.read_reply(payload)
+        assert ok
+        if body["resume"] is None:
+            self.offset = None
+        self.unacked.acked(int(body["acked"]))
+        assert link.sock is not None
+        link.sock.settimeout(None)
+        for sequence, data in self.unacked:
+            link.send(frames.input_(sequence, data, frames.INPUT_ACK))
+
+    def _turn(self, link: Link) -> None:
+        for kind, payload in link.take_ready():
+            self._frame(kind, payload)
+        while (data := self.unacked.next()) is not None:
+            link.sequence += 1
+            self.unacked.sent(link.sequence, data)
+            link.send(frames.input_(link.sequence, data, frames.INPUT_ACK))
+        assert link.sock is not None
+        poll = select.poll()
+        poll.register(link.sock, select.POLLIN)
+        poll.register(self._keys, select.POLLIN)
+        for fd, _ in poll.poll():
+            if fd == self._keys.fileno():
+                self._read_keys()
+            else:
+                self._frame(*link.receive(10.0))
+
+    def _frame(self, kind: int, payload: bytes) -> None:
+        if kind == frames.OUTPUT:
+            start, end, acked, data = frames.read_output(payload)
+            if start != self.offset:
+                raise AssertionError(f"output from {start} on, at {self.offset}")
+            self.offset = end
+            *rows, self._row = (self._row + bytes(data)).split(b"\n")
+            self.shown.extend(rows)
+        elif kind == frames.SCREEN:
+            self.offset, acked, _, _, _, paint = frames.read_screen(payload)
+            *rows, self._row = bytes(paint).split(b"\n")
+            self.shown = deque(rows, maxlen=ROWS)
+        else:
+            raise AssertionError(f"a frame of kind {kind}")
+        self.unacked.acked(acked)
+
+
+class Again:
+    """How client/attach.py goes on when a line breaks."""
+
+    def __init__(self, client: Client) -> None:
+        from holdfast.model.limits import RECONNECT_FIRST_S
+
+        self._pause = RECONNECT_FIRST_S
+
+    def wait_s(self) -> float:
+        from holdfast.model.limits import RECONNECT_MAX_S
+
+        return RECONNECT_MAX_S
+
+    def reached(self) -> None:
+        from holdfast.model.limits import RECONNECT_FIRST_S
+
+        self._pause = RECONNECT_FIRST_S
+
+    def failed(self, error: Exception) -> float:
+        from holdfast.model.limits import RECONNECT_MAX_S
+
+        self._pause = min(self._pause * 2, RECONNECT_MAX_S)
+        return self._pause
+
+
+class Stage:
+    """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later."""
+
+    def __init__(self, seed: int, token_s: float | None = 3600.0, tick_s: float = 1.0, prints_s: float = 30.0) -> None:
+        self._undo = contextlib.ExitStack()
+        self._folder = self._undo.enter_context(tempfile.TemporaryDirectory())
+        self.home = Home(f"{self._folder}/home", f"{self._folder}/config", True)
+        os.makedirs(self.home.state, 0o700)
+        self.machine = keys.machine(self.home, BEGIN_UNIX)
+        self.ann = keys.make(self.home, "ann", "human", BEGIN_UNIX)
+        self.world = World(seed)
+        self.net = Net(self.world)
+        self.session = Session()
+        self.route_key, self.pass_ = keys.route_key(self.machine, NAME), os.urandom(32)
+        self.way = Machine("box", self.machine.public, agreement.public(keys.static(self.machine)), "ann", 0,
+                           (Way(URL, route.route(signing.public(self.route_key)), self.pass_),))
+        self.token, self._digest = office.make()
+        self._token_s, self._tick_s, self._prints_s = token_s, tick_s, prints_s
+        self.hub: Hub | None = None
+        self.store: Store | None = None
+        self.host: _Host
+        self._fresh = True
+        self._typed = 0
+
+    def __enter__(self) -> Self:
+        self._undo.enter_context(self.world)
+        self._undo.enter_context(self.net)
+        before, hubs.TICK_S = hubs.TICK_S, self._tick_s
+        self._undo.callback(lambda: setattr(hubs, "TICK_S", before))
+        self.net.names[NAME] = "relay"
+        self.net.link("host", "relay")
+        self.net.link("client", "relay")
+        self.start_relay()
+        self.start_host()
+        self.client = Client(self, "client")
+        self.world.after(self._prints_s, self._print)
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        for name in ("client", "host", "relay"):
+            if not self.world.actors[name].dead:
+                self.world.actors[name].kill()
+        self._close_store()
+        self._undo.close()
+
+    def _print(self) -> None:
+        self.session.prints(f"at {self.world.now:.0f}\n".encode())
+        self.world.after(self._prints_s, self._print)
+
+    # ------------------------------------------------------------ who is on it
+
+    def start_relay(self) -> None:
+        actor = self.world.actor("relay")
+        actor.serve(lambda: self._relay(actor))
+
+    async def _relay(self, actor: Actor) -> None:
+        loop = asyncio.get_running_loop()
+        self.store = store = Store(f"{self._folder}/relay.db")
+        now = int(BEGIN_UNIX + self.world.now)
+        if self._fresh:
+            self._fresh = False
+            expires = None if self._token_s is None else now + int(self._token_s)
+            store.at_once(lambda db: office.act(db, {"act": "token.new", "digest": self._digest.hex(), "tenant": "t", "expires": expires}, now))
+        registry = Registry(store.routes(now), Quotas(), epoch=BEGIN_UNIX + self.world.now - loop.time(), software=f"holdfast {__version__}")
+        self.hub = hub = Hub(registry, Doorkeeper((NAME,), ()), store)
+        hub.doorkeeper.learn(store.at_once(office.tokens))
+        store.start()
+        Door(hub, Listener(self.net, actor, NAME, PORT), lambda: None)  # type: ignore[arg-type]
+        await asyncio.Event().wait()
+
+    def _close_store(self) -> None:
+        if self.store is not None:
+            self.store._db.close()
+            self.store = None
+
+    def kill_relay(self, power: bool = False) -> None:
+        self.net.vanish(self.world.actors["relay"]) if power else self.world.actors["relay"].kill()
+        self._close_store()
+
+    def relay_again(self) -> None:
+        self.net.back("relay")
+        self.start_relay()
+
+    def start_host(self) -> None:
+        self.host = _Host(self)
+        self.world.actor("host").serve(self.host.main)
+
+    def kill_host(self, power: bool = False) -> None:
+        self.net.vanish(self.world.actors["host"]) if power else self.world.actors["host"].kill()
+        self.session.viewers.clear()             # the keeper stays: without power it would not, and there would be no session
+
+    def host_again(self) -> None:
+        self.net.back("host")
+        self.start_host()
+
+    def client_again(self) -> None:
+        """Another one: whoever typed is gone with what it had not sent."""
+        self.client = Client(self, "client")
+
+    # ------------------------------------------------------------ what must be so
+
+    def type(self, line: str = "") -> str:
+        self._typed += 1
+        line = line or f"line {self._typed}"
+        self.client.type(line)
+        return line
+
+    def is_settled(self) -> bool:
+        client = self.client
+        return bool(client.attached and client.offset == self.session.end and not len(client.unacked) and not client.unacked.waiting
+                    and self.session.taken[-len(client.lines):] == client.lines and self.host.uplink.state == "registered")
+
+    def settles(self, within_s: float = PLENTY_S) -> None:
+        """All that was typed has been taken, once and in order, and both ends show the same."""
+        self.type()
+        ok = self.world.until(self.is_settled, within_s)
+        assert ok, f"not settled after {within_s} s: {self.describe()}\n{self.world.story()}"
+        assert not self.session.wrong, self.session.wrong
+        assert self.client.screen() == self.session.screen()
+        self.bounded()
+
+    def describe(self) -> str:
+        client = self.client
+        return (f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
+                f"taken {self.session.taken[-3:]}, the host is {self.host.uplink.state} ({self.host.uplink.detail})")
+
+    def bounded(self) -> None:
+        """Nothing is left over of what has been."""
+        assert self.hub is not None
+        registry = self.hub.registry
+        facts = {"lines": len(self.hub.lines), "connections": len(registry.connections), "streams": sum(len(c.streams) for c in registry.connections.values()),
+                 "routes": len(registry.book.routes), "opening": len(registry.opening), "strangers": self.hub.strangers.total(),
+                 "host's streams": len(self.host.uplink._streams), "host's connections": len(self.host.connections), "viewers": len(self.session.viewers),
+                 "client's threads": len(self.client.actor.fibers), "queue": len(self.host.uplink._queue)}
+        limits = {"lines": 6, "connections": 6, "streams": 6, "routes": 1, "opening": 2, "strangers": 2, "host's streams": 3, "host's connections": 3, "viewers": 3,
+                  "client's threads": 4, "queue": 50}
+        assert all(facts[name] <= most for name, most in limits.items()), f"left over: {facts}"
+        assert len(self.net.pipes) <= 16, f"{len(self.net.pipes)} connections of old"
+
