@@ -25,14 +25,14 @@ from holdfast.client.link import HostGone, Link, NoWay
 from holdfast.client.notices import Notices
 from holdfast.client.overlay import Overlay
 from holdfast.client.prefix import Prefix, first_key
+from holdfast.client.returning import Returning
 from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import UserTerminal, poke
 from holdfast.client.unacked import Unacked
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable, from_wire
-from holdfast.model.limits import ACK_EVERY_INPUTS, RECONNECT_FIRST_S, RECONNECT_MAX_S
+from holdfast.model.limits import ACK_EVERY_INPUTS
 from holdfast.wire import frames
 
-STATUS_AFTER_S = 1.0        # a host away for longer than this is said so on the last line
 KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
 READ_BYTES = 256 * 1024     # of frames at a time
 LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
@@ -68,9 +68,7 @@ class Attachment:
         self._stuck = select.poll()             # used while the terminal has not taken everything: more output can wait
         self._room = [(self.term.out, select.POLLOUT)]
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._away_since: float | None = None
-        self._retry_at = 0.0
-        self._pause = RECONNECT_FIRST_S
+        self._again = Returning(link.away is not None)
         self._listing: str | None = None
         self._asked = 0                         # requests so far
         self._registered = -1                   # the host's descriptor in the poll
@@ -149,7 +147,7 @@ class Attachment:
                 self.feed.rung = True                # and once more: it may have rung in between
             elif self.link.sock is not None and fd == self.link.sock.fileno():
                 self._receive()
-        if self.link.sock is None and time.monotonic() >= self._retry_at:
+        if self.link.sock is None and time.monotonic() >= self._again.at:
             self._reconnect()
         if self.notices.due():
             self._refresh(reminds=False)
@@ -168,7 +166,7 @@ class Attachment:
     def _timeout(self) -> float | None:
         if self.link.sock is not None and self.notices.until is None and self.deciding.at is None:
             return None if self.covering.at is None else max(0.0, (self.covering.at - time.monotonic()) * 1000)
-        due = [t for t in (self._retry_at if self.link.sock is None else None, self.notices.until, self.covering.at, self.deciding.at) if t is not None]
+        due = [t for t in (self._again.at if self.link.sock is None else None, self.notices.until, self.covering.at, self.deciding.at) if t is not None]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
@@ -258,30 +256,29 @@ class Attachment:
             raise stopped(self.name)
         if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
             raise sent_away(self.name, error)
-        if self._away_since is None:
-            self._away_since = time.monotonic()
-            self._pause = RECONNECT_FIRST_S
-        self._retry_at = time.monotonic() + self._pause
+        self._again.lost()
 
     def _reconnect(self) -> None:
+        self._again.tries()
         try:
             if not self.link.ready(partial(poke, self._wake_w)):
-                return self._still_away(RECONNECT_MAX_S, f"{self.link.where} is not reached")
+                self._again.looks()
+                return self._still_away(f"{self.link.where} is not reached")
             self._open()
         except (Unavailable, TimedOut, OSError, NoWay) as e:
             if isinstance(e, HostGone) and e.reason == "down":
                 self._lost(e)
             self.link.close()
-            self._still_away(min(self._pause * 2, RECONNECT_MAX_S), f"{self.link.where} does not answer")
+            self._again.failed()
+            self._still_away(f"{self.link.where} does not answer")
         except HoldfastError as e:
             raise sent_away(self.name, e) from e
         else:
-            self._away_since = None
+            self._again.reached()
             self._go_on_typing()
 
-    def _still_away(self, pause: float, why: str) -> None:
-        self._pause, self._retry_at = pause, time.monotonic() + pause
-        if self._away_since is not None and time.monotonic() - self._away_since > STATUS_AFTER_S:
+    def _still_away(self, why: str) -> None:
+        if self._again.long:
             self.overlay.notice(f"{why}; the session keeps running; trying again")
             self._covered = True
 
@@ -296,6 +293,8 @@ class Attachment:
             data = b""
         if not data:                              # the terminal is gone
             raise Finished("", 129)
+        if self.link.sock is None:
+            self._again.typed()
         if self._signalled:
             self._signals()                       # a size that changed before these keys goes before them
         if self._listing is None and not self._command and not self.overlay.covering and self.prefix.absent(data):
@@ -542,7 +541,7 @@ class Attachment:
                 if number == signal.SIGWINCH:
                     self._resized()
                 elif number == 0:
-                    self._retry_at = 0.0
+                    self._again.at = 0.0
                 elif number == signal.SIGTSTP:
                     self._suspend()
                 elif number in LEAVE_ON:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast import __version__
 from holdfast.core import route
 from holdfast.core.channel import Channel
+from holdfast.core.patience import Patience
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.relays import Relay
 from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
-from holdfast.model.limits import REMOTE_WAIT_S, STREAMS_MAX, KiB
+from holdfast.model.limits import REMOTE_AGAIN_MAX_S, REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
 from holdfast.transport import carriers, unix
 from holdfast.transport.asleep import Asleep
@@ -43,9 +44,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("holdfast.uplink")
 
-AGAIN_FIRST_S, AGAIN_MAX_S = 0.05, 5.0
+AGAIN_FIRST_S: Final = 0.05
 REPLACED_S: Final = 60.0                 # before a host that was replaced by another with the same key tries again
-STEADY_S: Final = 5.0                    # a line that lasted this long was a good one: the pauses begin anew
 QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
 PLAIN_BYTES: Final = 64 * KiB            # of frames at a time
 HANDSHAKE_S: Final = 20.0                # until a stream's channel must be established
@@ -213,6 +213,7 @@ class Uplink:
         self._more = asyncio.Event()
         self._now = asyncio.Event()
         self._generation = 0
+        self._patience = Patience(AGAIN_FIRST_S, REMOTE_AGAIN_MAX_S)
         self._told: tuple[bytes, ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -226,16 +227,14 @@ class Uplink:
     # ------------------------------------------------------------ life
 
     async def _run(self) -> None:
-        pause = AGAIN_FIRST_S
         while True:
-            begun = time.monotonic()
+            replaced = False
             try:
                 self._now.clear()
                 await self._connect()
                 why, state = "the relay closed the connection", "connecting"
             except NotAllowed as e:
-                why, state = e.message, "refused"
-                pause = REPLACED_S if isinstance(e, Replaced) else pause
+                why, state, replaced = e.message, "refused", isinstance(e, Replaced)
             except (HoldfastError, OSError, TimeoutError) as e:
                 why, state = e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__, "connecting"
             except Exception as e:               # a defect of ours or of a library must not end the line for ever
@@ -248,12 +247,11 @@ class Uplink:
             if why != self.detail or self.state == "registered":
                 log.info("relay %s: %s", address.name(self.relay.url), why)
             self._became(state, why)
-            if time.monotonic() - begun > STEADY_S:
-                pause = AGAIN_FIRST_S
+            luck = random.random()
+            pause = self._patience.pause(time.monotonic(), luck)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause * random.uniform(0.5, 1.5)):
+                async with asyncio.timeout(REPLACED_S * (0.5 + luck) if replaced else pause):
                     await self._now.wait()
-            pause = min(pause * 2, AGAIN_MAX_S)
 
     def again(self) -> None:
         """Somebody has reason to think that the relay can be reached now."""
@@ -289,6 +287,7 @@ class Uplink:
         self._queue.clear()
         self._queued = 0
         self._became("registered")
+        self._patience.reached(time.monotonic())
         log.info("registered at the relay %s", address.name(self.relay.url))
         probe("host.uplink.registered")
         writer = asyncio.get_running_loop().create_task(self._write(line))

@@ -117,6 +117,7 @@ PING_S_MAX = 3600                # a relay may not ask for longer silence than t
 RELAY_NAME_CHARS = 255           # the relay as its host dialled it (a DNS name has 253)
 REMOTE_WAIT_S = 10.0             # until a machine answers through its relay
 REMOTE_QUEUE_BYTES = 1 * MiB     # of a client, towards its relay; credit holds data far below it, so it is answers that a relay asks for and does not take
+REMOTE_AGAIN_MAX_S = 30.0        # between two attempts to reach a relay, or a machine through one, when an outage is long (core/patience.py)
 REMOTE_SILENCE_S = 10.0          # without a word from the far end before it is asked; twice as long, and it is gone
 REKEY_MESSAGES = 1 << 20         # under one key of a sealed channel, in each direction; also the receiver insists ...
 REKEY_BYTES = 1024 * MiB

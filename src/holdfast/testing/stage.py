@@ -19,11 +19,13 @@ import os
 import select
 import socket
 import tempfile
+import time
 from collections import deque
 from typing import Any, Final, Self
 
 from holdfast import __version__
 from holdfast.client.link import Link, NoWay
+from holdfast.client.returning import Returning
 from holdfast.client.unacked import Unacked
 from holdfast.core import channel, route
 from holdfast.home import Home, keys
@@ -194,11 +196,13 @@ class Client:
         self._wake_r.setblocking(False)
         link = Link(self.stage.home, "ann", machine=self.stage.way)
         link.identity = self.stage.ann
-        again = Again(self)
+        again = Returning(remote=True)
         while True:
             try:
+                again.tries()
                 while not link.ready(lambda: self._wake_w.send(b"!") and None):
-                    self._idle(again.wait_s())
+                    again.looks()
+                    self._idle(again)
                 link.connect()
                 self._attach(link)
                 self.attached = True
@@ -210,15 +214,24 @@ class Client:
                 link.close()
                 if self.attached:
                     self.stage.world.note(self.name, f"lost it: {e}")
+                    again.lost()
+                else:
+                    again.failed()
                 self.attached = False
-                self._idle(again.failed(e))
+                self._idle(again)
 
-    def _idle(self, seconds: float) -> None:
+    def _idle(self, again: Returning) -> None:
+        """Until it is time to try again, or the way is found."""
         poll = select.poll()
         poll.register(self._wake_r, select.POLLIN)
-        if poll.poll(seconds * 1000):
-            self._wake_r.recv(100)
-        self._read_keys()
+        poll.register(self._keys, select.POLLIN)
+        while (left := again.at - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left * 1000):
+                if fd == self._wake_r.fileno():
+                    self._wake_r.recv(100)
+                    return
+                self._read_keys()
+                again.typed()
 
     def _read_keys(self) -> None:
         with contextlib.suppress(BlockingIOError):
@@ -272,31 +285,6 @@ class Client:
         else:
             raise AssertionError(f"a frame of kind {kind}")
         self.unacked.acked(acked)
-
-
-class Again:
-    """How client/attach.py goes on when a line breaks."""
-
-    def __init__(self, client: Client) -> None:
-        from holdfast.model.limits import RECONNECT_FIRST_S
-
-        self._pause = RECONNECT_FIRST_S
-
-    def wait_s(self) -> float:
-        from holdfast.model.limits import RECONNECT_MAX_S
-
-        return RECONNECT_MAX_S
-
-    def reached(self) -> None:
-        from holdfast.model.limits import RECONNECT_FIRST_S
-
-        self._pause = RECONNECT_FIRST_S
-
-    def failed(self, error: Exception) -> float:
-        from holdfast.model.limits import RECONNECT_MAX_S
-
-        self._pause = min(self._pause * 2, RECONNECT_MAX_S)
-        return self._pause
 
 
 class Stage:
