@@ -197,8 +197,9 @@ class Stream:
 
 class Uplink:
     def __init__(self, relay: Relay, server: Server, route_key: bytes, passes: Callable[[], tuple[bytes, ...]], channel: Callable[[bytes], Channel],
-                 failed: Callable[[], None] = lambda: None, begun: Callable[[], None] = lambda: None) -> None:
-        """`channel` makes a stream's, for this route; `begun` is told of each that says something, before it is answered, `failed` of one that came to nothing."""
+                 generation: Callable[[], int], failed: Callable[[], None] = lambda: None, begun: Callable[[], None] = lambda: None) -> None:
+        """`channel` makes a stream's, for this route; `generation` gives a number that only grows; `begun` is told of each stream that says something, before it is
+        answered, `failed` of one that came to nothing."""
         self.relay, self.server, self.failed, self.begun = relay, server, failed, begun
         self.route = route.route(signing.public(route_key))
         self._channel = channel
@@ -212,7 +213,7 @@ class Uplink:
         self._queued = 0
         self._more = asyncio.Event()
         self._now = asyncio.Event()
-        self._generation = 0
+        self._generation = generation
         self._patience = Patience(AGAIN_FIRST_S, REMOTE_AGAIN_MAX_S)
         self._told: tuple[bytes, ...] = ()
         self._task = asyncio.get_running_loop().create_task(self._run())
@@ -277,10 +278,10 @@ class Uplink:
             if not isinstance(welcome, outer.Welcome):
                 raise PeerFault("the relay did not welcome us")
             outer.chosen(welcome)
-            self._generation = max(self._generation + 1, time.time_ns() // 1_000_000)
+            generation = self._generation()
             self._told = self._passes()
-            signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, self._generation)
-            await line.send(outer.encode(outer.Register(signing.public(self._route_key), self._generation, signature, self._told)))
+            signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, generation)
+            await line.send(outer.encode(outer.Register(signing.public(self._route_key), generation, signature, self._told)))
             registered = await self._next(line)
             if not isinstance(registered, outer.Registered) or registered.route != self.route:
                 raise PeerFault("the relay registered something else")

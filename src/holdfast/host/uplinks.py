@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import route, static
-from holdfast.home import codes, keys, relays
+from holdfast.home import codes, generation, keys, relays
 from holdfast.host.process import boot_id
 from holdfast.model import agreement, base64url, signing
 from holdfast.model.address import GRPC, name, parsed
@@ -80,8 +80,11 @@ class Uplinks:
                 except HoldfastError as e:           # written there by hand: the others are dialled all the same
                     self.trouble = e.message
                     continue
-                self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, known_as), partial(self._passes, known_as), self._responder)
+                self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, known_as), partial(self._passes, known_as), self._responder, self._generation)
         self._meet()
+
+    def _generation(self) -> int:
+        return generation.following(self._home, time.time_ns() // 1_000_000)
 
     def _responder(self, at: bytes) -> Channel:
         from holdfast.core import channel
@@ -116,7 +119,7 @@ class Uplinks:
             for url, line in self._lines.items():
                 if url not in self._meetings.setdefault(id, {}):
                     self._meetings[id][url] = Uplink(line.relay, self._server, meeting.route_key(id), partial(_the_same, passes), partial(channel, password),
-                                                     partial(self._burnt, id), partial(self._tried, id))
+                                                     self._generation, partial(self._burnt, id), partial(self._tried, id))
 
     def _tried(self, id: str) -> None:
         """Somebody comes with a code, right or wrong: a host after this one does not offer it again, whatever becomes of us before it is answered."""

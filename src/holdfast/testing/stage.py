@@ -28,7 +28,7 @@ from holdfast.client.link import Link, NoWay
 from holdfast.client.returning import Returning
 from holdfast.client.unacked import Unacked
 from holdfast.core import channel, route
-from holdfast.home import Home, keys
+from holdfast.home import Home, generation, keys
 from holdfast.home.machines import Machine, Way
 from holdfast.home.relays import Relay
 from holdfast.host.connection import Connection
@@ -64,7 +64,7 @@ class Session:
         self.rows: deque[bytes] = deque(maxlen=ROWS)
         self._row = b""
         self.last: dict[int, int] = {}           # by client: the highest number that was taken
-        self.taken: list[bytes] = []
+        self.taken: dict[int, list[bytes]] = {}  # by client, in order
         self.wrong: list[str] = []
         self.viewers: list[_Viewer] = []
 
@@ -85,7 +85,7 @@ class Session:
         if number != last + 1:
             self.wrong.append(f"{client:x}: {number} after {last}")
         self.last[client] = number
-        self.taken.append(data)
+        self.taken.setdefault(client, []).append(data)
         self.prints(b"<" + data.rstrip(b"\n") + b">\n")
 
     def screen(self) -> bytes:
@@ -132,7 +132,7 @@ class _Host:
     async def main(self) -> None:
         stage = self.stage
         self.uplink = Uplink(Relay(URL, stage.token), self, stage.route_key, lambda: (route.digest(stage.pass_),),  # type: ignore[arg-type]
-                             lambda at: channel.responder(at, keys.static(stage.machine), asyncio.get_running_loop().time()))
+                             lambda at: channel.responder(at, keys.static(stage.machine), time.monotonic()), lambda: generation.following(stage.home, time.time_ns() // 1_000_000))
         await asyncio.Event().wait()
 
     def admit(self, sock: socket.socket, sealed: str, on_the_way: Any) -> bool:
@@ -179,7 +179,8 @@ class Client:
         self.unacked = Unacked()
         self.attached = False
         self.attaches = 0
-        self.lines: list[bytes] = []
+        self.id = 0
+        self.lines: list[bytes] = []             # all that was typed
         self._keys, self._keyboard = plugs()
         self._wake_r, self._wake_w = plugs()
         self.actor.run(self._run)
@@ -195,7 +196,7 @@ class Client:
         self._keys.setblocking(False)
         self._wake_r.setblocking(False)
         link = Link(self.stage.home, "ann", machine=self.stage.way)
-        link.identity = self.stage.ann
+        link.identity, self.id = self.stage.ann, link.client
         again = Returning(remote=True)
         while True:
             try:
@@ -308,6 +309,7 @@ class Stage:
         self.hub: Hub | None = None
         self.store: Store | None = None
         self.host: _Host
+        self.former: list[Client] = []
         self._fresh = True
         self._typed = 0
 
@@ -366,6 +368,15 @@ class Stage:
         self.net.vanish(self.world.actors["relay"]) if power else self.world.actors["relay"].kill()
         self._close_store()
 
+    def relay_loses_all(self) -> None:
+        """Its disk is another one. Its operator makes the token known again."""
+        for name in os.listdir(self._folder):
+            if name.startswith("relay.db"):
+                os.unlink(f"{self._folder}/{name}")
+
+    def make_token(self) -> None:
+        self._fresh = True
+
     def relay_again(self) -> None:
         self.net.back("relay")
         self.start_relay()
@@ -384,6 +395,7 @@ class Stage:
 
     def client_again(self) -> None:
         """Another one: whoever typed is gone with what it had not sent."""
+        self.former.append(self.client)
         self.client = Client(self, "client")
 
     # ------------------------------------------------------------ what must be so
@@ -397,7 +409,7 @@ class Stage:
     def is_settled(self) -> bool:
         client = self.client
         return bool(client.attached and client.offset == self.session.end and not len(client.unacked) and not client.unacked.waiting
-                    and self.session.taken[-len(client.lines):] == client.lines and self.host.uplink.state == "registered")
+                    and self.session.taken.get(client.id) == client.lines and self.host.uplink.state == "registered")
 
     def settles(self, within_s: float = PLENTY_S) -> None:
         """All that was typed has been taken, once and in order, and both ends show the same."""
@@ -406,12 +418,15 @@ class Stage:
         assert ok, f"not settled after {within_s} s: {self.describe()}\n{self.world.story()}"
         assert not self.session.wrong, self.session.wrong
         assert self.client.screen() == self.session.screen()
+        for gone in self.former:                 # what it could not send is gone with it; the rest was typed once
+            taken = self.session.taken.get(gone.id, [])
+            assert taken == gone.lines[:len(taken)]
         self.bounded()
 
     def describe(self) -> str:
         client = self.client
         return (f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
-                f"taken {self.session.taken[-3:]}, the host is {self.host.uplink.state} ({self.host.uplink.detail})")
+                f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.host.uplink.state} ({self.host.uplink.detail})")
 
     def bounded(self) -> None:
         """Nothing is left over of what has been."""
