@@ -1,4 +1,4 @@
-"""T1, S4: the way through a relay, each hop x each fault x a second, a minute and a day, in a world with a clock of its own (testing/stage.py). docs/faults.md is the table.
+"""T1, S4: the way through a relay, each hop x each fault x a second, a minute and a day, in a world with a clock of its own (testing/simulated.py). docs/faults.md is the table.
 
 After each: all that was typed was taken, once and in order; both ends show the same; the host is registered; nothing is left over; and nobody was asked more often than
 patience allows. The same seed gives the same history.
@@ -15,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.testing.net import Link
-from holdfast.testing.stage import Stage
+from holdfast.testing.simulated import Simulation
 
 SECOND, MINUTE, DAY = 1.0, 60.0, 86400.0
 DIALS = {SECOND: 40, MINUTE: 80, DAY: 3300}          # of one side; also a second may be noticed only half a minute later
-Act = Callable[[Stage], object]
+Act = Callable[[Simulation], object]
 
 
 class Fault(NamedTuple):
@@ -28,17 +28,17 @@ class Fault(NamedTuple):
     end: Act
 
 
-def _link(stage: Stage, hop: str) -> Link:
+def _link(stage: Simulation, hop: str) -> Link:
     return stage.net.link(hop, "relay")
 
 
 def _silent(hop: str, *directions: str) -> Fault:
     """`directions`: from which end nothing passes."""
-    def begin(stage: Stage) -> None:
+    def begin(stage: Simulation) -> None:
         for end in directions:
             _link(stage, hop).ways[end].close("silent")
 
-    def end(stage: Stage) -> None:
+    def end(stage: Simulation) -> None:
         for one in directions:
             _link(stage, hop).ways[one].reopen("silent")
 
@@ -46,7 +46,7 @@ def _silent(hop: str, *directions: str) -> Fault:
 
 
 def _bad(hop: str, **how: float) -> Fault:
-    def become(stage: Stage, values: dict[str, float]) -> None:
+    def become(stage: Simulation, values: dict[str, float]) -> None:
         for way in _link(stage, hop).ways.values():
             for name, value in values.items():
                 setattr(way, name, value)
@@ -60,11 +60,11 @@ def _cut(hop: str) -> Fault:
 
 
 def _sleeps(name: str) -> Fault:
-    def begin(stage: Stage) -> None:
+    def begin(stage: Simulation) -> None:
         stage.net.asleep(name, True)
         stage.world.actors[name].sleep()
 
-    def end(stage: Stage) -> None:
+    def end(stage: Simulation) -> None:
         stage.world.actors[name].wake()
         stage.net.asleep(name, False)
 
@@ -76,14 +76,14 @@ def _pauses(name: str) -> Fault:
 
 
 FAULTS: dict[str, Fault] = {
-    "client killed": Fault("client", lambda stage: stage.client.actor.kill(), Stage.client_again),
+    "client killed": Fault("client", lambda stage: stage.client.actor.kill(), Simulation.client_again),
     "client paused": _pauses("client"),
     "client asleep": _sleeps("client"),
-    "relay killed": Fault("relay", Stage.kill_relay, Stage.relay_again),
-    "relay without power": Fault("relay", partial(Stage.kill_relay, power=True), Stage.relay_again),
+    "relay killed": Fault("relay", Simulation.kill_relay, Simulation.relay_again),
+    "relay without power": Fault("relay", partial(Simulation.kill_relay, power=True), Simulation.relay_again),
     "relay paused": _pauses("relay"),
-    "host killed": Fault("host", Stage.kill_host, Stage.host_again),
-    "host's machine gone": Fault("host", partial(Stage.kill_host, power=True), Stage.host_again),
+    "host killed": Fault("host", Simulation.kill_host, Simulation.host_again),
+    "host's machine gone": Fault("host", partial(Simulation.kill_host, power=True), Simulation.host_again),
     "host paused": _pauses("host"),
     "host asleep": _sleeps("host"),
     **{f"{hop}'s link {kind}": fault for hop in ("client", "host") for kind, fault in {
@@ -99,7 +99,7 @@ QUICK_DAYS = ("client paused", "client asleep", "relay killed", "relay without p
 # the other days take several seconds each
 
 
-def happens(stage: Stage, fault: str, lasts: float) -> None:
+def happens(stage: Simulation, fault: str, lasts: float) -> None:
     stage.settles()
     _, begin, end = FAULTS[fault]
     before = dict(stage.net.dials)
@@ -117,14 +117,14 @@ def happens(stage: Stage, fault: str, lasts: float) -> None:
 def test_s4_everything_comes_back_by_itself(fault: str, lasts: float) -> None:
     digests = set()
     for _ in range(2):
-        with Stage(seed=len(fault)) as stage:
+        with Simulation(seed=len(fault)) as stage:
             happens(stage, fault, lasts)
             digests.add(stage.world.digest)
     assert len(digests) == 1, "the same seed gave another history"
 
 
 def a_day(fault: str, seed: int) -> None:
-    with Stage(seed, tick_s=10.0, prints_s=300.0) as stage:          # the token expires in the first hour
+    with Simulation(seed, tick_s=10.0, prints_s=300.0) as stage:          # the token expires in the first hour
         happens(stage, fault, DAY)
 
 
@@ -147,7 +147,7 @@ schedules = st.lists(st.tuples(st.sampled_from(sorted(FAULTS)), st.floats(0.0, 4
 
 
 def several(seed: int, schedule: Events) -> None:
-    with Stage(seed) as stage:
+    with Simulation(seed) as stage:
         stage.settles()
         busy: dict[str, float] = {}
         begun = stage.world.now
@@ -181,7 +181,7 @@ def test_s4_several_faults_at_once_for_long(seed: int, schedule: Events) -> None
 # ------------------------------------------------------------ what time does besides
 
 def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() -> None:
-    with Stage(seed=5) as stage:
+    with Simulation(seed=5) as stage:
         stage.settles()
         stage.world.actors["host"].wall = 365 * DAY
         stage.kill_relay()
@@ -194,7 +194,7 @@ def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() ->
 
 
 def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its_operator_makes_the_token_again() -> None:
-    with Stage(seed=6, tick_s=10.0) as stage:
+    with Simulation(seed=6, tick_s=10.0) as stage:
         stage.settles()
         stage.kill_relay()
         stage.relay_loses_all()
@@ -212,7 +212,7 @@ def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its
 def test_a_world_gives_the_same_history_for_the_same_seed_and_another_for_another() -> None:
     digests = []
     for seed in (1, 1, 2):
-        with Stage(seed) as stage:
+        with Simulation(seed) as stage:
             stage.settles()
             digests.append(stage.world.digest)
     assert digests[0] == digests[1] != digests[2]

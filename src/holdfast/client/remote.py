@@ -6,7 +6,8 @@ as it does when a host dies, and whoever had it connects again.
 
 The relay is trusted with nothing. The machine's key is pinned: who answers with another is nobody. Whatever a relay does to the stream ends the channel.
 Two things are watched, because a line can be dead without a sign: the relay answers a ping within PING_WAIT_S, or it is gone; and if the machine sends nothing
-for so long, it is asked, sealed, and answers, or it is gone. Nothing is asked while output comes.
+for so long, it is asked, sealed, and answers, or it is gone. Nothing is asked while output comes. And a machine that came into another network has another address:
+its old connections end without a word, so that is looked at as soon as nothing comes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from holdfast.wire import outer
 
 F = TypeVar("F")
 STREAM: Final = 1                        # a connection of ours has one
+MOVED_S: Final = 1.0                     # of silence before the own address is looked at
 AWAKE_S: Final = 2.0                     # after a sleep: for the machine to answer before the line is dialled anew
 PLAIN_BYTES: Final = 64 * 1024           # of frames, towards the machine, at a time
 AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
@@ -156,6 +158,8 @@ class Line(threading.Thread):
         if self._asleep.since():                 # the network is another one, or has forgotten us: answer soon, or be gone
             self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
             return self._send(self._tunnel.ask(now))
+        if now - self._heard > MOVED_S and self._ws.stranded():
+            raise Unavailable("this machine has another address now", "it is tried again")
         if now - self._heard > 2 * REMOTE_SILENCE_S:
             raise Unavailable(f"{self.machine} does not answer any more")
         if now - max(self._heard, self._asked) > REMOTE_SILENCE_S:

@@ -269,10 +269,11 @@ async def client(url: str, token: str | None = None, **how: Any) -> AsyncIterato
 class RelayProcess:
     """`holdfast relay serve` on loopback, on any free port."""
 
-    def __init__(self, data: str, *options: str, port: int = 0, limits: dict[str, float] | None = None) -> None:
+    def __init__(self, data: str, *options: str, port: int = 0, limits: dict[str, float] | None = None, address: str = "127.0.0.1") -> None:
         self.data = data
         self.log = f"{data}.log"
-        self._options = (*options, "--listen", f"127.0.0.1:{port}")
+        self._address = address
+        self._options = (*options, "--listen", f"{address}:{port}")
         self._limits = limits or {}
         self.urls: dict[str, str] = {}
         self.process = self._start()
@@ -322,7 +323,7 @@ class RelayProcess:
         options = list(self._options)
         for option, door in (("--listen", "websocket"), ("--grpc", "grpc")):
             if option in options:
-                options[options.index(option) + 1] = f"127.0.0.1:{self.port_of(door)}"
+                options[options.index(option) + 1] = f"{self._address}:{self.port_of(door)}"
         self._options = tuple(options)
         self.process = self._start()
 

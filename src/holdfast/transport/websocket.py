@@ -9,6 +9,7 @@ What admits (a token) goes into the Authorization header, never into the address
 from __future__ import annotations
 
 import contextlib
+import errno
 import socket
 import ssl
 import time
@@ -123,6 +124,18 @@ class WebSocket:
             if data:
                 self._out += data
         self.flush()
+
+    def stranded(self) -> bool:
+        """Whether the address that it goes out from is not this machine's any more: nothing will come back, and nothing says so."""
+        if self._sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return False
+        try:
+            address = self._sock.getsockname()
+            with socket.socket(self._sock.family, socket.SOCK_STREAM) as other:
+                other.bind((address[0], 0, *address[2:]))
+        except OSError as e:
+            return e.errno == errno.EADDRNOTAVAIL
+        return False
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

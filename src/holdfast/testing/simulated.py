@@ -1,7 +1,7 @@
 """A machine, a relay and somebody elsewhere, in a simulated world: the real relay, the real line of the host, the real link of a client. What is modelled is a
 session at the one end and who sits before the other.
 
-    with Stage(seed) as stage:
+    with Simulation(seed) as stage:
         stage.client.type("ls")
         stage.relay_killed() ...
         stage.settles()
@@ -124,7 +124,7 @@ class _Viewer:
 class _Host:
     """As much of a host as attaching and typing takes; its line is the real one."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Simulation) -> None:
         self.stage = stage
         self.connections: dict[Connection, _Viewer | None] = {}
         self.uplink: Uplink
@@ -170,7 +170,7 @@ class _Host:
 class Client:
     """Somebody who watches and types; what is typed while nobody is reached waits, and is sent again until it is taken."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: Simulation, name: str) -> None:
         self.stage, self.name = stage, name
         self.actor = stage.world.actor(name)
         self.shown: deque[bytes] = deque(maxlen=ROWS)
@@ -288,7 +288,7 @@ class Client:
         self.unacked.acked(acked)
 
 
-class Stage:
+class Simulation:
     """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later."""
 
     def __init__(self, seed: int, token_s: float | None = 3600.0, tick_s: float = 1.0, prints_s: float = 30.0) -> None:

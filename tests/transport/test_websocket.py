@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import socket
+
+import pytest
+from websockets.client import ClientProtocol
+from websockets.uri import parse_uri
+
+from holdfast.transport.websocket import WebSocket
+
+
+class Moved(socket.socket):
+    """Its machine had this address; it is for documentation (RFC 5737), so nobody has it."""
+
+    def getsockname(self) -> tuple[str, int]:
+        return "192.0.2.77", 4711
+
+
+@pytest.mark.parametrize("kind, stranded", [(socket.socket, False), (Moved, True)])
+def test_a_connection_from_an_address_that_is_gone_is_known(kind: type[socket.socket], stranded: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, kind() as sock:
+        sock.connect(server.getsockname())
+        assert WebSocket(sock, ClientProtocol(parse_uri("ws://localhost"))).stranded() is stranded
+
+
+def test_what_has_no_address_is_not_stranded() -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert not WebSocket(one, ClientProtocol(parse_uri("ws://localhost"))).stranded()
