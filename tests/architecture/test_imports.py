@@ -24,7 +24,7 @@ MAY: dict[str, set[str]] = {
     "client": {"client", "core", "wire", "model", "home", "transport"},
     "relay": {"relay", "core", "wire", "model", "home", "transport"},
     "faces": {"faces", "client", "core", "model", "home"},
-    "testing": {"testing", "model", "wire", "core", "host", "client", "relay"},
+    "testing": {"testing", "model", "home", "wire", "transport", "core", "host", "client", "relay"},
 }
 
 WHY: dict[tuple[str, str], str] = {

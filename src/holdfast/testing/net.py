@@ -26,6 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from holdfast.testing.plug import Plug, plugs
 from holdfast.testing.world import Actor, Loop, World, fiber, replaced
 
 WINDOW_BYTES: Final = 256 * 1024         # on the way at once
@@ -36,74 +37,6 @@ RETRY_MAX_S: Final = 120.0
 KNOCKS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)     # of a connection that is not answered
 BACKLOG: Final = 128
 END, RESET = "end", "reset"
-
-
-class Plug(socket.socket):
-    """A program's end: a socket that waits in the world's time."""
-
-    broken: OSError | None = None
-    _patience: float | None = None
-
-    def settimeout(self, value: float | None) -> None:
-        self._patience = value
-
-    def setblocking(self, flag: bool) -> None:
-        self._patience = None if flag else 0.0
-
-    def gettimeout(self) -> float | None:
-        return self._patience
-
-    def setsockopt(self, level: int, *rest: Any) -> None:
-        if level != socket.IPPROTO_TCP:          # below it is no TCP
-            super().setsockopt(level, *rest)
-
-    def _when(self, event: int, act: Callable[[], Any]) -> Any:
-        while True:
-            if self.broken is not None and event == select.POLLOUT:
-                raise self.broken
-            try:
-                done = act()
-            except BlockingIOError:
-                one = fiber()
-                if one is None or self._patience == 0.0:
-                    raise
-                poll = select.poll()
-                poll.register(self.fileno(), event)
-                if not one.wait(lambda: poll._poll.poll(0), self._patience):  # type: ignore[attr-defined]  # noqa: B023
-                    raise TimeoutError("timed out") from None
-            else:
-                if self.broken is not None and not (done[0] if isinstance(done, tuple) else done):
-                    raise self.broken            # what had come before was read
-                return done
-
-    def recv(self, *args: Any) -> bytes:
-        return self._when(select.POLLIN, lambda: socket.socket.recv(self, *args))  # type: ignore[no-any-return]
-
-    def recv_into(self, *args: Any) -> int:
-        return self._when(select.POLLIN, lambda: socket.socket.recv_into(self, *args))  # type: ignore[no-any-return]
-
-    def recvmsg(self, *args: Any) -> Any:
-        return self._when(select.POLLIN, lambda: socket.socket.recvmsg(self, *args))
-
-    def send(self, *args: Any) -> int:
-        return self._when(select.POLLOUT, lambda: socket.socket.send(self, *args))  # type: ignore[no-any-return]
-
-    def sendmsg(self, *args: Any) -> int:
-        return self._when(select.POLLOUT, lambda: socket.socket.sendmsg(self, *args))  # type: ignore[no-any-return]
-
-    def sendall(self, data: Any, *args: Any) -> None:
-        left = memoryview(data)
-        while left:
-            left = left[self.send(left, *args):]
-
-
-def plugs() -> tuple[Plug, Plug]:
-    made = []
-    for end in socket.socketpair():
-        plug = Plug(end.family, end.type, end.proto, end.detach())
-        socket.socket.setblocking(plug, False)
-        made.append(plug)
-    return made[0], made[1]
 
 
 class Way:
@@ -283,6 +216,11 @@ class Pipe:
         self._net.stuck.pop(self, None)
 
 
+def settle(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
 class Listener:
     """Stands for a listening socket."""
 
@@ -310,7 +248,7 @@ class Listener:
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
             with contextlib.suppress(RuntimeError):          # its program is gone
-                waiter.get_loop().call_soon_threadsafe(lambda: waiter.done() or waiter.set_result(None))
+                waiter.get_loop().call_soon_threadsafe(settle, waiter, None)
 
     @staticmethod
     async def accept(listener: Any) -> tuple[socket.socket, Any]:
@@ -341,7 +279,7 @@ class Net:
 
         self.world.pumps.append(self.pump)
         self.world.on_kill.append(self._killed)
-        Loop.dial, Loop.accept = self._dial_soon, Listener.accept  # type: ignore[method-assign]
+        Loop.dial, Loop.accept = self._dial_soon, Listener.accept
         self._undo.enter_context(replaced(socket, "create_connection", self._connect))
         self._undo.enter_context(replaced(unix, "pair", plugs))
         return self
@@ -462,7 +400,7 @@ class Net:
 
         def done(what: Plug | OSError) -> None:
             with contextlib.suppress(RuntimeError):
-                loop.call_soon_threadsafe(lambda: future.done() or future.set_result(what))
+                loop.call_soon_threadsafe(settle, future, what)
 
         leave = self.dial(actor, name, port, done)
         try:

@@ -43,7 +43,8 @@ from holdfast.relay.registry import Registry
 from holdfast.relay.server import Door
 from holdfast.relay.store import Store
 from holdfast.relay.tenants import Quotas
-from holdfast.testing.net import Listener, Net, plugs
+from holdfast.testing.net import Listener, Net
+from holdfast.testing.plug import plugs
 from holdfast.testing.world import BEGIN_UNIX, Actor, World
 from holdfast.wire import frames, hello
 
@@ -201,7 +202,7 @@ class Client:
         while True:
             try:
                 again.tries()
-                while not link.ready(lambda: self._wake_w.send(b"!") and None):
+                while not link.ready(self._found):
                     again.looks()
                     self._idle(again)
                 link.connect()
@@ -220,6 +221,9 @@ class Client:
                     again.failed()
                 self.attached = False
                 self._idle(again)
+
+    def _found(self) -> None:
+        self._wake_w.send(b"!")
 
     def _idle(self, again: Returning) -> None:
         """Until it is time to try again, or the way is found."""

@@ -54,10 +54,6 @@ class Killed(BaseException):
     """Ends a thread of an actor that was killed."""
 
 
-class Deadlock(AssertionError):
-    pass
-
-
 def fiber() -> Fiber | None:
     """The thread of an actor that runs now; None: this is not one."""
     found: Fiber | None = getattr(_here, "fiber", None)
@@ -205,7 +201,7 @@ class World:
         self.faults: list[str] = []              # what went wrong that a program did not notice
         self.history: deque[str] = deque(maxlen=KEPT)
         self._digest = hashlib.sha256()
-        self._timers: list[tuple[float, int, Callable[[], None]]] = []
+        self._timers: list[tuple[float, int, Callable[[], object]]] = []
         self._numbers = 0
 
     def __enter__(self) -> Self:
@@ -242,11 +238,11 @@ class World:
         self.actors[name] = made
         return made
 
-    def at(self, when: float, act: Callable[[], None]) -> None:
+    def at(self, when: float, act: Callable[[], object]) -> None:
         self._numbers += 1
         heapq.heappush(self._timers, (max(when, self.now), self._numbers, act))
 
-    def after(self, seconds: float, act: Callable[[], None]) -> None:
+    def after(self, seconds: float, act: Callable[[], object]) -> None:
         self.at(self.now + seconds, act)
 
     def until(self, condition: Callable[[], object], within_s: float) -> bool:
@@ -326,9 +322,7 @@ class World:
 
 
 class Selector(selectors.EpollSelector):
-    def __init__(self) -> None:
-        super().__init__()
-        self.kicked = False
+    """Below asyncio: it waits in the world's time."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         one = fiber()
@@ -466,7 +460,7 @@ def _put_between(world: World) -> None:
     gc.disable()                                 # what it would end, and when, is not the programs' doing
 
     def urandom(count: int) -> bytes:
-        return _real["urandom"](count) if fiber() is None else world.random.randbytes(count)  # type: ignore[no-any-return]
+        return world.random.randbytes(count) if fiber() is not None else _real["urandom"](count)
 
     for name, owner, made in _PLACES:
         setattr(owner, name, made or urandom)
