@@ -93,6 +93,19 @@ def host_road_silent(way: Way) -> None:
     way.host_road.become(SILENT)
 
 
+def slow(*names: str) -> Callable[[Way], None]:
+    def begin(way: Way) -> None:
+        for name in names:
+            road: Road = getattr(way, name)
+            road.rate, road.lag_s = 4000.0, 0.2
+    return begin
+
+
+def roads_quick(way: Way) -> None:
+    for road in (way.host_road, way.client_road):
+        road.rate, road.lag_s = 0.0, 0.0
+
+
 def nothing(way: Way) -> None:
     pass
 
@@ -113,6 +126,8 @@ FAULTS: dict[str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]] = { 
     "host's link away": (host_road_away, PAUSE_S, roads_open),
     "client's link silent": (client_road_silent, PAUSE_S, roads_open),
     "host's link silent": (host_road_silent, PAUSE_S, roads_open),
+    "client's link slow": (slow("client_road"), 1.0, roads_quick),
+    "host's link slow": (slow("host_road"), 1.0, roads_quick),
 }
 
 
@@ -151,6 +166,46 @@ def comes_back(way: Way, fault: str) -> None:
     assert [row for row in way.there.screen(name).splitlines() if row.startswith("<")] == wanted
     terminal.leave()
     way.there.end(name)
+
+
+ECHO = "stty -echo; echo READY; while read line; do echo \"<$line>\"; done"
+
+
+@pytest.mark.parametrize("way", ["websocket"], indirect=True)
+def test_s4_a_client_that_stood_still_goes_on(way: Way) -> None:
+    way.there.new("paused", "--", "sh", "-c", ECHO)
+    way.registered()
+    terminal = way.here.attach("box/paused")
+    terminal.see("READY")
+    terminal.process.send_signal(signal.SIGSTOP)
+    terminal.send("during\r")
+    terminal.drain_for(1.0)
+    terminal.process.send_signal(signal.SIGCONT)
+    terminal.send("after\r")
+    terminal.until(lambda: any("<after>" in row for row in terminal.rows()), "the screen goes on", 60.0)
+    wanted = ["<during>", "<after>"]
+    assert [row.strip() for row in terminal.rows() if row.startswith("<")] == wanted
+    assert [row for row in way.there.screen("paused").splitlines() if row.startswith("<")] == wanted
+    terminal.leave()
+    way.there.end("paused")
+
+
+@pytest.mark.parametrize("way", ["websocket"], indirect=True)
+def test_s3_a_client_that_was_killed_is_followed_by_another(way: Way) -> None:
+    way.there.new("killed", "--", "sh", "-c", ECHO)
+    way.registered()
+    terminal = way.here.attach("box/killed")
+    terminal.see("READY")
+    terminal.send("before\r")
+    terminal.see("<before>")
+    terminal.process.kill()
+    other = way.here.attach("box/killed")
+    other.see("<before>")
+    other.send("after\r")
+    other.see("<after>")
+    assert [row.strip() for row in other.rows() if row.startswith("<")] == ["<before>", "<after>"]
+    other.leave()
+    way.there.end("killed")
 
 
 @pytest.mark.parametrize("way", ["websocket"], indirect=True)

@@ -32,9 +32,10 @@ from holdfast.home import Home, generation, keys
 from holdfast.home.machines import Machine, Way
 from holdfast.home.relays import Relay
 from holdfast.host.connection import Connection
-from holdfast.host.uplink import Uplink
+from holdfast.host.uplink import QUEUE_BYTES, Uplink
 from holdfast.model import agreement, signing
 from holdfast.model.errors import TimedOut, Unavailable
+from holdfast.model.limits import REPLY_QUEUE_BYTES, SEALED_BYTES, STREAM_WINDOW_BYTES
 from holdfast.relay import hub as hubs
 from holdfast.relay import office
 from holdfast.relay.admission import Doorkeeper
@@ -43,7 +44,7 @@ from holdfast.relay.registry import Registry
 from holdfast.relay.server import Door
 from holdfast.relay.store import Store
 from holdfast.relay.tenants import Quotas
-from holdfast.testing.net import Listener, Net
+from holdfast.testing.net import BACKLOG, Listener, Net
 from holdfast.testing.plug import plugs
 from holdfast.testing.world import BEGIN_UNIX, Actor, World
 from holdfast.wire import frames, hello
@@ -53,6 +54,7 @@ URL: Final = f"ws://{NAME}"
 RING_BYTES: Final = 4096                 # small, so that a day's output does not fit
 ROWS: Final = 10
 SESSION: Final = "s1"
+LOOK_S: Final = 1.7                      # between looks at what must stay small
 PLENTY_S: Final = 300.0                  # until everything must be well again: a retransmission's pause, a kernel's, two silences
 
 
@@ -128,7 +130,7 @@ class _Host:
     def __init__(self, stage: Simulation) -> None:
         self.stage = stage
         self.connections: dict[Connection, _Viewer | None] = {}
-        self.uplink: Uplink
+        self.uplink: Uplink | None = None        # until its loop runs
 
     async def main(self) -> None:
         stage = self.stage
@@ -293,9 +295,10 @@ class Client:
 
 
 class Simulation:
-    """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later."""
+    """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later. The session prints `prints` bytes every
+    `prints_s`."""
 
-    def __init__(self, seed: int, token_s: float | None = 3600.0, tick_s: float = 1.0, prints_s: float = 30.0) -> None:
+    def __init__(self, seed: int, token_s: float | None = 3600.0, tick_s: float = 1.0, prints_s: float = 30.0, prints: int = 0) -> None:
         self._undo = contextlib.ExitStack()
         self._folder = self._undo.enter_context(tempfile.TemporaryDirectory())
         self.home = Home(f"{self._folder}/home", f"{self._folder}/config", True)
@@ -309,7 +312,8 @@ class Simulation:
         self.way = Machine("box", self.machine.public, agreement.public(keys.static(self.machine)), "ann", 0,
                            (Way(URL, route.route(signing.public(self.route_key)), self.pass_),))
         self.token, self._digest = office.make()
-        self._token_s, self._tick_s, self._prints_s = token_s, tick_s, prints_s
+        self._token_s, self._tick_s, self._prints_s, self._prints = token_s, tick_s, prints_s, prints
+        self.most: dict[str, int] = {}           # that was ever seen of what must stay small
         self.hub: Hub | None = None
         self.store: Store | None = None
         self.host: _Host
@@ -329,6 +333,7 @@ class Simulation:
         self.start_host()
         self.client = Client(self, "client")
         self.world.after(self._prints_s, self._print)
+        self.world.after(LOOK_S * self._tick_s, self._look)
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -339,7 +344,7 @@ class Simulation:
         self._undo.close()
 
     def _print(self) -> None:
-        self.session.prints(f"at {self.world.now:.0f}\n".encode())
+        self.session.prints(f"at {self.world.now:.2f}\n".encode().rjust(self._prints, b"."))
         self.world.after(self._prints_s, self._print)
 
     # ------------------------------------------------------------ who is on it
@@ -402,6 +407,18 @@ class Simulation:
         self.former.append(self.client)
         self.client = Client(self, "client")
 
+    def _look(self) -> None:
+        """How much of anything there is, also while something is wrong."""
+        facts = {"connections": len(self.net.pipes) // 2, "client's threads": len(self.client.actor.fibers), "unsent": sum(conn.unread for conn in self.host.connections)}
+        if self.host.uplink is not None:
+            facts |= {"host's queue": self.host.uplink._queued, "host's streams": len(self.host.uplink._streams)}
+        if self.hub is not None:
+            facts |= {"relay's lines": len(self.hub.lines), "relay's queues": sum(line.carrier.queued() for line in self.hub.lines.values()),
+                      "relay's routes": len(self.hub.registry.book.routes), "strangers": self.hub.strangers.total()}
+        for name, count in facts.items():
+            self.most[name] = max(count, self.most.get(name, 0))
+        self.world.after(LOOK_S * self._tick_s, self._look)
+
     # ------------------------------------------------------------ what must be so
 
     def type(self, line: str = "") -> str:
@@ -410,10 +427,15 @@ class Simulation:
         self.client.type(line)
         return line
 
+    @property
+    def state(self) -> str:
+        """Of the host's line."""
+        return "starting" if self.host.uplink is None else self.host.uplink.state
+
     def is_settled(self) -> bool:
         client = self.client
         return bool(client.attached and client.offset == self.session.end and not len(client.unacked) and not client.unacked.waiting
-                    and self.session.taken.get(client.id) == client.lines and self.host.uplink.state == "registered")
+                    and self.session.taken.get(client.id) == client.lines and self.state == "registered")
 
     def settles(self, within_s: float = PLENTY_S) -> None:
         """All that was typed has been taken, once and in order, and both ends show the same."""
@@ -430,11 +452,11 @@ class Simulation:
     def describe(self) -> str:
         client = self.client
         return (f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
-                f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.host.uplink.state} ({self.host.uplink.detail})")
+                f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.state} ({self.host.uplink.detail if self.host.uplink is not None else ''})")
 
     def bounded(self) -> None:
         """Nothing is left over of what has been."""
-        assert self.hub is not None
+        assert self.hub is not None and self.host.uplink is not None
         registry = self.hub.registry
         facts = {"lines": len(self.hub.lines), "connections": len(registry.connections), "streams": sum(len(c.streams) for c in registry.connections.values()),
                  "routes": len(registry.book.routes), "opening": len(registry.opening), "strangers": self.hub.strangers.total(),
@@ -443,5 +465,7 @@ class Simulation:
         limits = {"lines": 6, "connections": 6, "streams": 6, "routes": 1, "opening": 2, "strangers": 2, "host's streams": 3, "host's connections": 3, "viewers": 3,
                   "client's threads": 4, "queue": 50}
         assert all(facts[name] <= most for name, most in limits.items()), f"left over: {facts}"
-        assert len(self.net.pipes) <= 16, f"{len(self.net.pipes)} connections of old"
+        most = {"connections": 12 + BACKLOG, "client's threads": 4, "host's queue": QUEUE_BYTES + SEALED_BYTES, "host's streams": 8, "unsent": REPLY_QUEUE_BYTES, "relay's lines": 12,
+                "relay's queues": 4 * STREAM_WINDOW_BYTES, "relay's routes": 1, "strangers": 8}
+        assert all(self.most.get(name, 0) <= count for name, count in most.items()), f"too much at some time: {self.most}"
 

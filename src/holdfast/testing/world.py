@@ -455,7 +455,7 @@ def _put_between(world: World) -> None:
     assert not _real, "one world at a time"
     _real.update({name: getattr(owner, name) for name, owner, _ in _PLACES})
     _real["state"], _real["gc"], _real["cores"] = random.getstate(), gc.isenabled(), os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(_real["cores"])})           # one thread at a time: handing over on one core takes a third less
+    os.sched_setaffinity(0, {sorted(_real["cores"])[os.getpid() % len(_real["cores"])]})           # one thread at a time: handing over on one core takes a third less
     random.seed(world.seed)
     gc.disable()                                 # what it would end, and when, is not the programs' doing
 
