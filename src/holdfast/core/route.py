@@ -5,7 +5,7 @@
     digest     =   sha256("holdfast/pass/1" pass)              what the relay is told of a pass
 
 A host has one route key for each relay, so two relays cannot see that they serve the same host. The statement names the relay as the host dialled it and the
-nonce of this connection: a relay cannot pass a registration on to another relay, or use it again. The generation counts the host's starts: of two
+nonce of this connection: a relay cannot pass a registration on to another relay, or use it again. The generation only grows, whatever the calendar says: of two
 registrations the newer one stands, so a host that comes back does not wait for its own dead connection to time out, and one that was copied
 cannot silently take turns with it. A pass is no key: it admits to the relay's line, nothing more; whoever comes through it still has to prove itself
 to the host (the sealed channel, then the HELLO inside it).
