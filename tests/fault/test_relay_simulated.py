@@ -14,6 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from holdfast.client.remote import Line
+from holdfast.core.patience import Patience
+from holdfast.core.tunnel import Tunnel
+from holdfast.host.uplink import Uplink
 from holdfast.testing.net import Link
 from holdfast.testing.simulated import Simulation
 
@@ -59,6 +63,10 @@ def _cut(hop: str) -> Fault:
     return Fault(f"{hop}'s link", lambda stage: _link(stage, hop).cut(), lambda stage: _link(stage, hop).mend())
 
 
+def _forget(stage: Simulation, hop: str) -> None:
+    _link(stage, hop).forget()
+
+
 def _sleeps(name: str) -> Fault:
     def begin(stage: Simulation) -> None:
         stage.net.asleep(name, True)
@@ -88,6 +96,7 @@ FAULTS: dict[str, Fault] = {
     "host asleep": _sleeps("host"),
     **{f"{hop}'s link {kind}": fault for hop in ("client", "host") for kind, fault in {
         "cut": _cut(hop),
+        "forgets": Fault(f"{hop}'s link", partial(_forget, hop=hop), lambda stage: None),
         "half-open": _silent(hop, hop, "relay"),
         "half-open outward": _silent(hop, hop),
         "half-open inward": _silent(hop, "relay"),
@@ -205,6 +214,40 @@ def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its
         stage.kill_relay()
         stage.make_token()
         stage.start_relay()
+        stage.settles()
+
+
+# ------------------------------------------------------------ that all this could fail
+
+def fails(fault: str) -> bool:
+    with Simulation(seed=4) as stage:
+        try:
+            happens(stage, fault, MINUTE)
+        except AssertionError:
+            return True
+    return False
+
+
+def test_a_client_that_never_asks_whether_anybody_is_there_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Line, "_watch", lambda line, now: None)
+    assert fails("client's link forgets")
+
+
+def test_a_host_that_never_asks_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = Uplink._read
+    monkeypatch.setattr(Uplink, "_read", lambda uplink, ws, ping_s: read(uplink, ws, DAY))
+    assert fails("host's link forgets")
+
+
+def test_somebody_without_patience_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "pause", lambda patience, now, luck=0.5: 0.05)
+    assert fails("relay killed")
+
+
+def test_a_tunnel_that_gives_no_credit_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tunnel, "took", lambda tunnel, count=0: 0)
+    with Simulation(seed=4, prints_s=0.2, prints=1500) as stage, pytest.raises(AssertionError, match="not settled"):
+        stage.world.pass_(120.0)
         stage.settles()
 
 

@@ -9,6 +9,7 @@ out at the other end. A `Way` is one direction of the link between two machines:
     loss                          part of the pieces come a retransmission later, and everything behind them, too
     broken                        part of the pieces end the connection: a middlebox that lost patience
     Link.cut                      every connection is reset and none can be made
+    Link.forget                   the connections that there are go nowhere any more
 
 A machine that is gone without a word (`vanish`) answers with a reset once it is back, to whoever still believes in a connection. What is not modelled: the cost of
 a packet, congestion windows, and data that arrives although its acknowledgement is lost: a way that is closed stops its direction only.
@@ -76,6 +77,14 @@ class Link:
         self._net.world.note("-".join(self.ends), "is cut")
         for pipe in [p for p in self._net.pipes if p.way in self.ways.values()]:
             pipe.to.breaks(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
+
+    def forget(self) -> None:
+        """Somebody in between forgot the connections there are, as routers do: nothing passes on them any more, and nobody is told. New ones are welcome."""
+        self._net.world.note("-".join(self.ends), "is forgotten")
+        nowhere = Way(self._net)
+        nowhere.close("forgotten")
+        for pipe in [p for p in self._net.pipes if p.way in self.ways.values()]:
+            pipe.way = nowhere
 
     def mend(self) -> None:
         self.is_cut = False
@@ -305,7 +314,7 @@ class Net:
             pipe.deliver()
 
     def tidy(self) -> None:
-        self.pipes = [pipe for pipe in self.pipes if not (pipe.here.over and pipe.to.over and not pipe.queue)]
+        self.pipes = [pipe for pipe in self.pipes if not (pipe.here.over and pipe.to.over)]
 
     def reopened(self, way: Way) -> None:
         """What stood still is sent again, after a pause that has grown with the outage."""
