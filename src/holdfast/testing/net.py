@@ -294,6 +294,7 @@ class Net:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.world.end()
         self._undo.close()
         for pipe in list(self.pipes):
             pipe.here.sock.close()

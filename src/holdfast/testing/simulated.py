@@ -337,9 +337,7 @@ class Simulation:
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        for name in ("client", "host", "relay"):
-            if not self.world.actors[name].dead:
-                self.world.actors[name].kill()
+        self.world.end()
         self._close_store()
         self._undo.close()
 

@@ -210,11 +210,14 @@ class World:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         try:
-            for actor in self.actors.values():
-                if not actor.dead:
-                    actor.kill()
+            self.end()
         finally:
             _put_back()
+
+    def end(self) -> None:
+        for actor in self.actors.values():
+            if not actor.dead:
+                actor.kill()
 
     # ------------------------------------------------------------ history
 
