@@ -18,7 +18,7 @@ from holdfast.testing.relays import RelayProcess
 
 NOT_HERE = missing()
 pytestmark = pytest.mark.skipif(bool(NOT_HERE), reason=f"needs a network of its own: {NOT_HERE}")
-LASTS_S = 2.0
+LASTS_S = 1.2
 PORT = 7000
 
 

@@ -104,7 +104,7 @@ FAULTS: dict[str, Fault] = {
         "lossy": _bad(hop, latency_s=0.05, jitter_s=0.1, loss=0.1, broken=0.004),
     }.items()},
 }
-DAYS = ("client asleep", "relay killed", "relay paused", "host killed")          # the others take too long for every day
+DAYS = ("client asleep", "relay killed", "relay without power", "relay paused")          # the others take too long for every day
 
 
 def happens(stage: Simulation, fault: str, lasts: float) -> None:
