@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.harness import Installation, eventually, installation
+from tests.relay.test_command import certificate
 
 from holdfast.testing.lossy import Lossy, Namespace, missing
 from holdfast.testing.relays import RelayProcess
@@ -30,17 +31,20 @@ class Way:
         self.relay_address = {"client": "10.9.1.1", "host": "10.9.2.1"}
         self.address = {"client": "10.9.1.2", "host": "10.9.2.2"}
         self.links = {hop: stack.enter_context(Lossy(self.networks[hop], self.address[hop], self.networks["relay"], self.relay_address[hop])) for hop in ("client", "host")}
+        place = folder("relay")
+        chain, key = certificate(place, "relay.example", 1, tuple(self.relay_address.values()))
+        names = [word for address in self.relay_address.values() for word in ("--name", address)]
         with self.networks["relay"].inside():
-            self.relay = stack.enter_context(RelayProcess(str(folder("relay") / "data"), "--no-tls", address="0.0.0.0", port=PORT, limits={"RELAY_PING_S": 2}))
+            self.relay = stack.enter_context(RelayProcess(str(place / "data"), "--tls-cert", str(chain), "--tls-key", str(key), *names, address="0.0.0.0", port=PORT, limits={"RELAY_PING_S": 2}))
         with self.networks["host"].inside():
             self.there: Installation = stack.enter_context(installation(folder("there"), "[turn]\nidle_s = 0.5\n"))
             token = Path(self.there.user, "token")
             token.write_text(self.relay.token())
-            self.there.ok("host", "connect", f"ws://{self.relay_address['host']}:{PORT}", "--token", f"@{token}")
+            self.there.ok("host", "connect", f"wss://{self.relay_address['host']}:{PORT}", "--ca", str(chain), "--token", f"@{token}")
         self.here: Installation = stack.enter_context(installation(folder("here")))
         invited = self.there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"]
         with self.networks["host"].inside():         # where the address in it leads somewhere; from then on it has its own way
-            joined = self.here.ok("join", invited, "--as", "ann", "--json").json
+            joined = self.here.ok("join", invited, "--as", "ann", "--ca", str(chain), "--json").json
         self.here.ok("machines", "rename", joined["as"], "box")
         kept = self.here.home / "machines.json"
         kept.write_text(kept.read_text().replace(self.relay_address["host"], self.relay_address["client"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import ipaddress
 import json
 import os
 import shutil
@@ -95,7 +96,7 @@ def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
     assert (tmp_path / "home" / "relay" / "relay.db").exists()
 
 
-def certificate(directory: Path, name: str, number: int) -> tuple[Path, Path]:
+def certificate(directory: Path, name: str, number: int, addresses: tuple[str, ...] = ()) -> tuple[Path, Path]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -106,7 +107,7 @@ def certificate(directory: Path, name: str, number: int) -> tuple[Path, Path]:
     now = datetime.datetime.now(datetime.UTC)
     made = (x509.CertificateBuilder().subject_name(who).issuer_name(who).public_key(key.public_key()).serial_number(number)
             .not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(a)) for a in addresses)]), critical=False)
             .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(key, hashes.SHA256()))
     chain, secret = directory / "chain.pem", directory / "key.pem"
     chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))

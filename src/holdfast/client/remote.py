@@ -158,7 +158,7 @@ class Line(threading.Thread):
         if self._asleep.since():                 # the network is another one, or has forgotten us: answer soon, or be gone
             self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
             return self._send(self._tunnel.ask(now))
-        if now - self._heard > MOVED_S and self._ws.stranded():
+        if now - self._heard > MOVED_S and self._carrier.stranded():
             raise Unavailable("this machine has another address now", "it is tried again")
         if now - self._heard > 2 * REMOTE_SILENCE_S:
             raise Unavailable(f"{self.machine} does not answer any more")

@@ -49,7 +49,7 @@ from holdfast.testing.plug import plugs
 from holdfast.testing.world import BEGIN_UNIX, Actor, World
 from holdfast.wire import frames, hello
 
-NAME, PORT = "relay.example", 80
+NAME, PORT = "localhost", 80                 # to which plain addresses may lead; here each actor is its own machine
 URL: Final = f"ws://{NAME}"
 RING_BYTES: Final = 4096                 # small, so that a day's output does not fit
 ROWS: Final = 10

@@ -34,6 +34,9 @@ class Carrier(Protocol):
     def receive(self) -> list[bytes]:
         """The descriptor is readable: what has come, if anything."""
 
+    def stranded(self) -> bool:
+        """Whether it is known to come from an address that this machine no longer has. gRPC does not say from where it comes."""
+
     def close(self) -> None: ...
 
 

@@ -267,6 +267,9 @@ class Polled:
             os.read(self._bell, 64)                      # before it is looked: what comes from now on rings again
         return self.call.receive()
 
+    def stranded(self) -> bool:
+        return False
+
     def close(self) -> None:
         def undo() -> None:
             os.close(self._bell)
