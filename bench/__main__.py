@@ -121,12 +121,13 @@ def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Maker]:
                 print(f"not installed: {cls.name}", file=sys.stderr)
     for tree in trees:
         label, _, path = tree.partition("=")
-        makers[f"holdfast:{label}"] = _tree_maker(f"holdfast:{label}", os.path.abspath(path))
+        for cls in (peers.Holdfast, *([peers.Relayed] if peers.Relayed.name in makers else [])):
+            makers[f"{cls.name}:{label}"] = _tree_maker(cls, f"{cls.name}:{label}", os.path.abspath(path))
     return makers
 
 
-def _tree_maker(label: str, path: str) -> Maker:
-    return lambda scrollback: peers.Holdfast(scrollback, path, label)
+def _tree_maker(kind: type[peers.Holdfast], label: str, path: str) -> Maker:
+    return lambda scrollback: kind(scrollback, path, label)
 
 
 def _arguments() -> argparse.ArgumentParser:
@@ -134,7 +135,7 @@ def _arguments() -> argparse.ArgumentParser:
     known = ",".join(c.name for c in peers.ALL)
     p.add_argument("--peers", metavar="A,B", help=f"which tools (default: all installed): {known}")
     p.add_argument("--tree", metavar="LABEL=SRC", action="append", default=[],
-                   help="Holdfast from another source tree, as one more tool")
+                   help="Holdfast from another source tree, as one more tool (two, if it is measured through a relay)")
     p.add_argument("--only", metavar="A,B", help=f"which measures: {','.join(MEASURES)}")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", metavar="FILE", help="writes FILE.md and FILE.json")

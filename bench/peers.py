@@ -15,10 +15,12 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -273,6 +275,10 @@ class Holdfast(Peer):
     def follow_argv(self, name: str) -> list[str]:
         return [*self._holdfast, "read", name, "--follow"]
 
+    def host_pid(self) -> int:
+        with open(self.path("home/run/host.lock")) as f:
+            return int(f.read())
+
     def ask(self, *words: str) -> str:
         """One command of its own command line."""
         return self.command([*self._holdfast, *words])
@@ -314,11 +320,7 @@ class Relayed(Holdfast):
         """The relay, the machine's line to it, and the other home, paired."""
         if self._relay is not None:
             return
-        data = self.path("relay")
-        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", "--listen", "127.0.0.1:0", "--grpc", "127.0.0.1:0", "--data", data, "--json"], stdout=subprocess.PIPE,
-                                       stderr=subprocess.DEVNULL, text=True, env=self.environ)
-        assert self._relay.stdout is not None
-        url = json.loads(self._relay.stdout.readline())["listening"][self.door]
+        data, url = self.path("relay"), self._serve("127.0.0.1:0")
         token = self.path("token")
         with open(token, "w") as file:
             file.write(self.command([*self._holdfast, "relay", "token", "--data", data]).split()[0])
@@ -331,6 +333,30 @@ class Relayed(Holdfast):
     def start(self, name: str, argv: Sequence[str], *options: str) -> None:
         super().start(name, argv, *options)
         self._there()
+
+    def _serve(self, listen: str) -> str:
+        """Starts the relay; gives its address when it is there."""
+        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", *self._listening(listen), "--data", self.path("relay"), "--json"], stdout=subprocess.PIPE,
+                                       stderr=subprocess.DEVNULL, text=True, env=self.environ)
+        assert self._relay.stdout is not None
+        url = str(json.loads(self._relay.stdout.readline())["listening"][self.door])
+        self._listen = url.partition("//")[2].rstrip("/")
+        return url
+
+    def _listening(self, address: str) -> tuple[str, ...]:
+        return ("--listen", address) if self.door == "websocket" else ("--listen", "127.0.0.1:0", "--grpc", address)
+
+    def restart_relay(self, number: signal.Signals, away_s: float = 0.0) -> None:
+        """Ends the relay and starts it again at the same address; returns when it listens."""
+        assert self._relay is not None
+        self._relay.send_signal(number)
+        self._relay.wait(COMMAND_S)
+        time.sleep(away_s)
+        self._serve(self._listen)
+
+    def relay_pid(self) -> int:
+        assert self._relay is not None
+        return self._relay.pid
 
     def attach_argv(self, name: str) -> list[str]:
         return [*self._away, "attach", f"box/{name}"]
@@ -377,7 +403,7 @@ class SshTmux(Tmux):
         self._server = subprocess.Popen([self._sshd() or "sshd", "-D", "-f", self.path("sshd_config")], stderr=subprocess.DEVNULL, env=self.environ)
 
     def attach_argv(self, name: str) -> list[str]:
-        return ["ssh", "-tt", "-q", "-p", str(self._port), "-i", self.path("me"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1",
+        return ["ssh", "-tt", "-q", "-e", "none", "-F", "none", "-p", str(self._port), "-i", self.path("me"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1",
                 shlex.join(super().attach_argv(name))]
 
     def shut_down(self) -> None:

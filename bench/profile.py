@@ -1,8 +1,9 @@
 """Where Holdfast's own time goes: each hop of an echoed key, each process of a flood, then the functions.
 
-    python -m bench.profile [--tree SRC] [--keys 500] [--mb 20] [--ansi] [--functions] [--out FILE]
+    python -m bench.profile [--tree SRC] [--relay] [--keys 500] [--mb 20] [--ansi] [--functions] [--out FILE]
 
     key ->  client -> host -> keeper -> program -> keeper -> host -> client  -> screen
+    key ->  client -> line -> relay -> host (-> itself) -> keeper -> program -> keeper -> host (-> itself) -> relay -> line -> client  -> screen       (--relay)
 
 Three ways to look, from the surest to the most detailed:
 1. Cost: time on a processor and wake-ups of each process, per key and per MB, from /proc. Disturbs nothing.
@@ -30,16 +31,16 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import measures, processes, programs
 from bench.measures import Bench, Sizes
-from bench.peers import Holdfast
+from bench.peers import Holdfast, Relayed
 from bench.terminal import Terminal, read_until, read_until_quiet
 
-ROLES = ("harness", "client", "host", "keeper", "program")
+ROLES = ("harness", "client", "line", "relay", "host", "keeper", "program")
 CALLS = ("read", "write", "readv", "sendto", "recvfrom", "sendmsg", "recvmsg", "poll", "epoll_wait", "epoll_ctl",
          "futex", "mmap", "munmap", "mremap")
 PERF_START_S = 1.5
@@ -62,14 +63,29 @@ WAYS: dict[str, Way] = {
     "output straight from the keeper's ring": (*_IN, *_BACK),
     "output by the host": (*_IN, ("host", ("epoll_wait",), "exit"), ("host", ("sendmsg", "sendto"), "enter"), *_BACK),
 }
+_SENDS = ("sendto", "sendmsg", "write")
+RELAYED: dict[str, Way] = {
+    "through a relay": (
+        ("harness", ("write",), "enter"),
+        ("client", ("poll",), "exit"), ("client", ("sendto",), "enter"),
+        ("line", ("poll",), "exit"), ("line", ("sendto",), "enter"),
+        ("relay", ("epoll_wait",), "exit"), ("relay", _SENDS, "enter"),
+        ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"), ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"),
+        *_IN[5:],
+        ("host", ("epoll_wait",), "exit"), ("host", _SENDS, "enter"), ("host", ("epoll_wait",), "exit"), ("host", _SENDS, "enter"),
+        ("relay", ("epoll_wait",), "exit"), ("relay", _SENDS, "enter"),
+        ("line", ("poll",), "exit"), ("line", ("sendto",), "enter"),
+        *_BACK),
+}
 _EVENT = re.compile(r"^\s*(\d+)/(\d+)\s+(\d+\.\d+):\s+syscalls:sys_(enter|exit)_(\w+):", re.MULTILINE)
 
 
 @dataclass(frozen=True)
 class Cast:
-    """The processes of one session, by what they are."""
+    """The processes of one session, by what they are; a thread that is a role of its own is known by its number."""
 
     pids: dict[str, int]
+    threads: dict[int, str] = field(default_factory=dict)
 
     def cost(self) -> dict[str, tuple[int, int]]:
         """Processor time and wake-ups so far; what a process does beside its main thread stands apart."""
@@ -77,8 +93,9 @@ class Cast:
         for role, pid in self.pids.items():
             cpu, woken = processes.cpu_ns([pid]), processes.wakeups([pid])
             found[role] = main = processes.main_thread(pid)
-            if role == "host":
-                found["host, view thread"] = cpu - main[0], woken - main[1]
+            beside = "line" if role == "client" and self.threads else "host, other threads" if role == "host" else ""
+            if beside:
+                found[beside] = cpu - main[0], woken - main[1]
         return found
 
 
@@ -91,13 +108,16 @@ class Event:
 
 
 def cast_of(peer: Holdfast, name: str, terminal: Terminal, program: str) -> Cast:
-    with open(peer.path("home/run/host.lock")) as f:
-        host = int(f.read())
+    host = peer.host_pid()
     of_session = processes.tagged([peer.tag, f"BENCH_SESSION={name}"])
     running = [p for p in of_session if os.path.basename(processes.argv(p)[0]) == program]
     with open(f"/proc/{running[0]}/stat") as f:
         keeper = int(f.read().rpartition(")")[2].split()[1])
-    return Cast({"harness": os.getpid(), "client": terminal.pid, "host": host, "keeper": keeper, "program": running[0]})
+    pids = {"harness": os.getpid(), "client": terminal.pid, "host": host, "keeper": keeper, "program": running[0]}
+    if not isinstance(peer, Relayed):
+        return Cast(pids)
+    lines = [int(t) for t in os.listdir(f"/proc/{terminal.pid}/task") if int(t) != terminal.pid]
+    return Cast({**pids, "relay": peer.relay_pid()}, dict.fromkeys(lines, "line"))
 
 
 # ---------------------------------------------------------------- tracing
@@ -123,7 +143,8 @@ class Trace:
         roles = {pid: role for role, pid in self._cast.pids.items()}
         for pid, tid, at, edge, call in _EVENT.findall(script.stdout):
             role = roles.get(int(pid))
-            if role is not None and pid == tid:
+            role = role if pid == tid else self._cast.threads.get(int(tid))
+            if role is not None:
                 self.events.append(Event(float(at), role, call, edge))
         if not self.events:
             raise RuntimeError(f"perf gave nothing: {complaint.decode()[-300:]} {script.stderr[-300:]}")
@@ -157,10 +178,11 @@ def keys_on(way: Way, events: Sequence[Event]) -> list[list[float]]:
     return found
 
 
-def hop_table(events: Sequence[Event]) -> str:
+def hop_table(events: Sequence[Event], ways: Mapping[str, Way] = WAYS) -> str:
     """The way that most keys took, step by step; the one with more steps if both fit."""
-    name, way = max(WAYS.items(), key=lambda w: (len(keys_on(w[1], events)), len(w[1])))
-    found = keys_on(way, events)
+    name, way = max(ways.items(), key=lambda w: (len(keys_on(w[1], events)), len(w[1])))
+    if not (found := keys_on(way, events)):
+        return "no key went the whole way that is known"
     lines = [f"{name}:", "", "| from | to | what | p50 us | p90 us | share |", "|---|---|---|---:|---:|---:|"]
     whole, waiting = statistics.median(w[-1] - w[0] for w in found), 0.0
     for i in range(1, len(way)):
@@ -210,7 +232,7 @@ def echo_path(peer: Holdfast, bench: Bench, keys: int, perf: bool) -> Iterator[s
         if perf:
             with traced(cast, bench.dir) as trace:
                 times = measures.keystrokes(terminal, keys)
-            yield f"traced: p50 {statistics.median(times) * 1e6:.0f} us, {hop_table(trace.events)}\n"
+            yield f"traced: p50 {statistics.median(times) * 1e6:.0f} us, {hop_table(trace.events, RELAYED if isinstance(peer, Relayed) else WAYS)}\n"
             yield call_table(trace.events, len(times), "key") + "\n"
     finally:
         terminal.close()
@@ -319,6 +341,7 @@ def _functions(peer: Holdfast, bench: Bench, path: str, keys: int, mb: float, an
 def main() -> int:
     p = argparse.ArgumentParser(prog="python -m bench.profile", description="where Holdfast's own time goes")
     p.add_argument("--tree", metavar="SRC", help="another source tree of Holdfast")
+    p.add_argument("--relay", action="store_true", help="from another home, through a relay (not with --functions)")
     p.add_argument("--keys", type=int, default=500)
     p.add_argument("--mb", type=float, default=20.0)
     p.add_argument("--ansi", action="store_true", help="flood with colours")
@@ -337,7 +360,7 @@ def main() -> int:
 
     if not perf:
         say("(no perf here: no hops and no system calls)\n")
-    peer = Holdfast(None, tree)
+    peer = (Relayed if args.relay else Holdfast)(None, tree)
     try:
         peer.warm_up()
         paths = (args.only,) if args.only else ("echo", "bulk")

@@ -1,6 +1,6 @@
 """What runs inside the measured sessions, and the data it prints.
 
-    python programs.py screen LINES live|static FIFO     python programs.py counter LOG
+    python programs.py screen LINES live|static FIFO     python programs.py counter LOG     python programs.py clock
 
 Started by path, not as a module of the package: a session's program must not depend on where the harness was started.
 """
@@ -23,6 +23,7 @@ READY, PROMPT = b"READYM4RK", b"PROMPTM4RK"
 BLOCK_BYTES = 1 << 20
 NEWLINE = "\\n"            # as printf reads it
 TICK_S = 0.002
+CLOCK_S = 0.01
 REPAINT_S = 3.0
 IDLE = ("sleep", "86399")      # what an idle session runs; known by its argv, no part of a tool's own memory
 
@@ -97,6 +98,11 @@ def counter(log: str) -> list[str]:
     return [sys.executable, os.path.abspath(__file__), "counter", log]
 
 
+def clock() -> list[str]:
+    """Shows the time, between two marks, again and again."""
+    return [sys.executable, os.path.abspath(__file__), "clock"]
+
+
 def fan_out(pipes: Sequence[str], argv: Sequence[str]) -> list[str]:
     """Copies what the program shows into each pipe: the least that somebody who shares a terminal must do."""
     return [sys.executable, os.path.abspath(__file__), "fan_out", str(len(pipes)), *pipes, *argv]
@@ -160,8 +166,16 @@ def run_counter(log: str) -> None:
             time.sleep(TICK_S)
 
 
+def run_clock() -> None:
+    while True:
+        os.write(1, b"<%d>\r\n" % time.monotonic_ns())
+        time.sleep(CLOCK_S)
+
+
 if __name__ == "__main__":
-    if sys.argv[1] == "screen":
+    if sys.argv[1] == "clock":
+        run_clock()
+    elif sys.argv[1] == "screen":
         run_screen(int(sys.argv[2]), sys.argv[3], sys.argv[4])
     elif sys.argv[1] == "fan_out":
         count = int(sys.argv[2])

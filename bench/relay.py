@@ -2,7 +2,8 @@
 
     python -m bench.relay [--connections 100,500,1000,2000] [--seconds 5] [--out FILE]
 
-    connections   half hosts, half clients with a stream each: memory of the relay for each, processor time to take one in and to keep it
+    connections   half hosts, half clients with a stream each: memory of the relay for each, processor time to take one in, to keep it, and for a message when each stream in
+                  turn says something: how all of that grows with their number
     forward       one host sends to one client, with credit: megabytes and messages per second, processor time of the relay per message
     echo          a message of 64 bytes to the host and back, one at a time; beside it the echo of a bare socket: what this machine takes for two of the four hops
 
@@ -35,6 +36,7 @@ from holdfast.wire import outer
 WINDOW = limits.STREAM_WINDOW_BYTES
 SIZES = (65_519, 16_384, 1_024, 100)
 ECHOES = 3_000
+SAID = 4                                 # messages each way on each of many streams
 PASS = b"p" * 32
 Figures = dict[str, float]
 
@@ -129,19 +131,33 @@ def connections(counts: list[int], seconds: float) -> dict[str, Figures]:
             pid, token = relay.process.pid, relay.token()
             a_host(relay.port, token)[0].sock.close()                  # what is loaded at first use is no connection's
             before, cpu = pss_kb([pid]), cpu_ns([pid])
-            open_, begin = [], time.perf_counter()
+            streams, begin = [], time.perf_counter()
             for _ in range(count // 2):
                 host, route = a_host(relay.port, token)
-                open_ += [host, a_stream(host, route, relay.port)[0]]
+                client, stream = a_stream(host, route, relay.port)
+                streams.append((host, stream, client))
             took, spent = time.perf_counter() - begin, cpu_ns([pid]) - cpu
             memory, cpu = pss_kb([pid]) - before, cpu_ns([pid])
             time.sleep(seconds)
-            idle = cpu_ns([pid]) - cpu
+            idle, cpu = cpu_ns([pid]) - cpu, cpu_ns([pid])
+            for _ in range(SAID):
+                for host, stream, client in streams:
+                    client.send(outer.Data(1, b"x" * 64))
+                    _until_data(host)
+                    host.send(outer.Data(stream, b"x" * 64))
+                    _until_data(client)
+            busy = cpu_ns([pid]) - cpu
             found[str(count)] = {"kib_each": memory / count, "relay_mib": (memory + before) / 1024, "take_in_cpu_us": spent / count / 1e3, "per_s": count / took,
-                                 "idle_cpu_percent": idle / seconds / 1e7, "idle_cpu_us_each_s": idle / seconds / count / 1e3}
-            for wire in open_:
-                wire.sock.close()
+                                 "idle_cpu_percent": idle / seconds / 1e7, "idle_cpu_us_each_s": idle / seconds / count / 1e3, "message_cpu_us": busy / SAID / 2 / len(streams) / 1e3}
+            for host, _, client in streams:
+                host.sock.close()
+                client.sock.close()
     return found
+
+
+def _until_data(wire: Wire) -> None:
+    while not isinstance(wire.next(), outer.Data):
+        pass
 
 
 # ---------------------------------------------------------------- forward

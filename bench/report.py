@@ -9,10 +9,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.targets import NEVER, TARGETS, Reached, Rounds, Verdict, judge, values_of
+from bench.targets import NEVER, RELAYED_TARGETS, TARGETS, Reached, Rounds, Verdict, judge, values_of
 
 RATIOS = frozenset(("p10_us", "p50_us", "p90_us", "MBps", "ms"))     # where a ratio to the bare terminal says something
 YARDSTICK = "raw"
+RELAYED = "holdfast-relay"           # has aims of its own
 
 
 def number(value: float | None) -> str:
@@ -50,7 +51,7 @@ def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
 
 
 def verdicts(results: Mapping[str, Rounds], tool: str) -> list[Verdict]:
-    return [judge(t, results[t.measure], tool) for t in TARGETS if t.measure in results]
+    return [judge(t, results[t.measure], tool) for t in (RELAYED_TARGETS if tool.startswith(RELAYED) else TARGETS) if t.measure in results]
 
 
 def verdict_table(found: Sequence[Verdict], tool: str) -> str:

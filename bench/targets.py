@@ -56,6 +56,20 @@ TARGETS = (
            "idle: wake-ups per second and session"),
 )
 
+# From elsewhere: what is measured of `holdfast-relay`, beside ssh and tmux. One number each, too.
+RELAYED_TARGETS = (
+    Target("echo", "p50_us", "ssh+tmux", 1.0, 1.0, False, "echo through a relay, p50"),
+    Target("bulk_plain_1", "MBps", "raw", 0.5, 0.5, True, "bulk through a relay, sealed, plain, every byte", _ALL_BYTES),
+)
+
+# Of `python -m bench.elsewhere`.
+BACK_MS, SLOWED = 1000.0, 2.0
+ELSEWHERE_TARGETS = (
+    *(Target(f"reconnect_{how}", "back_ms", None, BACK_MS, BACK_MS, False, f"reconnect, {words}: since the relay is there, ms")
+      for how, words in (("term", "relay restarted"), ("kill", "relay killed and restarted"), ("away", "relay killed, five seconds away"))),
+    Target("viewers", "slowdown", None, SLOWED, SLOWED, False, "100 viewers: slowdown by one that does not read", (("exact", 1.0, True), ("exact_beside", 1.0, True))),
+)
+
 # Of `python -m bench.operators`. One number each: what it must be is what it aims at.
 SEIZE_MS, HALT_MS, VERIFY_PER_S = 10.0, 20.0, 20_000.0
 _TRUE = (("complete", 1.0, True), ("late", 0.0, False))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.core import channel
 from holdfast.core.tunnel import FLOW, LIMIT_LEAST_BYTES, Tunnel
 from holdfast.model.agreement import public
-from holdfast.model.limits import SEALED_BYTES, STREAM_WINDOW_BYTES, KiB
+from holdfast.model.limits import BODY_BYTES, SEALED_BYTES, STREAM_WINDOW_BYTES, KiB
 
 ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 
@@ -106,3 +106,22 @@ def test_t3_credit_is_given_before_the_sender_has_none() -> None:
     for payload in client.put(b"x" * client.room(), 1.0):
         host.data(payload, 1.0)
     assert host.took(1) == 0 and host.took(20_000) > 0
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.lists(st.integers(1, 70_000), min_size=1, max_size=60), st.integers(LIMIT_LEAST_BYTES, STREAM_WINDOW_BYTES))
+def test_t3_who_waits_until_it_is_worth_it_does_not_wait_for_ever(pieces: list[int], limit: int) -> None:
+    """Whatever is taken as it comes makes room for more, though credit for the last of it is kept back; and pieces are not crumbs."""
+    client, host = pair()
+    client._limit = limit
+    for piece in pieces:
+        assert client.worth()
+        size = min(piece, client.room(), BODY_BYTES)
+        for payload in client.put(bytes(size), 1.0):
+            if given := host.took(len(host.data(payload, 1.0).data)):
+                client.credit(given, 1.0)
+        client._limit = limit
+    full, _ = pair()
+    while full.worth():
+        full.put(bytes(min(full.room(), BODY_BYTES)), 1.0)
+    assert full.room() < full._limit // 4

@@ -71,7 +71,7 @@ def wrong(code: str) -> str:
 
 def opened(relay: Crooked, id: str) -> WebSocket:
     """A stream to who waits for that code."""
-    ws = websocket.dial(relay.url, {}, None, DEADLINE_S)
+    ws = websocket.dial(relay.url, None, None, DEADLINE_S)
     ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, "test")))
     assert isinstance(told(ws), outer.Welcome)
     ws.send(outer.encode(outer.Open(1, route.route(signing.public(meeting.route_key(id))), meeting.pass_(id))))

@@ -234,8 +234,8 @@ def test_a_client_that_never_asks_whether_anybody_is_there_would_be_noticed(monk
 
 
 def test_a_host_that_never_asks_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    read = Uplink._read
-    monkeypatch.setattr(Uplink, "_read", lambda uplink, ws, ping_s: read(uplink, ws, DAY))
+    watch = Uplink._watch
+    monkeypatch.setattr(Uplink, "_watch", lambda uplink, ping_s: watch(uplink, DAY))
     assert fails("host's link forgets")
 
 

@@ -6,7 +6,14 @@ import pytest
 from websockets.client import ClientProtocol
 from websockets.uri import parse_uri
 
+from holdfast.model.limits import OUTER_BYTES
+from holdfast.transport.messages import Cutter
 from holdfast.transport.websocket import WebSocket
+
+
+def made(sock: socket.socket) -> WebSocket:
+    protocol = ClientProtocol(parse_uri("ws://localhost"))
+    return WebSocket(sock, protocol, Cutter(protocol, OUTER_BYTES))
 
 
 class Moved(socket.socket):
@@ -20,10 +27,10 @@ class Moved(socket.socket):
 def test_a_connection_from_an_address_that_is_gone_is_known(kind: type[socket.socket], stranded: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, kind() as sock:
         sock.connect(server.getsockname())
-        assert WebSocket(sock, ClientProtocol(parse_uri("ws://localhost"))).stranded() is stranded
+        assert made(sock).stranded() is stranded
 
 
 def test_what_has_no_address_is_not_stranded() -> None:
     one, other = socket.socketpair()
     with one, other:
-        assert not WebSocket(one, ClientProtocol(parse_uri("ws://localhost"))).stranded()
+        assert not made(one).stranded()

@@ -225,3 +225,17 @@ def test_the_door_for_grpc_carries_the_same_frames() -> None:
     method = contract_pb2.DESCRIPTOR.services_by_name["Relay"].methods_by_name["Connect"]
     assert method.input_type.name == method.output_type.name == "Frame"
     assert method.client_streaming and method.server_streaming
+
+
+@pytest.mark.parametrize("stream", [1, 127, 128, 2**32 - 1])
+@pytest.mark.parametrize("amount", [1, 127, 16_384, limits.STREAM_WINDOW_BYTES])
+def test_credit_is_spelled_as_the_library_spells_it(stream: int, amount: int) -> None:
+    by_library = contract_pb2.Frame(credit=contract_pb2.Credit(stream=stream, amount=amount)).SerializeToString()
+    assert outer.encode(Credit(stream, amount)) == by_library
+    assert outer.decode(by_library) == Credit(stream, amount)
+    for at in range(1, len(by_library)):                          # whatever is read quickly, the library reads the same
+        for value in range(256):
+            bent = by_library[:at] + bytes((value,)) + by_library[at + 1:]
+            if (quick := outer._quick_credit(bent)) is not None:
+                read = contract_pb2.Frame.FromString(bent)
+                assert (read.credit.stream, read.credit.amount) == quick and read.SerializeToString() == bent

@@ -17,8 +17,8 @@ from holdfast import __version__
 from holdfast.home.machines import Machine, Way
 from holdfast.model.errors import HoldfastError
 from holdfast.model.limits import RECONNECT_FIRST_S, REMOTE_WAIT_S
-from holdfast.transport import websocket
-from holdfast.transport.websocket import WebSocket
+from holdfast.transport import carriers
+from holdfast.transport.carriers import Carrier
 from holdfast.wire import outer
 
 WATCH_LOOK_S: Final = 5.0
@@ -29,7 +29,7 @@ class Watching:
 
     def __init__(self, machine: Machine, look_s: float = WATCH_LOOK_S) -> None:
         self._ways, self._look_s = machine.ways, look_s
-        self._at: dict[int, tuple[WebSocket, Way]] = {}           # by descriptor: where it waits
+        self._at: dict[int, tuple[Carrier, Way]] = {}           # by descriptor: where it waits
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._told = 0                     # how often it was said to be back, since it was waited for in vain
         self.cancelled = False
@@ -61,18 +61,18 @@ class Watching:
         for way in self._ways:
             if way.url not in here and not self.cancelled and (left := deadline - time.monotonic()) > 0:
                 with contextlib.suppress(HoldfastError):
-                    ws = websocket.dial(way.url, {}, way.ca, min(left, REMOTE_WAIT_S))
+                    ws = carriers.dial(way.url, None, way.ca, min(left, REMOTE_WAIT_S))
                     self._at[ws.fileno()] = ws, way
                     ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
                     self._say(ws, way)
 
-    def _say(self, ws: WebSocket, way: Way) -> None:
+    def _say(self, ws: Carrier, way: Way) -> None:
         try:
             ws.send(outer.encode(outer.Watch(way.route, way.pass_)))
         except HoldfastError:
             self._drop(ws)
 
-    def _drop(self, ws: WebSocket) -> None:
+    def _drop(self, ws: Carrier) -> None:
         self._at.pop(ws.fileno(), None)
         ws.close()
 
@@ -89,7 +89,7 @@ class Watching:
                     return True
         return False
 
-    def _heard(self, ws: WebSocket, way: Way) -> bool:
+    def _heard(self, ws: Carrier, way: Way) -> bool:
         back = False
         try:
             ws.flush()

@@ -28,7 +28,7 @@ from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address
 from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, TimedOut, Unavailable, Usage
-from holdfast.model.limits import REMOTE_SILENCE_S, REMOTE_WAIT_S
+from holdfast.model.limits import BODY_BYTES, REMOTE_SILENCE_S, REMOTE_WAIT_S
 from holdfast.transport import carriers, unix
 from holdfast.transport.asleep import Asleep
 from holdfast.transport.carriers import Carrier
@@ -38,7 +38,6 @@ F = TypeVar("F")
 STREAM: Final = 1                        # a connection of ours has one
 MOVED_S: Final = 1.0                     # of silence before the own address is looked at
 AWAKE_S: Final = 2.0                     # after a sleep: for the machine to answer before the line is dialled anew
-PLAIN_BYTES: Final = 64 * 1024           # of frames, towards the machine, at a time
 AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
                outer.FAILED: "could not be reached by the relay", outer.SLOW: "was too slow for the relay", outer.LIMIT: "has no room for another connection at the relay"}
 
@@ -69,12 +68,14 @@ class Line(threading.Thread):
     def _carry(self) -> None:
         poll, carrier, sock = select.poll(), self._carrier, self._sock
         sock.setblocking(False)
-        for fd in (carrier.fileno(), sock.fileno()):
-            poll.register(fd, 0)
+        watched = (-1, -1)
         while not self._over:
-            poll.modify(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
-            reads = not carrier.pending and self._tunnel.room() > 0
-            poll.modify(sock.fileno(), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
+            reads = not carrier.pending and self._tunnel.worth()
+            wanted = (select.POLLIN | (select.POLLOUT if carrier.pending else 0), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
+            if wanted != watched:
+                poll.register(carrier.fileno(), wanted[0])
+                poll.register(sock.fileno(), wanted[1])
+                watched = wanted
             for fd, events in poll.poll(min(REMOTE_SILENCE_S / 2, max(0.1, self._heard + 2 * REMOTE_SILENCE_S - time.monotonic())) * 1000):
                 if fd == carrier.fileno():
                     if events & select.POLLOUT:
@@ -92,7 +93,7 @@ class Line(threading.Thread):
             self._over = True
             return
         try:
-            data = self._sock.recv(min(PLAIN_BYTES, self._tunnel.room()))
+            data = self._sock.recv(min(BODY_BYTES, self._tunnel.room()))
         except BlockingIOError:
             return
         except OSError:
@@ -256,7 +257,7 @@ def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -
 
 
 def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, deadline: float) -> tuple[socket.socket, str, Line]:
-    carrier = carriers.dial(way.url, way.ca, deadline - time.monotonic())
+    carrier = carriers.dial(way.url, None, way.ca, deadline - time.monotonic())
     try:
         carrier.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
         welcome = _await(carrier, deadline, machine.name, outer.Welcome)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-QUICK_S: Final = 1.0
+QUICK_S: Final = 0.5
 SHARE: Final = 1 / 20
 STEADY_S: Final = 5.0            # a connection that lasted this long was a good one: the pauses begin anew
 

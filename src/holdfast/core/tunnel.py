@@ -14,7 +14,7 @@ from collections import deque
 from typing import Final
 
 from holdfast.core.channel import Channel, Step
-from holdfast.model.limits import STREAM_WINDOW_BYTES, KiB
+from holdfast.model.limits import BODY_BYTES, STREAM_WINDOW_BYTES, KiB
 
 RESERVE_BYTES: Final = 64                # of credit, for what the channel itself has to say (REKEY, END, ASK, YES)
 SEAL_BYTES: Final = 20                   # that a payload is longer than what it carries
@@ -63,6 +63,11 @@ class Tunnel:
         if self.reason or not self.channel.may_send:
             return 0
         return max(0, min(self._credit, self._limit - self.on_the_way) - RESERVE_BYTES - SEAL_BYTES)
+
+    def worth(self) -> bool:
+        """Whether there is room for a piece of some size, so that bulk does not go by crumbs: each that was taken would make room for another.
+        A quarter is always there again, whatever credit the other side keeps back (less than CREDIT_STEP_BYTES)."""
+        return self.room() >= min(BODY_BYTES, self._limit // 4)
 
     def put(self, data: bytes, now: float) -> tuple[bytes, ...]:
         """The payloads that carry this. At most `room`."""

@@ -19,7 +19,6 @@ import os
 import random
 import socket
 import time
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast import __version__
@@ -28,11 +27,13 @@ from holdfast.core.channel import Channel
 from holdfast.core.patience import Patience
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.relays import Relay
+from holdfast.host.dialling import dialled
+from holdfast.host.selector import add_hot, remove_hot
 from holdfast.model import address, signing
 from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, Unavailable
-from holdfast.model.limits import REMOTE_AGAIN_MAX_S, REMOTE_WAIT_S, STREAMS_MAX, KiB
+from holdfast.model.limits import BODY_BYTES, REMOTE_AGAIN_MAX_S, REMOTE_WAIT_S, STREAMS_MAX, KiB
 from holdfast.model.probe import probe
-from holdfast.transport import carriers, unix
+from holdfast.transport import unix
 from holdfast.transport.asleep import Asleep
 from holdfast.wire import outer
 
@@ -40,14 +41,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from holdfast.host.server import Server
-    from holdfast.transport.carriers import Line
+    from holdfast.transport.carriers import Carrier
 
 log = logging.getLogger("holdfast.uplink")
 
 AGAIN_FIRST_S: Final = 0.05
 REPLACED_S: Final = 60.0                 # before a host that was replaced by another with the same key tries again
 QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
-PLAIN_BYTES: Final = 64 * KiB            # of frames at a time
 HANDSHAKE_S: Final = 20.0                # until a stream's channel must be established
 
 
@@ -121,11 +121,11 @@ class Stream:
         """Reads from the connection while there is room on the way."""
         if self._sock is None or self.closed:
             return
-        wanted = self._tunnel.room() > 0 and not self._uplink.full
+        wanted = self._tunnel.worth() and not self._uplink.full
         if wanted and not self._reading:
-            self._loop.add_reader(self._sock, self._readable)
+            add_hot(self._loop, self._sock.fileno(), self._readable)
         elif not wanted and self._reading:
-            self._loop.remove_reader(self._sock)
+            remove_hot(self._loop, self._sock.fileno())
         self._reading = wanted
 
     def _readable(self) -> None:
@@ -133,7 +133,7 @@ class Stream:
         if (room := self._tunnel.room()) <= 0:
             return self.look()
         try:
-            data = self._sock.recv(min(PLAIN_BYTES, room))
+            data = self._sock.recv(min(BODY_BYTES, room))
         except BlockingIOError:
             return None
         except OSError:
@@ -185,7 +185,7 @@ class Stream:
             self._timer.cancel()
         if self._sock is not None:
             if self._reading:
-                self._loop.remove_reader(self._sock)
+                remove_hot(self._loop, self._sock.fileno())
             if self._writing:
                 self._loop.remove_writer(self._sock)
             with contextlib.suppress(OSError):
@@ -209,21 +209,28 @@ class Uplink:
         self.spent = False                       # nobody comes in any more who has not
         self._route_key, self._passes = route_key, passes
         self._streams: dict[int, Stream] = {}
-        self._queue: deque[bytes] = deque()
-        self._queued = 0
-        self._more = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._carrier: Carrier | None = None
+        self._take: Callable[[outer.Frame], None] = self._frame
+        self._ended: asyncio.Future[None] = self._loop.create_future()       # with what ended the connection; only ever an exception
+        self._writing = self._filled = False
+        self._heard = 0.0
         self._now = asyncio.Event()
         self._generation = generation
         self._patience = Patience(AGAIN_FIRST_S, REMOTE_AGAIN_MAX_S)
         self._told: tuple[bytes, ...] = ()
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = self._loop.create_task(self._run())
 
     def channel(self) -> Channel:
         return self._channel(self.route)
 
     @property
     def full(self) -> bool:
-        return self._queued >= QUEUE_BYTES
+        return self.queued >= QUEUE_BYTES
+
+    @property
+    def queued(self) -> int:
+        return self._carrier.pending if self._carrier is not None else 0
 
     # ------------------------------------------------------------ life
 
@@ -264,85 +271,119 @@ class Uplink:
         self.state, self.detail = state, detail
 
     async def _connect(self) -> None:
-        async with asyncio.timeout(REMOTE_WAIT_S):
-            line = await carriers.connect(self.relay.url, self.relay.token, self.relay.ca)
+        carrier = await dialled(self._loop, self.relay)
+        self._carrier, self._ended, self._writing, self._filled = carrier, self._loop.create_future(), False, False
+        add_hot(self._loop, carrier.fileno(), self._readable)
         try:
-            await self._serve(line)
+            await self._watch(await self._register())
         finally:
-            await line.close()
+            remove_hot(self._loop, carrier.fileno())
+            if self._writing:
+                self._loop.remove_writer(carrier.fileno())
+            self._carrier = None
+            carrier.close()
 
-    async def _serve(self, line: Line) -> None:
+    async def _register(self) -> float:
+        """Says who this is; gives how long the relay may be silent."""
+        welcomed, registered = (self._loop.create_future() for _ in range(2))
         async with asyncio.timeout(REMOTE_WAIT_S):
-            await line.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}")))
-            welcome = await self._next(line)
-            if not isinstance(welcome, outer.Welcome):
-                raise PeerFault("the relay did not welcome us")
+            self._take = self._only(outer.Welcome, welcomed)
+            self._say(outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}"))
+            welcome = await self._or_end(welcomed)
+            assert isinstance(welcome, outer.Welcome)
             outer.chosen(welcome)
             generation = self._generation()
             self._told = self._passes()
             signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, generation)
-            await line.send(outer.encode(outer.Register(signing.public(self._route_key), generation, signature, self._told)))
-            registered = await self._next(line)
-            if not isinstance(registered, outer.Registered) or registered.route != self.route:
+            self._take = self._only(outer.Registered, registered)
+            self._say(outer.Register(signing.public(self._route_key), generation, signature, self._told))
+            if await self._or_end(registered) != outer.Registered(self.route):
                 raise PeerFault("the relay registered something else")
-        self._queue.clear()
-        self._queued = 0
-        self._became("registered")
-        self._patience.reached(time.monotonic())
-        log.info("registered at the relay %s", address.name(self.relay.url))
-        probe("host.uplink.registered")
-        writer = asyncio.get_running_loop().create_task(self._write(line))
-        try:
-            await self._read(line, float(welcome.ping_s))
-        finally:
-            writer.cancel()
+        return float(welcome.ping_s)
 
-    async def _next(self, line: Line) -> outer.Frame:
-        message = await line.recv()
-        frame = outer.decode(message, outer.TO_HOST)
-        if isinstance(frame, outer.Close):
-            if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
-                raise NotAllowed(f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}", "`holdfast relay token` there makes a token")
-            raise self._closed(frame)
-        return frame
+    def _only(self, kind: type[outer.Frame], found: asyncio.Future[outer.Frame]) -> Callable[[outer.Frame], None]:
+        """Takes one frame, which must be of that kind, and all others once it is REGISTERED."""
+        def take(frame: outer.Frame) -> None:
+            if isinstance(frame, outer.Close):
+                if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
+                    raise NotAllowed(f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}", "`holdfast relay token` there makes a token")
+                raise self._closed(frame)
+            if found.done() or not isinstance(frame, kind):
+                raise PeerFault("the relay answers something else")
+            found.set_result(frame)
+            if isinstance(frame, outer.Registered) and frame.route == self.route:
+                self._take = self._frame
+                self._became("registered")
+                self._patience.reached(time.monotonic())
+                log.info("registered at the relay %s", address.name(self.relay.url))
+                probe("host.uplink.registered")
+        return take
+
+    async def _or_end(self, found: asyncio.Future[outer.Frame]) -> outer.Frame:
+        await asyncio.wait((found, self._ended), return_when=asyncio.FIRST_COMPLETED)
+        if not found.done():
+            self._ended.result()
+        return found.result()
 
     def _closed(self, frame: outer.Close) -> HoldfastError:
         if frame.code == outer.REPLACED:
             return Replaced("another host has registered as this machine", "if its home was copied, remove keys/machine from the copy")
         return Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
 
-    async def _read(self, line: Line, ping_s: float) -> None:
+    async def _watch(self, ping_s: float) -> None:
         """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
-        asked, asleep = False, Asleep()
-        while True:
-            try:
-                async with asyncio.timeout(ping_s):
-                    message = await line.recv()
-            except TimeoutError:
-                if asked or asleep.since():
-                    raise Unavailable("the relay does not answer any more") from None
-                asked = True
+        asked, asleep = 0.0, Asleep()
+        while not self._ended.done():
+            left = max(self._heard, asked) + ping_s - self._loop.time()
+            if left > 0:
+                await asyncio.wait((self._ended,), timeout=left)
+            elif asked > self._heard or asleep.since():
+                raise Unavailable("the relay does not answer any more")
+            else:
+                asked = self._loop.time()
                 self.send(outer.Ping(os.urandom(outer.MARK_BYTES)))
-                continue
-            asked = False
-            frame = outer.decode(message, outer.TO_HOST)
-            if isinstance(frame, outer.Data):
-                if (stream := self._streams.get(frame.stream)) is not None:
-                    stream.data(frame.payload)
-            elif isinstance(frame, outer.Credit):
-                if (stream := self._streams.get(frame.stream)) is not None:
-                    stream.credit(frame.amount)
-            elif isinstance(frame, outer.Incoming):
-                self._incoming(frame.stream)
-            elif isinstance(frame, outer.Ping):
-                self.send(outer.Pong(frame.mark))
-            elif isinstance(frame, outer.Close):
-                if frame.stream == 0:
-                    raise self._closed(frame)
-                if (stream := self._streams.get(frame.stream)) is not None:
-                    stream.close()
-            elif not isinstance(frame, outer.Pong):
-                raise PeerFault("the relay says something out of place")
+        self._ended.result()
+
+    # ------------------------------------------------------------ in
+
+    def _readable(self) -> None:
+        assert self._carrier is not None
+        try:
+            messages = self._carrier.receive()
+            self._heard = self._loop.time()
+            for message in messages:
+                if self._ended.done():
+                    return
+                self._take(outer.decode(message, outer.TO_HOST))
+            self._drained()
+        except Exception as e:                   # whatever it is, it must not end the line for ever
+            self._end(e)
+
+    def _end(self, why: Exception) -> None:
+        if not self._ended.done():
+            self._ended.set_exception(why)
+            self._ended.exception()              # it is looked at, but perhaps not after this line was given up
+            if self._carrier is not None:
+                remove_hot(self._loop, self._carrier.fileno())
+
+    def _frame(self, frame: outer.Frame) -> None:
+        if isinstance(frame, outer.Data):
+            if (stream := self._streams.get(frame.stream)) is not None:
+                stream.data(frame.payload)
+        elif isinstance(frame, outer.Credit):
+            if (stream := self._streams.get(frame.stream)) is not None:
+                stream.credit(frame.amount)
+        elif isinstance(frame, outer.Incoming):
+            self._incoming(frame.stream)
+        elif isinstance(frame, outer.Ping):
+            self.send(outer.Pong(frame.mark))
+        elif isinstance(frame, outer.Close):
+            if frame.stream == 0:
+                raise self._closed(frame)
+            if (stream := self._streams.get(frame.stream)) is not None:
+                stream.close()
+        elif not isinstance(frame, outer.Pong):
+            raise PeerFault("the relay says something out of place")
 
     def _incoming(self, number: int) -> None:
         if number in self._streams:
@@ -361,29 +402,41 @@ class Uplink:
     # ------------------------------------------------------------ out
 
     def send(self, frame: outer.Frame) -> None:
-        if self.state != "registered":
+        if self.state == "registered":
+            self._say(frame)
+
+    def _say(self, frame: outer.Frame) -> None:
+        """To the socket at once; what it does not take waits."""
+        if self._carrier is None or self._ended.done():
             return
-        data = outer.encode(frame)
-        self._queue.append(data)
-        self._queued += len(data)
-        self._more.set()
+        try:
+            self._carrier.send(outer.encode(frame))
+        except HoldfastError as e:
+            return self._end(e)
+        if self._carrier.pending and not self._writing:
+            self._writing = True
+            self._loop.add_writer(self._carrier.fileno(), self._writable)
+        self._filled = self._filled or self.full
 
-    async def _write(self, line: Line) -> None:
-        """Until the connection ends, which whoever reads tells."""
-        with contextlib.suppress(Unavailable):
-            await self._write_on(line)
+    def _writable(self) -> None:
+        assert self._carrier is not None
+        try:
+            self._carrier.flush()
+        except HoldfastError as e:
+            return self._end(e)
+        self._drained()
 
-    async def _write_on(self, line: Line) -> None:
-        while True:
-            while self._queue:
-                data = self._queue.popleft()
-                await line.send(data)
-                was, self._queued = self.full, self._queued - len(data)
-                if was and not self.full:
-                    for stream in list(self._streams.values()):
-                        stream.look()
-            self._more.clear()
-            await self._more.wait()
+    def _drained(self) -> None:
+        """Less waits than before: a socket says so by being writable, a carrier without one by its bell."""
+        if self._carrier is None or not self._writing:
+            return
+        if not self._carrier.pending:
+            self._writing = False
+            self._loop.remove_writer(self._carrier.fileno())
+        if self._filled and not self.full:
+            self._filled = False
+            for stream in list(self._streams.values()):
+                stream.look()
 
     def passes_changed(self) -> None:
         """Who may come through the line is different now."""

@@ -97,7 +97,7 @@ RUN_TRIGGER_WAIT_S = 15.0        # from typing the trigger to the shell's mark t
 # --- client ---------------------------------------------------------------------------------------------------
 START_WAIT_S = 30.0              # until a host that was just started and still runs answers: a busy machine takes its time
 CONNECT_WAIT_S = 5.0             # until a host answers who introduces itself; and for hosts that die again and again
-RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 1.0
+RECONNECT_FIRST_S, RECONNECT_MAX_S = 0.02, 0.5
 UNACKED_INPUT_BYTES = 1 * MiB    # keys typed while the host is away
 INPUT_IN_FLIGHT_BYTES = 96 * KiB # of one attached client: less than a socket's buffer, far less than the host keeps for a session
 ACK_EVERY_INPUTS = 16

@@ -32,6 +32,7 @@ from websockets.typing import Subprotocol
 from holdfast.model import limits
 from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
+from holdfast.transport.messages import Cutter
 from holdfast.wire import outer
 
 SUBPROTOCOL = Subprotocol("holdfast.1")
@@ -53,6 +54,7 @@ class WebSocket(asyncio.Protocol):
     def __init__(self, hub: Hub, visit: Visit) -> None:
         self._hub, self._visit = hub, visit
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT)
+        self._cutter = Cutter(self._protocol, limits.OUTER_BYTES)
         self._number = 0                 # 0: not upgraded
         self._head = 0                   # bytes of the request
         self._out: list[bytes] = []
@@ -85,11 +87,12 @@ class WebSocket(asyncio.Protocol):
             self._head += len(data)
             if self._head > HEAD_BYTES:
                 return self._transport.abort()
-        protocol.receive_data(data)
-        for event in protocol.events_received():
+        for event in self._cutter.feed(data):
             if self._finished:
                 break
-            if isinstance(event, Frame):
+            if type(event) is bytes:
+                self._hub.received(self._number, event)
+            elif isinstance(event, Frame):
                 self._frame(event)
             elif isinstance(event, Request):
                 self._request(event)

@@ -409,7 +409,7 @@ class Simulation:
         """How much of anything there is, also while something is wrong."""
         facts = {"connections": len(self.net.pipes) // 2, "client's threads": len(self.client.actor.fibers), "unsent": sum(conn.unread for conn in self.host.connections)}
         if self.host.uplink is not None:
-            facts |= {"host's queue": self.host.uplink._queued, "host's streams": len(self.host.uplink._streams)}
+            facts |= {"host's queue": self.host.uplink.queued, "host's streams": len(self.host.uplink._streams)}
         if self.hub is not None:
             facts |= {"relay's lines": len(self.hub.lines), "relay's queues": sum(line.carrier.queued() for line in self.hub.lines.values()),
                       "relay's routes": len(self.hub.registry.book.routes), "strangers": self.hub.strangers.total()}
@@ -459,9 +459,9 @@ class Simulation:
         facts = {"lines": len(self.hub.lines), "connections": len(registry.connections), "streams": sum(len(c.streams) for c in registry.connections.values()),
                  "routes": len(registry.book.routes), "opening": len(registry.opening), "strangers": self.hub.strangers.total(),
                  "host's streams": len(self.host.uplink._streams), "host's connections": len(self.host.connections), "viewers": len(self.session.viewers),
-                 "client's threads": len(self.client.actor.fibers), "queue": len(self.host.uplink._queue)}
+                 "client's threads": len(self.client.actor.fibers), "queue": self.host.uplink.queued}
         limits = {"lines": 6, "connections": 6, "streams": 6, "routes": 1, "opening": 2, "strangers": 2, "host's streams": 3, "host's connections": 3, "viewers": 3,
-                  "client's threads": 4, "queue": 50}
+                  "client's threads": 4, "queue": SEALED_BYTES}
         assert all(facts[name] <= most for name, most in limits.items()), f"left over: {facts}"
         most = {"connections": 12 + BACKLOG, "client's threads": 4, "host's queue": QUEUE_BYTES + SEALED_BYTES, "host's streams": 8, "unsent": REPLY_QUEUE_BYTES, "relay's lines": 12,
                 "relay's queues": 4 * STREAM_WINDOW_BYTES, "relay's routes": 1, "strangers": 8}

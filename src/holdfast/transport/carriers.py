@@ -40,33 +40,12 @@ class Carrier(Protocol):
     def close(self) -> None: ...
 
 
-class Line(Protocol):
-    """The same for who has a loop."""
-
-    async def send(self, message: bytes) -> None:
-        """Returns when it is taken."""
-
-    async def recv(self) -> bytes: ...
-
-    async def close(self) -> None: ...
-
-
-def dial(url: str, ca: str | None, wait_s: float) -> Carrier:
-    """Without a token: clients have passes. A carrier may say only by `receive` that nobody is there, or that we are not let in."""
+def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> Carrier:
+    """Clients have no token: they have passes. It may take as long as that; a carrier may say only by `receive` that nobody is there, or that we are not let in."""
     if address.parsed(url).scheme in address.GRPC:
         from holdfast.transport import grpc
 
-        return grpc.dial(url, ca)
+        return grpc.dial(url, token, ca)
     from holdfast.transport import websocket
 
-    return websocket.dial(url, {}, ca, wait_s)
-
-
-async def connect(url: str, token: str | None, ca: str | None) -> Line:
-    if address.parsed(url).scheme in address.GRPC:
-        from holdfast.transport import grpc
-
-        return await grpc.connect(url, token, ca)
-    from holdfast.transport import websocket
-
-    return await websocket.connect(url, token, ca)
+    return websocket.dial(url, token, ca, wait_s)

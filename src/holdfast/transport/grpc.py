@@ -14,7 +14,6 @@ only then: what is set for that moment reaches no child.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import re
@@ -237,13 +236,13 @@ class Call:
 
 
 class Polled:
-    """A client's: a descriptor to poll, readable when there is something to fetch or room again. It is never writable: nothing is flushed by hand."""
+    """As a descriptor to poll, readable when there is something to fetch or room again. It is never writable: nothing is flushed by hand."""
 
-    def __init__(self, url: str, ca: str | None) -> None:
+    def __init__(self, url: str, token: str | None, ca: str | None) -> None:
         who = f"the relay {address.name(url)}"
         channel = _channel(url, ca)
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.call = Call(channel, who, lambda more: NotAllowed(f"{who} does not let us in{more}", "ask whoever runs it for a token"), None, self._rings)
+        self.call = Call(channel, who, lambda more: NotAllowed(f"{who} does not let us in{more}", "ask whoever runs it for a token"), token, self._rings)
 
     def _rings(self) -> None:
         with contextlib.suppress(BlockingIOError):       # full of earlier ones
@@ -278,52 +277,6 @@ class Polled:
         self.call.close(undo)
 
 
-def dial(url: str, ca: str | None) -> Polled:
+def dial(url: str, token: str | None, ca: str | None) -> Polled:
     """Gives a connection that is on its way: whether there is anybody is said by its first `receive`."""
-    return Polled(url, ca)
-
-
-class Awaited:
-    """A host's: for who has a loop."""
-
-    def __init__(self, url: str, token: str | None, ca: str | None) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._readable, self._room = asyncio.Event(), asyncio.Event()
-        self._came: deque[bytes] = deque()
-        self.call = Call(_channel(url, ca), "it", _not_admitted, token, self._rings)
-
-    def _rings(self) -> None:
-        with contextlib.suppress(RuntimeError):          # the loop is closed: nobody waits
-            self._loop.call_soon_threadsafe(self._rang)
-
-    def _rang(self) -> None:
-        self._readable.set()
-        self._room.set()
-
-    async def send(self, message: bytes) -> None:
-        """Returns when the library has taken it, or nearly."""
-        self.call.send(message)
-        while self.call.pending:
-            self._room.clear()
-            if self.call.pending:
-                await self._room.wait()
-
-    async def recv(self) -> bytes:
-        while not self._came:
-            self._readable.clear()
-            self._came.extend(self.call.receive())
-            if not self._came:
-                await self._readable.wait()
-        return self._came.popleft()
-
-    async def close(self) -> None:
-        self.call.close()
-
-
-def _not_admitted(more: str) -> NotAllowed:
-    return NotAllowed(f"it does not let this machine in{more}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it")
-
-
-async def connect(url: str, token: str | None, ca: str | None) -> Awaited:
-    """Gives a connection that is on its way: whether there is anybody is said by its first `recv`."""
-    return Awaited(url, token, ca)
+    return Polled(url, token, ca)

@@ -13,11 +13,10 @@ import errno
 import socket
 import ssl
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from websockets.client import ClientProtocol
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, WebSocketException
+from websockets.exceptions import InvalidHandshake, InvalidStatus
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 from websockets.typing import Subprotocol
@@ -27,9 +26,7 @@ from holdfast.model import address
 from holdfast.model.address import name
 from holdfast.model.errors import NotAllowed, PeerFault, Unavailable, Usage
 from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES
-
-if TYPE_CHECKING:
-    from websockets.asyncio.client import ClientConnection
+from holdfast.transport.messages import Cutter, masked
 
 SUBPROTOCOL: Final = Subprotocol("holdfast.1")
 READ_BYTES: Final = 256 * 1024
@@ -48,8 +45,10 @@ def context(ca: str | None) -> ssl.SSLContext:
 class WebSocket:
     """One connection that is open. Not blocking: `send` keeps what the socket does not take, `receive` gives what there is."""
 
-    def __init__(self, sock: socket.socket, protocol: ClientProtocol) -> None:
-        self._sock, self._protocol = sock, protocol
+    def __init__(self, sock: socket.socket, protocol: ClientProtocol, cutter: Cutter) -> None:
+        self._sock, self._protocol, self._cutter = sock, protocol, cutter
+        self._plain = not isinstance(sock, ssl.SSLSocket)
+        self._inbox = memoryview(bytearray(READ_BYTES))      # allocating that much for each key would cost more than the key
         self._out = bytearray()
         self._parts: list[bytes] = []
 
@@ -63,11 +62,20 @@ class WebSocket:
 
     def send(self, message: bytes) -> None:
         """Unavailable when the connection is gone."""
+        if self._protocol.state is not State.OPEN:
+            raise Unavailable("the relay has closed the connection")
+        data = masked(message)
+        if self._out:
+            self._out += data
+            return self.flush()
         try:
-            self._protocol.send_binary(message)
-        except WebSocketException as e:
-            raise Unavailable("the relay has closed the connection") from e
-        self._flush_protocol()
+            count = self._sock.send(data)
+        except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            count = 0
+        except OSError as e:
+            raise Unavailable(f"the connection to the relay broke: {e.strerror or e}") from e
+        if count < len(data):
+            self._out += data[count:]
         if len(self._out) > REMOTE_QUEUE_BYTES:
             raise Unavailable("the relay takes nothing")
 
@@ -83,41 +91,38 @@ class WebSocket:
 
     def receive(self) -> list[bytes]:
         """The messages that have come. Unavailable when the connection is gone, PeerFault for what is no message of ours."""
-        came = False
+        messages: list[bytes] = []
         while True:
             try:
-                data = self._sock.recv(READ_BYTES)
+                count = self._sock.recv_into(self._inbox)
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 break
             except OSError as e:
                 raise Unavailable(f"the connection to the relay broke: {e.strerror or e}") from e
-            if not data:
+            if not count:
                 self._protocol.receive_eof()
-                came = True
                 break
-            self._protocol.receive_data(data)
-            came = True
-            if not isinstance(self._sock, ssl.SSLSocket):
+            self._cut(self._inbox[:count], messages)
+            if self._plain:
                 break                    # the poll says when there is more; TLS may hold some that no poll tells of
-        messages = self._messages() if came else []
-        self._flush_protocol()
+        if self._protocol.writes:
+            self._flush_protocol()
         if not messages and self._protocol.state is not State.OPEN:
             raise Unavailable("the relay closed the connection" + (f": {self._protocol.close_reason}" if self._protocol.close_reason else ""))
         return messages
 
-    def _messages(self) -> list[bytes]:
-        found: list[bytes] = []
-        for event in self._protocol.events_received():
-            if not isinstance(event, Frame):
-                continue
-            if event.opcode is Opcode.TEXT:
-                raise PeerFault("the relay sent text")
-            if event.opcode in (Opcode.BINARY, Opcode.CONT):
-                self._parts.append(bytes(event.data))
-                if event.fin:
-                    found.append(self._parts[0] if len(self._parts) == 1 else b"".join(self._parts))
-                    self._parts.clear()
-        return found
+    def _cut(self, data: memoryview, found: list[bytes]) -> None:
+        for event in self._cutter.feed(data):
+            if type(event) is bytes:
+                found.append(event)
+            elif isinstance(event, Frame):
+                if event.opcode is Opcode.TEXT:
+                    raise PeerFault("the relay sent text")
+                if event.opcode in (Opcode.BINARY, Opcode.CONT):
+                    self._parts.append(bytes(event.data))
+                    if event.fin:
+                        found.append(b"".join(self._parts))
+                        self._parts.clear()
 
     def _flush_protocol(self) -> None:
         for data in self._protocol.data_to_send():
@@ -144,7 +149,7 @@ class WebSocket:
         self._sock.close()
 
 
-def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) -> WebSocket:
+def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocket:
     """Connects; Unavailable if nobody answers in that time, NotAllowed if somebody there refuses us."""
     deadline, where = time.monotonic() + wait_s, name(url)
     try:
@@ -156,9 +161,10 @@ def dial(url: str, headers: Mapping[str, str], ca: str | None, wait_s: float) ->
         if address.secure(url):
             sock = context(ca).wrap_socket(sock, server_hostname=address.place(url)[0])
         protocol = ClientProtocol(parse_uri(url), subprotocols=[SUBPROTOCOL], max_size=OUTER_BYTES)
-        _open(sock, protocol, headers, deadline)
+        cutter = Cutter(protocol, OUTER_BYTES)
+        _open(sock, protocol, cutter, token, deadline)
         sock.setblocking(False)
-        return WebSocket(sock, protocol)
+        return WebSocket(sock, protocol, cutter)
     except (InvalidStatus, InvalidHandshake) as e:
         sock.close()
         if isinstance(e, InvalidStatus) and e.response.status_code in REFUSED_STATUS:
@@ -181,10 +187,10 @@ def said(refusal: InvalidStatus) -> str:
     return f": {words}" if words and words.isprintable() else ""
 
 
-def _open(sock: socket.socket, protocol: ClientProtocol, headers: Mapping[str, str], deadline: float) -> None:
+def _open(sock: socket.socket, protocol: ClientProtocol, cutter: Cutter, token: str | None, deadline: float) -> None:
     request = protocol.connect()
-    for key, value in headers.items():
-        request.headers[key] = value
+    if token:
+        request.headers["Authorization"] = f"Bearer {token}"
     protocol.send_request(request)
     for data in protocol.data_to_send():
         sock.sendall(data)
@@ -193,50 +199,11 @@ def _open(sock: socket.socket, protocol: ClientProtocol, headers: Mapping[str, s
             raise TimeoutError("it took too long")
         sock.settimeout(left)
         data = sock.recv(READ_BYTES)
-        if data:
-            protocol.receive_data(data)
-        else:
+        if not data:
             protocol.receive_eof()
+        elif any(isinstance(event, bytes | Frame) for event in cutter.feed(data)):
+            raise InvalidHandshake("it speaks before it is spoken to")
     if protocol.handshake_exc is not None:
         raise protocol.handshake_exc
     if protocol.subprotocol != SUBPROTOCOL:
         raise InvalidHandshake("it does not speak our protocol")
-
-
-class Awaited:
-    """The same for who has a loop: a host's line."""
-
-    def __init__(self, ws: ClientConnection) -> None:
-        self._ws = ws
-
-    async def send(self, message: bytes) -> None:
-        """Returns when the socket has taken it, or nearly."""
-        try:
-            await self._ws.send(message)
-        except ConnectionClosed as e:
-            raise Unavailable(f"the connection ended: {e}") from e
-
-    async def recv(self) -> bytes:
-        try:
-            return await self._ws.recv(decode=False)
-        except ConnectionClosed as e:
-            raise Unavailable(f"the connection ended: {e}") from e
-
-    async def close(self) -> None:
-        await self._ws.close()
-
-
-async def connect(url: str, token: str | None, ca: str | None) -> Awaited:
-    from websockets.asyncio.client import connect as open_
-
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    tls = context(ca) if address.secure(url) else None
-    try:
-        return Awaited(await open_(url, subprotocols=[SUBPROTOCOL], compression=None, additional_headers=headers, user_agent_header=None, proxy=None,
-                                   open_timeout=None, ping_interval=None, close_timeout=1.0, max_size=OUTER_BYTES, max_queue=64, ssl=tls))
-    except InvalidStatus as e:
-        if e.response.status_code in REFUSED_STATUS:
-            raise NotAllowed(f"it does not let this machine in{said(e)}", "`holdfast relay token` there makes a token; `holdfast host connect` takes it") from e
-        raise Unavailable(f"it answers, but not as a relay: {e}") from e
-    except InvalidHandshake as e:
-        raise Unavailable(f"it answers, but not as a relay: {e}") from e
