@@ -21,7 +21,7 @@ def tries(patience: Patience, seconds: float, hangs: float = 0.0) -> list[float]
 def test_a_second_is_noticed_at_once_and_a_day_costs_a_bounded_number_of_tries() -> None:
     made = tries(Patience(FIRST, MOST), 86400.0)
     assert made[1] == FIRST
-    assert len([t for t in made if t < 60.0]) < 60
+    assert len([t for t in made if t < 60.0]) < 80
     assert len(made) < 3200
 
 
