@@ -220,28 +220,7 @@ def test_s4_a_host_that_dies_as_it_registers(way: Way) -> None:
     way.there.end("dying")
 
 
-@pytest.mark.parametrize("way", ["grpc"], indirect=True)
-def test_t3_on_a_slow_link_a_key_arrives_by_grpc_as_well(way: Way) -> None:
-    way.there.new("slow", "--", "bash")
-    way.registered()
-    terminal = way.here.attach("box/slow")
-    terminal.see("$")
-    way.client_road.rate, way.client_road.lag_s = 60_000.0, 0.05
-    try:
-        terminal.send("yes flooding\r")
-        eventually(lambda: way.there.get("slow")["output"]["end"] > 30_000_000, "far more is printed than the link can carry", 90.0)
-        terminal.send(b"\x03")
-        terminal.send("echo $((20+22)) done\r")
-        eventually(lambda: "42 done" in way.there.screen("slow"), "keys do not wait for what floods", 60.0)
-        assert way.client_road.passed < 20_000_000, "most of it was never sent"
-    finally:
-        way.client_road.rate, way.client_road.lag_s = 0.0, 0.0
-    terminal.until(lambda: any("42 done" in row for row in terminal.rows()), "the newest screen", 90.0)
-    terminal.leave()
-    way.there.end("slow")
-
-
-@pytest.mark.parametrize("way", ["websocket"], indirect=True)
+@pytest.mark.parametrize("way", ["websocket", "grpc"], indirect=True)
 def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
     """Keys go the other way, and what floods is skipped rather than queued for minutes: the newest screen wins."""
     way.there.new("slow", "--", "bash")
@@ -252,10 +231,11 @@ def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
     try:
         terminal.send("yes flooding\r")
         eventually(lambda: way.there.get("slow")["output"]["end"] > 30_000_000, "far more is printed than the link can carry", 90.0)
+        before = way.client_road.passed
         terminal.send(b"\x03")
         terminal.send("echo $((20+22)) done\r")
         terminal.until(lambda: any("42 done" in row for row in terminal.rows()), "the newest screen", 90.0)
-        assert way.client_road.passed < 20_000_000, "most of it was never sent"
+        assert way.client_road.passed - before < 1_000_000, "the newest screen goes before what was printed meanwhile"
     finally:
         way.client_road.rate, way.client_road.lag_s = 0.0, 0.0
     terminal.leave()

@@ -48,12 +48,15 @@ class Pace:
     def full(self) -> bool:
         return self._ring.head - self.consumed >= self._ring.size
 
+    @property
+    def _pressed(self) -> bool:
+        return self._ring.head - self.consumed > self._ring.size // 2
+
     def look(self) -> None:
-        """Is the ring half full of what somebody still needs?"""
-        if self._ring.head - self.consumed <= self._ring.size // 2:
-            return
-        self.report()
-        if self._window is None and self._ring.head - self.consumed > self._ring.size // 2:
+        """Is the ring half full of what somebody still needs, or somebody far behind?"""
+        if self._pressed:
+            self.report()
+        if self._window is None and (self._pressed or any(v.falls_behind for v in self._viewers)):
             for viewer in self._viewers:
                 viewer.pace_mark = viewer.taken
             self._window = self._loop.call_later(self.window_s, self._check)
@@ -62,7 +65,9 @@ class Pace:
         late, self._window = self._window is not None and self._loop.time() - self._window.when() > LATE_PART * self.window_s, None
         self._excused = self._excused + 1 if late and self._excused < EXCUSED else 0
         for viewer in self._viewers if not self._excused else ():
-            viewer.check_pace()
+            viewer.check_catching_up(self.window_s)
+            if self._pressed:
+                viewer.check_pace()
             if viewer.lagging:
                 viewer.pump()
         self.look()

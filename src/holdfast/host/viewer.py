@@ -39,7 +39,9 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 PAINT_BYTES = FRAME_BYTES - 64 * KiB
-LAG_SKIP_BYTES = 512 * KiB     # a viewer that lags and is this far behind gets the newest screen instead of the backlog
+LAG_SKIP_BYTES = 512 * KiB     # a viewer that lags and is this far behind gets the newest screen instead of the backlog; ...
+AFAR_SKIP_BYTES = 64 * KiB     # ... of one on another machine, where a screen costs no more than that
+CATCH_UP_S = 1.0               # for a backlog to be worth waiting for, at the pace of who waits
 
 
 def _fitting(screen: Screen, scrollback: int) -> bytes:
@@ -61,6 +63,7 @@ class Viewer:
         self.offset = session.ring.head
         self.lagging = False
         self.pace_mark = 0
+        self.skip_bytes = AFAR_SKIP_BYTES if conn.channel else LAG_SKIP_BYTES
         self.warned: dict[str, tuple[float, float]] = {}         # by right: which end was foretold, and how long before
         self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
@@ -188,7 +191,7 @@ class Viewer:
             return
         head = self.session.scanned
         while self._filter is not None and self.offset < head and not conn.blocked:
-            if self.offset < ring.start or (self.lagging and head - self.offset > LAG_SKIP_BYTES):
+            if self.offset < ring.start or (self.lagging and head - self.offset > self.skip_bytes):
                 self.skips += 1
                 self.session.spawn(self.refresh(frames.SCREEN_LAG))
                 return
@@ -224,6 +227,18 @@ class Viewer:
             self._told_ack = acked
             at = self.offset - (self._filter or self.session.filter).pending
             self.conn.send(frames.output_header(at, at, acked, 0))
+
+    @property
+    def falls_behind(self) -> bool:
+        """There is a backlog for it that may take it long."""
+        return self._filter is not None and self.paces and not self.tag and self.session.ring.head - self.offset > self.skip_bytes
+
+    def check_catching_up(self, window_s: float) -> None:
+        """Called once per window while it falls behind: the newest screen, rather than a backlog that takes it longer than CATCH_UP_S."""
+        taken = self.taken
+        moved, left = taken - self.pace_mark, self.session.ring.head - taken
+        if self.falls_behind and moved < PACE_BYTES and left * window_s > moved * CATCH_UP_S:
+            self.lagging = True
 
     def check_pace(self) -> None:
         """Called once per window while the ring is under pressure."""
