@@ -311,6 +311,10 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
         "verifier": "ed25519:x",
         "rights": ["observe"],
         "accept": False,
+        "device": "x",
+        "to": "x",
+        "pid": 1,
+        "signal": "TERM",
     }
     base = {name: good[name] for name in OPS[op].fields if name in good}
     raw = Raw(hf)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import time
-from pathlib import Path
 
 import pytest
 from tests.fault.busy import stripped
 from tests.fault.clients import Attached, Lean
 from tests.fault.stage import DEADLINE_S, Stage
-from tests.keeper.harness import below
 
 from holdfast.testing import workload
 from holdfast.testing.history import Output, check_output
@@ -19,7 +16,6 @@ from holdfast.wire import frames
 MiB = 1 << 20
 BLOCKS = 62_000                  # 50 MB
 PATIENT = "[session]\npace_s = 60.0\n"      # who reads on keeps up, however slow the machine is
-HELD_UP_S = 1.0                  # in all, for everybody who reads
 
 
 def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
@@ -30,50 +26,30 @@ def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
     return b"GATE\n" + workload.flood(blocks)
 
 
-def timed(stage: Stage, reader: Lean, upto: int) -> tuple[float, float, int]:
-    """(seconds until the reader has it all, how long those on the way waited for a processor that others had, what the host's memory grew by at
-    most)."""
-    keeper = int(stage.session(reader.session)["keeper"])
+def read_all(stage: Stage, reader: Lean, upto: int) -> int:
+    """Lets it flood until the reader has it all; what the host's memory grew by at most."""
     before, most, begun = stage.rss(stage.host), 0, time.monotonic()
-    first: dict[int, float] = {}
-    last: dict[int, float] = {}
     reader.type(b"\n")
     while (reader.position or 0) < upto:
         assert time.monotonic() < begun + 2 * DEADLINE_S, f"{reader.position} of {upto}"
         stage.pump.turn(0.05)
         most = max(most, stage.rss(stage.host) - before)
-        for pid in (os.getpid(), stage.host, keeper, *below(keeper)):
-            last[pid] = queued(pid, last.get(pid, 0.0))
-            first.setdefault(pid, last[pid])
-    return time.monotonic() - begun, sum(last.values()) - sum(first.values()), most
-
-
-def queued(pid: int, otherwise: float) -> float:
-    """Seconds in which its threads could have run and did not."""
-    try:
-        return sum(int((thread / "schedstat").read_text().split()[1]) for thread in Path(f"/proc/{pid}/task").iterdir()) / 1e9
-    except OSError:                                  # it has just ended
-        return otherwise
+    return most
 
 
 def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
-    """Two of them, one that the host sends to and one that reads the ring itself, beside one that reads on."""
+    """Two of them, one that the host sends to and one that reads the ring itself, beside one that reads on: it gets several times what the ring holds, while
+    they take nothing. How long that takes is the bench's business."""
     stage.start_host()
-    alone = flood(stage, "alone", BLOCKS // 2, 2)
-    free, _, _ = timed(stage, Lean(stage, "alone").attached(), len(alone))
     raw = flood(stage, "flood", BLOCKS, 3)
     reader = Lean(stage, "flood").attached()
     wire, terminal = Lean(stage, "flood", eye=True).attached(), Attached(stage, "flood").attached()
     wire.stall()
     terminal.stall()
-    took, waited, grown = timed(stage, reader, len(raw))
-    print(f"{len(raw) / MiB:.0f} MiB in {took:.1f} s beside two that do not read, {len(alone) / MiB:.0f} MiB alone in {free:.1f} s, {waited:.1f} s waited for a processor; "
-          f"the host grew by {grown / MiB:.1f} MiB")
+    grown = read_all(stage, reader, len(raw))
     assert [str(f) for f in check_output(reader.log, raw, strip=stripped, until=len(raw))] == []
     assert len(reader.screens) == 1, "the one that reads was skipped"
     assert grown < 40 * MiB, f"{grown >> 20} MiB for two that do not read"
-    held_up = took - 2.5 * free - waited                                  # half of the time alone, and what others took, for the noise of the machine
-    assert held_up < HELD_UP_S, f"held up for {held_up:.1f} s"
     wire.unstall()
     terminal.unstall()
     stage.pump.until(lambda: any(reason == frames.SCREEN_LAG for _, reason in wire.screens), "it is told that it lagged")
