@@ -385,6 +385,19 @@ def test_a_session_is_addressed_by_name_id_and_unique_prefix(hf: Installation) -
 # ---------------------------------------------------------------- send, view, read, who
 
 
+def test_the_name_of_one_that_ended_is_not_the_beginning_of_another(hf: Installation) -> None:
+    """Its id begins by chance like the other's name: nobody who ends the one twice ends the other."""
+    living = hf.new("living", "--", "cat")
+    name = living["id"][:3]
+    hf.new(name, "--", "cat")
+    hf.end(name)
+    for command in ("end", "view", "forget"):
+        result = hf.cli(command, name)
+        assert result.rc == (3 if command == "end" else 0), (command, result)
+    assert hf.ok("who", name, "--json").json["id"] == living["id"], "once it is forgotten, it is the beginning of an id again"
+    hf.end("living")
+
+
 def test_send_types_text_and_keys(hf: Installation) -> None:
     hf.ready("typed")
     assert hf.ok("send", "typed", "echo $((6*7))").out == ""

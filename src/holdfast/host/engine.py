@@ -366,8 +366,11 @@ class Engine:
     # ------------------------------------------------------------ finding one
 
     def find(self, text: str) -> Session:
-        """A running session by id, name or unique prefix of its id."""
-        found = names.match(text, self._names())
+        """A running session by id, name or unique prefix of its id; but who says the whole name of one that has ended means that one."""
+        known = self._names()
+        found = names.match(text, known)
+        if found is not None and text not in (found, known[found]) and any(text in (r.id, r.name) for r in self.ended.values()):
+            found = None
         if found in self.unreachable:
             raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[found]}",
                               "it may be stopped; it is asked again until it answers")
