@@ -325,7 +325,8 @@ class Installation:
         self.attempt("down")
         nursery = self.peer("nursery.sock") if (self.home / "run").is_dir() else None
         if nursery is not None:
-            os.kill(nursery, signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):       # it ends by itself when nobody needs it
+                os.kill(nursery, signal.SIGTERM)
         return problems
 
     def _hosts(self) -> list[int]:

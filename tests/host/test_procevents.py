@@ -12,6 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast.host import procevents
+from holdfast.testing.kernel import silent_about_processes
+
+SILENT = silent_about_processes()
+told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told of processes here: {SILENT}")
 
 
 class Exits(list[tuple[int, int]]):
@@ -26,11 +30,7 @@ class Exits(list[tuple[int, int]]):
 
 def opened() -> tuple[procevents.Events, list[tuple[int, int]], Exits, list[str]]:
     forks, exits, lost = list[tuple[int, int]](), Exits(), list[str]()
-    try:
-        events = procevents.Events(lambda p, c: forks.append((p, c)), lambda p, s: exits.append((p, s)), lambda: lost.append("lost"))
-    except OSError as e:
-        pytest.skip(f"the kernel does not tell of processes: {e}")
-    return events, forks, exits, lost
+    return procevents.Events(lambda p, c: forks.append((p, c)), lambda p, s: exits.append((p, s)), lambda: lost.append("lost")), forks, exits, lost
 
 
 async def until(exits: Exits, pid: int) -> None:
@@ -39,6 +39,7 @@ async def until(exits: Exits, pid: int) -> None:
         await exits.more.wait()
 
 
+@told
 def test_p5_every_fork_and_exit_is_told_with_its_status() -> None:
     async def main() -> None:
         events, forks, exits, lost = opened()
@@ -57,6 +58,7 @@ def test_p5_every_fork_and_exit_is_told_with_its_status() -> None:
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
+@told
 def test_threads_are_not_told_as_processes() -> None:
     async def main() -> None:
         events, forks, exits, _ = opened()
@@ -125,6 +127,7 @@ def test_in_another_network_namespace_it_is_refused_or_silent() -> None:
     code = """
 import asyncio
 from holdfast.host import procevents
+from holdfast.testing.kernel import silent_about_processes
 async def main():
     try:
         events = procevents.Events(lambda p, c: None, lambda p, s: None, lambda: None)
