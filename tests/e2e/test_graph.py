@@ -175,3 +175,19 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     until("closed", local=port["local"])
     hf.end("live")
     assert follower.wait(timeout=60) == 0
+
+
+def test_a6_who_takes_over_is_shown_what_runs_and_who_started_it(hf: Installation) -> None:
+    hf.new("taken")
+    hf.ok("run", "taken", "--as", "ann", "--", "sleep 1011 & (setsid sleep 1012 >/dev/null 2>&1 &)")
+    process(hf, "taken", "sleep 1011")
+    process(hf, "taken", "sleep 1012")
+    if not told():
+        pytest.skip("the kernel does not tell of new processes here")
+    seized = hf.ok("seize", "taken", "--as", "bob", "--json").json
+    jobs = {job["command"]: job for job in seized["inherits"]["jobs"]}
+    assert {name: job["actor"] for name, job in jobs.items()} == {"sleep 1011": "ann", "sleep 1012": "ann"}
+    assert hf.ok("resolve", jobs["sleep 1011"]["act"]).rc == 0
+    hf.ok("turn", "taken", "release", "--as", "bob")
+    assert "runs: sleep 1012" in hf.ok("seize", "taken").out
+    hf.end("taken")

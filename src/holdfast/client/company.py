@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
-SHOWN_TEXT = 40           # of what somebody staged
+SHOWN_TEXT = 40           # of what somebody staged or started
+SHOWN_JOBS = 2
 
 COMMANDS = {              # key after the prefix -> the request it makes
     b"t": ("seize", {}),
@@ -58,7 +59,7 @@ class Company:
         if name == "turn_withdrawn" and event.get("operator") == self.me and event.get("why") != "left":
             return f"your request for the turn was {event.get('why')}"
         if name == "inherits":
-            return "you have the turn; on the line: " + ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
+            return "you have the turn" + self._inherited(event)
         if name == "halted":
             return f"{event.get('operator')} halted everything ({event.get('how')}); {self.prefix} R resumes"
         if name == "ends":
@@ -67,6 +68,13 @@ class Company:
         if name == "resumed":
             return f"{event.get('operator')} resumed the session"
         return None
+
+    def _inherited(self, event: dict[str, Any]) -> str:
+        line = ", ".join(f"{p['text'][:SHOWN_TEXT]!r} by {p['operator']}" for p in event.get("staged") or ())
+        others = [job for job in event.get("jobs") or () if job["actor"] != self.me]
+        runs = ", ".join(f"{job['command'][:SHOWN_TEXT]!r} by {job['actor']}" for job in others[:SHOWN_JOBS])
+        more = f" and {len(others) - SHOWN_JOBS} more" if len(others) > SHOWN_JOBS else ""
+        return (f"; on the line: {line}" if line else "") + (f"; runs: {runs}{more}" if runs else "")
 
     def _turn(self, event: dict[str, Any]) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")

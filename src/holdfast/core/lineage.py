@@ -164,6 +164,11 @@ class Lineage:
             if (known := self._members.get(pid)) is not None:
                 self._members[pid] = known._replace(start=start)
 
+    def same(self, pid: int, start: int) -> bool:
+        """Whether a process with this start time is the one that is known by that pid."""
+        member = self._members.get(pid)
+        return member is not None and member.start in (0, start)
+
     def of(self, pid: int) -> Cause:
         member = self._members.get(pid)
         return member.cause if member is not None else UNKNOWN
@@ -172,6 +177,10 @@ class Lineage:
         """Who started it, also when that one is gone and another is its parent now."""
         member = self._members.get(pid)
         return member.parent if member is not None and member.parent else None
+
+    def tops(self) -> list[int]:
+        """What the shell started, and what has left its parent behind: jobs, as people call them."""
+        return [pid for pid, one in self._members.items() if pid != self.root and (one.parent == self.root or one.parent not in self._members)]
 
     @property
     def members(self) -> Iterable[int]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.lineedit import left_nothing
 from holdfast.core.staged import Piece, Staged
 from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
+from holdfast.host.inheriting import jobs
 from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unavailable, Unfinished
 
 if TYPE_CHECKING:
@@ -59,18 +60,18 @@ class SessionTurn:
                 "waiting": list(self.rules.waiting())}
 
     async def inherits(self) -> dict[str, Any]:
-        """What whoever takes over finds: text that others have begun, byte by byte with its author. Nothing of what the terminal hides."""
+        """What whoever takes over finds: text that others have begun, byte by byte with its author, and what still runs. Nothing of what the terminal hides."""
         pieces = self.staged.pieces if self._has_lines() else []
         if pieces:
             try:
                 state = await self._session.terminal()
             except Unavailable:
-                return {"staged": []}
+                return {"staged": [], "jobs": jobs(self._session)}
             commands = self._session.commands
             editing = commands.kind in ("bash", "zsh") and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
             if not (state.lflag & termios.ECHO or editing):
                 pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
-        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces]}
+        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": jobs(self._session)}
 
     def begun(self) -> bytes:
         """What stands on the line before what is typed next, by whomever."""
@@ -244,7 +245,7 @@ class SessionTurn:
                 if effect.how in ("hand", "grant", "seize"):
                     self.staged.inherit(effect.holder)
                 session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()))
-                if effect.how != "write" and self.staged.open:
+                if effect.how != "write":
                     session.spawn(self._show_inherited(effect.holder))
                 session.event("turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how)
                 self._answer(effect.holder, effect)
@@ -263,7 +264,7 @@ class SessionTurn:
     async def _show_inherited(self, holder: str) -> None:
         found = await self.inherits()
         for viewer in self._session.viewers:
-            if viewer.conn.operator == holder and found["staged"]:
+            if viewer.conn.operator == holder and (found["staged"] or any(job["actor"] != holder for job in found["jobs"])):
                 viewer.conn.event("inherits", session=self._session.id, **found)
 
     def _answer(self, operator: str, effect: Effect) -> None:

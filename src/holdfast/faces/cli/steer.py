@@ -149,6 +149,8 @@ def turn(args: Namespace) -> int:
 def print_inherited(result: dict[str, Any]) -> None:
     for piece in (result.get("inherits") or {}).get("staged") or ():
         print(f"on the line: {piece['text']!a} typed by {piece['operator']}")
+    for job in (result.get("inherits") or {}).get("jobs") or ():
+        print(clean(f"runs: {job['command']} ({job['pid']}), started by {job['actor']}"))
 
 
 def halt_parser(p: ArgumentParser) -> None:

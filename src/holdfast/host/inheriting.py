@@ -1,0 +1,28 @@
+"""What runs in a session that is taken over, and by whom it was started (A6): from what is known already, so that whoever seizes the turn does not wait for a walk through /proc."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.host.process import read_argv, read_stat
+
+if TYPE_CHECKING:
+    from holdfast.host.session import Session
+
+JOBS_SHOWN: Final = 16           # the newest
+COMMAND_CHARS: Final = 120
+
+
+def jobs(session: Session) -> list[dict[str, Any]]:
+    """Those that still run, newest first. Where the kernel does not tell of processes they are those of the last look."""
+    lineage, found = session.commands.lineage, list[dict[str, Any]]()
+    for pid in reversed(lineage.tops()):
+        stat = read_stat(pid)
+        if stat is None or stat.state in "ZX" or not lineage.same(pid, stat.start):
+            continue
+        cause = lineage.of(pid)
+        found.append({"pid": pid, "command": (" ".join(read_argv(pid)) or stat.comm)[:COMMAND_CHARS], "actor": cause.actor,
+                      "act": None if cause.act is None else f"hf:{session.id}@{session.record.epoch}#{cause.act}"})
+        if len(found) == JOBS_SHOWN:
+            break
+    return found
