@@ -7,13 +7,17 @@ import select
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from tests.keeper.harness import Nursery, until
 
+from holdfast.core.filter import ViewerFilter
 from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.pace import EXCUSED, Pace
-from holdfast.model.limits import PACE_WINDOW_S
+from holdfast.host.viewer import AFAR_SKIP_BYTES, Viewer
+from holdfast.model.limits import PACE_BYTES, PACE_WINDOW_S
 
 
 @pytest.fixture
@@ -32,7 +36,15 @@ class Reader:
     paces: bool = True
     lagging: bool = False
     judged: int = 0
+    falls_behind: bool = False
+    caught_up: int = 0
     woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def check_catching_up(self, window_s: float) -> None:
+        assert window_s == PACE_WINDOW_S
+        self.caught_up += 1
+        if not self.paces:
+            self.woken.set()
 
     def check_pace(self) -> None:
         self.judged += 1
@@ -70,3 +82,38 @@ def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(nurser
         made.dispose()
 
     asyncio.run(play())
+
+
+def test_s6_who_falls_behind_is_looked_at_though_the_ring_has_room(nursery: Nursery) -> None:
+    """And is not judged by what the ring needs, nor is anybody looked at who keeps up."""
+    link = nursery.run("s", ["sleep", "1000"], ring=1 << 16, away_ms=600_000)
+    link.close()
+    nursery.term += 1
+
+    async def play() -> None:
+        made = await KeeperLink.open(str(Path(nursery.directory, "s.keeper")), nursery.term)
+        reader = Reader(paces=False)
+        pace = Pace(made, [reader], lambda: 0)  # type: ignore[list-item]
+        pace.look()
+        assert pace._window is None
+        reader.falls_behind = True
+        pace.look()
+        await asyncio.wait_for(reader.woken.wait(), 60)
+        assert reader.caught_up == 1 and reader.judged == 0
+        pace.close()
+        made.dispose()
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("moved, left, lags", [
+    (0, AFAR_SKIP_BYTES + 1, True), (15_000, AFAR_SKIP_BYTES + 1, True), (20_000, AFAR_SKIP_BYTES + 1, False), (PACE_BYTES, 1 << 30, False),
+    (0, AFAR_SKIP_BYTES, False), (200_000, 900_000, True), (200_000, 700_000, False)])
+def test_s6_a_backlog_that_takes_longer_than_a_second_is_not_waited_for(moved: int, left: int, lags: bool) -> None:
+    viewer = Viewer.__new__(Viewer)
+    viewer.session = cast(Any, SimpleNamespace(ring=SimpleNamespace(head=moved + left), size=(80, 24)))
+    viewer.conn = cast(Any, SimpleNamespace(unread=0))
+    viewer.size, viewer.sane, viewer._live, viewer.lagging, viewer.closed, viewer.tag = (80, 24), True, True, False, False, 0
+    viewer._filter, viewer.skip_bytes, viewer.offset, viewer.pace_mark = ViewerFilter(), AFAR_SKIP_BYTES, moved, 0
+    viewer.check_catching_up(0.25)
+    assert viewer.lagging is lags
