@@ -75,7 +75,7 @@ def test_p4_what_waits_is_shown_and_approved_inside_of_attach(house: Installatio
     terminal.send(b"\x1cy")
     terminal.see("y approves exactly this")
     terminal.send(b"y")
-    out, err = held.communicate(timeout=30)
+    out, err = held.communicate(timeout=120)
     assert held.returncode == 0, (out, err)
     told(terminal, "ann approved")
     assert terminal.leave() == 0
@@ -209,7 +209,7 @@ def test_p4_a_question_outlives_a_host_that_is_replaced(house: Installation) -> 
     terminal.send(b"\x1cy")
     terminal.see("y approves exactly this")
     terminal.send(b"y")
-    out, err = held.communicate(timeout=30)
+    out, err = held.communicate(timeout=120)
     assert held.returncode == 0 and out == b"after\n", (out, err)
     assert terminal.leave() == 0
 

@@ -174,7 +174,7 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     os.kill(port["pid"], signal.SIGKILL)
     until("closed", local=port["local"])
     hf.end("live")
-    assert follower.wait(timeout=60) == 0
+    assert follower.wait(timeout=120) == 0
 
 
 def test_a6_who_takes_over_is_shown_what_runs_and_who_started_it(hf: Installation) -> None:

@@ -71,10 +71,10 @@ def test_output_that_nobody_reads_to_its_end_is_no_error(hf: Installation, both:
     os.close(reader)
     try:
         for words in [[*hf.argv(()), *c.split()] for c in commands] + [[sys.executable, str(VERIFIER), export]]:
-            done = subprocess.run(words, stdout=writer, stderr=writer if both else subprocess.PIPE, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=60)
+            done = subprocess.run(words, stdout=writer, stderr=writer if both else subprocess.PIPE, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=120)
             assert not re.search(rb"Traceback|Broken|Exception", done.stderr or b""), (words, done)
             assert done.returncode in (0, 1) and not (done.returncode and b"holdfast" in str(words[2:3]).encode()), (words, done)
-        missing = subprocess.run([*hf.argv(()), "view", "nowhere"], stdout=writer, stderr=writer, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=60)
+        missing = subprocess.run([*hf.argv(()), "view", "nowhere"], stdout=writer, stderr=writer, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=120)
         assert missing.returncode == 3, "the exit code is not lost with the words"
     finally:
         os.close(writer)

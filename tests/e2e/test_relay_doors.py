@@ -95,11 +95,11 @@ def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(here: Inst
     """A process of its own: what the library leaves behind must neither hold it nor say a word."""
     for _ in range(3):
         done = here.start("run", "box/work", "--", "echo ok")
-        assert done.communicate(timeout=60) == (b"ok\n", b"") and done.returncode == 0
+        assert done.communicate(timeout=120) == (b"ok\n", b"") and done.returncode == 0
     following = here.start("read", "box/work", "--follow")
     assert following.stdout is not None and os.read(following.stdout.fileno(), 1)
     following.send_signal(signal.SIGINT)
-    _, errors = following.communicate(timeout=60)
+    _, errors = following.communicate(timeout=120)
     assert following.returncode == 130 and b"Traceback" not in errors
 
 

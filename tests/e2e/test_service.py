@@ -100,7 +100,7 @@ def test_the_words_of_a_host_from_ready_to_stopping(manager: Manager) -> None:
     assert any(word.startswith("MONOTONIC_USEC=") for word in manager.heard)
     os.kill(host.pid, signal.SIGTERM)
     manager.hears("STOPPING=1")
-    assert host.wait(timeout=30) == 0
+    assert host.wait(timeout=120) == 0
 
 
 def test_s3_sessions_outlive_everything_of_the_hosts_unit(manager: Manager) -> None:
@@ -123,12 +123,12 @@ def test_s3_sessions_outlive_a_stop_of_the_nurserys_unit(manager: Manager) -> No
     nursery, host = manager.nursery(), manager.host()
     first = manager.hf.new("first", "--", "/bin/cat")
     nursery.terminate()
-    nursery.wait(timeout=30)
+    nursery.wait(timeout=120)
     assert alive(first["pid"]) and alive(first["keeper"]) and host.poll() is None
     waiting = manager.hf.start("new", "second", "--no-attach", "--", "/bin/cat")
     manager.hf.under_way("new", 1)
     again = manager.nursery()
-    assert waiting.wait(timeout=30) == 0, "it waited for the manager to start the next one"
+    assert waiting.wait(timeout=120) == 0, "it waited for the manager to start the next one"
     assert manager.hf.peer("nursery.sock") == again.pid and len(manager.hf.ls()) == 2
 
 
@@ -157,7 +157,7 @@ def test_whoever_is_attached_is_told_whether_the_host_comes_back(manager: Manage
     starts.write_text('#!/bin/sh\nwhile [ ! -e "$STARTS.done" ]; do sleep 0.05; done\n')
     starts.chmod(0o755)
     host.terminate()
-    assert host.wait(timeout=30) == 0
+    assert host.wait(timeout=120) == 0
     assert "list-jobs" in (manager.hf.base / "diary").read_text()
     if comes_back:
         manager.host()

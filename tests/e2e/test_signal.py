@@ -97,7 +97,7 @@ def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
         os.kill(first, 9)                                  # meanwhile it ends, and its pid may become another's
         eventually(lambda: gone(first), "it to end")
         hf.ok("approve", asked[-1]["id"], "--yes", "--binding", asked[-1]["binding"], "--as", "human")
-        _, err = waiting.communicate(timeout=60)
+        _, err = waiting.communicate(timeout=120)
         assert waiting.returncode == 3 and (b"is gone" in err or b"no process" in err), err
     finally:
         if before is None:

@@ -137,5 +137,5 @@ async def main():
     print("told" if events.told else "silent")
 asyncio.run(main())
 """
-    done = subprocess.run(["unshare", "-n", sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["unshare", "-n", sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() in ("refused", "silent"), done

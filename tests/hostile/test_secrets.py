@@ -245,7 +245,7 @@ def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_l
             assert _core_limit(relay.pid) == 0
         finally:
             relay.terminate()
-            relay.communicate(timeout=30)
+            relay.communicate(timeout=120)
 
 
 def _quietly(hf: Installation) -> bool:
