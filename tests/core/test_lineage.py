@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -243,3 +244,105 @@ def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: 
     again = Lineage(ROOT, NEW, shell=True)
     again.restore(lineage.save())
     assert len(lineage._ahead) <= LINES_KEPT
+
+
+# ------------------------------------------------------------ somebody who wants another to have done it
+
+def test_p3_a_quoted_interrupt_does_not_take_a_name_off_the_line() -> None:
+    """^V^C puts the character into the line: it stays, and so does who typed it, until the shell has shown that it gave the line up."""
+    for data in (b"evil #\x16\x03", b"evil #\x16\x03\x15"):
+        lineage = at_prompt()
+        lineage.typed("ann", 1, data)
+        lineage.typed("bob", 2, b"\r")
+        assert lineage.begun() == Cause("bob", 2, ("ann",))
+
+
+def test_p3_a_quoted_interrupt_that_was_typed_ahead_of_a_prompt_neither() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 1, b"make\r")
+    lineage.typed("ann", 2, b"evil #\x16\x03")       # its mark may be on its way: the shell is not at its prompt any more
+    lineage.begun()
+    lineage.typed("ann", 3, b"more #\x16\x03")
+    lineage.prompt()
+    lineage.typed("bob", 4, b"\r")
+    assert lineage.begun() == Cause("bob", 4, ("ann",))
+
+
+def test_an_interrupt_alone_is_no_word_on_a_line() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 1, b"server\r")
+    lineage.begun()
+    lineage.typed("ann", 2, b"\x03")
+    lineage.prompt()
+    lineage.typed("bob", 3, b"ls\r")
+    assert lineage.begun() == Cause("bob", 3)
+
+
+def test_p3_who_completes_what_another_began_is_named() -> None:
+    """An open quote, a loop, a paste: several lines are one order."""
+    for early in (False, True):
+        lineage = at_prompt()
+        lineage.typed("ann", 1, b"for i in 1; do\r")
+        lineage.typed("bob", 2, b"evil; done\r")
+        if early:
+            lineage.forked(ROOT, 101, never)
+        assert lineage.begun() == Cause("ann", 1, ("bob",))
+        if not early:
+            lineage.forked(ROOT, 101, never)
+        assert lineage.of(101) == Cause("ann", 1, ("bob",))
+
+
+def test_p3_who_enters_a_line_by_another_key_is_named() -> None:
+    """^O, or whatever somebody has bound: no line was seen to be entered, and what another typed for a program is not all that can be meant."""
+    lineage = at_prompt()
+    lineage.typed("bob", 1, b"cat\r")
+    lineage.begun()
+    lineage.typed("bob", 2, b"for cat\r")
+    lineage.prompt()
+    lineage.typed("ann", 3, b"evil\x0f")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.begun() == Cause("bob", 2, ("ann",)) and lineage.of(101) == Cause("bob", 2, ("ann",))
+
+
+def test_p3_and_so_when_nothing_else_waits() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"evil\x0f")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.doubtful, "perhaps for that line already"
+    assert lineage.begun() == UNKNOWN._replace(others=("ann",))
+    assert set(lineage.of(101).others) == {"ann", "shell"} and lineage.of(101).actor == "unknown"
+    lineage.prompt()
+    lineage.typed("bob", 2, b"ls\r")
+    assert lineage.begun() == Cause("bob", 2)
+
+
+# ------------------------------------------------------------ looks that take time
+
+def test_s2_what_began_during_a_look_keeps_its_act_and_what_ended_stays_gone() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"a\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.forked(ROOT, 102, never)
+    before = frozenset(lineage.members)
+    lineage.forked(ROOT, 103, never)
+    lineage.exited(101)
+    lineage.found({ROOT: (5, 1), 101: (6, ROOT)}, before)
+    assert lineage.of(103) == Cause("bob", 7) and {*lineage.members} == {ROOT, 103}
+
+
+def test_s2_a_look_that_was_cut_short_forgets_nobody() -> None:
+    lineage = at_prompt()
+    lineage.typed("bob", 7, b"a\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.found({ROOT: (5, 1)}, whole=False)
+    assert lineage.of(101) == Cause("bob", 7)
+
+
+def test_what_was_written_down_counts_as_a_whole_or_not_at_all() -> None:
+    lineage = at_prompt()
+    saved = lineage.save() | {"members": [[101, 6, ROOT, "bob", 7, []], [102, float("inf"), ROOT, "bob", 7, []]]}
+    with pytest.raises(OverflowError):
+        lineage.restore(saved)
+    assert {*lineage.members} == {ROOT}

@@ -7,7 +7,8 @@ A process belongs to the act that started its parent, unless its parent is one t
 2. Forks are told in time: those before a mark come before it. Marks may be late.
    A line counts from the moment it is entered, with everybody who typed on it, before the shell can read it: so an order is known here before anything it starts, whatever comes first, mark or fork.
 3. Lines entered while something else ran (typed ahead) may have been that program's input, or may still be unread. If a line was entered since the prompt, they were; else
-   the first of them is what begins. Whoever typed one that might be meant as well is named among the others.
+   the first of them is what begins. Whoever typed one that might be meant as well is named among the others: also who completed it (an open quote, a paste), and who is on a line
+   that may have been entered by another key than Return. An interrupt takes nobody's name off a line before the shell has shown that it gave it up: the character can be quoted.
    A process that the shell starts while such lines wait may be of the command before or of the next, whose marks are on their way: it is the next one's if that
    begins before the marks have been waited for (`certain`), and the other's author is named too.
 4. What the shell starts at its prompt with nothing entered is its own doing (a hook, a prompt with `$(...)`): no act.
@@ -20,7 +21,7 @@ Pids are reused: a member is forgotten when it exits, and one that is found with
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 LINES_KEPT: Final = 64           # entered and not begun; of more, the oldest are let go
@@ -57,6 +58,7 @@ class Lineage:
         self._now: Cause | None = None                             # what the shell executes
         self._last: Cause | None = None                            # the last input of all
         self._line: dict[str, None] = {}                           # who has typed on the line that is not entered yet
+        self._given_up: dict[str, None] = {}                       # and on one that was interrupted, until the shell has shown that it let go of it
         self._doubtful: list[int] = []                             # started by the shell, perhaps for the next line already
         self._prompted = False
 
@@ -68,13 +70,17 @@ class Lineage:
         if b"\r" in data or b"\n" in data:
             lines = data.replace(b"\n", b"\r").split(b"\r")
             for line in lines[:-1]:
-                if line or self._line:
-                    (self._entered if self._prompted else self._ahead).append(_shared(self._last, self._line))
+                if line or self._typists:
+                    (self._entered if self._prompted else self._ahead).append(_shared(self._last, self._typists))
                 self._line.clear()
+                self._given_up.clear()
             data = lines[-1]
-        if b"\x03" in data:
+        before, interrupt, data = data.rpartition(b"\x03")
+        if before.replace(b"\x03", b""):
+            self._line[actor] = None
+        if interrupt and self._prompted and not self._entered:
+            self._given_up |= self._line
             self._line.clear()
-            data = data[data.rindex(b"\x03") + 1:]
         if data:
             self._line[actor] = None
 
@@ -89,6 +95,7 @@ class Lineage:
             if (one := self._members.get(pid)) is not None:
                 self._members[pid] = one._replace(cause=_shared(cause, (one.cause.actor, *one.cause.others)))
         self._doubtful.clear()
+        self._line, self._given_up = self._typists, {}
         self._now, self._prompted = cause, False
         return cause
 
@@ -105,18 +112,31 @@ class Lineage:
         self._now, self._prompted = None, True
         self._ahead.extend(self._entered)
         self._entered.clear()
+        self._given_up.clear()
+
+    @property
+    def _typists(self) -> dict[str, None]:
+        return self._given_up | self._line
 
     def _next(self) -> Cause:
+        chosen = self._likely()
         if self._entered:
-            chosen = self._entered.popleft()
-            maybe = [*self._ahead]
+            self._entered.popleft()
             self._ahead.clear()
         elif self._ahead:
-            chosen = self._ahead.popleft()
-            maybe = [*self._ahead]
-        else:
-            return UNKNOWN
-        return _shared(chosen, (name for one in maybe for name in (one.actor, *one.others)))
+            self._ahead.popleft()
+        else:                                                      # the line itself, by a key that enters it too
+            self._line.clear()
+            self._given_up.clear()
+        return chosen
+
+    def _likely(self) -> Cause:
+        """What begins next, and with it whoever typed what may be meant as well: earlier for a program or unread, later to complete it, or on a line that another key than Return enters."""
+        if self._entered:
+            chosen, *more = self._entered
+            return _shared(chosen, _names([*self._ahead, *more]))
+        chosen, *more = self._ahead or (UNKNOWN,)
+        return _shared(chosen, (*_names(more), *self._typists))
 
     # ------------------------------------------------------------ processes
 
@@ -126,14 +146,18 @@ class Lineage:
         if found is None or len(self._members) >= MEMBERS_MAX:
             return False
         self._members[child] = Member(0, parent, self._ordered(parent, found, takes_orders))
-        if parent == self.root and self._shell and self._now is not None and self._ahead and len(self._doubtful) < DOUBTFUL_MAX:
+        if parent == self.root and self._shell and self._between and len(self._doubtful) < DOUBTFUL_MAX:
             self._doubtful.append(child)
         return True
 
+    @property
+    def _between(self) -> bool:
+        """Whether what the shell starts may be of something whose mark is on its way."""
+        return bool(self._ahead) if self._now is not None else not (self._entered or self._ahead) and bool(self._typists)
+
     def _ordered(self, parent: int, member: Member, takes_orders: Callable[[int], bool]) -> Cause:
         if parent == self.root and self._shell:
-            waiting = self._entered or self._ahead
-            return self._now if self._now is not None else waiting[0] if waiting else SHELL
+            return self._now if self._now is not None else self._likely() if self._entered or self._ahead else SHELL
         if self._last is not None and self._last != member.cause and takes_orders(parent):
             return _shared(self._last, (member.cause.actor, *member.cause.others))
         return member.cause
@@ -142,15 +166,16 @@ class Lineage:
         """What was known of it. Its children stay what they are."""
         return self._members.pop(pid, None) if pid != self.root else None
 
-    def found(self, living: Mapping[int, tuple[int, int]]) -> None:
-        """What the kernel has now: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin."""
-        for pid in [pid for pid, one in self._members.items() if pid not in living or one.start not in (0, living[pid][0])]:
-            if pid != self.root:
+    def found(self, living: Mapping[int, tuple[int, int]], before: Collection[int] | None = None, whole: bool = True) -> None:
+        """What the kernel has: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin. `before`: the members when the look began, if it
+        took time: who came since may not be in it, and who went since may. Not `whole`: there are more."""
+        for pid, one in [*self._members.items()]:
+            if pid != self.root and (one.start not in (0, living[pid][0]) if pid in living else whole and (before is None or pid in before)):
                 del self._members[pid]
         self.started({pid: start for pid, (start, _) in living.items()})
         for pid in _downwards(living):
             start, parent = living[pid]
-            if pid not in self._members and len(self._members) < MEMBERS_MAX:
+            if pid not in self._members and (before is None or pid not in before) and len(self._members) < MEMBERS_MAX:
                 above = self._members.get(parent)
                 ordered = parent == self.root and self._shell
                 self._members[pid] = Member(start, parent, above.cause if above is not None and not ordered else UNKNOWN)
@@ -195,17 +220,20 @@ class Lineage:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; `found` must follow."""
-        for pid, start, parent, *cause in saved["members"]:
-            self._members[int(pid)] = Member(int(start), int(parent), _cause(cause))
-        self._now = None if saved["now"] is None else _cause(saved["now"])
-        self._last = None if saved["last"] is None else _cause(saved["last"])
-        self._prompted = bool(saved["prompted"])
+        members = {int(pid): Member(int(start), int(parent), _cause(cause)) for pid, start, parent, *cause in saved["members"]}
+        now, last = (None if saved[one] is None else _cause(saved[one]) for one in ("now", "last"))
+        self._members |= members
+        self._now, self._last, self._prompted = now, last, bool(saved["prompted"])
 
 
 def _shared(cause: Cause, more: Iterable[str]) -> Cause:
     names = dict.fromkeys((*cause.others, *more))
     names.pop(cause.actor, None)
     return cause._replace(others=tuple(names)[:OTHERS_MAX])
+
+
+def _names(causes: Iterable[Cause]) -> list[str]:
+    return [name for one in causes for name in (one.actor, *one.others)]
 
 
 def _plain(cause: Cause) -> tuple[str, int | None, list[str]]:
