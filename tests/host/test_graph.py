@@ -78,8 +78,9 @@ def test_s2_pipes_name_both_ends() -> None:
                 if between:
                     break
             assert between[0].writers[0].fd == 1 and between[0].readers[0].fd == 0
-            assert [p.comm for p in subtree(graph.processes, {child.pid}, never)][:1] == ["sh"] and {p.comm for p in subtree(graph.processes, {child.pid}, never)} == {"sh", "sleep", "cat"}
-            assert subtree(graph.processes, {1}, never) == []
+            start = next(p.start for p in graph.processes if p.pid == child.pid)
+            assert [p.comm for p in subtree(graph.processes, {child.pid: start}, never)][:1] == ["sh"] and {p.comm for p in subtree(graph.processes, {child.pid: start}, never)} == {"sh", "sleep", "cat"}
+            assert subtree(graph.processes, {1: 1}, never) == []
         finally:
             os.killpg(child.pid, signal.SIGKILL)
 
@@ -140,8 +141,7 @@ def test_a_graph_has_a_limit_and_says_what_it_left_out(monkeypatch: pytest.Monke
     with python("import os; x = [os.open('/', 0) for _ in range(9)]") as child:
         graph = look(child.pid, child.pid, lambda: {child.pid})
         assert graph.cut["descriptors"] >= 9 and len(graph.files) + len(graph.sockets) <= 3
-    monkeypatch.setattr(graphs, "PROCESSES_MAX", 0)
-    assert look(ME, ME, lambda: {ME}).cut["processes"] >= 1
+    assert look(ME, ME, lambda: {ME}, most=0).cut["processes"] >= 1
     assert graphs._short(("x" * 3000, "y")) == ("x" * graphs.ARGV_CHARS_MAX, "...")
 
 

@@ -11,13 +11,16 @@ Identity of a process is (pid, start): a pid alone is reused. Identity of a desc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import json
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from holdfast.core.lineage import Lineage
 
 STATES = {"R": "running", "S": "sleeping", "D": "waiting", "I": "idle", "T": "stopped", "t": "traced", "Z": "zombie", "X": "dead", "x": "dead"}
+LISTS = ("processes", "sockets", "pipes", "files")      # of a graph, by their worth
+CUT_BYTES = 1024               # for saying what was left out
 Kind = Literal["file", "directory", "device", "fifo", "terminal", "other"]
 
 
@@ -109,20 +112,27 @@ class Graph:
 
 # ------------------------------------------------------------ questions
 
-def subtree(processes: Iterable[Process], tops: Collection[int], started_by: Callable[[int], int | None]) -> list[Process]:
-    """Those processes and everything below them, parents first. Below is also what one of them started and what has another parent by now."""
-    below: dict[int, list[Process]] = {}
-    found: list[Process] = []
-    for one in processes:
-        for parent in {one.ppid, started_by(one.pid)}:
-            if parent is not None:
-                below.setdefault(parent, []).append(one)
-        if one.pid in tops:
-            found.append(one)
-    found += [child for top in tops if top not in {p.pid for p in found} for child in below.get(top, ()) if child.pid not in tops]       # of one that is gone
+def subtree(processes: Iterable[Process], tops: Mapping[int, int], started_by: Callable[[int], int | None]) -> list[Process]:
+    """Those processes (pid -> start) and everything below them, parents first. Below is also what one of them started and what has another parent by now.
+
+    A pid may have been another's: who is a child by the kernel's word is one of who has that pid now; who was started by that pid, of the one that had it then."""
+    now = {one.pid: one for one in processes}
+    below: dict[tuple[int, int], list[Process]] = {}
+    for one in now.values():
+        parents = {(above.pid, above.start) for above in (now.get(one.ppid),) if above is not None and above.start <= one.start}
+        if (pid := started_by(one.pid)) is not None:
+            had = [start for start in {tops.get(pid, one.start + 1), now[pid].start if pid in now else one.start + 1} if start <= one.start]
+            parents |= {(pid, max(had))} if had else set()
+        for parent in parents:
+            below.setdefault(parent, []).append(one)
+    found = [one for one in now.values() if tops.get(one.pid) == one.start]
     seen = {one.pid for one in found}
+    for top in tops.items():                       # of those that are gone
+        if top[0] not in seen:
+            found += [child for child in below.get(top, ()) if child.pid not in seen]
+            seen.update(child.pid for child in found)
     for one in found:
-        for child in below.get(one.pid, ()):
+        for child in below.get((one.pid, one.start), ()):
             if child.pid not in seen:
                 seen.add(child.pid)
                 found.append(child)
@@ -142,6 +152,27 @@ def told(graph: Graph, lineage: Lineage, ref: str) -> dict[str, Any]:
         "terminal": None if graph.terminal is None else _terminal(graph.terminal),
         "unreadable": list(graph.unreadable), "cut": graph.cut,
     }
+
+
+def fitted(facts: dict[str, Any], most: int) -> dict[str, Any]:
+    """What `told` gave, in at most so many bytes of JSON: of what is left out, `cut` says how many. Processes come first, what they have open last."""
+    cut = dict(facts["cut"])
+    left = most - _bytes({key: value for key, value in facts.items() if key not in LISTS}) - CUT_BYTES
+    kept: dict[str, Any] = {}
+    for key in LISTS:
+        items, fits = facts[key], 0
+        for one in items:
+            if (left := left - _bytes(one) - 1) < 0:
+                break
+            fits += 1
+        kept[key] = items[:fits]
+        if fits < len(items):
+            cut[key] = cut.get(key, 0) + len(items) - fits
+    return facts | kept | {"cut": cut}
+
+
+def _bytes(value: Any) -> int:
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _process(one: Process, lineage: Lineage, ref: str) -> dict[str, Any]:

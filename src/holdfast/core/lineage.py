@@ -208,7 +208,7 @@ class Lineage:
         return [pid for pid, one in self._members.items() if pid != self.root and (one.parent == self.root or one.parent not in self._members)]
 
     @property
-    def members(self) -> Iterable[int]:
+    def members(self) -> Collection[int]:
         return self._members.keys()
 
     # ------------------------------------------------------------ for the next host

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.core.graph import Process
 from holdfast.host import observe
 from holdfast.host.connection import Connection
+from holdfast.host.graph import PROCESSES_MAX
 from holdfast.host.session import Session
 from holdfast.host.signalling import members
 from holdfast.model.errors import Unavailable
@@ -70,19 +71,22 @@ class Follower:
 
     async def _look(self) -> None:
         exits, self._exits = self._exits, {}
-        processes, listening = await asyncio.to_thread(self._read)
+        kin = self._ops.engine.kin
+        before = kin.looking(self._session)
+        (processes, cut), listening = await asyncio.to_thread(self._read)
         waits = await self._session.attention()
         self._told = 0
         now = {(p.pid, p.start): p for p in processes if p.state != "zombie"}
-        self._ops.engine.kin.seen(self._session, {p.pid: (p.start, p.ppid) for p in processes})
+        kin.seen(self._session, {p.pid: (p.start, p.ppid) for p in processes}, before, whole=not cut)
         for identity, one in now.items():
             if identity not in self._processes:
                 self._tell("started", self._about(one))
         for identity, one in self._processes.items():
             if identity not in now:
                 self._tell("exited", self._about(one) | _status(exits.pop(one.pid, None)))
+        living = {pid for pid, _ in now}
         for pid, status in exits.items():
-            if all(pid != other for other, _ in now):
+            if pid not in living:
                 self._tell("exited", {"pid": pid, "argv": [], "comm": ""} | _status(status))
         for socket in sorted(listening - self._listening, key=repr):
             self._tell("listening", _socket(socket))
@@ -94,9 +98,9 @@ class Follower:
         if self._told > FOLLOW_BURST:
             self._conn.event("changed", request=self._number, change="more", time=time.time(), count=self._told - FOLLOW_BURST)
 
-    def _read(self) -> tuple[tuple[Process, ...], set[observe.Socket]]:
-        processes = members(self._ops, self._session)
-        return processes, set(observe.listening(p.pid for p in processes))
+    def _read(self) -> tuple[tuple[tuple[Process, ...], bool], set[observe.Socket]]:
+        found = members(self._ops, self._session, PROCESSES_MAX)
+        return (found.processes, bool(found.cut)), set(observe.listening(p.pid for p in found.processes))
 
     def _about(self, one: Process) -> dict[str, Any]:
         cause, session = self._session.commands.lineage.of(one.pid), self._session

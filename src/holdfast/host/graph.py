@@ -36,12 +36,12 @@ _LOCK_KINDS = {b"POSIX": "posix", b"FLOCK": "flock", b"OFDLCK": "ofd", b"LEASE":
 _ACCESS = ("r", "w", "rw", "rw")
 
 
-def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True) -> Graph:
-    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes."""
+def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX) -> Graph:
+    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`."""
     at = time.time()
     pids = inside() if inside is not None else set()
     pids |= {one.pid for one in observe.descendants(keeper, with_argv=False)}
-    chosen = sorted(pids)[:PROCESSES_MAX]
+    chosen = sorted(pids)[:most]
     cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}
     boot = _boot_time()
     terminal = observe.tty_rdev_of(first.tty_nr) if (first := observe.process(root, with_argv=False)) is not None else 0

@@ -8,7 +8,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.graph import Terminal, told
+from holdfast.core.graph import Terminal, fitted, told
 from holdfast.core.record import MACHINE
 from holdfast.host import graph as graphs
 from holdfast.host import recordops, store, waiting
@@ -20,12 +20,13 @@ from holdfast.host.store import Record
 from holdfast.host.stream import Stream
 from holdfast.model import signing
 from holdfast.model.errors import Lost, NotFound, Unavailable, Usage
-from holdfast.model.limits import RUN_PACE_WINDOW_S, SCROLLBACK_LINES
+from holdfast.model.limits import FRAME_BYTES, RUN_PACE_WINDOW_S, SCROLLBACK_LINES, KiB
 
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
 EVENTS_AT_ONCE = 200
+GRAPH_BYTES = FRAME_BYTES - 64 * KiB       # of a graph in one answer
 HISTORY_BYTES = 3 << 20          # of scrollback in one answer: with the screen beside it, it must fit into FRAME_BYTES
 
 
@@ -129,15 +130,16 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     kin, groups = ops.engine.kin, ops.engine.halter.groups
     group = groups.find(session.id, session.record.root_pid)
     contained = session.layout["layout"] == "contained"
+    before = kin.looking(session)
     found = await asyncio.to_thread(graphs.look, session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained)
     if session.ended.done():
         raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
-    kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes})
+    kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes}, before, whole="processes" not in found.cut)
     state = await session.terminal()
     kind, why, command = await session.attention()
     terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
-    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told,
-            **told(replace(found, terminal=terminal), session.commands.lineage, f"hf:{session.id}@{session.record.epoch}")}
+    known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, f"hf:{session.id}@{session.record.epoch}"), GRAPH_BYTES))
+    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, **known}
 
 
 async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import signal as signals
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.graph import Process, subtree
+from holdfast.core.graph import Graph, Process, subtree
 from holdfast.host import graph as graphs
+from holdfast.host import observe
 from holdfast.host.connection import Connection
 from holdfast.host.process import read_stat
 from holdfast.host.session import Session
@@ -37,12 +38,12 @@ async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     what = signal_named(q["signal"])
     target = await _member(ops, session, q["pid"])
     command = (" ".join(target.argv) or target.comm)[:COMMAND_CHARS]
-    details = {"signal": what.name.removeprefix("SIG"), "pid": str(target.pid), "command": command, "tree": str(q["tree"])}
+    details = {"signal": what.name.removeprefix("SIG"), "pid": str(target.pid), "start": str(target.start), "command": command, "tree": str(q["tree"])}
     act = q["act!"]
     await ops.engine.door.clear(act, number, "signal", details=details, wait_s=q["hold"])
     await act.intend()
     ops.may(conn, "signal", session.id)                     # asked again: that took time
-    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: members(ops, session), session.commands.lineage.parent_of)
+    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: members(ops, session).processes, session.commands.lineage.parent_of)
     if not done.sent and not done.refused:
         raise NotFound(f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there")
     if not done.sent:
@@ -61,7 +62,7 @@ def signal_named(name: str) -> signals.Signals:
 
 async def _member(ops: Ops, session: Session, pid: int) -> Process:
     """By its pid on this machine, or in a contained session by the one that programs inside see."""
-    processes = await asyncio.to_thread(members, ops, session)
+    processes = (await asyncio.to_thread(members, ops, session)).processes
     found = next((p for p in processes if p.pid == pid), None) or next((p for p in processes if p.inside == pid), None)
     if found is None:
         raise NotFound(f"session {session.name} has no process {pid}", f"`holdfast graph {session.name}` shows those it has")
@@ -70,11 +71,11 @@ async def _member(ops: Ops, session: Session, pid: int) -> Process:
     return found
 
 
-def members(ops: Ops, session: Session) -> tuple[Process, ...]:
+def members(ops: Ops, session: Session, most: int = observe.PROCESSES_MAX) -> Graph:
     groups = ops.engine.halter.groups
     group = groups.find(session.id, session.record.root_pid)
     contained = session.layout["layout"] == "contained"
-    return graphs.look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained, files=False).processes
+    return graphs.look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained, files=False, most=most)
 
 
 def deliver(target: Process, what: signals.Signals, tree: bool, look: Callable[[], tuple[Process, ...]], started_by: Callable[[int], int | None]) -> Delivered:
@@ -82,8 +83,8 @@ def deliver(target: Process, what: signals.Signals, tree: bool, look: Callable[[
         return Delivered(*([target.pid] if ok else [] for ok in _outcome(_send(target, what))))
     done, refused = dict[tuple[int, int], Process](), dict[int, None]()
     for _ in range(SIGNAL_ROUNDS):
-        tops = {target.pid, *(p.pid for p in done.values())}
-        fresh = [p for p in subtree(look(), tops, started_by) if (p.pid, p.start) not in done and p.inside != 1 and (p.pid != target.pid or p.start == target.start)]
+        tops = {target.pid: target.start} | dict(done.keys())
+        fresh = [p for p in subtree(look(), tops, started_by) if (p.pid, p.start) not in done and p.inside != 1]
         if not fresh:
             break
         for one in fresh:
