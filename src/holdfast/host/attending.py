@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import termios
 from typing import TYPE_CHECKING
 
@@ -13,13 +14,18 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 
-def attend(session: Session, state: wire.State) -> tuple[str, str, str]:
-    """(what it waits for, why in words, what is in the foreground)."""
+async def attend(session: Session, state: wire.State) -> tuple[str, str, str]:
+    """(what it waits for, why in words, what is in the foreground). In a thread: a session that starts and ends processes all the time is looked at for long."""
+    commands = session.commands
+    return await asyncio.to_thread(_attend, session, state, commands.shell.at_prompt if commands.kind else None)
+
+
+def _attend(session: Session, state: wire.State, at_prompt: bool | None) -> tuple[str, str, str]:
     mode = observe.TerminalMode(bool(state.lflag & termios.ICANON), bool(state.lflag & termios.ECHO), state.foreground or None)
     first, keeper, commands = session.record.root_pid, session.keeper_pid, session.commands
     root = process.process(first)
     rdev = observe.tty_rdev_of(root.tty_nr) if root is not None else 0
-    verdict = classify(observe.terminal_facts(mode, rdev, keeper, first if commands.kind else None, commands.shell.at_prompt if commands.kind else None))
+    verdict = classify(observe.terminal_facts(mode, rdev, keeper, first if commands.kind else None, at_prompt))
     group = observe.foreground(keeper, state.foreground) if state.foreground else []
     words = " ".join(group[0].argv) or group[0].comm if group else ""
     return str(verdict.kind), verdict.why, words[:200]

@@ -3,6 +3,8 @@
 The kernel's events say at once that a process came or went; then it is looked, and the difference of two looks is told, so a follower's picture is always that of a look. What comes and goes between
 two looks is told by its exit alone. What has no event (ports, what waits for input) is looked at OBSERVE_INTERVAL_S apart, and only while somebody follows. A follower that does not read is
 given no more than FOLLOW_BURST changes at once: the rest are counted, and the next look is whole.
+
+However many follow, and however much happens: one look at a time, the same for all who follow that session, and pauses in between that are several times as long as it took (`Looks`).
 """
 
 from __future__ import annotations
@@ -10,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.graph import Process
+from holdfast.core.graph import Graph, Process
 from holdfast.host import observe
 from holdfast.host.connection import Connection
 from holdfast.host.graph import PROCESSES_MAX
@@ -25,9 +27,63 @@ if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
 LOOK_S = 0.02                    # between an event and the look: a process that has just begun is about to become its program
+LOOK_SHARE = 4                   # times as long as a look took, before the next one of that session
 FOLLOW_BURST = 256               # changes of one look that are told one by one
 EXITS_KEPT = 4096                # statuses of processes that were not looked at yet
 _BLOCKED = ("input", "secret")
+
+
+class Look(NamedTuple):
+    processes: dict[tuple[int, int], Process]
+    listening: set[observe.Socket]
+    waits: tuple[str, str, str]
+
+
+class Looks:
+    """One per host."""
+
+    def __init__(self) -> None:
+        self._one = asyncio.Lock()
+        self._next: dict[str, asyncio.Task[Look]] = {}       # that have not begun to read
+        self._tasks: set[asyncio.Task[Look]] = set()
+        self._not_before: dict[str, float] = {}
+
+    async def of(self, ops: Ops, session: Session) -> Look:
+        """One that begins after this was asked."""
+        if (task := self._next.get(session.id)) is None:
+            task = self._next[session.id] = session.loop.create_task(self._look(ops, session))
+            self._tasks.add(task)
+            task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Look]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled():
+            task.exception()                     # it was for whoever waits, if anybody still does
+
+    async def _look(self, ops: Ops, session: Session) -> Look:
+        try:
+            loop = session.loop
+            await asyncio.wait({session.ended}, timeout=max(0.0, self._not_before.pop(session.id, 0.0) - loop.time()))
+            async with self._one:
+                began, kin = loop.time(), ops.engine.kin
+                del self._next[session.id]
+                before = kin.looking(session)
+                found, listening = await asyncio.to_thread(_read, ops, session)
+                took = loop.time() - began
+            kin.seen(session, {p.pid: (p.start, p.ppid) for p in found.processes}, before, whole=not found.cut)
+            waits = await session.attention()
+            now = loop.time()
+            self._not_before = {id: at for id, at in self._not_before.items() if at > now} | {session.id: now + took * LOOK_SHARE}
+            return Look({(p.pid, p.start): p for p in found.processes if p.state != "zombie"}, listening, waits)
+        finally:
+            if self._next.get(session.id) is asyncio.current_task():
+                del self._next[session.id]
+
+
+def _read(ops: Ops, session: Session) -> tuple[Graph, set[observe.Socket]]:
+    found = members(ops, session, PROCESSES_MAX)
+    return found, set(observe.listening(p.pid for p in found.processes))
 
 
 class Follower:
@@ -71,13 +127,8 @@ class Follower:
 
     async def _look(self) -> None:
         exits, self._exits = self._exits, {}
-        kin = self._ops.engine.kin
-        before = kin.looking(self._session)
-        (processes, cut), listening = await asyncio.to_thread(self._read)
-        waits = await self._session.attention()
+        now, listening, waits = await self._ops.following.of(self._ops, self._session)
         self._told = 0
-        now = {(p.pid, p.start): p for p in processes if p.state != "zombie"}
-        kin.seen(self._session, {p.pid: (p.start, p.ppid) for p in processes}, before, whole=not cut)
         for identity, one in now.items():
             if identity not in self._processes:
                 self._tell("started", self._about(one))
@@ -97,10 +148,6 @@ class Follower:
         self._processes, self._listening, self._waits = now, listening, waits
         if self._told > FOLLOW_BURST:
             self._conn.event("changed", request=self._number, change="more", time=time.time(), count=self._told - FOLLOW_BURST)
-
-    def _read(self) -> tuple[tuple[tuple[Process, ...], bool], set[observe.Socket]]:
-        found = members(self._ops, self._session, PROCESSES_MAX)
-        return (found.processes, bool(found.cut)), set(observe.listening(p.pid for p in found.processes))
 
     def _about(self, one: Process) -> dict[str, Any]:
         cause, session = self._session.commands.lineage.of(one.pid), self._session

@@ -19,6 +19,7 @@ from holdfast.core.scope import STARTS_PROGRAMS
 from holdfast.host import attaching, deciding, devices, invitations, looking, people, references, signalling, steering, uplinks
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
+from holdfast.host.following import Looks
 from holdfast.host.lapsing import warn
 from holdfast.host.standing import FOREVER
 from holdfast.host.store import Record
@@ -45,6 +46,7 @@ class Ops:
         self.engine = engine
         self.stop = stop
         self.viewers: dict[Connection, Viewer] = {}
+        self.following = Looks()
         self.under_way: Counter[str] = Counter()       # requests being answered, by operation
         self._looking: dict[asyncio.Task[Any], tuple[Connection, str | None]] = {}      # requests that show something, and of which session
         self._denied: dict[asyncio.Task[Any], NotAllowed] = {}

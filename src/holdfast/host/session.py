@@ -421,7 +421,7 @@ class Session:
 
     async def attention(self) -> tuple[str, str, str]:
         """(what the session waits for, why in words, what is in the foreground), from the kernel and the shell's marks."""
-        return attend(self, await self.marks_seen())
+        return await attend(self, await self.marks_seen())
 
     # ------------------------------------------------------------ ends
 

@@ -95,7 +95,7 @@ async def _port(session: Session, port: int) -> dict[str, Any]:
     while True:
         if session.ended.done():
             raise _ended(session)
-        found = observe.port_listening(session.keeper_pid, port)
+        found = await asyncio.to_thread(observe.port_listening, session.keeper_pid, port)
         if found is not None:
             return {"seen": f"process {found.pid} listens on {found.address}:{found.port}", "pid": found.pid}
         await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
