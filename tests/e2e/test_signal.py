@@ -94,6 +94,7 @@ def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
         hf.ok("signal", "gated", str(second), "TERM", "--as", "agent")
         waiting = hf.start("signal", "gated", str(first), "KILL", "--as", "agent")
         asked = eventually(lambda: [a for a in json.loads(hf.ok("approvals", "--json", "--as", "human").out) if a["act"] == "signal" and a["state"] == "waiting"], "the question")
+        assert f"pid={first} " in asked[-1]["text"] and " start=" in asked[-1]["text"], "which process, not only its number, is what is approved"
         os.kill(first, 9)                                  # meanwhile it ends, and its pid may become another's
         eventually(lambda: gone(first), "it to end")
         hf.ok("approve", asked[-1]["id"], "--yes", "--binding", asked[-1]["binding"], "--as", "human")
@@ -117,3 +118,16 @@ def test_p5_in_a_contained_session_by_either_pid_and_never_its_init(hf: Installa
     hf.ok("signal", "walled", str(found["inside"]), "TERM")
     eventually(lambda: gone(found["pid"]), "it to end")
     hf.end("walled")
+
+
+def test_a4_nothing_in_a_halted_session_is_continued_by_a_signal(hf: Installation) -> None:
+    hf.new("still")
+    hf.ok("run", "still", "--", "sleep 2010 &")
+    pid = process(hf, "still", "sleep 2010")["pid"]
+    hf.ok("halt", "still")
+    refused = hf.cli("signal", "still", str(pid), "CONT")
+    assert refused.rc == 4 and "is halted" in refused.err and "holdfast resume still" in refused.err
+    hf.ok("signal", "still", str(pid), "KILL")
+    hf.ok("resume", "still")
+    eventually(lambda: gone(pid), "it to end")
+    hf.end("still")

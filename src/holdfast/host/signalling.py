@@ -40,16 +40,24 @@ async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     command = (" ".join(target.argv) or target.comm)[:COMMAND_CHARS]
     details = {"signal": what.name.removeprefix("SIG"), "pid": str(target.pid), "start": str(target.start), "command": command, "tree": str(q["tree"])}
     act = q["act!"]
+    _stands_still(session, what)
     await ops.engine.door.clear(act, number, "signal", details=details, wait_s=q["hold"])
     await act.intend()
     ops.may(conn, "signal", session.id)                     # asked again: that took time
+    _stands_still(session, what)
     done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: members(ops, session).processes, session.commands.lineage.parent_of)
     if not done.sent and not done.refused:
         raise NotFound(f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there")
     if not done.sent:
         raise Refused(f"process {target.pid} runs as somebody else", "only root or that account may signal it")
-    facts = {"pid": target.pid, "command": command, "signal": details["signal"], "sent": done.sent[:PIDS_TOLD], "refused": done.refused[:PIDS_TOLD]}
+    facts = {"pid": target.pid, "command": command, "signal": details["signal"], "count": len(done.sent), "sent": done.sent[:PIDS_TOLD], "refused": done.refused[:PIDS_TOLD]}
     return {"id": session.id, "name": session.name, **facts, "outcome": facts}
+
+
+def _stands_still(session: Session, what: signals.Signals) -> None:
+    """Where a halt is a stop of every process, one that is continued would run; to end the halt is another right."""
+    if session.state == "halted" and what is signals.SIGCONT:
+        raise Refused(f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on")
 
 
 def signal_named(name: str) -> signals.Signals:

@@ -217,7 +217,7 @@ def signal(args: Namespace) -> int:
     if args.json:
         put_json(result)
         return 0
-    others = len(result["sent"]) - 1
+    others = result["count"] - 1
     print(clean(f"{result['signal']} to {result['pid']} ({result['command']})" + (f" and {others} below it" if others > 0 else "")))
     if result["refused"]:
         print(f"holdfast: not to {', '.join(map(str, result['refused']))}, which run as somebody else", file=sys.stderr)
