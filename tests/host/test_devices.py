@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -370,3 +372,64 @@ class Model(RuleBasedStateMachine):
 
 Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
 TestAgainstTheModel = Model.TestCase
+
+
+# ------------------------------------------------------------ revoked while something is written down
+
+def during_the_write(a: Authority, monkeypatch: pytest.MonkeyPatch, what: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+    """Once, after the database has what is written and before it is known that it has."""
+    real, left = a._write, [what]
+
+    async def write(*args: Any, **facts: Any) -> None:
+        await real(*args, **facts)
+        if left:
+            await left.pop()()
+
+    monkeypatch.setattr(a, "_write", write)
+
+
+@pytest.mark.parametrize("grants", [False, True])
+def test_a5_a_device_that_is_revoked_while_it_adds_another_has_added_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grants: bool) -> None:
+    async def first(a: Authority, opened: Store) -> None:
+        await a.add_key("ann", KEYS[1], KEYS[0], NOW, "stolen")
+        during_the_write(a, monkeypatch, lambda: a.revoke_key(KEYS[1], KEYS[0], NOW, with_grants=grants))
+        with pytest.raises(NotAllowed):
+            await a.add_key("ann", KEYS[2], KEYS[1], NOW, "thiefs")
+        assert a.dead(KEYS[2]) and not a.rights_of(KEYS[2], S, NOW)
+
+    async def second(a: Authority, opened: Store) -> None:
+        assert a.dead(KEYS[2]) and not a.rights_of(KEYS[2], S, NOW)
+
+    run(tmp_path, first, second)
+
+
+def test_a5_a_grant_that_is_revoked_while_a_device_is_added_is_not_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def first(a: Authority, opened: Store) -> None:
+        await a.add_operator("bob", "human", KEYS[3], KEYS[0], NOW)
+        held = await a.issue_to("bob", READ, Scope(), KEYS[0], NOW)
+        during_the_write(a, monkeypatch, lambda: a.revoke_link(held.id, KEYS[0], NOW))
+        await a.add_key("bob", KEYS[4], KEYS[3], NOW, "phone")
+        assert not a.rights_of(KEYS[3], S, NOW) and not a.rights_of(KEYS[4], S, NOW)
+
+    async def second(a: Authority, opened: Store) -> None:
+        assert not a.rights_of(KEYS[4], S, NOW) and not a.dead(KEYS[4])
+
+    run(tmp_path, first, second)
+
+
+def test_a5_whoever_is_revoked_while_giving_has_given_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def first(a: Authority, opened: Store) -> None:
+        await a.add_operator("bob", "human", KEYS[3], KEYS[0], NOW)
+        for n, thief in enumerate(KEYS[4:7]):
+            await a.add_key("ann", thief, KEYS[0], NOW)
+            with monkeypatch.context() as patch, contextlib.suppress(NotAllowed):
+                during_the_write(a, patch, partial(a.revoke_key, thief, KEYS[0], NOW, with_grants=True))
+                if n == 0:
+                    await a.issue_to("bob", ADMIN, Scope(), thief, NOW)
+                elif n == 1:
+                    await a.issue(KEYS[3], ADMIN, Scope(), thief, NOW)
+                else:
+                    await a.join("eve", "human", KEYS[7], ADMIN, Scope(), thief, NOW, lambda db: None)
+            assert a.dead(thief) and not a.rights_of(KEYS[3], S, NOW) and not a.rights_of(KEYS[7], S, NOW)
+
+    run(tmp_path, first)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import apsw
@@ -33,7 +33,7 @@ from holdfast.host.serially import Serially
 from holdfast.host.standing import MANAGES, RECOVER, Standing
 from holdfast.host.store import Store
 from holdfast.model import signing
-from holdfast.model.errors import NotAllowed, NotFound, Refused, Unavailable, Usage
+from holdfast.model.errors import HoldfastError, NotAllowed, NotFound, Refused, Unavailable, Usage
 from holdfast.model.ids import OPERATOR_KINDS, check_name
 from holdfast.model.limits import ENVELOPES_MAX, OPERATOR_KEYS_MAX, OPERATORS_MAX
 from holdfast.model.rights import ADMIN
@@ -109,6 +109,9 @@ class Authority(Standing):
             for held in given:
                 self._hold(held)
             self._changed()
+            await self._still(lambda: self.may_add_device(name, by, now), [("key", key)], now, tell=also is None)
+            if late := [("link", held.id) for held, (link, *_) in zip(given, rights, strict=True) if link.id in self._links]:
+                await self._revoke(f"what the device {called} of {name} was given meanwhile", late, self.machine, now, force=True)
             return added
 
         return await self._serially.do(work())
@@ -217,6 +220,7 @@ class Authority(Standing):
             self._drop(key, gone)
             self._know(operator, added)
             self._hold(held)
+            await self._still(lambda: self.handable(rights, wanted, by, now, spend=False), [("link", held.id)], now, tell=False)
             return held
 
         return await self._serially.do(work())
@@ -229,6 +233,7 @@ class Authority(Standing):
             self.who(holder)
             held = self._sign(holder, rights, self.handable(rights, wanted, by, now), os.urandom(envelope.NONCE_BYTES), now, by)
             await self._give(held, now)
+            await self._still(lambda: self.handable(rights, wanted, by, now, spend=False), [("link", held.id)], now)
             return held
 
         return await self._serially.do(work())
@@ -247,6 +252,7 @@ class Authority(Standing):
             for held, old in zip(given, gone, strict=True):
                 self._drop(held.holder, old)
                 self._hold(held)
+            await self._still(lambda: self.handable(rights, wanted, by, now, spend=False), [("link", held.id) for held in given], now)
             return given[0]
 
         return await self._serially.do(work())
@@ -376,6 +382,15 @@ class Authority(Standing):
                 raise Unavailable(f"{what} is revoked and bites from now on, but it could not be written down: {e.message}",
                                   "free disk space or make the directory writable: it is tried again until it is written; until then a restart of the host "
                                   "forgets it") from e
+
+    async def _still(self, allowed: Callable[[], object], given: list[Subject], now: float, tell: bool = True) -> None:
+        """A revocation does not wait for what is being written: what somebody gave who was revoked meanwhile never counts. Not to `tell`: what was written with it is done."""
+        try:
+            allowed()
+        except HoldfastError:
+            await self._revoke("what was given meanwhile", given, self.machine, now, force=True)
+            if tell:
+                raise
 
     async def _settle(self, now: float, what: str, by: str) -> None:
         owed = dict(self._owed)
