@@ -121,7 +121,7 @@ def test_s4_it_is_written_a_moment_after_it_changed_and_when_the_host_goes(tmp_p
         async with host() as kin:
             kin.begin(session(tmp_path))
             while not (tmp_path / lineages.FILE).exists():
-                await asyncio.sleep(0.01)
+                await asyncio.sleep(0)
         (tmp_path / lineages.FILE).unlink()
         async with host() as kin:
             kin.begin(session(tmp_path))
