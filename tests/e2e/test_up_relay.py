@@ -86,10 +86,24 @@ def test_from_another_home_through_it(hf: Installation, tmp_path_factory: pytest
     with installation(tmp_path_factory.mktemp("elsewhere")) as here:
         joined = here.ok("join", made["url"], "--as", "ann", "--json").json
         assert here.ok("run", f"{joined['as']}/work", "--", "echo through it").out == "through it\n"
+        typed = hf.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
+        assert eventually(lambda: (tried := here.cli("join", typed["code"], "--relay", typed["relays"][0], "--as", "bob")).rc == 0 and tried, "the host waits there").out.startswith("bob is in")
         hf.ok("down")
         assert here.attempt("ls", f"{joined['as']}/").rc == 5
         up(hf)
         assert here.ok("run", f"{joined['as']}/work", "--", "echo again").out == "again\n", "the address stayed"
+
+
+def test_a_token_that_it_does_not_know_any_more_is_replaced(hf: Installation) -> None:
+    up(hf)
+    [token] = hf.ok("relay", "token", "ls", "--json").json
+    hf.ok("relay", "token", "revoke", token["id"])
+    assert up(hf)["relay"]["state"] == "registered"
+    hf.ok("down")
+    (hf.home / "relay" / "relay.db").unlink()
+    assert up(hf)["relay"]["state"] == "registered"
+    assert up(hf)["relay"]["state"] == "registered"
+    assert [one["state"] for one in hf.ok("relay", "token", "ls", "--json").json] == ["valid"], "no more than one at a time"
 
 
 def test_a_relay_that_was_killed_is_started_again_where_it_was(hf: Installation) -> None:

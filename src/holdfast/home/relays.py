@@ -46,14 +46,14 @@ def keep(home: Home, relay: Relay) -> None:
     _write(home, [*others, relay])
 
 
-def keep_own(home: Home, url: str | None) -> bool:
-    """This is the address of our own relay now (None: there is none). Whether that changed anything."""
+def keep_own(home: Home, url: str | None, token: str | None = None) -> bool:
+    """This is the address of our own relay now (None: there is none), and what admits us there (None: what is known). Whether that changed anything."""
     known = listing(home)
-    wanted = [one for one in known if not one.own or one.url == url]
+    wanted = [one._replace(token=token or one.token) if one.own else one for one in known if not one.own or one.url == url]
     if url is not None and not any(one.url == url for one in wanted):
         if len(wanted) >= RELAYS_MAX:
             raise Refused(f"{RELAYS_MAX} relays are known already", "`holdfast host disconnect URL` takes one away")
-        wanted.append(Relay(url, own=True))
+        wanted.append(Relay(url, token, own=True))
     if wanted == known:
         return False
     _write(home, wanted)

@@ -1,7 +1,8 @@
 """The relay of this installation: started by `up`, stopped by `down`, a process of its own that outlives both and the terminal they ran in.
 
 What `up` finds running in the relay's directory, started by hand or by a unit, it uses and leaves alone; so does `down`. Where a unit is installed, the service manager is asked
-to start it, and nothing else is: two of them would fight for the directory. This machine's host is let in by its route key and needs no token.
+to start it, and nothing else is: two of them would fight for the directory. This machine's host is let in by its route key; the token that it
+gets besides is for the places where it waits for whoever has a typed code, which have keys of their own.
 """
 
 from __future__ import annotations
@@ -183,12 +184,26 @@ def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any
     if started or line is None or line["state"] == "refused":
         key = signing.public(keys.route_key(keys.load_machine(home), address.name(running.url)))
         control.ask(home.relay, {"act": "admit", "key": signing.show(key), "tenant": office.TENANT})
-    if relays.keep_own(home, running.url) or line is None or line["state"] != "registered":
+    if relays.keep_own(home, running.url, _token(home)) or line is None or line["state"] != "registered":
         connection.request("relays.changed")
     end = time.monotonic() + SETTLE_S
     while (line := _line(connection, running.url)) is not None and line["state"] == "connecting" and time.monotonic() < end:
         time.sleep(LOOK_S)
     return {"state": "none", "why": "the host does not dial it"} if line is None else {"state": line["state"], "why": line["detail"] if line["state"] != "registered" else ""}
+
+
+def _token(home: Home) -> str:
+    """What admits the host's meeting places: the one it has, if it counts there."""
+    from holdfast.relay import control, office
+
+    kept = next((one.token for one in relays.listing(home) if one.own), None)
+    if kept is not None:
+        digest = office.digest(kept).hex()
+        if any(one["state"] == "valid" and digest.startswith(one["id"]) for one in control.ask(home.relay, {"act": "token.ls"})):
+            return kept
+    token, hash = office.make()
+    control.ask(home.relay, {"act": "token.new", "digest": hash.hex(), "tenant": office.TENANT, "expires": None})
+    return token
 
 
 def _line(connection: Link, url: str) -> dict[str, Any] | None:
