@@ -20,8 +20,16 @@ def home(tmp_path: Path) -> Home:
 def test_the_first_identity_is_made_when_it_is_needed_and_a_second_only_when_asked_for(home: Home) -> None:
     first = identity(home, "ann")
     assert first.kind == "human" and identity(home, "ann") == first
+    keys.machine(home, 0)
     with pytest.raises(NotFound, match="no identity bob"):
         identity(home, "bob")
+
+
+def test_where_there_was_no_host_yet_who_joined_another_machine_is_not_the_first(home: Home) -> None:
+    keys.make(home, "ann", "human", 0)
+    with pytest.raises(NotFound, match="no identity bob"):
+        identity(home, "bob", elsewhere=True)
+    assert identity(home, "bob") == keys.load(home, "bob")
 
 
 @pytest.mark.parametrize("moment", ["listing", "make"])

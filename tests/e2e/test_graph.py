@@ -159,9 +159,13 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     pid = process(hf, "live", "sleep 1010")["pid"]
     assert until("started", pid=pid)["actor"] == "ann" or not told()
     os.kill(pid, signal.SIGTERM)
-    assert until("exited", pid=pid)["signal"] == (15 if told() else None)
+    gone, began = until("exited", pid=pid), until("started", pid=pid)
+    assert gone["signal"] == (15 if told() else None) and (gone["actor"], gone["act"]) == (began["actor"], began["act"])
     if told():
         until("exited", exit_code=7)
+        hf.ok("run", "live", "--as", "ann", "--", "sh -c 'exit 9'; true")
+        assert until("exited", exit_code=9)["actor"] == "ann", "also of what lived for a moment"
+    assert hf.cli("graph", "live", "--follow", "--port", "3000").rc == 2 and hf.cli("graph", "live", "--follow", "--files").rc == 2
     hf.ok("turn", "live", "release", "--as", "ann")
     hf.ok("send", "live", "read -s secret", "--enter")
     until("blocked")

@@ -376,7 +376,7 @@ def test_a_code_is_for_its_machine_and_a_new_home_has_nobody_to_join(hf: Install
     assert state(hf, made["id"])["guesses"] == 0 and "lost" not in local(hf)
     empty = tmp_path / "empty"
     error = the_error(hf.attempt("join", made["code"], "--as", "lost", "--json", env={"HOLDFAST_HOME": str(empty)}), 3)
-    assert "nobody to join" in error["message"] and not empty.exists()
+    assert "nobody to join" in error["message"] and "--relay" in error["recover"] and not empty.exists()
 
 
 def test_s4_a_host_that_dies_after_letting_in_knows_the_key_when_it_comes_again(fresh: Installation) -> None:

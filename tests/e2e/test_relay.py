@@ -68,7 +68,8 @@ def test_t1_paired_by_a_link_a_machine_is_steered_from_elsewhere(here: Installat
     assert (result.rc, result.out) == (7, "on the machine\n")
     made = here.ok("new", "box/made", "--no-attach", "--json", "--", "sh", "-c", "pwd; sleep 1000").json
     assert there.get(made["id"])["name"] == "made" and there.get("made")["cwd"].startswith("/")
-    assert here.attempt("view", "box/nothing").rc == 3
+    assert the_error(here.attempt("view", "box/nothing", "--json"), 3)["recover"] == "`holdfast ls --all box/` lists what exists"
+    assert {s["machine"] for s in here.ok("ls", "box/", "--json").json} == {"box"}, "as it is called here"
     here.ok("end", "box/made")
     assert ("ann", "command") in [(e["actor"], e["kind"]) for e in here.ok("log", "box/work", "--json").records]
     assert [s["machine"] for s in here.ok("ls", "--everywhere", "--json").json] == ["box"]
@@ -136,7 +137,9 @@ def test_s3_attach_from_elsewhere_shows_and_steers_the_same_session(here: Instal
     terminal.see("42")
     eventually(lambda: "42" in there.screen("shared"), "the same screen there")
     assert [o["operator"] for o in there.get("shared")["operators"]] == ["ann"]
-    terminal.leave()
+    terminal.send(b"\x1cd")
+    terminal.see("detached from box/shared")
+    assert terminal.wait() == 0
 
 
 def test_s4_attach_comes_back_by_itself_after_every_connection_was_cut(here: Installation, there: Installation, relay: Crooked) -> None:

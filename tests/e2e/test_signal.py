@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 
 import pytest
@@ -40,6 +41,7 @@ def test_p5_one_process_is_signalled_and_its_record_says_which(hf: Installation)
     assert result["signal"] == "KILL" and result["sent"] == [first] and result["refused"] == []
     eventually(lambda: gone(first), "it to end")
     entries = [e for e in json.loads(f"[{','.join(hf.ok('log', 'one', '--json').out.splitlines())}]") if e["kind"] == "signal"]
+    assert re.search(r"signal: \w+ to \d+.* -> allowed, applied \(.*sleep", hf.ok("log", "one").out)
     assert [e["actor"] for e in entries if e["verdict"] == "allow"] == ["tester"] * 3 and all(e["attestation"] != "host" for e in entries if e["verdict"] == "allow")
     hf.end("one")
 

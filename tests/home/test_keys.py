@@ -31,6 +31,15 @@ def never(name: str) -> str:
     raise AssertionError("asked for a passphrase")
 
 
+def test_a_home_that_is_made_for_a_key_is_closed_to_others(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        keys.make(Home(f"{tmp_path}/state/holdfast", f"{tmp_path}/config.toml", True), "ann", "human", 0)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "state" / "holdfast").stat().st_mode & 0o777 == 0o700
+
+
 def test_a_new_identity_is_there_again_and_private(home: Home) -> None:
     made = keys.make(home, "ann", "human", 1_700_000_000.9)
     again = keys.load(home, "ann")

@@ -253,7 +253,7 @@ class Attachment:
         self._covered = self._covered or self.deciding.busy or not self.notices.shown
         self.deciding.leave()
         if isinstance(error, HostGone) and error.reason == "down":
-            raise stopped(self.name)
+            raise stopped(self.name, None if self.link.away is None else self.link.away.name)
         if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
             raise sent_away(self.name, error)
         self._again.lost()
@@ -355,7 +355,7 @@ class Attachment:
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
         if key in (b"d", b"D", b"\x04"):
-            raise detached(self.name)
+            raise detached(self.name if self.link.away is None else f"{self.link.away.name}/{self.name}")
         if key == self.prefix.key:
             self._type(key)
         elif key == b"?" or key == b"h":

@@ -31,8 +31,8 @@ def detached(session: str) -> Finished:
     return Finished(f"[holdfast] detached from {session}; it keeps running. `holdfast attach {session}` comes back.")
 
 
-def stopped(session: str) -> Finished:
-    return Finished(f"[holdfast] the host was stopped; {session} keeps running. `holdfast up`, then attach again.", 5)
+def stopped(session: str, machine: str | None) -> Finished:
+    return Finished(f"[holdfast] the host was stopped; {session} keeps running. `holdfast up`{f' on {machine}' if machine else ''}, then attach again.", 5)
 
 
 def told_to_leave(session: str, number: int) -> Finished:

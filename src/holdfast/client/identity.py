@@ -9,12 +9,12 @@ from holdfast.home.keys import Ask, Identity
 from holdfast.model.errors import NotFound, Refused
 
 
-def identity(home: Home, name: str, ask: Ask | None = None) -> Identity:
-    """The local identity of that name, with its private key."""
+def identity(home: Home, name: str, ask: Ask | None = None, elsewhere: bool = False) -> Identity:
+    """The local identity of that name, with its private key. `elsewhere`: it is for another machine, which would not know one that is made now."""
     try:
         found = keys.load(home, name)
     except NotFound:
-        found = _late(home, name) if keys.listing(home) else _first(home, name)
+        found = _late(home, name) if elsewhere or (keys.installed(home) and keys.listing(home)) else _first(home, name)
     if found.private is None and ask is not None:
         return keys.opened(found, ask)
     return found

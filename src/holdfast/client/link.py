@@ -19,7 +19,18 @@ from holdfast.core import acts
 from holdfast.home import Home, keys
 from holdfast.home.keys import Ask, Identity
 from holdfast.model import signing
-from holdfast.model.errors import HoldfastError, Lost, NotAllowed, PeerFault, Stale, TimedOut, Unavailable, Usage, from_wire
+from holdfast.model.errors import (
+    HoldfastError,
+    Lost,
+    NotAllowed,
+    NotFound,
+    PeerFault,
+    Stale,
+    TimedOut,
+    Unavailable,
+    Usage,
+    from_wire,
+)
 from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REMOTE_WAIT_S, REPLY_WAIT_S, REQUEST_BYTES
 from holdfast.transport import unix
 from holdfast.wire import frames, hello
@@ -102,7 +113,7 @@ class Link:
     def connect(self, about: str | None = None) -> None:
         """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
         if self.identity is None:
-            self.identity = identity(self.home, self.key_name, self._passphrase)
+            self.identity = identity(self.home, self.key_name, self._passphrase, self.away is not None)
         if self.away is not None:
             return self._connect_away(self.away, self.identity, about)
         try:
@@ -314,6 +325,12 @@ class Link:
                 time.sleep(pause)
                 pause = min(pause * 2, 0.5)
 
+    def _as_here(self, error: HoldfastError) -> HoldfastError:
+        """What another machine says of itself, as one would look at it from here."""
+        if self.away is not None and isinstance(error, NotFound) and error.recover == NotFound.default_recover:
+            error.recover = f"`holdfast ls --all {self.away.name}/` lists what exists"
+        return error
+
     def _act(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None, on_gap: Callable[[int, int], None] | None,
              on_event: Callable[[dict[str, Any]], None] | None, fields: dict[str, Any]) -> dict[str, Any]:
         """Signs it for this session as it is now, and asks. Much may have been recorded since we looked: then we look again, once."""
@@ -355,7 +372,7 @@ class Link:
                 answered, ok, body = frames.read_reply(payload)
                 if answered == number:
                     if not ok:
-                        raise from_wire(body)
+                        raise self._as_here(from_wire(body))
                     return body
             elif kind == frames.DATA and on_data is not None:
                 answered, begin, end, data = frames.read_data(memoryview(payload))

@@ -77,9 +77,9 @@ def check_home(home: Home) -> None:
         os.stat(f"{keys.directory(home)}/{keys.MACHINE}")
     except PermissionError as e:
         raise Refused(f"{home.state} belongs to another account, and only that account can connect to it",
-                      "whoever has that account can join there under any name; between accounts there is no way on this machine") from e
+                      "whoever has that account can join there under any name; from another account join by the link, or with --relay, as `holdfast invite` shows it") from e
     except OSError as e:
-        raise NotFound(f"there is nobody to join in {home.state}", "set HOLDFAST_HOME to the home of whoever invited you") from e
+        raise NotFound(f"there is nobody to join in {home.state}", "a machine elsewhere is joined with --relay URL, or by its link; on this machine set HOLDFAST_HOME to the home of whoever invited you") from e
 
 
 def reached(elsewhere: dict[str, Any] | None) -> Elsewhere | None:

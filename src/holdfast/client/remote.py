@@ -160,7 +160,7 @@ class Line(threading.Thread):
             self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
             return self._send(self._tunnel.ask(now))
         if now - self._heard > MOVED_S and self._carrier.stranded():
-            raise Unavailable("this machine has another address now", "it is tried again")
+            raise Unavailable("this machine has another address now", "try again")
         if now - self._heard > 2 * REMOTE_SILENCE_S:
             raise Unavailable(f"{self.machine} does not answer any more")
         if now - max(self._heard, self._asked) > REMOTE_SILENCE_S:
@@ -288,7 +288,7 @@ def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
     while True:
         poll.register(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
         if (left := deadline - time.monotonic()) <= 0 or not (ready := poll.poll(left * 1000)):
-            raise TimedOut(f"{machine} does not answer through its relay", "it is tried again")
+            raise TimedOut(f"{machine} does not answer through its relay", "try again")
         if ready[0][1] & select.POLLOUT:
             carrier.flush()
         if not ready[0][1] & ~select.POLLOUT:
@@ -308,6 +308,6 @@ def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
 def closed(machine: str, frame: outer.Close) -> HoldfastError:
     """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
     if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
-        return NoWay(f"the relay knows no way to {machine} for us", "the machine may have withdrawn it: pair again")
+        return NoWay(f"the relay knows no way to {machine} for us", "you, or this device, may have been revoked there, a code used or expired: ask there for a new invitation")
     made = Offline if frame.code == outer.OFFLINE else Unavailable
-    return made(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "it is tried again")
+    return made(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "try again")

@@ -97,6 +97,11 @@ def load_machine(home: Home) -> Identity:
     return found
 
 
+def installed(home: Home) -> bool:
+    """Whether there was ever a host here. Where there was none, identities are those that joined machines elsewhere."""
+    return os.path.lexists(_path(home, MACHINE, ""))
+
+
 def opened(identity: Identity, ask: Ask) -> Identity:
     """With its private key, asking for the passphrase if it is locked. The file stays as it is."""
     if identity.private is not None:
@@ -189,6 +194,7 @@ def _path(home: Home, name: str, suffix: str = SUFFIX) -> str:
 def _make(home: Home, name: str, kind: str, now: float, ask: Ask | None) -> Identity:
     folder = directory(home)
     try:
+        os.makedirs(home.state, mode=0o700, exist_ok=True)      # by itself: a mode is for the last directory of a path only
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
         raise Unavailable(f"cannot create {folder}: {e.strerror}", "make that directory writable, or set HOLDFAST_HOME to another one") from e

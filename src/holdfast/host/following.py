@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.graph import Graph, Process
+from holdfast.core.lineage import UNKNOWN, Cause, Member
 from holdfast.host import observe
 from holdfast.host.connection import Connection
 from holdfast.host.graph import PROCESSES_MAX
@@ -90,7 +91,8 @@ class Follower:
     def __init__(self, ops: Ops, conn: Connection, number: int, session: Session) -> None:
         self._ops, self._conn, self._number, self._session = ops, conn, number, session
         self._woken = asyncio.Event()
-        self._exits: dict[int, int] = {}
+        self._exits: dict[int, tuple[int, Member | None]] = {}
+        self._causes: dict[tuple[int, int], Cause] = {}      # of those that were looked at: who has exited is not asked any more
         self._processes: dict[tuple[int, int], Process] = {}
         self._listening: set[observe.Socket] = set()
         self._waits: tuple[str, str, str] | None = None
@@ -119,26 +121,30 @@ class Follower:
         finally:
             kin.on_change.remove(self._happened)
 
-    def _happened(self, session: Session, what: str, pid: int, status: int | None) -> None:
+    def _happened(self, session: Session, what: str, pid: int, status: int | None, was: Member | None) -> None:
         if session is self._session:
             if what == "exited" and status is not None and len(self._exits) < EXITS_KEPT:
-                self._exits[pid] = status
+                self._exits[pid] = status, was
             self._woken.set()
 
     async def _look(self) -> None:
         exits, self._exits = self._exits, {}
         now, listening, waits = await self._ops.following.of(self._ops, self._session)
         self._told = 0
+        before, lineage = self._causes, self._session.commands.lineage
+        self._causes = {identity: before.get(identity, UNKNOWN) if (cause := lineage.of(identity[0])) is UNKNOWN else cause for identity in now}
         for identity, one in now.items():
             if identity not in self._processes:
-                self._tell("started", self._about(one))
+                self._tell("started", self._about(one, self._causes[identity]))
         for identity, one in self._processes.items():
             if identity not in now:
-                self._tell("exited", self._about(one) | _status(exits.pop(one.pid, None)))
+                status, was = exits.pop(one.pid, (None, None))
+                self._tell("exited", self._about(one, was.cause if was is not None else before[identity]) | _status(status))
         living = {pid for pid, _ in now}
-        for pid, status in exits.items():
+        for pid, (status, was) in exits.items():
             if pid not in living:
-                self._tell("exited", {"pid": pid, "argv": [], "comm": ""} | _status(status))
+                self._tell("exited", {"pid": pid, "ppid": was.parent or None if was is not None else None, "argv": [], "comm": "", "started": None}
+                           | self._by(was.cause if was is not None else UNKNOWN) | _status(status))
         for socket in sorted(listening - self._listening, key=repr):
             self._tell("listening", _socket(socket))
         for socket in sorted(self._listening - listening, key=repr):
@@ -149,10 +155,11 @@ class Follower:
         if self._told > FOLLOW_BURST:
             self._conn.event("changed", request=self._number, change="more", time=time.time(), count=self._told - FOLLOW_BURST)
 
-    def _about(self, one: Process) -> dict[str, Any]:
-        cause, session = self._session.commands.lineage.of(one.pid), self._session
-        return {"pid": one.pid, "ppid": one.ppid, "argv": list(one.argv), "comm": one.comm, "started": round(one.started, 2), "actor": cause.actor,
-                "act": None if cause.act is None else f"hf:{session.id}@{session.record.epoch}#{cause.act}"}
+    def _about(self, one: Process, cause: Cause) -> dict[str, Any]:
+        return {"pid": one.pid, "ppid": one.ppid, "argv": list(one.argv), "comm": one.comm, "started": round(one.started, 2)} | self._by(cause)
+
+    def _by(self, cause: Cause) -> dict[str, Any]:
+        return {"actor": cause.actor, "act": None if cause.act is None else f"hf:{self._session.id}@{self._session.record.epoch}#{cause.act}"}
 
     def _tell(self, change: str, facts: dict[str, Any]) -> None:
         self._told += 1

@@ -24,6 +24,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from holdfast.core.interpreters import reads_orders
+from holdfast.core.lineage import Member
 from holdfast.host import observe, process, procevents
 from holdfast.host.session import Session
 from holdfast.model.errors import Unavailable
@@ -35,7 +36,7 @@ LOST_SHARE: Final = 10           # at most this part of the time is spent on tha
 FILE: Final = "lineage"          # in the session's directory
 FILE_BYTES: Final = 16 << 20
 
-Changed = Callable[[Session, str, int, int | None], None]
+Changed = Callable[[Session, str, int, int | None, Member | None], None]
 """That a process of a session "started" or "exited", with its status if that is known."""
 
 
@@ -122,7 +123,7 @@ class Kin:
             if session.commands.lineage.doubtful and session.id not in self._waiting:
                 self._waiting.add(session.id)
                 session.spawn(self._make_certain(session))
-            self._tell(session, "started", child, None)
+            self._tell(session, "started", child)
 
     async def _make_certain(self, session: Session) -> None:
         """The keeper's answer comes after the output that it had: then the shell's marks up to now are known."""
@@ -137,9 +138,9 @@ class Kin:
     def _exited(self, pid: int, status: int) -> None:
         session = self._owner.pop(pid, None)
         if session is not None:
-            session.commands.lineage.exited(pid)
+            member = session.commands.lineage.exited(pid)
             self._save_soon(session)
-            self._tell(session, "exited", pid, status)
+            self._tell(session, "exited", pid, status, member)
 
     def _lost(self) -> None:
         self._missing.set()
@@ -158,9 +159,9 @@ class Kin:
                     self.seen(session, living, before)
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
-    def _tell(self, session: Session, what: str, pid: int, status: int | None) -> None:
+    def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:
         for changed in self.on_change:
-            changed(session, what, pid, status)
+            changed(session, what, pid, status, was)
 
     # ------------------------------------------------------------ for the next host
 

@@ -103,7 +103,7 @@ def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed
     if code is status.RESOURCE_EXHAUSTED and "larger than max" in details:
         return PeerFault(f"{who} sent more than a frame can be")
     if code is status.RESOURCE_EXHAUSTED:
-        return Unavailable(f"{who} has no room now{more}", "it is tried again")
+        return Unavailable(f"{who} has no room now{more}", "try again")
     if any(word in details for word in ("CERTIFICATE_VERIFY_FAILED", "verification check failed", "Verification Check failed", "peer certificate")):
         return Unavailable(f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca")
     if "handshake failed" in details:
@@ -111,10 +111,10 @@ def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed
     if code is status.UNIMPLEMENTED or "HTTP/2" in details or "http2 header" in details or "http1" in details:
         return Unavailable(f"{who} answers, but not as a relay{more}", "is the address right?")
     if "failed to connect" in details or "resol" in details:
-        return Unavailable(f"{who} cannot be reached{more}", "it is tried again; is the address right, and the network up?")
+        return Unavailable(f"{who} cannot be reached{more}", "is the address right, is the network up?")
     if code is status.OK:
         return Unavailable(f"{who} closed the connection")
-    return Unavailable(f"the connection to {who} broke{more}", "it is tried again")
+    return Unavailable(f"the connection to {who} broke{more}", "try again")
 
 
 def _said(details: str) -> str:

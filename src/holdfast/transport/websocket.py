@@ -155,7 +155,7 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
     try:
         sock = socket.create_connection(address.place(url), timeout=wait_s)
     except OSError as e:
-        raise Unavailable(f"the relay {where} cannot be reached: {e.strerror or e}", "it is tried again; is the address right, and the network up?") from e
+        raise Unavailable(f"the relay {where} cannot be reached: {e.strerror or e}", "is the address right, is the network up?") from e
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.secure(url):
@@ -175,7 +175,7 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
         raise Unavailable(f"the relay {where} has no certificate that is trusted here: {e.reason or e}", "give its certificate with --ca") from e
     except OSError as e:
         sock.close()
-        raise Unavailable(f"the relay {where} does not answer: {e.strerror or e}", "it is tried again") from e
+        raise Unavailable(f"the relay {where} does not answer: {e.strerror or e}", "try again") from e
     except BaseException:
         sock.close()
         raise

@@ -67,7 +67,7 @@ def host(args: Namespace) -> int:
         time.sleep(LOOK_S)
     _show(args, now)
     if line is not None and line["state"] == "refused":
-        raise NotAllowed(f"the relay refuses this machine: {line['detail']}", "`holdfast relay token` there makes a token")
+        raise NotAllowed(f"the relay refuses this machine: {line['detail']}", "`holdfast relay token` there makes a token, which --token takes; `holdfast host disconnect` takes the address away again")
     if line is not None and line["state"] != "registered":
         raise Unavailable(f"the relay was not reached yet: {line['detail']}", "it is tried again and again; `holdfast host ls` shows how it stands")
     return 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.output import amount, clean, duration, put_json, table, timed
-from holdfast.model.errors import NotFound, Unavailable
+from holdfast.model.errors import NotFound, Unavailable, Usage
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -26,10 +27,13 @@ def graph_parser(p: ArgumentParser) -> None:
 
 def graph(args: Namespace) -> int:
     if args.follow:
+        if args.port is not None or args.files:
+            raise Usage(f"--follow tells every change; it does not go with {'--files' if args.files else '--port'}", "`holdfast wait SESSION --for port:N` waits for a port")
         return _follow(args)
+    where = args.session
     found = link(args).request("graph", session=args.session)
     if args.port is not None:
-        return _port(found, args.port, args.json)
+        return _port(found, args.port, args.json, where)
     if args.json:
         put_json(found)
         return 0
@@ -80,11 +84,18 @@ def _change(c: dict[str, Any]) -> str:
     if what in ("listening", "closed"):
         return f"{what} {c['kind']} {c['local']} ({c['pid']})"
     words = " ".join(c["argv"]) or c["comm"] or "a process that lived for a moment"
-    how = "" if what == "started" else f" killed by signal {c['signal']}" if c["signal"] else f" with {c['exit_code']}" if c["exit_code"] is not None else ""
+    how = "" if what == "started" else f" killed by {_signal(c['signal'])}" if c["signal"] else f" with {c['exit_code']}" if c["exit_code"] is not None else ""
     return f"{what} {c['pid']}{how}: {words}" + (f" ({c['actor']})" if c.get("actor") else "")
 
 
-def _port(found: dict[str, Any], port: int, as_json: bool) -> int:
+def _signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:                   # of the real-time ones only the first and the last have a name
+        return f"signal {number}"
+
+
+def _port(found: dict[str, Any], port: int, as_json: bool, where: str) -> int:
     known = {p["pid"]: p for p in found["processes"]}
     listening = [s for s in found["sockets"] if s["port"] == port and s["state"] == "listen"]
     if as_json:
@@ -97,7 +108,7 @@ def _port(found: dict[str, Any], port: int, as_json: bool) -> int:
         return 0
     if found["unreadable"] or found["cut"]:
         raise Unavailable(f"nobody is seen to listen on {port}, but not everything could be looked at", "; ".join(_unseen(found)))
-    raise NotFound(f"nobody listens on {port} in session {found['name']}", "`holdfast graph SESSION` shows what does listen")
+    raise NotFound(f"nobody listens on {port} in session {found['name']}", f"`holdfast graph {where}` shows who does listen")
 
 
 def _terminal(terminal: dict[str, Any]) -> str:

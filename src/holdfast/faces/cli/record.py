@@ -201,6 +201,12 @@ def _plain(kind: str, content: str) -> str:
             return " ".join(str(said[key]) for key in ("act", "to", "name") if said.get(key))
         except (ValueError, TypeError, AttributeError):
             return content
+    if kind == "signal":
+        try:
+            said = json.loads(content)
+            return f"{str(said['signal']).removeprefix('SIG')} to {said['pid']}" + (" and all below it" if said.get("tree") else "")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return content
     if kind in MACHINE_KINDS:
         try:
             said = json.loads(content)
@@ -215,7 +221,8 @@ def _plain(kind: str, content: str) -> str:
 
 def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
     code = e["facts"].get("exit_code")
-    text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + _because(e)
+    command = f" ({shown(str(e['facts'].get('command')))[:CONTENT_CHARS]})" if e["kind"] == "signal" and e["facts"].get("command") else ""
+    text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + command + _because(e)
     return paint("good" if e["outcome"] == "applied" and not code else "bad" if e["outcome"] in ("void", "failed") else "wait", text)
 
 

@@ -108,16 +108,20 @@ def ls(args: Namespace) -> int:
 
     if args.machine is not None and not args.machine.endswith("/"):
         raise Usage(f"ls {args.machine[:40]!a}: a machine is named with a slash behind it", f"`holdfast ls {args.machine[:40]}/`; `holdfast machines` lists them")
+    where = ""
     if args.everywhere:
         from holdfast.faces.cli.fleet import everywhere
 
         sessions = everywhere(args)
     else:
-        sessions = link(args).request("ls", all=args.all)["sessions"]
+        connection = link(args)
+        sessions = connection.request("ls", all=args.all)["sessions"]
+        if connection.away is not None:                  # as it is called here, which is what one types
+            sessions, where = [{**one, "machine": connection.away.name} for one in sessions], f" {connection.away.name}/NAME"
     if args.json:
         output.put_json([output.timed(s, s["created"]) for s in sessions])
     elif not sessions:
-        print("no sessions; `holdfast new` makes one")
+        print(f"no sessions; `holdfast new{where}` makes one")
     else:
         print(listing(sessions))
     return 0
