@@ -62,6 +62,7 @@ def attached(here: Installation, name: str, see: str = "$") -> Terminal:
 
 def test_t1_paired_by_a_link_a_machine_is_steered_from_elsewhere(here: Installation, there: Installation) -> None:
     [machine] = here.ok("machines", "--json").json
+    assert here.ok("completion", "--names", "machines").out == "box\n"
     assert (machine["name"], machine["presence"], machine["operator"]) == ("box", "online", "ann")
     assert [s["name"] for s in here.ok("ls", "box/", "--json").json] == [s["name"] for s in there.ls()]
     result = here.cli("run", "box/work", "--", "echo on the machine; (exit 7)")

@@ -87,6 +87,7 @@ def test_from_another_home_through_it(hf: Installation, tmp_path_factory: pytest
         joined = here.ok("join", made["url"], "--as", "ann", "--json").json
         assert here.ok("run", f"{joined['as']}/work", "--", "echo through it").out == "through it\n"
         typed = hf.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
+        assert here.ok("join", made["url"], "--as", "ann", env={"HOLDFAST_AS": ""}).out.endswith(f"\n  holdfast attach {joined['as']}/\n"), "who is meant is clear"
         eventually(lambda: here.cli("join", typed["code"], "--relay", typed["relays"][0], "--as", "bob").rc == 0, "the host waits there for who types the code")
         hf.ok("down")
         assert here.attempt("ls", f"{joined['as']}/").rc == 5

@@ -127,6 +127,11 @@ def keep_machine(link: Link, name: str) -> Machine:
     return link.away
 
 
+def only_one(home: Home, name: str) -> bool:
+    """Whether one identity alone is paired with that machine: then nobody has to say which."""
+    return sum(m.name == name for m in machines.listing(home)) == 1
+
+
 def _host(url: str) -> str:
     try:
         return address.place(url)[0]

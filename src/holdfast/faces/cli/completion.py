@@ -22,10 +22,12 @@ WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
 KEYS = ("Enter", "Escape", "Tab", "Up", "Down", "Left", "Right", "Home", "End", "PageUp", "PageDown", "BSpace", "C-c", "C-d", "C-z", "C-l")
 ASKED = {"sessions": ("ls", "sessions", "name"), "operators": ("operator.ls", "operators", "name"), "approvals": ("approvals", "approvals", "id"),
          "invitations": ("invite.ls", "invitations", "id"), "devices": ("device.ls", "devices", "name")}          # request, where in its answer, which field
-# What a word may be: one of ASKED, `files`, `directories`, or `=` and the words themselves. By metavar, unless the command says otherwise.
+NAMED = (*ASKED, "machines")               # those that are known here need no host
+# What a word may be: one of NAMED, `files`, `directories`, or `=` and the words themselves. By metavar, unless the command says otherwise.
 BY_METAVAR = {"SESSION": "sessions", "OPERATOR": "operators", "FILE": "files", "DIR": "directories", "FILE|TEXT": "files"}
 BY_DEST = {("operator", "name"): "operators", ("device", "name"): "devices", ("grant", "name"): "operators", ("approve", "id"): "approvals", ("deny", "id"): "approvals",
-           ("invite", "id"): "invitations", ("wait", "condition"): f"={' '.join(WAITS)}", ("send", "key"): f"={' '.join(KEYS)}", ("policy", "cwd"): "directories"}
+           ("invite", "id"): "invitations", ("wait", "condition"): f"={' '.join(WAITS)}", ("send", "key"): f"={' '.join(KEYS)}", ("policy", "cwd"): "directories",
+           ("machines", "machine"): "machines"}
 
 
 # ---------------------------------------------------------------- the command
@@ -33,7 +35,7 @@ BY_DEST = {("operator", "name"): "operators", ("device", "name"): "devices", ("g
 
 def completion_parser(p: ArgumentParser) -> None:
     p.add_argument("shell", nargs="?", choices=SHELLS, help="the shell to print it for")
-    p.add_argument("--names", choices=tuple(ASKED), metavar="WHAT", help=f"instead: what there is to complete, one in a line ({', '.join(ASKED)})")
+    p.add_argument("--names", choices=NAMED, metavar="WHAT", help=f"instead: what there is to complete, one in a line ({', '.join(NAMED)})")
     p.epilog = ("example:\n  bash: source <(holdfast completion bash)\n  zsh:  source <(holdfast completion zsh)\n"
                 "  fish: holdfast completion fish | source")
 
@@ -53,9 +55,12 @@ def _names(args: Namespace) -> list[str]:
     from holdfast import home as homes
     from holdfast.client.link import Link
     from holdfast.faces.cli.connect import operator_name
+    from holdfast.home import machines
 
-    op, where, field = ASKED[args.names]
     try:
+        if args.names == "machines":
+            return [machine.name for machine in machines.listing(homes.resolve(os.environ))]
+        op, where, field = ASKED[args.names]
         found = Link(homes.resolve(os.environ), operator_name(args), autostart=False).request(op)[where]
     except HoldfastError:
         return []
@@ -158,7 +163,7 @@ _holdfast() {{
     case $one in
       files) COMPREPLY+=( $(compgen -f -- "$cur") ) ;;
       directories) COMPREPLY+=( $(compgen -d -- "$cur") ) ;;
-      {'|'.join(ASKED)}) found="$found $(holdfast ${{as:+--as "$as"}} completion --names "$one" 2>/dev/null)" ;;
+      {'|'.join(NAMED)}) found="$found $(holdfast ${{as:+--as "$as"}} completion --names "$one" 2>/dev/null)" ;;
       *) found="$found $one" ;;
     esac
   done
@@ -221,7 +226,7 @@ _holdfast() {{
     case $one in
       files) _files ;;
       directories) _files -/ ;;
-      {'|'.join(ASKED)}) found+=(${{(f)"$(holdfast ${{as:+--as}} ${{as:+$as}} completion --names $one 2>/dev/null)"}}) ;;
+      {'|'.join(NAMED)}) found+=(${{(f)"$(holdfast ${{as:+--as}} ${{as:+$as}} completion --names $one 2>/dev/null)"}}) ;;
       *) found+=($one) ;;
     esac
   done
@@ -249,7 +254,7 @@ def _fish() -> str:
         words = [one[1:] for place, one in places(name).items() if one.startswith("=") and not place.startswith("-")]
         if words:
             lines.append(f"complete -c holdfast -n '__fish_seen_subcommand_from {name}' -a '{' '.join(words)}'")
-    lines += [f"complete -c holdfast -n '__fish_seen_subcommand_from {' '.join(_takes(what))}' -a '(__holdfast_names {what})'" for what in ASKED]
+    lines += [f"complete -c holdfast -n '__fish_seen_subcommand_from {' '.join(_takes(what))}' -a '(__holdfast_names {what})'" for what in NAMED]
     lines.append(f"complete -c holdfast -n '__fish_seen_subcommand_from {' '.join(_takes('files'))}' -F")
     return "\n".join(lines) + "\n"
 

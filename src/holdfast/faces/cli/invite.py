@@ -284,6 +284,8 @@ def join(args: Namespace) -> int:
     device = f"{result['name']} is in{' already' if result['again'] else ''}: {_a(result['kind'])}"
     if result.get("of"):
         device = f"this is {'already ' if result['again'] else ''}{result['device']}, a device of {result['name']},"
+    alone = connection.away is not None and pairing.only_one(connection.home, result["as"]) and not os.environ.get("HOLDFAST_AS")
+    acting = "" if alone else f"--as {result['name']} "
     print(f"{device} on {clean(result['host'])}, with {_what(result, session)} from {result['by']}\n"
-          f"  holdfast --as {result['name']} " + (f"attach {result['as']}/{session or ''}" if connection.away is not None else f"attach {session}" if session else "ls"))
+          f"  holdfast {acting}" + (f"attach {result['as']}/{session or ''}" if connection.away is not None else f"attach {session}" if session else "ls"))
     return 0
