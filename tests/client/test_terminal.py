@@ -182,7 +182,7 @@ def test_overlays_fit_and_cannot_act(size: tuple[int, int]) -> None:
         overlay = Overlay(sheet, "C-\\")
         draw(overlay)  # type: ignore[no-untyped-call]
         assert overlay.covering
-        text = sheet.drawn.partition(b"\x1b[H")[2].rpartition(b"\x1b[?2026l")[0]
+        text = sheet.drawn.rpartition(b"\x1b[H")[2].rpartition(b"\x1b[?2026l")[0]
         lines = text.split(b"\r\n")
         assert len(lines) <= max(size[1], 2) and all(len(line) <= max(size[0], 2) for line in lines)
         assert b"\x1b" not in text and b"\x07" not in text

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -650,3 +652,34 @@ def test_asking_twice_before_the_host_answers_is_no_fault(hf: Installation) -> N
     terminal.see("here")
     assert terminal.leave() == 0
     hf.end("twice")
+
+
+def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_scrollback(fresh: Installation) -> None:
+    """In tmux, whose history has all that was cleared as a whole: a notice, help and a redraw leave each line there once."""
+    if shutil.which("tmux") is None:
+        pytest.skip("tmux is not installed")
+    fresh.ready("once")
+    fresh.ok("run", "once", "--", "for i in 1 2 3 4 5 6 7 8 9; do echo LINE-$i-OF-NINE; done")
+    server = ["tmux", "-f", "/dev/null", "-S", str(fresh.user / "tmux")]
+
+    def tmux(*words: str) -> str:
+        return subprocess.run([*server, *words], env=fresh.env, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+
+    def shows(words: str, whole: bool = False) -> int:
+        return tmux("capture-pane", "-p", "-t", "x", *(("-S", "-") if whole else ())).count(words)
+
+    tmux("new-session", "-d", "-s", "x", "-x", "80", "-y", "24", *(word.decode() if isinstance(word, bytes) else word for word in fresh.argv(("attach", "once"))))
+    try:
+        eventually(lambda: shows("LINE-9-OF-NINE"), "the screen")
+        eventually(lambda: shows("attached") == 0, "the notice to go")
+        for key in ("?", "r"):
+            tmux("send-keys", "-t", "x", "C-\\", key)
+            if key == "?":
+                eventually(lambda: shows("Any key returns"), "help")
+                tmux("send-keys", "-t", "x", "q")
+            eventually(lambda: shows("LINE-9-OF-NINE") and not shows("Any key returns"), "the screen again")
+        fresh.ok("send", "once", "echo END-OF-IT", "--enter")
+        eventually(lambda: shows("END-OF-IT") >= 2, "it goes on")
+        assert [shows(f"LINE-{i}-OF-NINE", whole=True) for i in range(1, 10)] == [1] * 9, tmux("capture-pane", "-p", "-t", "x", "-S", "-")
+    finally:
+        tmux("kill-server")

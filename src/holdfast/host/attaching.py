@@ -65,7 +65,7 @@ async def refresh(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) ->
     viewer = ops.viewers.get(conn)
     if viewer is None:
         raise Refused("not attached", "attach first")
-    await viewer.refresh(frames.SCREEN_RESUME)
+    await viewer.refresh(frames.SCREEN_RESUME, over=False)
     return {}
 
 

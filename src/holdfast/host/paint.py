@@ -93,8 +93,8 @@ class _Place:
 def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     """Bytes that make a terminal show `scrollback` lines of history above the screen and behave as the emulator does.
 
-    With `over`, the terminal may be in any state and shows something that shall scroll up. If the emulator is inside
-    an unfinished sequence, that is left out.
+    The terminal may be in any state. With `over`, it shows something that shall scroll up; else what it shows is drawn
+    over. If the emulator is inside an unfinished sequence, that is left out.
     """
     cols, rows = emulator.size
     scratch = emulator.copy()
@@ -116,7 +116,8 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
         b"\n" * rows if over else b"",
     ]
     out += [
-        b"\x1b[?25l\x1b[?6l\x1b[H\x1b[J",
+        b"\x1b[?25l\x1b[?6l",
+        _emptied(rows),
         emulator.extra("tabstops"),
         b"\x1b[H",
         _rows(primary, scrollback, cols, rows),
@@ -135,6 +136,11 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     out += [_cursor(emulator, _Place.of(emulator), last, region)]
     out += [b"\x1b[4h" if emulator.mode(4, ansi=True) else b"", b"" if emulator.mode(7) else b"\x1b[?7l"]
     return b"".join(out)
+
+
+def _emptied(rows: int) -> bytes:
+    """Line by line: what is cleared as a whole goes into the history of some terminals (tmux), once more with each repaint."""
+    return b"\x1b[H" + b"\x1b[2K\x1b[B" * (rows - 1) + b"\x1b[2K\x1b[H"
 
 
 def unpaint(emulator: Emulator) -> bytes:

@@ -236,11 +236,11 @@ class Screen:
 
     # -- for viewers' terminals ---------------------------------------------------------------------------------------
 
-    def paint(self, scrollback: int) -> bytes:
+    def paint(self, scrollback: int, over: bool = True) -> bytes:
         """Bytes that bring any xterm-compatible terminal of this size, in whatever state, to the state of this one as
-        of (bytes fed - pending), after up to `scrollback` lines of history. What the terminal showed scrolls up."""
+        of (bytes fed - pending), after up to `scrollback` lines of history. What the terminal showed scrolls up; without `over` it is gone."""
         with self._without_overlong() as inside:
-            return self._paint(scrollback, over=True) + inside
+            return self._paint(scrollback, over) + inside
 
     def unpaint(self) -> bytes:
         """Bytes that put a viewer's terminal back in order when it leaves."""

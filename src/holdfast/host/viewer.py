@@ -44,12 +44,12 @@ AFAR_SKIP_BYTES = 64 * KiB     # ... of one on another machine, where a screen c
 CATCH_UP_S = 1.0               # for a backlog to be worth waiting for, at the pace of who waits
 
 
-def _fitting(screen: Screen, scrollback: int) -> bytes:
+def _fitting(screen: Screen, scrollback: int, over: bool) -> bytes:
     """A paint that fits into a frame: as much of the history as there is room for, the newest part."""
-    paint = screen.paint(scrollback)
+    paint = screen.paint(scrollback, over)
     while len(paint) > PAINT_BYTES and scrollback:
         scrollback = int(scrollback * 0.9 * PAINT_BYTES / len(paint))
-        paint = screen.paint(scrollback)
+        paint = screen.paint(scrollback, over)
     return paint
 
 
@@ -110,8 +110,9 @@ class Viewer:
         await self.refresh(frames.SCREEN_ATTACH if resume is None else frames.SCREEN_RESUME)
         return False
 
-    async def refresh(self, reason: int) -> None:
-        """A complete, correct screen; live output continues right after it."""
+    async def refresh(self, reason: int, over: bool = True) -> None:
+        """A complete, correct screen; live output continues right after it. Without `over`, what stands there is this screen or something of attach's own: it does
+        not go into the terminal's history once more."""
         if self._painting or self.closed:
             return None
         sizes = self.size, self.session.size
@@ -125,7 +126,7 @@ class Viewer:
                 self._rendered_at = offset
             else:
                 self._letterbox = None
-                offset, paint = await self.session.view.look(lambda screen: _fitting(screen, self.scrollback))
+                offset, paint = await self.session.view.look(lambda screen: _fitting(screen, self.scrollback, over))
                 shown = reason
             if self.closed:
                 return None
@@ -138,13 +139,13 @@ class Viewer:
         finally:
             self._painting = False
         if (self.size, self.session.size) != sizes:       # changed while it was drawn, and nobody could say so
-            return await self.refresh(frames.SCREEN_RESIZE)
+            return await self.refresh(frames.SCREEN_RESIZE, over=False)
         self.pump()
 
     def session_resized(self) -> None:
         """Raw viewers whose own terminal did not change become drawn ones, and the other way round."""
         if self._live and self.foreign != (self._letterbox is not None):
-            self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
+            self.session.spawn(self.refresh(frames.SCREEN_RESIZE, over=False))
         elif self._letterbox is not None:
             self.schedule_render()
 
@@ -153,7 +154,7 @@ class Viewer:
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
         self.session.keyboard.again()
         if self._letterbox is not None and self.foreign:
-            self.session.spawn(self.refresh(frames.SCREEN_RESIZE))
+            self.session.spawn(self.refresh(frames.SCREEN_RESIZE, over=False))
         else:
             self.session_resized()
 
