@@ -7,7 +7,7 @@ import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast import __version__
@@ -31,6 +31,7 @@ class Server:
         self.ops = ops
         self.connections: set[Connection] = set()
         self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._listener = listener
         listener.setblocking(False)
         self._loop.add_reader(listener, self._accept)
@@ -108,7 +109,7 @@ class Server:
                 raise PeerFault(f"request number {number} is in use")
             if len(conn.tasks) >= REQUESTS_MAX:
                 return conn.fail(number, Refused(f"{REQUESTS_MAX} requests of this client are under way", "wait for their answers"))
-            conn.tasks[number] = self._loop.create_task(self._request(conn, number, body))
+            conn.tasks[number] = self._begun(self._request(conn, number, body))
         elif kind == frames.SEEN:
             viewer = self.ops.viewers.get(conn)
             if viewer is not None:
@@ -121,6 +122,13 @@ class Server:
                 task.cancel(GAVE_UP)
         else:
             raise PeerFault("introduced twice")
+
+    def _begun(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """The loop holds no task that waits: one whose connection is gone would go with it, in the middle of what it does at its end."""
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def _hello(self, conn: Connection, body: dict[str, Any]) -> None:
         chosen = version.choose(body.get("lowest"), body.get("version"))
@@ -149,7 +157,7 @@ class Server:
         if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
             return conn.bye("admission", f"this is not the key of {conn.operator}")
         conn.binding = hello.binding(statement, signature)
-        conn.tasks[0] = self._loop.create_task(self._admit(conn, statement, body.get("recovery"), body.get("invitation")))
+        conn.tasks[0] = self._begun(self._admit(conn, statement, body.get("recovery"), body.get("invitation")))
 
     async def _admit(self, conn: Connection, statement: bytes, recovery: Any, invitation: Any) -> None:
         """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
