@@ -377,7 +377,7 @@ carrier.send(outer.encode(outer.Ping(b"12345678")))
 while not (came := carrier.receive()):
     poll.poll(20000)
 assert outer.decode(came[0]) == outer.Pong(b"12345678")
-print("done")
+print("done", flush=True)
 """
 
 
