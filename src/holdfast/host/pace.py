@@ -19,7 +19,7 @@ from holdfast.wire import keeper as wire
 if TYPE_CHECKING:
     from holdfast.host.viewer import Viewer
 
-RETURN_S = 1.5 * RECONNECT_MAX_S   # in which clients are back, from when a new host can be reached
+RETURN_S = 3 * RECONNECT_MAX_S     # in which clients are back, from when a new host can be reached: half as long again is their longest pause, the rest is for a busy machine
 SETTLE_S = 0.5                     # from when the last of them is here until it has said where it was
 RETURN_MAX_S = 10.0                # if some who were attached when the last one died are not
 LATE_PART = 0.5                    # of a window: a host that looks this late was held up itself, and could serve nobody; ...
