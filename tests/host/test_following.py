@@ -21,12 +21,12 @@ class Followed:
         loop = asyncio.get_running_loop()
         self.session: Any = SimpleNamespace(id="s", loop=loop, ended=loop.create_future(), attention=self._attention)
         kin = SimpleNamespace(looking=lambda session: frozenset(), seen=lambda *found, **how: None)
-        self.ops: Any = SimpleNamespace(engine=SimpleNamespace(kin=kin))
+        self.ops: Any = SimpleNamespace(engine=SimpleNamespace(kin=kin, halter=SimpleNamespace(groups=None)))
 
     async def _attention(self) -> tuple[str, str, str]:
         return "idle", "", ""
 
-    def members(self, ops: Any, session: Any, most: int) -> Graph:
+    def look(self, groups: Any, session: Any, files: bool) -> Graph:
         self.reads += 1
         return Graph(0.0, "tree", ())
 
@@ -34,7 +34,7 @@ class Followed:
 def test_a_hundred_followers_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         followed, looks = Followed(), Looks()
-        monkeypatch.setattr(following, "members", followed.members)
+        monkeypatch.setattr(following, "of_session", followed.look)
         for rounds in range(1, 4):
             await asyncio.gather(*(looks.of(followed.ops, followed.session) for _ in range(100)))
             assert followed.reads == rounds
@@ -46,7 +46,7 @@ def test_a_hundred_followers_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch
 def test_who_gives_up_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         followed, looks = Followed(), Looks()
-        monkeypatch.setattr(following, "members", followed.members)
+        monkeypatch.setattr(following, "of_session", followed.look)
         first, second = (asyncio.create_task(looks.of(followed.ops, followed.session)) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()

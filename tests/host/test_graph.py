@@ -17,6 +17,7 @@ from tests.host.ordinary_user import ordinary_user
 from holdfast.core.graph import File, Graph, subtree
 from holdfast.host import graph as graphs
 from holdfast.host.graph import look
+from holdfast.host.signalling import deliver
 
 ME = os.getpid()
 
@@ -181,3 +182,12 @@ def test_fcntl_is_what_the_kernel_calls_posix() -> None:
         assert [(lock.kind, lock.write) for f in graphs._descriptors(look(os.getppid(), ME, lambda: {ME}, files=False)).files if (f.pid, f.fd) == (ME, fd) for lock in f.locks] == [("posix", False)]
     finally:
         os.close(fd)
+
+
+def test_p5_who_was_gone_already_does_not_count_as_reached() -> None:
+    with python("") as child:
+        (one,) = (p for p in look(ME, ME, files=False).processes if p.pid == child.pid)
+        gone = one._replace(pid=child.pid + 1, ppid=child.pid, start=one.start + 1)
+        assert deliver(one, signal.SIGCONT, True, lambda: (one, gone._replace(pid=2**22 - 1)), never) == ([child.pid], [])
+        assert deliver(one._replace(start=one.start - 1), signal.SIGKILL, False, tuple, never) == ([], [])
+        assert child.poll() is None

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from holdfast.client.terminal import UserTerminal
+from holdfast.core.blank import blank
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -23,8 +24,7 @@ class Overlay:
         cols, rows = self.term.size()
         shown = [_CONTROL.sub("?", line)[:max(cols - 1, 1)] for line in lines[:max(rows - 1, 1)]]
         body = b"\r\n".join(line.encode("utf-8", "replace") for line in shown)
-        emptied = b"\x1b[H" + b"\x1b[2K\x1b[B" * (rows - 1) + b"\x1b[2K\x1b[H"       # cleared as a whole it would go into the history of some terminals
-        self.term.write(b"\x1b[?2026h\x1b[r\x1b[0m\x1b[?25l" + emptied + body + b"\x1b[?2026l")
+        self.term.write(b"\x1b[?2026h\x1b[r\x1b[0m\x1b[?25l" + blank(rows) + body + b"\x1b[?2026l")
         self.covering = True
 
     def help(self, name: str, session: str) -> None:

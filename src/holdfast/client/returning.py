@@ -1,6 +1,6 @@
 """When somebody who lost the host tries again. The attach loop asks it; nothing here dials.
 
-The host of this machine is either back within a moment or somebody says so: a second between attempts. Another machine may be off for days, and everyone who was attached to
+The host of this machine is either back within a moment or somebody says so: half a second between attempts. Another machine may be off for days, and everyone who was attached to
 it may have lost the same relay at the same moment: the pauses grow and differ (core/patience.py). A key that is typed meanwhile is somebody who wants it: the next attempt is
 soon, however long the outage.
 """

@@ -37,6 +37,10 @@ class Cause(NamedTuple):
     act: int | None              # its number in the session
     others: tuple[str, ...] = () # who else had a hand in that order
 
+    def ref(self, session: str) -> str | None:
+        """The reference to the act, of a session whose own is given."""
+        return None if self.act is None else f"{session}#{self.act}"
+
 
 UNKNOWN: Final = Cause("unknown", None)
 SHELL: Final = Cause("shell", None)      # its own doing
@@ -84,13 +88,9 @@ class Lineage:
         if data:
             self._line[actor] = None
 
-    def begun(self, cause: Cause | None = None) -> Cause:
-        """The shell begins to execute: a line, or what is given (a run says which)."""
-        if cause is None:
-            cause = self._next()
-        else:
-            self._ahead.clear()
-            self._entered.clear()
+    def begun(self) -> Cause:
+        """The shell begins to execute a line."""
+        cause = self._next()
         for pid in self._doubtful:
             if (one := self._members.get(pid)) is not None:
                 self._members[pid] = one._replace(cause=_shared(cause, (one.cause.actor, *one.cause.others)))

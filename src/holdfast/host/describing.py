@@ -25,7 +25,7 @@ def describe(s: Session, relay: str = "none") -> dict[str, Any]:
         "turn": s.turn.facts(),
         "output": {"start": s.ring.start, "end": s.ring.head}, "argv": _short(s.record.argv), "cwd": s.record.cwd,
         "pid": s.record.root_pid, "started": s.record.root_start, "boot": s.record.boot, "keeper": s.keeper_pid,
-        "shell": s.commands.kind, **s.layout, "exit_code": s.record.exit_code, "ref": f"hf:{s.id}@{s.record.epoch}"}
+        "shell": s.commands.kind, **s.layout, "exit_code": s.record.exit_code, "ref": s.ref}
 
 
 def operators(s: Session) -> list[dict[str, Any]]:

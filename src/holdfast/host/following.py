@@ -18,9 +18,8 @@ from holdfast.core.graph import Graph, Process
 from holdfast.core.lineage import UNKNOWN, Cause, Member
 from holdfast.host import observe
 from holdfast.host.connection import Connection
-from holdfast.host.graph import PROCESSES_MAX
+from holdfast.host.graph import of_session
 from holdfast.host.session import Session
-from holdfast.host.signalling import members
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import OBSERVE_INTERVAL_S
 
@@ -83,7 +82,7 @@ class Looks:
 
 
 def _read(ops: Ops, session: Session) -> tuple[Graph, set[observe.Socket]]:
-    found = members(ops, session, PROCESSES_MAX)
+    found = of_session(ops.engine.halter.groups, session, files=False)
     return found, set(observe.listening(p.pid for p in found.processes))
 
 
@@ -159,7 +158,7 @@ class Follower:
         return {"pid": one.pid, "ppid": one.ppid, "argv": list(one.argv), "comm": one.comm, "started": round(one.started, 2)} | self._by(cause)
 
     def _by(self, cause: Cause) -> dict[str, Any]:
-        return {"actor": cause.actor, "act": None if cause.act is None else f"hf:{self._session.id}@{self._session.record.epoch}#{cause.act}"}
+        return {"actor": cause.actor, "act": cause.ref(self._session.ref)}
 
     def _tell(self, change: str, facts: dict[str, Any]) -> None:
         self._told += 1

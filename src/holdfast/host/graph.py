@@ -17,12 +17,17 @@ import os
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING
 
 from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
 from holdfast.host import observe
 from holdfast.host.process import read_argv, read_short
 from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import tty_rdev_of
+
+if TYPE_CHECKING:
+    from holdfast.host.groups import Groups
+    from holdfast.host.session import Session
 
 PROCESSES_MAX = 4096         # of one graph
 DESCRIPTORS_MAX = 32_768
@@ -34,6 +39,11 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _LOCK_KINDS = {b"POSIX": "posix", b"FLOCK": "flock", b"OFDLCK": "ofd", b"LEASE": "lease"}
 _ACCESS = ("r", "w", "rw", "rw")
+
+
+def of_session(groups: Groups, session: Session, files: bool = True, most: int = PROCESSES_MAX) -> Graph:
+    group = groups.find(session.id, session.record.root_pid)
+    return look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, session.layout["layout"] == "contained", files, most)
 
 
 def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX) -> Graph:

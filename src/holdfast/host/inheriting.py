@@ -21,8 +21,7 @@ def jobs(session: Session) -> list[dict[str, Any]]:
         if stat is None or stat.state in "ZX" or not lineage.same(pid, stat.start):
             continue
         cause = lineage.of(pid)
-        found.append({"pid": pid, "command": (" ".join(read_argv(pid)) or stat.comm)[:COMMAND_CHARS], "actor": cause.actor,
-                      "act": None if cause.act is None else f"hf:{session.id}@{session.record.epoch}#{cause.act}"})
+        found.append({"pid": pid, "command": (" ".join(read_argv(pid)) or stat.comm)[:COMMAND_CHARS], "actor": cause.actor, "act": cause.ref(session.ref)})
         if len(found) == JOBS_SHOWN:
             break
     return found

@@ -44,7 +44,6 @@ class Kin:
     """One per host."""
 
     def __init__(self) -> None:
-        self.why = "the kernel does not tell of new processes here (a container?)"      # unless it does
         self.on_change: list[Changed] = []
         self._owner: dict[int, Session] = {}
         self._events: procevents.Events | None = None
@@ -57,11 +56,10 @@ class Kin:
         self._searching: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        try:
+        """Where the kernel refuses, it is done without; `doctor` says why."""
+        with contextlib.suppress(OSError):
             self._events = procevents.Events(self._forked, self._exited, self._lost)
             self._searching = asyncio.get_running_loop().create_task(self._search())
-        except OSError as e:
-            self.why = f"the kernel does not tell of new processes: {e.strerror}"
 
     @property
     def told(self) -> bool:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.graph import Terminal, fitted, told
 from holdfast.core.record import MACHINE
-from holdfast.host import graph as graphs
 from holdfast.host import recordops, store, waiting
 from holdfast.host.approvals import facts
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
 from holdfast.host.following import Follower
+from holdfast.host.graph import of_session
 from holdfast.host.store import Record
 from holdfast.host.stream import Stream
 from holdfast.model import signing
@@ -127,18 +127,16 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     if q["follow"]:
         await Follower(ops, conn, number, session).follow()
         return {"id": session.id, "name": session.name, "reason": session.record.reason, "exit_code": session.record.exit_code}
-    kin, groups = ops.engine.kin, ops.engine.halter.groups
-    group = groups.find(session.id, session.record.root_pid)
-    contained = session.layout["layout"] == "contained"
+    kin = ops.engine.kin
     before = kin.looking(session)
-    found = await asyncio.to_thread(graphs.look, session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained)
+    found = await asyncio.to_thread(of_session, ops.engine.halter.groups, session)
     if session.ended.done():
         raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
     kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes}, before, whole="processes" not in found.cut)
     state = await session.terminal()
     kind, why, command = await session.attention()
     terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
-    known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, f"hf:{session.id}@{session.record.epoch}"), GRAPH_BYTES))
+    known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, session.ref), GRAPH_BYTES))
     return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, **known}
 
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from holdfast.core.blank import blank
 from holdfast.core.filter import LINK_SCHEMES
 from holdfast.host.emulator import Emulator
 from holdfast.host.grid import SGR
@@ -117,7 +118,7 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     ]
     out += [
         b"\x1b[?25l\x1b[?6l",
-        _emptied(rows),
+        blank(rows),
         emulator.extra("tabstops"),
         b"\x1b[H",
         _rows(primary, scrollback, cols, rows),
@@ -136,11 +137,6 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     out += [_cursor(emulator, _Place.of(emulator), last, region)]
     out += [b"\x1b[4h" if emulator.mode(4, ansi=True) else b"", b"" if emulator.mode(7) else b"\x1b[?7l"]
     return b"".join(out)
-
-
-def _emptied(rows: int) -> bytes:
-    """Line by line: what is cleared as a whole goes into the history of some terminals (tmux), once more with each repaint."""
-    return b"\x1b[H" + b"\x1b[2K\x1b[B" * (rows - 1) + b"\x1b[2K\x1b[H"
 
 
 def unpaint(emulator: Emulator) -> bytes:

@@ -141,7 +141,7 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     q["act!"].happened(how=done.how, complete=done.complete, act=done.last_act, processes=len(done.pids), took_us=int(done.took_ms * 1000))
     return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
             "processes": list(done.pids), "missed": list(done.missed), "act": done.last_act,
-            "ref": f"hf:{session.id}@{session.record.epoch}#{done.last_act}"}
+            "ref": f"{session.ref}#{done.last_act}"}
 
 
 async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -212,7 +212,7 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
             stream.until(end)
         if not stream.done.done():
             await stream.done
-        ref = f"hf:{session.id}@{session.record.epoch}:{start}-{end}"
+        ref = f"{session.ref}:{start}-{end}"
         return {"exit_code": code, "output": {"start": start, "end": end, "ref": ref}, "lost": stream.lost, "session": session.id,
                 "ended": session.ended.done(), "outcome": {} if code is None else {"exit_code": code}}
     finally:

@@ -121,6 +121,10 @@ class Session:
         return self.record.name
 
     @property
+    def ref(self) -> str:
+        return f"hf:{self.id}@{self.record.epoch}"
+
+    @property
     def state(self) -> str:
         return self.record.state
 

@@ -12,10 +12,10 @@ import signal as signals
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from holdfast.core.graph import Graph, Process, subtree
-from holdfast.host import graph as graphs
+from holdfast.core.graph import Process, subtree
 from holdfast.host import observe
 from holdfast.host.connection import Connection
+from holdfast.host.graph import of_session
 from holdfast.host.process import read_stat
 from holdfast.host.session import Session
 from holdfast.model.errors import NotFound, Refused, Usage
@@ -45,7 +45,7 @@ async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     await act.intend()
     ops.may(conn, "signal", session.id)                     # asked again: that took time
     _stands_still(session, what)
-    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: members(ops, session).processes, session.commands.lineage.parent_of)
+    done = await asyncio.to_thread(deliver, target, what, q["tree"], lambda: _processes(ops, session), session.commands.lineage.parent_of)
     if not done.sent and not done.refused:
         raise NotFound(f"process {target.pid} is gone", "`holdfast graph SESSION` shows what is there")
     if not done.sent:
@@ -70,7 +70,7 @@ def signal_named(name: str) -> signals.Signals:
 
 async def _member(ops: Ops, session: Session, pid: int) -> Process:
     """By its pid on this machine, or in a contained session by the one that programs inside see."""
-    processes = (await asyncio.to_thread(members, ops, session)).processes
+    processes = await asyncio.to_thread(_processes, ops, session)
     found = next((p for p in processes if p.pid == pid), None) or next((p for p in processes if p.inside == pid), None)
     if found is None:
         raise NotFound(f"session {session.name} has no process {pid}", f"`holdfast graph {session.name}` shows those it has")
@@ -79,31 +79,23 @@ async def _member(ops: Ops, session: Session, pid: int) -> Process:
     return found
 
 
-def members(ops: Ops, session: Session, most: int = observe.PROCESSES_MAX) -> Graph:
-    groups = ops.engine.halter.groups
-    group = groups.find(session.id, session.record.root_pid)
-    contained = session.layout["layout"] == "contained"
-    return graphs.look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, contained, files=False, most=most)
+def _processes(ops: Ops, session: Session) -> tuple[Process, ...]:
+    """All of them, however many."""
+    return of_session(ops.engine.halter.groups, session, files=False, most=observe.PROCESSES_MAX).processes
 
 
 def deliver(target: Process, what: signals.Signals, tree: bool, look: Callable[[], tuple[Process, ...]], started_by: Callable[[int], int | None]) -> Delivered:
-    if not tree:
-        return Delivered(*([target.pid] if ok else [] for ok in _outcome(_send(target, what))))
-    done, refused = dict[tuple[int, int], Process](), dict[int, None]()
-    for _ in range(SIGNAL_ROUNDS):
-        tops = {target.pid: target.start} | dict(done.keys())
-        fresh = [p for p in subtree(look(), tops, started_by) if (p.pid, p.start) not in done and p.inside != 1]
+    found, tried = Delivered([], []), dict[int, int]()           # pid -> start
+    for _ in range(SIGNAL_ROUNDS if tree else 1):
+        below = subtree(look(), {target.pid: target.start} | tried, started_by) if tree else [target]
+        fresh = [p for p in below if tried.get(p.pid) != p.start and p.inside != 1]
         if not fresh:
             break
         for one in fresh:
-            done[one.pid, one.start] = one
-            if _send(one, what) is False:
-                refused[one.pid] = None
-    return Delivered([p.pid for p in done.values() if p.pid not in refused], list(refused))
-
-
-def _outcome(sent: bool | None) -> tuple[bool, bool]:
-    return sent is True, sent is False
+            tried[one.pid] = one.start
+            if (allowed := _send(one, what)) is not None:
+                (found.sent if allowed else found.refused).append(one.pid)
+    return found
 
 
 def _send(process: Process, what: signals.Signals) -> bool | None:

@@ -152,7 +152,7 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
         sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None, act.repeat, conn.key)
         act.taken, act.part = sequence, {"bytes": min(len(data), at + INPUT_CHUNK_BYTES), "of": len(data)}
     act.part = {}
-    return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"hf:{session.id}@{session.record.epoch}#{sequence}"}
+    return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"{session.ref}#{sequence}"}
 
 
 async def run(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

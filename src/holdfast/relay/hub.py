@@ -182,14 +182,13 @@ class Hub:
 
     def _handle(self, event: events.Event) -> None:
         for effect in self.registry.handle(event, time.monotonic()):
-            kind = type(effect)
-            if kind is events.Send:
-                line = self.lines.get(effect.connection)                            # type: ignore[union-attr]
+            if isinstance(effect, events.Send):
+                line = self.lines.get(effect.connection)
                 if line is not None:
-                    line.carrier.send(outer.encode(effect.frame))                   # type: ignore[union-attr]
-                    self._dirty[effect.connection] = line.carrier                   # type: ignore[union-attr]
-                    if self._pressed and type(event) is events.Received:
-                        self._hold(event.connection, effect.connection)             # type: ignore[union-attr]
+                    line.carrier.send(outer.encode(effect.frame))
+                    self._dirty[effect.connection] = line.carrier
+                    if self._pressed and isinstance(event, events.Received):
+                        self._hold(event.connection, effect.connection)
             else:
                 self._rarely(effect)
 
