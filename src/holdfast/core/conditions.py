@@ -23,6 +23,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core.effects import subcommands
 from holdfast.core.facts import Command
+from holdfast.core.originators import UNKNOWN, Shaped, foreign
 from holdfast.core.places import Place, under
 from holdfast.core.reasons import Reason
 
@@ -109,6 +110,7 @@ class Request:
     details: Mapping[str, str] = field(default_factory=dict)  # signal, rights, holder ...
     beneath: bool = False  # what is in the foreground was started by a shell, which reads what it leaves
     private: tuple[str, ...] = ()  # where this installation keeps its keys
+    shaped: tuple[Shaped, ...] = ()  # what it would touch of the session's state, and who made that what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +326,18 @@ def _unresolvable(look: Look, wanted: Any) -> Degree:
     return Degree(bool(codes & set(wanted)), bool(codes & set(wanted)), bool(codes) and codes <= set(wanted))
 
 
+def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, Any], Degree]:
+    """Of what others shaped, never of one's own. What nobody knows the author of may be theirs."""
+
+    def check(look: Look, wanted: Any) -> Degree:
+        others = foreign(look.request.shaped, look.request.actor.operator)
+        meant = [one for one in others if one.actor == UNKNOWN or pick(one, wanted)]
+        sure = [one for one in meant if one.sure and one.actor != UNKNOWN]
+        return Degree(bool(sure), bool(meant), bool(others) and len(sure) == len(others))
+
+    return check
+
+
 def _any(given: Iterable[str], wanted: Sequence[str]) -> bool:
     return not set(given).isdisjoint(wanted)
 
@@ -354,6 +368,8 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
     "foreground": ("words", lambda look, wanted: _is((look.request.foreground or "shell") in wanted)),
     "signal": ("words", lambda look, wanted: _is(look.request.details.get("signal", "") in wanted)),
     "rights": ("words", lambda look, wanted: _is(_any(look.request.details.get("rights", "").split(","), wanted))),
+    "shaped": ("shaped", _shaped(lambda one, wanted: one.kind in wanted)),
+    "shaped_by": ("words", _shaped(lambda one, wanted: one.actor in wanted or "others" in wanted)),
     "unresolvable": ("unresolvable", _unresolvable),
 }
 

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from importlib import resources
 from typing import Any, Final
 
+from holdfast.core import originators
 from holdfast.core.conditions import CONDITIONS, Look, Request, Unit, meets
 from holdfast.core.facts import Facts
 from holdfast.core.reasons import CODES
@@ -327,6 +328,8 @@ class _Reader:
             self._choice(value, tuple(CODES), key, n)
         elif kind == "acts":
             self._choice(value, ACTS, key, n)
+        elif kind == "shaped":
+            self._choice(value, originators.KINDS, key, n)
         else:
             words = self._list(value, key, n)
             if not words:
