@@ -63,6 +63,7 @@ OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed2551
            ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
            ("transport/websocket.py", "websockets"): "nobody writes their own WebSocket; loaded by who dials a relay",
            ("transport/grpc.py", "grpc"): "nor their own HTTP/2; the extra [grpc] only, loaded by who dials a relay by it",
+           ("transport/page.py", "websockets"): "nor their own HTTP; loaded by relays, and by a host that shows its numbers on a port",
            ("transport/messages.py", "websockets"): "nor judges what is one; loaded by who dials a relay, and by relays",
            ("core/meeting.py", "spake2"): "nor their own password-authenticated key exchange; loaded when somebody pairs with a typed code",
            ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",

@@ -29,10 +29,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 from unittest import mock
 
+import apsw
 import avt
 
 from holdfast import home as homes
 from holdfast.client.link import Link
+from holdfast.core import events
 from holdfast.faces.cli.main import main as command_line
 from holdfast.host.groups import Groups
 
@@ -308,6 +310,16 @@ class Installation:
                 os.kill(pid, signal.SIGKILL)
         Groups(str(self.home)).sweep(set())  # of sessions that ended while no host was there
         assert not left, f"processes of {self.home} are left: {left}; {problems}"
+        assert not (odd := self.odd_events()), odd
+
+    def odd_events(self) -> list[str]:
+        """What its hosts noted and the table of events does not say, whatever was tested. After the last of them is gone: they keep the file to themselves."""
+        if not (self.home / "state.db").is_file():
+            return []
+        with contextlib.suppress(apsw.Error):               # some tests damage it
+            rows = apsw.Connection(str(self.home / "state.db"), flags=apsw.SQLITE_OPEN_READONLY).execute("SELECT event, body FROM events").fetchall()
+            return sorted({fault for name, body in rows for fault in events.faults(str(name), json.loads(str(body)))})
+        return []
 
     def _stop(self) -> list[str]:
         problems = []

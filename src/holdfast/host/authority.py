@@ -46,6 +46,7 @@ class Authority(Standing):
         self._private, self._store = machine.secret(), store
         self._serially = Serially()
         self._owed: dict[Subject, Revocation] = {}       # bites, and is not durable yet
+        self.noted: Callable[[str], None] = lambda event: None       # an event was written, together with what it is about
 
     # ------------------------------------------------------------ letting in
 
@@ -456,6 +457,7 @@ class Authority(Standing):
 
     async def _write(self, job: Job, now: float, event: str, **facts: Any) -> None:
         await self._store.write(_all([job, store.event(now, "", event, facts)]))
+        self.noted(event)
 
 
 def _all(jobs: Iterable[Job]) -> Job:

@@ -12,6 +12,8 @@ proved, for this machine, incarnation, client, number and channel, is refused be
 
 from __future__ import annotations
 
+import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
@@ -65,6 +67,8 @@ class Act:
         self.taken: int | None = None            # the session's number of it, once the keeper has it
         self.part: dict[str, int] = {}           # how much of it, if not all
         self.repeat = False                      # it was submitted before it was asked for now
+        self.began = time.time_ns()              # when it came to the door
+        self.phases: list[tuple[str, int, int]] = []     # what it went through, from when to when
         self._over = False                       # its outcome is recorded
         self._door = door
         try:
@@ -85,6 +89,11 @@ class Act:
             raise Refused(f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}", "look at the session first, then decide")
 
     @property
+    def shapers(self) -> int:
+        """How many shaped the state that it runs on, "unknown" counted as one."""
+        return len(self._originators)
+
+    @property
     def seen(self) -> str | None:
         seen: str | None = self.said["seen"]
         return seen
@@ -94,6 +103,7 @@ class Act:
         session that fills the disk is not to be refused because the disk is full. Its record follows then."""
         if self.written is not None:
             return
+        began = time.time_ns()
         if self.seen is not None and not await self._door.journal.knows(self.session.id, self.seen):
             raise Stale("much has happened in this session since you looked")
         try:
@@ -102,6 +112,12 @@ class Act:
             if not owed:
                 raise
             self.happened()
+        finally:
+            self.passed("record", began)
+
+    def passed(self, phase: str, began: int) -> None:
+        """Another part of its way is behind it."""
+        self.phases.append((phase, began, time.time_ns()))
 
     def applied(self, act: int | None = None, **facts: Any) -> None:
         self._became(record.APPLIED, "", **({"act": act} if act is not None else {}), **facts)
@@ -166,6 +182,9 @@ class Door:
         self.here = Machine()
         self._numbers: dict[int, int] = {}                      # of clients that acted on the machine: the highest they used
         self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
+        self.verdicts: Counter[tuple[str, str]] = Counter()     # by kind: what became of those that came to their end
+        self.note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None
+        self.on_over: Callable[[Act, str], None] | None = None  # with its verdict; must not raise
 
     def act(self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> Act:
         """Reads and verifies; refuses what is not its sender's own word."""
@@ -219,6 +238,13 @@ class Door:
                 act.conn.event("held", request=request, session=act.session.id, id=pending.id, because=pending.because, rule=pending.rule,
                                expires_in=round(pending.expires - pending.asked, 1))
 
+        began = time.time_ns()
+        try:
+            await self._judged(act, observe, held, wait_s, secret)
+        finally:
+            act.passed("gate", began)
+
+    async def _judged(self, act: Act, observe: Callable[[], Awaitable[Request]], held: Callable[[Pending], None], wait_s: float | None, secret: bool) -> None:
         if secret:
             decision = await self.desk.gate.judge(await observe())
             if decision.verdict is not Verdict.ALLOW:
@@ -244,11 +270,42 @@ class Door:
                 act.not_applied(e)
             elif isinstance(e, Refused) and not isinstance(e, Stale | Held):
                 act.refused(e)
+            self._not_done(act, e)
             raise
         finally:
             self._under_way.discard(me)
         act.applied(act.taken, **answer.pop("outcome", {}))
+        self._end(act, record.APPLIED)
         return {**answer, **act.recorded()}
+
+    def _not_done(self, act: Act, error: BaseException) -> None:
+        """Counted; and told if the policy or somebody else was in its way."""
+        session = act.session.id if not isinstance(act.session, Machine) else ""
+        if isinstance(error, GateRefused):
+            self.note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": str(error.facts.get("rule") or ""),
+                                                "originators": list(act._originators)})
+        elif isinstance(act.session, Session) and act.kind in TYPED:
+            act.session.turn.contended(act.conn.operator, error)
+        self._end(act, record.APPLIED if act.taken is not None else verdict_of(error))
+
+    def _end(self, act: Act, verdict: str) -> None:
+        self.verdicts[act.kind, verdict] += 1
+        if self.on_over is not None:
+            self.on_over(act, verdict)
+
+
+VERDICTS: Final = (record.APPLIED, "held", "refused", "failed", record.UNKNOWN, "abandoned")
+
+
+def verdict_of(error: BaseException) -> str:
+    """What became of an act that ended so, in one of VERDICTS."""
+    if isinstance(error, Held):
+        return "held"
+    if isinstance(error, Refused):
+        return "refused"
+    if isinstance(error, Lost | TimedOut):
+        return record.UNKNOWN
+    return "failed" if isinstance(error, Exception) else "abandoned"
 
 
 def _used(number: int) -> Refused:

@@ -80,6 +80,7 @@ class Engine:
         self.term = database.next_term()
         machine = keys.machine(home, time.time())
         self.authority = Authority(database, machine)
+        self.authority.noted = self.events.count
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
         self.devices = Devices(database, self.authority)
@@ -100,6 +101,7 @@ class Engine:
         self.gate = Gate(home.policy, discover(), on_policy=self._policy_changed, private=(home.state, os.path.dirname(home.config)))
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk)
+        self.door.note = self.events.note
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
         self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host

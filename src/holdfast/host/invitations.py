@@ -346,6 +346,7 @@ class Invitations:
                 raise
             self._store.post(job)              # it bites already, and is tried again until it is written
             raise Unavailable(f"it counts from now on, but could not be written down: {e.message}", f"{e.recover}; until then a restart of the host forgets it") from e
+        self._authority.noted(event)
         self._change()
 
     def _change(self) -> None:

@@ -39,6 +39,7 @@ class Keyboard:
         self._session, self._journal, self._standing, self._gate = session, journal, standing, gate
         self.passed: Viewer | None = None       # whose keys need no question now
         self._until = 0.0
+        self.taken = self.not_taken = 0         # inputs
         self._typists: dict[Viewer, tuple[Typist, Uncovered]] = {}
 
     # ------------------------------------------------------------ who is there
@@ -48,15 +49,22 @@ class Keyboard:
         client = record.client_id(conn.client)
         typist = Typist(session.id, session.record.epoch, conn.operator, signing.show(conn.key), conn.modality, client)
         self._typists[viewer] = typist, Uncovered()
+        self._told(viewer, "client.attached", observe=viewer.observe)
         self._journal.post(record.Draft(session.id, session.record.epoch, "fact", "attach", conn.operator, conn.modality, record.HOST, typist.key, client,
                                         number=session.lane.acked(conn.client), originators=(), facts={"observe": viewer.observe}))
 
     def end(self, viewer: Viewer, how: str) -> None:
         viewer.held.clear()
         typist, _ = self._typists.pop(viewer)
+        self._told(viewer, "client.left", how=how)
         self._journal.post(record.Draft(typist.session, typist.epoch, "fact", "leave", typist.actor, typist.modality, record.HOST, typist.key, typist.client,
                                         originators=(), facts={"how": how}))
         self.again()
+
+    def _told(self, viewer: Viewer, event: str, **facts: Any) -> None:
+        """Each client's gap, also while others are attached: with what shows that it is the same execution."""
+        session, conn = self._session, viewer.conn
+        session.event(event, operator=conn.operator, kind=conn.kind, modality=conn.modality, **facts, root_pid=session.record.root_pid, output=session.ring.head)
 
     def again(self) -> None:
         """Something changed: the next key is asked about."""
@@ -116,11 +124,18 @@ class Keyboard:
         session.submit_keys(conn.client, number, data, ack)
         session.turn.typed(conn.operator, data, now, conn.key)
         typist, uncovered = self._typists[viewer]
+        self.taken += 1
         self._journal.keys(typist, number)
         uncovered.add(number, data, 0)
         session.last_activity = now
         if data[-1:] in _LINE_END:
             self.passed = None
+
+    def refused(self, viewer: Viewer, number: int, error: HoldfastError) -> None:
+        """Its sender is told."""
+        self.not_taken += 1
+        self._session.turn.contended(viewer.conn.operator, error)
+        viewer.conn.event("refused", number=number, **error.to_wire())
 
     async def _look_then_type(self, viewer: Viewer) -> None:
         """Somebody's line seems to be in the way, or the policy takes its time: it is looked, and the keys go on or are refused, in their order."""
@@ -141,7 +156,7 @@ class Keyboard:
             if viewer.held:
                 viewer.held.popleft()
             if refused is not None:
-                viewer.conn.event("refused", number=number, **refused.to_wire())
+                self.refused(viewer, number, refused)
                 refused = None
 
     # ------------------------------------------------------------ signatures

@@ -153,7 +153,7 @@ async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     if session.state == "halted":
         session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)
         if session.viewers:
-            session.change("attached", operator=conn.operator, modality=conn.modality)
+            session.change("attached", operator=conn.operator, modality=conn.modality, root_pid=session.record.root_pid, output=session.ring.head)
     if was:
         session.tell_viewers("resumed", operator=conn.operator)
     return {"halted": was, "id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),

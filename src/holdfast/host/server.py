@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -30,6 +31,7 @@ class Server:
         self.engine = engine
         self.ops = ops
         self.connections: set[Connection] = set()
+        self.refusals: Counter[str] = Counter()            # requests that failed, by the name of the error
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener = listener
@@ -210,6 +212,7 @@ class Server:
             if body.get("op") != "attach":
                 conn.answer(number, answer)
         except HoldfastError as e:
+            self.refusals[e.name] += 1
             conn.fail(number, e)
         except asyncio.CancelledError:
             conn.fail(number, Refused("cancelled"))
@@ -238,7 +241,7 @@ class Server:
         try:
             viewer.session.keyboard.keys(viewer, number, data, bool(flags & frames.INPUT_ACK))
         except HoldfastError as e:
-            conn.event("refused", number=number, **e.to_wire())
+            viewer.session.keyboard.refused(viewer, number, e)
 
     def _resize(self, conn: Connection, payload: bytes) -> None:
         _, cols, rows = frames.read_resize(payload)

@@ -356,7 +356,7 @@ class Session:
         self._company()
         self.keyboard.begin(viewer)
         if self.state == "detached":
-            self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality)
+            self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality, root_pid=self.record.root_pid, output=self.ring.head)
         holder = self.turn.holder
         if not viewer.observe and viewer.sane and viewer.resizes and alone and holder in (None, viewer.conn.operator):
             self.resize(*viewer.size)

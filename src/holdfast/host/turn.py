@@ -18,7 +18,7 @@ from holdfast.core.lineedit import left_nothing
 from holdfast.core.staged import Piece, Staged
 from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
 from holdfast.host.inheriting import jobs
-from holdfast.model.errors import Refused, TimedOut, TurnHeld, Unavailable, Unfinished
+from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unavailable, Unfinished
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 BEGUN = "begun"                 # in the session's directory
 RECALLED = b"(typed before the host was restarted)"
 HIDDEN = b"(hidden)"
+CONTENDED_MAX = 64
 HELD_INPUTS_MAX = 64           # of one viewer, while it is found out whether somebody's line is in the way
 
 
@@ -42,6 +43,7 @@ class SessionTurn:
         self._kept = self._recall()             # whose line is begun, as it is written down
         self._timer: asyncio.TimerHandle | None = None
         self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
+        self._contended: set[tuple[str, str]] = set()      # who was told to have been refused, in whose favour, since the turn last moved
 
     # ------------------------------------------------------------ facts
 
@@ -228,6 +230,18 @@ class SessionTurn:
         self.device = key
         return previous if previous != operator else None
 
+    def contended(self, operator: str, error: BaseException) -> None:
+        """An input of theirs was not taken. If that is because of somebody else, it is told: once until the turn moves, because keys come as fast as one likes."""
+        if isinstance(error, TurnHeld):
+            other, why = error.facts.get("holder"), "held"
+        elif isinstance(error, Unfinished | Busy):
+            other, why = error.facts.get("by"), "unfinished"
+        else:
+            return
+        if other and other != operator and (operator, other) not in self._contended and len(self._contended) < CONTENDED_MAX:
+            self._contended.add((operator, other))
+            self._session.event("turn.refused", operator=operator, holder=other, why=why)
+
     # ------------------------------------------------------------ effects
 
     def _refused(self, effects: list[Effect]) -> None:
@@ -242,6 +256,7 @@ class SessionTurn:
         for effect in effects:
             if isinstance(effect, Taken):
                 self.device = b""
+                self._contended.clear()
                 if effect.how in ("hand", "grant", "seize"):
                     self.staged.inherit(effect.holder)
                 session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()))

@@ -29,11 +29,12 @@ from holdfast.model.limits import RELAY_STOP_S, RELAY_TENANT_BURST_S, RELAY_TENA
 from holdfast.relay import control, office
 from holdfast.relay.admission import Doorkeeper
 from holdfast.relay.hub import Hub
-from holdfast.relay.metrics import Page
+from holdfast.relay.metrics import page
 from holdfast.relay.registry import Registry
-from holdfast.relay.server import Door, at, listen
+from holdfast.relay.server import Door, listen
 from holdfast.relay.store import Store
 from holdfast.relay.tenants import Quotas
+from holdfast.transport.page import at
 
 if TYPE_CHECKING:
     from holdfast.relay.grpcdoor import GrpcDoor
@@ -144,7 +145,7 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         said = [("websocket", "wss" if secure else "ws", *_bound(listener))]
         if options.metrics is not None:
             numbers = _listen(options.metrics, undo)
-            doors.append(Door(hub, numbers, lambda: None, Page))
+            doors.append(Door(hub, numbers, lambda: None, page))
             said.append(("metrics", "http", *_bound(numbers)))
         grpc = None
         if options.grpc is not None:

@@ -33,6 +33,7 @@ from holdfast.model import limits
 from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
 from holdfast.transport.messages import Cutter
+from holdfast.transport.page import GUARDED, SILENT, at, from_a_page
 from holdfast.wire import outer
 
 SUBPROTOCOL = Subprotocol("holdfast.1")
@@ -43,8 +44,6 @@ FRAGMENTS_MAX = 128                      # of one message
 ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
 CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
 POLICY = 1008                            # every other reason
-GUARDED = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"))
-SILENT = logging.Logger("holdfast.relay.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
 log = logging.getLogger("holdfast.relay")
 
 
@@ -262,25 +261,11 @@ class WebSocket(asyncio.Protocol):
         return self._written - self.queued()
 
 
-def from_a_page(headers: Headers) -> bool:
-    """Asked for by a page, be it as a picture: not by a person who typed the address, and not by a program."""
-    return bool(headers.get_all("Origin")) or any(site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site"))
-
-
 def _header(size: int) -> bytes:
     """Of a whole binary message from a server."""
     if size < 126:
         return bytes((0x82, size))
     return b"\x82\x7e" + size.to_bytes(2, "big") if size < 65536 else b"\x82\x7f" + size.to_bytes(8, "big")
-
-
-def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
-    """How an address and port are written as an authority; without the port where it goes without saying."""
-    name = f"[{host.partition('%')[0]}]" if ":" in host else host
-    names = (f"{name}:{port}", *((f"localhost:{port}",) if host in ("127.0.0.1", "::1") else ()))
-    if port == (443 if secure else 80):
-        names += tuple(n.rpartition(":")[0] for n in names)
-    return names
 
 
 class Door:

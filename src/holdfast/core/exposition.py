@@ -1,0 +1,85 @@
+"""Numbers as Prometheus reads them: families of samples into the text of its exposition format (version 0.0.4), and histograms to gather them in.
+
+A family has one name, one kind and one line of help, whoever fills it. Label values are one of a few words, decided where they are counted: a name of a person, a session or a command
+as a label would make a series of it for ever, and tell it to whoever reads the page.
+
+A `Histogram` is written by one thread at a time; it may be read by another one, which sees a moment of it that is at most one observation old.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+from typing import Final, Literal, NamedTuple
+
+TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
+Kind = Literal["counter", "gauge", "histogram"]
+Labels = tuple[tuple[str, str], ...]
+SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)      # upper bounds, for what people wait for
+
+
+class Histogram:
+    __slots__ = ("_bounds", "_counts", "sum")
+
+    def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    @property
+    def count(self) -> int:
+        return sum(self._counts)
+
+    def lines(self, name: str, labels: Labels = ()) -> list[str]:
+        counts, so_far, out = tuple(self._counts), 0, list[str]()
+        for bound, count in zip((*map(_number, self._bounds), "+Inf"), counts, strict=True):
+            so_far += count
+            out.append(f"{name}_bucket{_labels((*labels, ('le', bound)))} {so_far}")
+        return [*out, f"{name}_sum{_labels(labels)} {_number(self.sum)}", f"{name}_count{_labels(labels)} {so_far}"]
+
+
+class Family(NamedTuple):
+    name: str
+    kind: Kind
+    help: str
+    samples: Mapping[Labels, float] | Histogram
+
+
+def one(name: str, kind: Kind, help: str, value: float) -> Family:
+    return Family(name, kind, help, {(): value})
+
+
+def by(name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], float] | Mapping[str, float]) -> Family:
+    """Of counts whose keys are the values of these labels."""
+    return Family(name, kind, help, {tuple(zip(labels, (key,) if isinstance(key, str) else key, strict=True)): value for key, value in counts.items()})
+
+
+def render(families: Iterable[Family]) -> str:
+    out = list[str]()
+    for family in families:
+        out += [f"# HELP {family.name} {_help(family.help)}", f"# TYPE {family.name} {family.kind}"]
+        if isinstance(family.samples, Histogram):
+            out += family.samples.lines(family.name)
+        else:
+            out += [f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in sorted(family.samples.items())]
+    return "\n".join(out) + "\n"
+
+
+def _labels(labels: Labels) -> str:
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}" if labels else ""
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _help(text: str) -> str:
+    return text.replace("\\", r"\\").replace("\n", r"\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(float(value))

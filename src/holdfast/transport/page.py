@@ -1,0 +1,85 @@
+"""One page over HTTP on a loopback address, for Prometheus: one request, one answer, then the connection is closed.
+
+It answers to its own address only and to no browser's page: who can make a name point at 127.0.0.1, or a person's browser ask there, gets nothing. It is not for the network: whoever
+listens with it has looked that the address is a loopback one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final, cast
+
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
+from websockets.server import ServerProtocol
+
+from holdfast.model import limits
+
+GUARDED: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"))
+SILENT: Final = logging.Logger("holdfast.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
+
+
+def from_a_page(headers: Headers) -> bool:
+    """Asked for by a page, be it as a picture: not by a person who typed the address, and not by a program."""
+    return bool(headers.get_all("Origin")) or any(site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site"))
+
+
+def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
+    """How an address and port are written as an authority; without the port where it goes without saying."""
+    name = f"[{host.partition('%')[0]}]" if ":" in host else host
+    names = (f"{name}:{port}", *((f"localhost:{port}",) if host in ("127.0.0.1", "::1") else ()))
+    if port == (443 if secure else 80):
+        names += tuple(n.rpartition(":")[0] for n in names)
+    return names
+
+
+class Page(asyncio.Protocol):
+    """`text` makes the page anew for each who asks; `over` is called once, when the connection is gone."""
+
+    def __init__(self, text: Callable[[], str], kind: str, over: Callable[[], None] = lambda: None) -> None:
+        self._text, self._kind, self._over = text, kind, over
+        self._protocol = ServerProtocol(max_size=0, logger=SILENT)
+        self._transport: asyncio.Transport | None = None
+        self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._close)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
+
+    def data_received(self, data: bytes) -> None:
+        self._protocol.receive_data(data)
+        for event in self._protocol.events_received():
+            if isinstance(event, Request):
+                self._answer(event)
+        for out in self._protocol.data_to_send():
+            if out and self._transport is not None:
+                self._transport.write(out)
+            else:
+                self._close()
+
+    def _answer(self, request: Request) -> None:
+        assert self._transport is not None
+        host, port, *_ = self._transport.get_extra_info("sockname")
+        headers = request.headers
+        body = ""
+        if [h.lower() for h in headers.get_all("Host")] not in [[name] for name in at(host, port, False)]:
+            status = HTTPStatus.MISDIRECTED_REQUEST
+        elif from_a_page(headers):
+            status = HTTPStatus.FORBIDDEN
+        elif request.method != "GET" or request.path not in ("/metrics", "/healthz"):
+            status = HTTPStatus.NOT_FOUND
+        else:
+            status = HTTPStatus.OK
+            body = self._text() if request.path == "/metrics" else "ok\n"
+        self._protocol.send_response(Response(status, status.phrase, Headers([
+            ("Content-Type", self._kind), ("Content-Length", str(len(body.encode()))), ("Connection", "close"), *GUARDED]), body.encode()))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._timer.cancel()
+        self._over()
+
+    def _close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
