@@ -10,12 +10,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
 SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)      # upper bounds, for what people wait for
+
+
+class Sample(NamedTuple):
+    name: str
+    labels: Labels
+    value: float
 
 
 class Histogram:
@@ -34,27 +40,37 @@ class Histogram:
     def count(self) -> int:
         return sum(self._counts)
 
-    def lines(self, name: str, labels: Labels = ()) -> list[str]:
-        counts, so_far, out = tuple(self._counts), 0, list[str]()
+    def samples(self, name: str) -> list[Sample]:
+        counts, so_far, out = tuple(self._counts), 0, list[Sample]()
         for bound, count in zip((*map(_number, self._bounds), "+Inf"), counts, strict=True):
             so_far += count
-            out.append(f"{name}_bucket{_labels((*labels, ('le', bound)))} {so_far}")
-        return [*out, f"{name}_sum{_labels(labels)} {_number(self.sum)}", f"{name}_count{_labels(labels)} {so_far}"]
+            out.append(Sample(f"{name}_bucket", (("le", bound),), so_far))
+        return [*out, Sample(f"{name}_sum", (), self.sum), Sample(f"{name}_count", (), so_far)]
 
 
 class Family(NamedTuple):
     name: str
     kind: Kind
     help: str
-    samples: Mapping[Labels, float] | Histogram
+    values: Mapping[Labels, float] | Histogram
+
+    @property
+    def samples(self) -> list[Sample]:
+        if isinstance(self.values, Histogram):
+            return self.values.samples(self.name)
+        return [Sample(self.name, labels, value) for labels, value in sorted(self.values.items())]
+
+    def show(self) -> dict[str, Any]:
+        return {"name": self.name, "kind": self.kind, "help": self.help,
+                "samples": [{"name": name, "labels": dict(labels), "value": value} for name, labels, value in self.samples]}
 
 
 def one(name: str, kind: Kind, help: str, value: float) -> Family:
     return Family(name, kind, help, {(): value})
 
 
-def by(name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[tuple[str, ...], float] | Mapping[str, float]) -> Family:
-    """Of counts whose keys are the values of these labels."""
+def by(name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[Any, float]) -> Family:
+    """Of counts whose keys are the values of these labels: a word, or as many words as there are labels."""
     return Family(name, kind, help, {tuple(zip(labels, (key,) if isinstance(key, str) else key, strict=True)): value for key, value in counts.items()})
 
 
@@ -62,10 +78,7 @@ def render(families: Iterable[Family]) -> str:
     out = list[str]()
     for family in families:
         out += [f"# HELP {family.name} {_help(family.help)}", f"# TYPE {family.name} {family.kind}"]
-        if isinstance(family.samples, Histogram):
-            out += family.samples.lines(family.name)
-        else:
-            out += [f"{family.name}{_labels(labels)} {_number(value)}" for labels, value in sorted(family.samples.items())]
+        out += [f"{name}{_labels(labels)} {_number(value)}" for name, labels, value in family.samples]
     return "\n".join(out) + "\n"
 
 

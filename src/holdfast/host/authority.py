@@ -40,13 +40,12 @@ from holdfast.model.rights import ADMIN
 
 
 class Authority(Standing):
-    def __init__(self, store: Store, machine: Identity) -> None:
-        """Before the store's thread starts."""
+    def __init__(self, store: Store, machine: Identity, noted: Callable[[str], None] = lambda event: None) -> None:
+        """Before the store's thread starts. `noted` is told of each event that was written, together with what it is about."""
         super().__init__(roster.load(store, machine.public), machine.public)
         self._private, self._store = machine.secret(), store
-        self._serially = Serially()
+        self._serially, self.noted = Serially(), noted
         self._owed: dict[Subject, Revocation] = {}       # bites, and is not durable yet
-        self.noted: Callable[[str], None] = lambda event: None       # an event was written, together with what it is about
 
     # ------------------------------------------------------------ letting in
 

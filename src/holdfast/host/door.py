@@ -176,14 +176,13 @@ class Act:
 
 
 class Door:
-    def __init__(self, journal: Journal, desk: Desk) -> None:
-        self.journal, self.desk = journal, desk
+    def __init__(self, journal: Journal, desk: Desk, note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None) -> None:
+        self.journal, self.desk, self._note = journal, desk, note
         self.machine = journal.machine
         self.here = Machine()
         self._numbers: dict[int, int] = {}                      # of clients that acted on the machine: the highest they used
         self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
         self.verdicts: Counter[tuple[str, str]] = Counter()     # by kind: what became of those that came to their end
-        self.note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None
         self.on_over: Callable[[Act, str], None] | None = None  # with its verdict; must not raise
 
     def act(self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> Act:
@@ -282,7 +281,7 @@ class Door:
         """Counted; and told if the policy or somebody else was in its way."""
         session = act.session.id if not isinstance(act.session, Machine) else ""
         if isinstance(error, GateRefused):
-            self.note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": str(error.facts.get("rule") or ""),
+            self._note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": str(error.facts.get("rule") or ""),
                                                 "originators": list(act._originators)})
         elif isinstance(act.session, Session) and act.kind in TYPED:
             act.session.turn.contended(act.conn.operator, error)

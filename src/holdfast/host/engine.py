@@ -47,6 +47,7 @@ from holdfast.host.recordagain import go_on_recording, retain
 from holdfast.host.session import Session
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
+from holdfast.host.tally import Tally
 from holdfast.host.uplinks import Uplinks
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
@@ -79,8 +80,7 @@ class Engine:
         self.events = Events(database)
         self.term = database.next_term()
         machine = keys.machine(home, time.time())
-        self.authority = Authority(database, machine)
-        self.authority.noted = self.events.count
+        self.authority = Authority(database, machine, self.events.count)
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
         self.devices = Devices(database, self.authority)
@@ -94,14 +94,14 @@ class Engine:
         self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
         self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
         self.kin = Kin()
+        self.tally = Tally()
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
         self.gate = Gate(home.policy, discover(), on_policy=self._policy_changed, private=(home.state, os.path.dirname(home.config)))
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
-        self.door = Door(self.journal, self.desk)
-        self.door.note = self.events.note
+        self.door = Door(self.journal, self.desk, self.events.note)
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
         self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host
@@ -232,6 +232,7 @@ class Engine:
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
         self.kin.begin(session)
+        self.tally.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
@@ -255,6 +256,7 @@ class Engine:
         self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
         self.on_broken()
         self.kin.end(session)
+        self.tally.end(session)
         await session.dispose()
         probe("host.reclaiming")
         known = {record.id: record}
@@ -404,6 +406,7 @@ class Engine:
         self.ended[session.id] = session.record
         self.desk.session_changed(session.id, None)
         self.kin.end(session)
+        self.tally.end(session)
         task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)

@@ -19,6 +19,7 @@ import os
 import re
 import stat
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +27,7 @@ from typing import Any, Final
 
 from holdfast.core import policy as policies
 from holdfast.core.conditions import Request
+from holdfast.core.exposition import Histogram
 from holdfast.core.facts import Facts
 from holdfast.core.gate import TEXT_ACTS, facts_of
 from holdfast.core.places import same
@@ -70,6 +72,8 @@ class Gate:
         self._version = ""
         self._judging: dict[str, asyncio.Semaphore] = {}  # by operator: threads that are stuck are its own
         self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
+        self.decisions: Counter[tuple[str, str]] = Counter()  # by act and verdict
+        self.took = Histogram()
         for w in self._workers.values():
             self._pool.submit(w.start)
 
@@ -120,6 +124,13 @@ class Gate:
 
     async def judge(self, request: Request) -> Decision:
         """The decision. Does not raise because of the act, the policy or a plug-in."""
+        began = time.monotonic()
+        decision = await self._judge(request)
+        self.took.add(time.monotonic() - began)
+        self.decisions[request.act, decision.verdict.value] += 1
+        return decision
+
+    async def _judge(self, request: Request) -> Decision:
         try:
             decision = self.quick(request)
             if decision is None:

@@ -61,7 +61,7 @@ class Journal:
         self._private = private
         self._clock = clock
         self._followers: dict[str, set[asyncio.Event]] = {}
-        self._writer = RecordWriter(store, private, clock, self._wake)
+        self._writer = self.writer = RecordWriter(store, private, clock, self._wake)
 
     # ------------------------------------------------------------ recording
 

@@ -114,6 +114,7 @@ class Keyboard:
         decision = self._gate.quick(quick_keys_request(self._session, viewer.conn, data)) if viewer.conn.kind == "human" else None
         if decision is None:
             raise _Wait
+        self._gate.decisions["keys", decision.verdict.value] += 1
         if decision.verdict is not Verdict.ALLOW:
             raise refusal(decision)
 

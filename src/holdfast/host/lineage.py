@@ -62,6 +62,11 @@ class Kin:
             self._searching = asyncio.get_running_loop().create_task(self._search())
 
     @property
+    def events(self) -> procevents.Events | None:
+        """The kernel's word; None where it refuses."""
+        return self._events
+
+    @property
     def told(self) -> bool:
         return self._events is not None and self._events.told
 

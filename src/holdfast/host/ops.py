@@ -16,7 +16,19 @@ from typing import Any, NamedTuple
 from holdfast import __version__
 from holdfast.core import acts
 from holdfast.core.scope import STARTS_PROGRAMS
-from holdfast.host import attaching, deciding, devices, invitations, looking, people, references, signalling, steering, uplinks
+from holdfast.host import (
+    attaching,
+    deciding,
+    devices,
+    invitations,
+    looking,
+    metrics,
+    people,
+    references,
+    signalling,
+    steering,
+    uplinks,
+)
 from holdfast.host.connection import Connection
 from holdfast.host.engine import Engine
 from holdfast.host.following import Looks
@@ -204,6 +216,7 @@ OPS: dict[str, Op] = {
     "ping": Op(Ops.ping, {}),
     "down": Op(Ops.down, {**_ON_MACHINE, "restart": Field(bool, False)}, "manage", act=True),
     "stats": Op(Ops.stats, {}),
+    "metrics": Op(metrics.metrics, {"families": Field(bool, False)}, "observe"),
     "events": Op(looking.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
     "new": Op(steering.new, {**_ON_MACHINE, "name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
                         "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None)}, "new", act=True),

@@ -42,6 +42,7 @@ class Pace:
         self._excused = 0
         self._returning: asyncio.TimerHandle | None = None
         self._patience = 0.0
+        self.skips = 0                               # times that a viewer was not waited for
         self.expected = 0                            # viewers that are on their way back, or are back
 
     @property

@@ -124,9 +124,10 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """Effective at once: no further input of the old holder is taken, and none of it that no program has read reaches one (A3)."""
     session = ops.engine.find(q["session"])
-    taking = session.seize(conn.operator, conn.key)
+    began, taking = time.monotonic(), session.seize(conn.operator, conn.key)
     q["act!"].happened(previous=session.turn.holder)
     previous, flushed = await taking
+    ops.engine.tally.seizing.add(time.monotonic() - began)
     return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,
             "inherits": await session.turn.inherits()}
 
@@ -135,6 +136,7 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     """Everything stands still; who is attached sees it, and may still look (A4)."""
     session = ops.engine.find(q["session"])
     done = await ops.engine.halter.halt(execution(session), lambda: session.ring.accepted)
+    ops.engine.tally.halting.add(done.took_ms / 1000)
     if session.state in ("live", "detached"):
         session.change("halted", operator=conn.operator, how=done.how, took_ms=done.took_ms, complete=done.complete, act=done.last_act)
     session.tell_viewers("halted", operator=conn.operator, how=done.how)

@@ -48,6 +48,7 @@ class Events:
         self._numbers: dict[int, int] = {}          # of each processor, the last message's
         self.told = False                           # the kernel has begun
         self.lost = 0                               # how often something was
+        self.heard = 0                              # messages
         self._loop = asyncio.get_running_loop()
         self._sock = _subscribed()
         self._loop.add_reader(self._sock.fileno(), self._read)
@@ -81,6 +82,7 @@ class Events:
         if expected is not None and number != (expected + 1) & 0xFFFF_FFFF:
             self._missed()
         self.told = True
+        self.heard += 1
         if what == _FORKED:
             _, parent, child, group = _FORK.unpack_from(data, _FACTS)
             if child == group:                              # else a thread

@@ -24,6 +24,7 @@ from typing import Any, Final
 import apsw
 
 from holdfast.core import record
+from holdfast.core.exposition import Histogram
 from holdfast.core.record import Draft, Terminal, Written
 from holdfast.host import recordtable as table
 from holdfast.host.store import Store
@@ -57,6 +58,8 @@ class RecordWriter:
         self.newest: dict[str, Item] = {}            # session -> its last item, while it waits: keys are added to it
         self.tips: dict[str, Written] = {}
         self.recent: dict[str, deque[str]] = {}      # hashes of the newest entries, of sessions where somebody asked
+        self.entries = 0                             # that were made durable
+        self.took = Histogram()                      # a group of them
         self._store = store
         self._private = private
         self._clock = clock
@@ -72,6 +75,11 @@ class RecordWriter:
         self._timer: asyncio.TimerHandle | None = None
         self._head_timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not durable yet."""
+        return self._asked - self._done
 
     # ------------------------------------------------------------ in
 
@@ -140,6 +148,8 @@ class RecordWriter:
             probe("host.journal.durable")
             self.failing = False
             self._done += len(batch)
+            self.entries += len(batch)
+            self.took.add(time.monotonic() - now)
             self._head_at.update(dict.fromkeys(due, now))
             self._sign_later(touched - due)
             for item, result in zip(batch, results, strict=True):

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -31,7 +30,7 @@ class Server:
         self.engine = engine
         self.ops = ops
         self.connections: set[Connection] = set()
-        self.refusals: Counter[str] = Counter()            # requests that failed, by the name of the error
+        engine.tally.connections = self.connections
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener = listener
@@ -212,7 +211,7 @@ class Server:
             if body.get("op") != "attach":
                 conn.answer(number, answer)
         except HoldfastError as e:
-            self.refusals[e.name] += 1
+            self.engine.tally.refusals[e.name] += 1
             conn.fail(number, e)
         except asyncio.CancelledError:
             conn.fail(number, Refused("cancelled"))

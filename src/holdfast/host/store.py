@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 import apsw
 
+from holdfast.core.exposition import Histogram
 from holdfast.host import recordtable
 from holdfast.model.errors import Unavailable
 
@@ -92,6 +93,7 @@ class Store:
         self.failures = 0
         self.last_failure = ""
         self.put_aside: str | None = None
+        self.took = Histogram()       # until a group was durable; of the writer's thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._owed: deque[_Job] = deque(maxlen=OWED_JOBS)
         self._db = self._open()
@@ -174,7 +176,9 @@ class Store:
         try:
             self._db.execute("BEGIN")
             results = [job.work(self._db) for job in jobs]
+            began = time.monotonic()
             self._db.execute("COMMIT")
+            self.took.add(time.monotonic() - began)
         except Exception as e:                     # whatever it was: the writer goes on, or nobody is ever answered again
             if self._db.in_transaction:            # a full disk has ended it already
                 self._db.execute("ROLLBACK")

@@ -193,7 +193,7 @@ class Viewer:
         head = self.session.scanned
         while self._filter is not None and self.offset < head and not conn.blocked:
             if self.offset < ring.start or (self.lagging and head - self.offset > self.skip_bytes):
-                self.skips += 1
+                self.skipped()
                 self.session.spawn(self.refresh(frames.SCREEN_LAG))
                 return
             start = self.offset
@@ -213,6 +213,11 @@ class Viewer:
             if self.offset == head:             # beyond it: back from a restart, ahead of what this host has looked at
                 self._filter = None
         self.tell_ack(force=False)
+
+    def skipped(self) -> None:
+        """It gets the newest screen instead of what it missed."""
+        self.skips += 1
+        self.session.pace.skips += 1
 
     def seen(self, offset: int) -> None:
         """A viewer that reads the ring itself tells how far it is."""
@@ -246,7 +251,7 @@ class Viewer:
         behind, taken = self.session.ring.head - self.offset, self.taken
         if taken - self.pace_mark < PACE_BYTES and behind > (2 * SEEN_EVERY_BYTES if self.tag else 0):
             if self.tag and not self.lagging and self._letterbox is None:
-                self.skips += 1
+                self.skipped()
                 self.session.spawn(self.refresh(frames.SCREEN_LAG))     # waits in its socket until it reads again
             self.lagging = True
         self.pace_mark = taken

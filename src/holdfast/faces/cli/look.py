@@ -1,4 +1,4 @@
-"""view, read, who, events, resolve."""
+"""view, read, who, events, metrics, resolve."""
 
 from __future__ import annotations
 
@@ -138,6 +138,22 @@ def events(args: Namespace) -> int:
     if args.follow:
         connection.request("events", wait_s=None, on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
                            session=args.session, follow=True, after=last)
+    return 0
+
+
+# ---------------------------------------------------------------- metrics
+
+def metrics_parser(p: ArgumentParser) -> None:
+    p.add_argument("--json", action="store_true", help="one object per family: its name, kind, help and samples")
+
+
+def metrics(args: Namespace) -> int:
+    found = link(args).request("metrics", families=args.json)
+    if args.json:
+        for family in found["families"]:
+            put_json(family)
+    else:
+        sys.stdout.write(found["text"])
     return 0
 
 

@@ -56,6 +56,7 @@ COMMANDS: dict[str, Command] = {
     "graph": Command("graph", "what runs in a session: processes, who started them, files, sockets, what waits", "holdfast graph work --port 3000", "Look"),
     "log": Command("record", "the record: who did what, on whose state, with which verdict", "holdfast log work --follow", "Look"),
     "events": Command("look", "what happened to sessions", "holdfast events work", "Look"),
+    "metrics": Command("look", "the host's numbers, as Prometheus reads them", "holdfast metrics", "Look"),
     "resolve": Command("look", "what a reference means today", "holdfast resolve hf:0123456789ab@1", "Look"),
     "operator": Command("operators", "who is known here: add, list, show, revoke", "holdfast operator add builder --kind agent", "Operators"),
     "device": Command("devices", "the devices of an operator: list, add, rename, revoke", "holdfast device add phone", "Operators"),
