@@ -25,6 +25,7 @@ from holdfast.wire import frames
 HARMLESS = {
     "ping": "that the host is there",
     "stats": "counters, no content and no names",
+    "metrics": "the same, for who may look at the whole machine",
     "ls": "only sessions that it may see",
     "get": "what there is to see of a session it may see",
     "who": "who is there is part of seeing it",

@@ -6,6 +6,7 @@ place and the remedy; a file that cannot be read stops the start, it does not si
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from holdfast.home import Home
@@ -31,6 +32,33 @@ class Option(NamedTuple):
     low: float | None = None
     high: float | None = None
     choices: tuple[str, ...] = ()
+    check: Callable[[str], str] | None = None      # what is wrong with a value; empty if nothing
+
+
+def _loopback(text: str) -> str:
+    from holdfast.model import address
+
+    try:
+        return "" if not text or address.loopback(address.endpoint(text)[0]) else "takes a loopback address: the numbers are for this machine"
+    except Usage as e:
+        return f"is wrong: {e.message}"
+
+
+def _collector(text: str) -> str:
+    from urllib.parse import urlsplit
+
+    from holdfast.model import address
+
+    if text in ("", "environment"):
+        return ""
+    try:
+        parts = urlsplit(text)
+        host, _ = parts.hostname or "", parts.port
+    except ValueError:
+        return "is no URL"
+    if parts.scheme not in ("http", "https") or not host or parts.username is not None or parts.query or parts.fragment:
+        return "is http://HOST:PORT or https://HOST, or the word environment; tokens belong into OTEL_EXPORTER_OTLP_HEADERS"
+    return "" if parts.scheme == "https" or address.loopback(host) else "must be https:// for another machine"
 
 
 OPTIONS = (
@@ -45,6 +73,9 @@ OPTIONS = (
     Option("turn.policy", "queue", "who asks for a held turn: queue, humans-first or drop", choices=("queue", "humans-first", "drop")),
     Option("relay.start", True, "`up` starts a relay of this installation on loopback, too"),
     Option("relay.listen", RELAY_LISTEN, "where it listens, a loopback address; the next free port if this one is taken"),
+    Option("telemetry.metrics", "", "ADDR:PORT on loopback where Prometheus reads the host's numbers, for example 127.0.0.1:9464; empty: nowhere", check=_loopback),
+    Option("telemetry.otlp", "", "where traces of acts are sent (OTLP over HTTP), for example http://127.0.0.1:4318; `environment`: as OTEL_* says; empty: nowhere", check=_collector),
+    Option("telemetry.names", False, "traces name operators and sessions"),
     Option("attach.prefix", "C-\\", "the key before a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
     Option("attach.status", True, "say on entry and exit what happens"),
@@ -101,6 +132,8 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
         raise Usage(f"{path}: {option.key} must be between {option.low:g} and {option.high:g}", option.help)
     if option.choices and value not in option.choices:
         raise Usage(f"{path}: {option.key} must be one of {', '.join(option.choices)}", option.help)
+    if option.check is not None and (wrong := option.check(value)):
+        raise Usage(f"{path}: {option.key} {wrong}", option.help)
     return Value(option.key, value, path)
 
 
@@ -121,9 +154,13 @@ class Settings(NamedTuple):
     turn_idle_s: float
     turn_policy: str
     record_days: int
+    metrics: str = ""
+    otlp: str = ""
+    trace_names: bool = False
 
 
 def settings(values: list[Value]) -> Settings:
     v = {x.key: x.value for x in values}
     return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
-                    v["host.away_s"], v["session.pace_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"])
+                    v["host.away_s"], v["session.pace_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"], v["telemetry.metrics"], v["telemetry.otlp"],
+                    v["telemetry.names"])

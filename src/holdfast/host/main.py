@@ -30,6 +30,7 @@ from holdfast.host.selector import HotLoop
 from holdfast.host.server import Server
 from holdfast.host.service import Service, leave_stopped
 from holdfast.host.store import Store
+from holdfast.host.telemetry import Telemetry
 from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.model.probe import probe
 from holdfast.transport import unix
@@ -169,6 +170,7 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     server = Server(engine, Ops(engine, stop), unix.listen(home.host_socket))
     engine.reachable()
     await engine.uplinks.begin(server)
+    telemetry = Telemetry(engine, settings)
     log.info("host %d serves %d sessions (term %d)", os.getpid(), len(engine.sessions), engine.term)
     service.ready(len(engine.sessions))
     probe("host.ready")
@@ -190,6 +192,7 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     if how == "down" and service.kind:
         leave_stopped(home)                       # before anybody hears of it, and would start the next one
     server.close(how, messages[how])
+    telemetry.close()
     await engine.close()
     if how == "down":
         engine.nursery.dismiss()

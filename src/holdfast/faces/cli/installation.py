@@ -200,7 +200,7 @@ def doctor(args: Namespace) -> int:
     from holdfast.host import doctor as findings_of
 
     home = homes.resolve(os.environ)
-    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home), _relayed(home)]
+    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home), _relayed(home), _told(home)]
     if args.json:
         put_json(findings_of.to_json(findings))
     else:
@@ -237,6 +237,43 @@ def _relayed(home: homes.Home) -> Finding:
     if missing := nearby.missing():
         return Finding("relay", title, False, f"cannot run: {missing} is not installed", "install holdfast with all it needs", why)
     return Finding("relay", title, None, "does not run", f"`holdfast up` starts it; {home.relay_log} has what it said", why)
+
+
+def _told(home: homes.Home) -> Finding:
+    from importlib.util import find_spec
+
+    from holdfast.home import config as configuration
+    from holdfast.host.doctor import Finding
+    from holdfast.model.errors import HoldfastError
+
+    title, why = "metrics and traces", "watching this host with Prometheus or OpenTelemetry"
+    try:
+        metrics, otlp = configuration.value(home, "telemetry.metrics"), configuration.value(home, "telemetry.otlp")
+    except HoldfastError as e:
+        return Finding("telemetry", title, None, e.message, e.recover, why)
+    if not metrics and not otlp:
+        return Finding("telemetry", title, True, "are off; `holdfast metrics` prints the numbers all the same", "", why)
+    if otlp and find_spec("opentelemetry") is None:
+        return Finding("telemetry", title, False, "traces are configured, but OpenTelemetry is not installed", "install holdfast[otel], then restart the host", why)
+    if metrics and not _answers(metrics):
+        return Finding("telemetry", title, None, f"no metrics at {metrics}", f"is the host up, and the port free? `holdfast up`; {home.log} says why not", why)
+    said = [*([f"metrics at http://{metrics}/metrics"] if metrics else ()), *([f"traces to {otlp}"] if otlp else ())]
+    return Finding("telemetry", title, True, ", ".join(said), "", why)
+
+
+def _answers(place: str) -> bool:
+    from http.client import HTTPConnection, HTTPException
+
+    from holdfast.model import address
+
+    connection = HTTPConnection(*address.endpoint(place), timeout=2)
+    try:
+        connection.request("GET", "/metrics")
+        return b"holdfast_build_info" in connection.getresponse().read()
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
 
 
 # ---------------------------------------------------------------- config
