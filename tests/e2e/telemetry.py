@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gzip
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tests.e2e.harness import Installation
+from tests.e2e.harness import Installation, eventually
 
 Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -28,6 +28,23 @@ def numbers(hf: Installation) -> Numbers:
 def of(found: Numbers, name: str, **labels: str) -> float:
     """0 if there is no such sample (yet)."""
     return found.get((name, tuple(sorted(labels.items()))), 0.0)
+
+
+def until(hf: Installation, check: Callable[[Numbers], bool], what: str) -> Numbers:
+    """The numbers, once they are so."""
+    return wanted(lambda: numbers(hf), check, what)
+
+
+def wanted(look: Callable[[], Numbers], check: Callable[[Numbers], bool], what: str) -> Numbers:
+    found: Numbers = {}
+
+    def once() -> bool:
+        found.clear()
+        found.update(look())
+        return check(found)
+
+    eventually(once, what)
+    return found
 
 
 class Collector:

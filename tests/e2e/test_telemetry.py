@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from tests.e2e.harness import Installation, eventually, installation
-from tests.e2e.telemetry import Collector, collector, facts, numbers, of, parsed
+from tests.e2e.telemetry import Collector, collector, facts, numbers, of, parsed, until, wanted
 
 SECRET = "correct-horse-battery-staple"
 CONFIG = "[telemetry]\n"
@@ -85,7 +85,7 @@ def test_o_keys_clients_and_seizes_are_counted(hf: Installation) -> None:
     assert of(numbers(hf), "holdfast_acts_total", kind="seize", verdict="applied") == of(before, "holdfast_acts_total", kind="seize", verdict="applied") + 1
     assert of(numbers(hf), "holdfast_seize_seconds_count") == of(before, "holdfast_seize_seconds_count") + 1
     hf.end("watched")
-    after = eventually(lambda: (found := numbers(hf)) and of(found, "holdfast_clients_left_total", how="ended") > of(before, "holdfast_clients_left_total", how="ended") and found, "the end of it")
+    after = until(hf, lambda found: of(found, "holdfast_clients_left_total", how="ended") > of(before, "holdfast_clients_left_total", how="ended"), "the end of it")
     assert of(after, "holdfast_output_bytes_total") >= of(now, "holdfast_output_bytes_total"), "a session that ends takes nothing from a counter"
     assert of(after, "holdfast_key_inputs_total", verdict="applied") >= of(now, "holdfast_key_inputs_total", verdict="applied")
 
@@ -138,7 +138,7 @@ def test_o_metrics_are_served_on_a_loopback_port_and_survive_a_replaced_host(tmp
         assert get(port, "/healthz") == (200, "ok\n") and get(port, "/other")[0] == 404
         assert get(port, Host="evil.example")[0] == 421 and get(port, Origin="https://evil.example")[0] == 403
         hf.ask("down", restart=True)
-        again = eventually(lambda: (page := served()) and of(parsed(page), "holdfast_host_term") == 2 and parsed(page), "the next host's page")
+        again = wanted(lambda: parsed(served()), lambda found: of(found, "holdfast_host_term") == 2, "the next host's page")
         assert of(again, "holdfast_events_total", event="session.adopted") == 1 and of(again, "holdfast_sessions", state="detached") == 1
         assert "metrics" in hf.quick("doctor")
 
@@ -211,7 +211,7 @@ def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_te
         for word in (SECRET, "zelda", "tester", "hideaway", "rm -rf", "echo"):
             assert word.encode() not in sent
         assert b"holdfast" in sent
-        found = eventually(lambda: (n := numbers(hf)) and of(n, "holdfast_trace_spans_total", result="exported") >= len(received.spans) and n, "the count")
+        found = until(hf, lambda now: of(now, "holdfast_trace_spans_total", result="exported") >= len(received.spans), "the count")
         assert of(found, "holdfast_trace_spans_total", result="failed") == 0
 
 

@@ -1,0 +1,106 @@
+"""Traces when the other side does not play along: a bound, a counter, and no wait for whoever acts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
+from tests.e2e.harness import eventually
+
+from holdfast.host import traces
+from holdfast.host.tally import Tally
+from holdfast.host.traces import QUEUE_ACTS, Traces
+
+
+class Collecting(SpanExporter):
+    """Takes what it is given as soon as it is let."""
+
+    def __init__(self) -> None:
+        self.open, self.taken = threading.Event(), list[ReadableSpan]()
+        self.answer: SpanExportResult | Exception = SpanExportResult.SUCCESS
+
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        self.open.wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        self.taken += spans
+        return self.answer
+
+    def shutdown(self) -> None:
+        pass
+
+
+@pytest.fixture
+def exporter(monkeypatch: pytest.MonkeyPatch) -> Iterator[Collecting]:
+    monkeypatch.setattr(traces, "GATHER_S", 0.0)
+    made = Collecting()
+    yield made
+    made.open.set()
+
+
+def act(number: int = 1, **more: Any) -> Any:
+    """As the door gives it."""
+    session = SimpleNamespace(id="s1", name="hideaway")
+    conn = SimpleNamespace(kind="agent", modality="my-own-client", operator="zelda")
+    return SimpleNamespace(**({"session": session, "conn": conn, "epoch": 1, "number": number, "kind": "command", "began": 1_000, "taken": 7, "shapers": 2, "written": None,
+                               "phases": [("gate", 1_100, 1_200), ("record", 1_200, 1_300)]} | more))
+
+
+def test_o_a_collector_that_hangs_makes_nobody_wait_and_the_queue_is_bounded(exporter: Collecting) -> None:
+    tally = Tally()
+    made = Traces(exporter, tally)
+    for number in range(2 * QUEUE_ACTS + traces.BATCH_ACTS):
+        made.over(act(number), "applied")
+    dropped = tally.spans["dropped"]
+    assert QUEUE_ACTS <= dropped // 3 <= 2 * QUEUE_ACTS and not exporter.taken
+    exporter.open.set()
+    eventually(lambda: tally.spans["exported"] == 4 * (2 * QUEUE_ACTS + traces.BATCH_ACTS - dropped // 3), "what waited")
+    made.close()
+
+
+@pytest.mark.parametrize("answer", [SpanExportResult.FAILURE, RuntimeError("a library's mistake")])
+def test_o_what_is_not_taken_is_counted_and_said_once(exporter: Collecting, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    tally = Tally()
+    made = Traces(exporter, tally)
+    exporter.answer = answer
+    exporter.open.set()
+    for number in range(3):
+        made.over(act(number), "applied")
+        eventually(lambda expected=4 * (number + 1): tally.spans["failed"] == expected, "the count")
+    exporter.answer = SpanExportResult.SUCCESS
+    made.over(act(9), "applied")
+    eventually(lambda: tally.spans["exported"] == 4, "the next")
+    made.close()
+    assert [record.message.split(";")[0].split(":")[0] for record in caplog.records] == ["the collector does not take traces", "the collector takes traces again"]
+
+
+def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(exporter: Collecting) -> None:
+    made = Traces(exporter, Tally())
+    exporter.open.set()
+    made.over(act(), "refused")
+    made.close()
+    spans = {span.name: span for span in exporter.taken}
+    assert set(spans) == {"act command", "gate", "record"}
+    assert dict(spans["act command"].attributes or {}) == {
+        "holdfast.session.id": "s1", "holdfast.session.epoch": 1, "holdfast.act.number": 1, "holdfast.act.kind": "command", "holdfast.act.verdict": "refused",
+        "holdfast.actor.kind": "agent", "holdfast.actor.modality": "other", "holdfast.originators.count": 2, "holdfast.act.sequence": 7}
+    parent = spans["gate"].parent
+    assert parent is not None and spans["act command"].context is not None and parent.span_id == spans["act command"].context.span_id
+    assert spans["act command"].start_time == 1_000 and spans["gate"].end_time == 1_200
+
+
+def test_o_nothing_wakes_up_while_nothing_is_done(exporter: Collecting) -> None:
+    made = Traces(exporter, Tally())
+    woken = threading.Event()
+    inner = made._send
+    made._send = lambda batch: (woken.set(), inner(batch))[1]     # type: ignore[method-assign]
+    assert not woken.wait(0.2), "there is nothing to send"
+    exporter.open.set()
+    made.over(act(), "applied")
+    assert woken.wait(10)
+    made.close()
