@@ -62,13 +62,13 @@ class Traces:
     # ------------------------------------------------------------ on the loop
 
     def over(self, act: Act, verdict: str) -> None:
-        if len(self._queue) >= QUEUE_ACTS:
-            self._tally.spans["dropped"] += 1 + len(act.phases)
-            return
         ended = time.time_ns()
         phases = tuple(act.phases)
         if act.written is not None or verdict == "applied":
             phases += (("effect", max((end for _, _, end in phases), default=act.began), ended),)
+        if len(self._queue) >= QUEUE_ACTS:
+            self._tally.spans["dropped"] += 1 + len(phases)
+            return
         facts: dict[str, str | int] = {
             "holdfast.session.id": act.session.id, "holdfast.session.epoch": act.epoch, "holdfast.act.number": act.number, "holdfast.act.kind": act.kind, "holdfast.act.verdict": verdict,
             "holdfast.actor.kind": kind(act.conn.kind), "holdfast.actor.modality": modality(act.conn.modality), "holdfast.originators.count": act.shapers}
