@@ -14,6 +14,10 @@ import pytest
 from tests.e2e.harness import Installation, eventually, installation
 from tests.e2e.telemetry import Collector, collector, facts, numbers, of, parsed, until, wanted
 
+from holdfast import home as homes
+from holdfast.client.link import Link
+from holdfast.model.errors import GateRefused
+
 SECRET = "correct-horse-battery-staple"
 CONFIG = "[telemetry]\n"
 ROOT = Path(__file__).parents[2]
@@ -107,6 +111,32 @@ def test_o_metrics_say_how_much_and_never_who_or_what(hf: Installation) -> None:
     for word in ("zelda", "tester", "hideaway", hf.get("hideaway")["id"], SECRET, "echo", str(hf.home)):
         assert word not in page
     hf.end("hideaway")
+
+
+def test_o_what_a_client_says_of_itself_is_no_label(hf: Installation) -> None:
+    hf.ready("visited")
+    link = Link(homes.resolve(hf.env), "tester", modality="zelda-s-own", autostart=False)
+    link.request("run", session="visited", text="true")
+    link.request("attach", session="visited", cols=80, rows=24)
+    page = hf.quick("metrics")
+    assert "zelda-s-own" not in page and of(parsed(page), "holdfast_attached_clients", kind="human", modality="other", mode="write") == 1
+    link.close()
+    hf.end("visited")
+
+
+def test_o_a_refusal_in_a_circle_is_counted_and_not_told_each_time(hf: Installation) -> None:
+    hf.ready("circle")
+    before, times = numbers(hf), 12
+    link = Link(homes.resolve(hf.env), "tester", autostart=False)
+    for _ in range(times):
+        with pytest.raises(GateRefused):
+            link.request("run", session="circle", text="rm -rf /")
+    link.close()
+    after = numbers(hf)
+    assert of(after, "holdfast_acts_total", kind="command", verdict="refused") - of(before, "holdfast_acts_total", kind="command", verdict="refused") == times
+    told = [one for line in hf.quick("events", "circle", "--json").splitlines() if (one := json.loads(line))["event"] == "gate.refused"]
+    assert all(later["time"] - earlier["time"] > 0.9 for earlier, later in zip(told, told[1:], strict=False)) and told
+    hf.end("circle")
 
 
 def test_o_metrics_need_the_right_to_look_at_the_whole_machine(hf: Installation) -> None:

@@ -80,7 +80,7 @@ EVENTS: Final[dict[str, Event]] = {
     "turn.refused": Event("two wanted to write at once: an input was not taken. Told once for each who is refused, until the turn moves", {
         **_WHO, "holder": Fact("text", "who has the turn, or whose line is begun"), "why": Fact("text", "`held` or `unfinished`")}),
     # ------------------------------------------------------------ the gate
-    "gate.refused": Event("the policy, or whoever was asked, refused an act; nothing of it happened", {
+    "gate.refused": Event("the policy, or whoever was asked, refused an act; nothing of it happened. The same refusal is told once a second at most", {
         **_WHO, "kind": Fact("text", "human, agent or service"), "act": Fact("text", "which kind of act"), "rule": Fact("text", "the policy's rule; empty if none"), "originators": Fact("list", "who shaped what it would run on")}),
     "originators.foreign": Event("an act was about to run on state that others shaped, and the gate was told", {
         **_WHO, "act": Fact("text", "which kind of act"), "originators": Fact("list", "who shaped it"), "kinds": Fact("list", "which kinds of state: alias, path, file ..."),

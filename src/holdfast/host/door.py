@@ -46,6 +46,8 @@ from holdfast.model.errors import (
 )
 
 SHOWN: Final[Terminal] = (True, True)      # typed at a prompt that shows what is typed
+REFUSED_AGAIN_S: Final = 1.0                # until the same refusal by the policy is told again; each is counted and recorded
+REFUSALS_KEPT: Final = 1024
 CLIENTS_KEPT: Final = 4096                 # that acted on the machine, and whose numbers are known
 
 
@@ -183,6 +185,7 @@ class Door:
         self._numbers: dict[int, int] = {}                      # of clients that acted on the machine: the highest they used
         self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
         self.verdicts: Counter[tuple[str, str]] = Counter()     # by kind: what became of those that came to their end
+        self._refused_at: dict[tuple[str, str, str, str], float] = {}    # session, operator, kind, rule: when that was told last
         self.on_over: Callable[[Act, str], None] | None = None  # with its verdict; must not raise
 
     def act(self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> Act:
@@ -281,11 +284,23 @@ class Door:
         """Counted; and told if the policy or somebody else was in its way."""
         session = act.session.id if not isinstance(act.session, Machine) else ""
         if isinstance(error, GateRefused):
-            self._note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": str(error.facts.get("rule") or ""),
-                                                "originators": list(act._originators)})
+            rule = str(error.facts.get("rule") or "")
+            if self._worth_telling((session, act.conn.operator, act.kind, rule)):
+                self._note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": rule, "originators": list(act._originators)})
         elif isinstance(act.session, Session) and act.kind in TYPED:
             act.session.turn.contended(act.conn.operator, error)
         self._end(act, record.APPLIED if act.taken is not None else verdict_of(error))
+
+    def _worth_telling(self, what: tuple[str, str, str, str]) -> bool:
+        """Not again within a moment: whoever tries the same in a circle must not push everything else out of the events that are kept."""
+        now = time.monotonic()
+        if now - self._refused_at.get(what, -REFUSED_AGAIN_S) < REFUSED_AGAIN_S:
+            return False
+        self._refused_at.pop(what, None)
+        self._refused_at[what] = now
+        if len(self._refused_at) > REFUSALS_KEPT:
+            del self._refused_at[next(iter(self._refused_at))]
+        return True
 
     def _end(self, act: Act, verdict: str) -> None:
         self.verdicts[act.kind, verdict] += 1
