@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from holdfast.client.remote import Dialling, Line
     from holdfast.home.machines import Machine
 
-REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "graph", "wait", "stats", "events", "new", "end",
+REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "graph", "wait", "attention", "stats", "events", "new", "end",
                         "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait", "device.ls"))
-HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "graph", "wait", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export",
+HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "graph", "wait", "attention", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export",
                       "place", "approvals", "invite.ls", "invite.wait", "device.ls"))
 SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
 

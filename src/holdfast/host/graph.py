@@ -46,6 +46,12 @@ def of_session(groups: Groups, session: Session, files: bool = True, most: int =
     return look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, session.layout["layout"] == "contained", files, most)
 
 
+def members(groups: Groups, session: Session) -> list[int]:
+    """The pids of its processes."""
+    group = groups.find(session.id, session.record.root_pid)
+    return sorted((groups.pids(group) if group else set()) | {one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)})[:PROCESSES_MAX]
+
+
 def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX) -> Graph:
     """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`."""
     at = time.time()

@@ -12,6 +12,7 @@ from holdfast.core.graph import Terminal, fitted, told
 from holdfast.core.record import MACHINE
 from holdfast.host import recordops, store, waiting
 from holdfast.host.approvals import facts
+from holdfast.host.attending import attend
 from holdfast.host.connection import Connection
 from holdfast.host.describing import describe, describe_ended, unreachable
 from holdfast.host.following import Follower
@@ -89,12 +90,12 @@ async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
 
 
 async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-    found = ops.engine.find_any(q["session"])
+    found, conditions = ops.engine.find_any(q["session"]), waiting.conditions(q["for"])
     if isinstance(found, Record):
-        if q["for"] == "exit":
+        if "exit" in conditions:
             return {"for": "exit", "seen": found.reason, "exit_code": found.exit_code, "id": found.id}
-        raise NotFound(f"session {found.name} has ended: {found.reason}", "`holdfast ls --all` shows how")
-    return {"id": found.id, **await waiting.wait(found, q["for"], q["timeout"])}
+        raise waiting.ended(found)
+    return {"id": found.id, **await waiting.wait(ops, found, conditions, q["timeout"])}
 
 
 async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -133,8 +134,8 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     if session.ended.done():
         raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
     kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes}, before, whole="processes" not in found.cut)
-    state = await session.terminal()
-    kind, why, command = await session.attention()
+    state = await session.marks_seen()
+    kind, why, command = await attend(session, state)
     terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
     known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, session.ref), GRAPH_BYTES))
     return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, **known}

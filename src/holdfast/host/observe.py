@@ -48,8 +48,8 @@ from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import blocked_on_tty, tty_rdev_of
 
 __all__ = [
-    "Liveness", "Process", "ProcessId", "Socket", "Stat", "TerminalMode", "alive", "attention",
-    "blocked_on_tty", "boot_id", "descendants", "foreground", "identify", "listening", "liveness",
+    "TICKS", "Liveness", "Process", "ProcessId", "Socket", "Stat", "TerminalMode", "alive", "attention",
+    "blocked_on_tty", "boot_id", "descendants", "foreground", "group", "identify", "listening", "liveness",
     "parse_stat", "port_listening", "process", "terminal_facts", "terminal_mode", "terminal_rdev",
     "tty_rdev_of", "unreadable",
 ]
@@ -57,6 +57,8 @@ __all__ = [
 WALK_PASSES_MAX = 4          # walks of a tree that keeps changing; the last one stands
 PROCESSES_MAX = 65_536       # of one session that are looked at
 SERVERS_LOOKED_AT_MAX = 64   # processes outside the terminal's session that may serve it (a tmux server)
+
+TICKS = os.sysconf("SC_CLK_TCK")   # of the kernel's start times, in a second
 
 _UNIX98_SLAVE_MAJOR = 136
 _TIOCGPTN = 0x80045430
@@ -235,23 +237,23 @@ def terminal_rdev(master_fd: int) -> int:
 
 def foreground(root_pid: int, fg_pgrp: int) -> list[Process]:
     """What runs in the foreground process group below `root_pid`, its leader first."""
-    return _group(descendants(root_pid), fg_pgrp)
+    return group(descendants(root_pid), fg_pgrp)
 
 
-def _group(processes: Iterable[Process], pgrp: int) -> list[Process]:
+def group(processes: Iterable[Process], pgrp: int) -> list[Process]:
     return sorted((one for one in processes if one.pgrp == pgrp), key=lambda one: one.pid != pgrp)
 
 
 def terminal_facts(mode: TerminalMode, tty_rdev: int, root_pid: int, shell_pid: int | None,
-                   shell_at_prompt: bool | None) -> TerminalFacts:
-    """What `classify` wants. `shell_pid` leads its own session and group; None: no shell in charge."""
+                   shell_at_prompt: bool | None, everyone: list[Process] | None = None) -> TerminalFacts:
+    """What `classify` wants. `shell_pid` leads its own session and group; None: no shell in charge. `everyone`: who is below `root_pid`, if that was just read."""
     tasks: list[TaskFact] = []
     if mode.fg_pgrp is not None:
-        everyone = descendants(root_pid, with_argv=False)
-        group = _group(everyone, mode.fg_pgrp)
-        tasks = [TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in group]
-        if not mode.icanon and group and not any(task.wait in _WAITS for task in tasks):
-            outside = [one for one in everyone if one.session != group[0].session][:SERVERS_LOOKED_AT_MAX]
+        everyone = descendants(root_pid, with_argv=False) if everyone is None else everyone
+        front = group(everyone, mode.fg_pgrp)
+        tasks = [TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in front]
+        if not mode.icanon and front and not any(task.wait in _WAITS for task in tasks):
+            outside = [one for one in everyone if one.session != front[0].session][:SERVERS_LOOKED_AT_MAX]
             served = [TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in outside]
             tasks += [task for task in served if task.wait in _WAITS]
     return TerminalFacts(icanon=mode.icanon, echo=mode.echo, fg_pgrp=mode.fg_pgrp, shell_pgrp=shell_pid,

@@ -23,6 +23,7 @@ from holdfast.host import (
     invitations,
     looking,
     metrics,
+    noticing,
     people,
     references,
     signalling,
@@ -59,6 +60,7 @@ class Ops:
         self.stop = stop
         self.viewers: dict[Connection, Viewer] = {}
         self.following = Looks()
+        self.noticing = noticing.Noticing(engine)
         self.under_way: Counter[str] = Counter()       # requests being answered, by operation
         self._looking: dict[asyncio.Task[Any], tuple[Connection, str | None]] = {}      # requests that show something, and of which session
         self._denied: dict[asyncio.Task[Any], NotAllowed] = {}
@@ -234,7 +236,8 @@ OPS: dict[str, Op] = {
     "cover": Op(attaching.cover, {"session": _S, "signed": Field(dict)}),
     "log": Op(looking.log, {"session": _S, "after": Field(int, None), "limit": Field(int, 100), "follow": Field(bool, False)}),
     "log.export": Op(looking.log_export, {"session": _S}),
-    "wait": Op(looking.wait, {"session": _S, "for": _S, "timeout": Field(float, 0.0)}, "observe"),
+    "wait": Op(looking.wait, {"session": _S, "for": Field((str, list)), "timeout": Field(float, 0.0)}, "observe"),
+    "attention": Op(noticing.attention, {"sessions": Field(list, []), "follow": Field(bool, False)}),
     "view": Op(looking.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
     "graph": Op(looking.graph, {"session": _S, "follow": Field(bool, False)}, "observe"),
     "read": Op(looking.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),

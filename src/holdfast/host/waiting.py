@@ -1,7 +1,10 @@
-"""`wait`: returns when the live state says so, never by guessing from silence.
+"""`wait`: returns when the live state says so, never by guessing from silence. Of several conditions the first that holds ends it.
 
 Marks, exits and text come as events. What the kernel tells only when asked (terminal modes, who reads the terminal, listening
-ports) is looked at a few times a second, and only while somebody waits for it.
+ports) is looked at a few times a second, and only while somebody waits for it; what the session waits for by the same looks for all who ask (host/noticing.py).
+
+A condition that holds already is true at once. `command` is not a state: it is the next one that finishes. One that can never hold any more, because the session has ended, is answered so
+at once, with how it ended; unless its end is what is waited for as well.
 """
 
 from __future__ import annotations
@@ -9,53 +12,94 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.commands import CommandFinished, Effect, RunDone
 from holdfast.core.plain import plain
-from holdfast.host import observe
+from holdfast.host import graph, noticing, observe
 from holdfast.host.session import Session
+from holdfast.host.store import Record
 from holdfast.model.errors import NotFound, TimedOut, Usage
 from holdfast.model.limits import OBSERVE_INTERVAL_S
 
-SIMPLE = ("idle", "input", "secret", "exit", "command")
+if TYPE_CHECKING:
+    from holdfast.host.ops import Ops
+
+SIMPLE = ("idle", "input", "secret")
+CONDITIONS_MAX: Final = 16         # of one wait
 TEXT_WINDOW_BYTES = 256 * 1024     # text is searched in pieces of this size ...
 SEARCH_S = 0.25                    # of processor time for one such piece
 TEXT_OVERLAP_BYTES = 4 * 1024      # ... that overlap by this much: the longest text that is surely found
+NAMED_MAX: Final = 8               # processes in an error's words
+
+Check = Callable[["Ops", Session], Awaitable[dict[str, Any]]]
 
 
-async def wait(session: Session, condition: str, timeout: float) -> dict[str, Any]:
-    check = _parse(condition)
+def conditions(given: str | list[Any]) -> list[str]:
+    words = [given] if isinstance(given, str) else list(dict.fromkeys(given)) if all(isinstance(one, str) for one in given) else []
+    if not 0 < len(words) <= CONDITIONS_MAX:
+        raise Usage(f"1 to {CONDITIONS_MAX} conditions can be waited for at once", "`for` is one, or a list of them")
+    for one in words:
+        _parse(one)
+    return words
+
+
+def ended(session: Session | Record) -> NotFound:
+    record = session if isinstance(session, Record) else session.record
+    return NotFound(f"session {record.name} has ended ({record.reason}); that cannot happen any more", "`holdfast ls --all` shows how",
+                    state="ended", reason=record.reason, exit_code=record.exit_code)
+
+
+async def wait(ops: Ops, session: Session, conditions: list[str], timeout: float) -> dict[str, Any]:
     try:
         async with asyncio.timeout(timeout or None):
-            return {"for": condition, **await check(session)}
+            return await _first(ops, session, conditions)
     except TimeoutError as e:
         kind, why, _ = await session.attention() if not session.ended.done() else ("ended", "the session has ended", "")
-        recover = "a shell at its prompt is `--for idle`" if condition == "input" and kind == "idle" else None
-        raise TimedOut(f"{condition} did not happen within {timeout:g} s (now: {kind}; {why})", recover, state=kind) from e
+        recover = "a shell at its prompt is `--for idle`" if "input" in conditions and kind == "idle" else f"`holdfast resume {session.name}` lets it go on" if kind == "halted" else None
+        unseen = await _unseen(ops, session) if any(one.startswith("port:") for one in conditions) and not session.ended.done() else ""
+        what = " or ".join(conditions)
+        raise TimedOut(f"{what} did not happen within {timeout:g} s (now: {kind}; {why}){unseen}", recover, state=kind) from e
 
 
-def _parse(condition: str) -> Any:
+async def _first(ops: Ops, session: Session, conditions: list[str]) -> dict[str, Any]:
+    """The first that holds; of several at the same moment, the first that was named."""
+    checks = {asyncio.ensure_future(_parse(one)(ops, session)): one for one in conditions}
+    try:
+        left, refused = set(checks), None
+        while left:
+            done, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+            for check in [check for check in checks if check in done]:
+                if (error := check.exception()) is None:
+                    return {"for": checks[check], **check.result()}
+                if not isinstance(error, NotFound):
+                    raise error
+                refused = error                  # the session has ended: that may be what another waits for
+        raise refused or ended(session)
+    finally:
+        for check in checks:
+            check.cancel()
+        await asyncio.gather(*checks, return_exceptions=True)
+
+
+def _parse(condition: str) -> Check:
     kind, _, rest = condition.partition(":")
     if kind == "text" and rest:
         try:
             pattern = re.compile(rest)
         except (re.error, OverflowError, RecursionError) as e:
             raise Usage(f"bad pattern {rest!a}: {e}", "it is a Python regular expression") from e
-        return lambda session: _text(session, pattern)
+        return lambda ops, session: _text(session, pattern)
     if kind == "port" and rest.isascii() and rest.isdigit() and 0 < int(rest) < 65536:
-        return lambda session: _port(session, int(rest))
+        return lambda ops, session: _port(ops, session, int(rest))
     if condition == "exit":
-        return _exit
+        return lambda ops, session: _exit(session)
     if condition == "command":
-        return _command
+        return lambda ops, session: _command(session)
     if condition in SIMPLE:
-        return lambda session: _attention(session, condition)
+        return lambda ops, session: _attention(ops, session, condition)
     raise Usage(f"cannot wait for {condition!a}", "one of: idle, input, secret, exit, command, text:REGEX, port:NUMBER")
-
-
-def _ended(session: Session) -> NotFound:
-    return NotFound(f"session {session.name} ended ({session.record.reason}) before that happened", "`holdfast ls --all`")
 
 
 async def _exit(session: Session) -> dict[str, Any]:
@@ -75,30 +119,41 @@ async def _command(session: Session) -> dict[str, Any]:
     session.commands.watchers.append(watch)
     try:
         if not await session.or_end(found):
-            raise _ended(session)
+            raise ended(session)
         return found.result()
     finally:
         session.commands.unwatch(watch)
 
 
-async def _attention(session: Session, wanted: str) -> dict[str, Any]:
-    while True:
-        if session.ended.done():
-            raise _ended(session)
-        kind, why, foreground = await session.attention()
-        if kind == wanted:
-            return {"seen": why, "foreground": foreground}
-        await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
+async def _attention(ops: Ops, session: Session, wanted: str) -> dict[str, Any]:
+    try:
+        notice = await noticing.until(ops.noticing, session, wanted)
+    except NotFound:
+        raise ended(session) from None
+    return {"seen": notice.why, "foreground": notice.foreground, "pid": notice.pid}
 
 
-async def _port(session: Session, port: int) -> dict[str, Any]:
+async def _port(ops: Ops, session: Session, port: int) -> dict[str, Any]:
     while True:
         if session.ended.done():
-            raise _ended(session)
-        found = await asyncio.to_thread(observe.port_listening, session.keeper_pid, port)
+            raise ended(session)
+        found = next((one for one in await asyncio.to_thread(_listening, ops, session) if one.port == port), None)
         if found is not None:
-            return {"seen": f"process {found.pid} listens on {found.address}:{found.port}", "pid": found.pid}
+            cause, at = session.commands.lineage.of(found.pid), f"[{found.address}]" if ":" in found.address else found.address
+            return {"seen": f"process {found.pid} listens on {at}:{found.port}", "pid": found.pid, "actor": cause.actor, "act": cause.ref(session.ref)}
         await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
+
+
+def _listening(ops: Ops, session: Session) -> list[observe.Socket]:
+    """Of all its processes, daemons included, by any address."""
+    return observe.listening(graph.members(ops.engine.halter.groups, session))
+
+
+async def _unseen(ops: Ops, session: Session) -> str:
+    """Who might listen without our knowing."""
+    closed = await asyncio.to_thread(lambda: observe.unreadable(graph.members(ops.engine.halter.groups, session)))
+    named = ", ".join(map(str, closed[:NAMED_MAX])) + (" ..." if len(closed) > NAMED_MAX else "")
+    return f"; what these listen on cannot be seen, because they run as somebody else: {named}" if closed else ""
 
 
 def search(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -140,7 +195,7 @@ async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
                 offset = end
                 await asyncio.sleep(0)                # others have their turn: under flood there is always more
             if session.ended.done():
-                raise _ended(session)
+                raise ended(session)
             arrived = asyncio.ensure_future(more.wait())
             await session.or_end(arrived)
             arrived.cancel()

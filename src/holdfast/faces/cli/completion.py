@@ -100,7 +100,7 @@ def places(name: str) -> dict[str, str]:
     if name == "log":
         return {k: v for k, v in {**found, "0": "sessions export verify", "1": "sessions files"}.items() if v}
     for place, action in enumerate(a for a in parser(name)._actions if not a.option_strings):
-        found["[0-9]*" if action.nargs == "+" else str(place)] = source(name, action)
+        found["[0-9]*" if action.nargs in ("+", "*") and action.metavar == "SESSION" else str(place)] = source(name, action)
     return {k: v for k, v in found.items() if v}
 
 

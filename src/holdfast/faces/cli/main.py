@@ -53,6 +53,7 @@ COMMANDS: dict[str, Command] = {
     "view": Command("look", "the screen now", "holdfast view work", "Look"),
     "read": Command("look", "raw output from an absolute offset", "holdfast read work --follow", "Look"),
     "who": Command("look", "who is attached, who holds the turn", "holdfast who work", "Look"),
+    "attention": Command("attention", "which sessions wait for input or a secret, work, or have ended", "holdfast attention --follow", "Look"),
     "graph": Command("graph", "what runs in a session: processes, who started them, files, sockets, what waits", "holdfast graph work --port 3000", "Look"),
     "log": Command("record", "the record: who did what, on whose state, with which verdict", "holdfast log work --follow", "Look"),
     "events": Command("look", "what happened to sessions", "holdfast events work", "Look"),

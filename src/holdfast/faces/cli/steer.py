@@ -106,20 +106,21 @@ def send(args: Namespace) -> int:
 
 def wait_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("--for", dest="condition", required=True, metavar="WHAT",
-                   help="idle, input, secret, exit, command, text:REGEX or port:NUMBER")
+    p.add_argument("--for", dest="condition", action="append", required=True, metavar="WHAT",
+                   help="idle, input, secret, exit, command, text:REGEX or port:NUMBER; given several times, whichever holds first")
     p.add_argument("--timeout", type=float, default=0.0, metavar="S", help="exit with 124 after S seconds")
     p.add_argument("--json", action="store_true")
 
 
 def wait(args: Namespace) -> int:
     result: dict[str, Any] = link(args).request("wait", wait_s=None, session=args.session, timeout=_seconds(args.timeout),
-                                                **{"for": args.condition})
+                                                **{"for": args.condition if len(args.condition) > 1 else args.condition[0]})
     if args.json:
         put_json(result)
     else:
         code = result.get("exit_code")
-        print(clean(result["seen"] if code is None else f"{result['seen']} (exit code {code})"))
+        which = f"{result['for']}: " if len(args.condition) > 1 else ""
+        print(clean(which + (result["seen"] if code is None else f"{result['seen']} (exit code {code})")))
     return 0
 
 
