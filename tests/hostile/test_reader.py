@@ -34,6 +34,7 @@ HARMLESS = {
     "read": "the output",
     "graph": "what runs there is part of seeing it",
     "wait": "changes nothing",
+    "attention": "only of sessions that it may see",
     "events": "what happened to what it may see",
     "attach": "to observe: what it types is refused, its size changes nothing",
     "detach": "ends its own attachment",

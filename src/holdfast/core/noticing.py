@@ -65,9 +65,6 @@ class Pending:
             del self._newest[next(iter(self._newest))]
             self.missed += 1
 
-    def drop(self, session: str) -> None:
-        self._newest.pop(session, None)
-
     def take(self) -> Iterator[Notice]:
         while self._newest:
             yield self._newest.pop(next(iter(self._newest)))

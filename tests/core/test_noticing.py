@@ -1,0 +1,47 @@
+"""What is news of a session, and what is kept for a reader that is slow."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.noticing import KINDS, OVER, PENDING_MAX, Notice, Pending, doubtful, news
+
+IDLE = Notice("s", "work", "idle", "bash (pid 7) is at its prompt", 7, 1.0, "bash", None)
+
+
+def test_news_is_another_state_another_name_or_another_who_waits() -> None:
+    assert news(None, IDLE)
+    assert not news(IDLE, IDLE._replace(why="other words", since=9.0, foreground="sh", pid=8))
+    assert news(IDLE, IDLE._replace(kind="secret")) and news(IDLE, IDLE._replace(name="play"))
+    working = IDLE._replace(kind="working")
+    assert not news(working, working._replace(pid=9, foreground="ld"))
+    waits = IDLE._replace(kind="input")
+    assert news(waits, waits._replace(pid=9)), "the next question is another one"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_could_not_be_seen_once_is_looked_at_again_and_nothing_else_is(kind: str) -> None:
+    assert not any(doubtful(IDLE, one) for one in KINDS if one != "unknown")
+    assert doubtful(IDLE._replace(kind=kind), "unknown") == (kind not in ("unknown", *OVER))
+    assert not doubtful(None, "unknown")
+
+
+def test_a_slow_reader_gets_the_newest_of_each_in_the_order_of_the_news() -> None:
+    pending = Pending()
+    for n in range(1000):
+        for session in ("a", "b"):
+            pending.put(IDLE._replace(session=session, kind=("idle", "working")[n % 2], since=float(n)))
+    pending.put(IDLE._replace(session="c"))
+    pending.put(IDLE._replace(session="a", since=5000.0))
+    assert [(n.session, n.since) for n in pending.take()] == [("b", 999.0), ("c", 1.0), ("a", 5000.0)]
+    assert not pending
+
+
+def test_what_is_kept_is_bounded_and_what_is_left_out_counted() -> None:
+    pending = Pending()
+    for n in range(PENDING_MAX + 10):
+        pending.put(IDLE._replace(session=str(n)))
+    assert pending and pending.missed == 10
+    taken = list(pending.take())
+    assert len(taken) == PENDING_MAX and taken[-1].session == str(PENDING_MAX + 9)
+    assert pending, "that some were left out is still to be told"
