@@ -215,7 +215,7 @@ def test_a_reader_that_does_not_read_gets_the_newest_and_costs_nobody(hf: Instal
         quick.until("idle")
     hf.ok("send", "busy", "read -s pw", "--enter")
     quick.until("secret")
-    seen = []
+    seen: list[str] = []
     while not seen or seen[-1] != "secret":
         seen.append(slow.until("attention")["body"]["kind"])
     assert len(seen) < 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -29,7 +29,7 @@ class Stage:
         for name in names:
             self.add(name)
         monkeypatch.setattr(noticing, "attended", self._attended)
-        self.noticing = Noticing(self.engine)
+        self.noticing = Noticing(cast(Any, self.engine))
 
     def add(self, name: str) -> None:
         loop = asyncio.get_running_loop()

@@ -100,6 +100,11 @@ class Lineage:
         return cause
 
     @property
+    def now(self) -> Cause | None:
+        """Of what the shell executes; None: it is at its prompt."""
+        return self._now
+
+    @property
     def doubtful(self) -> bool:
         return bool(self._doubtful)
 

@@ -28,6 +28,7 @@ from holdfast.core.turn import POLICIES
 from holdfast.home import Home, keys
 from holdfast.home.config import Settings
 from holdfast.host import environment, layouts, names, process, store
+from holdfast.host.aftermath import Aftermath
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
 from holdfast.host.burying import bury
@@ -95,6 +96,7 @@ class Engine:
         self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
         self.kin = Kin()
         self.tally = Tally()
+        self.aftermath = Aftermath(self)
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
@@ -233,6 +235,7 @@ class Engine:
         self.desk.session_changed(record.id, record.epoch)
         self.kin.begin(session)
         self.tally.begin(session)
+        self.aftermath.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session

@@ -1,4 +1,4 @@
-"""What a reference means today (S8): still live here, ended with a code, or not known any more."""
+"""What a reference means today (S8): still live here, ended with a code, or not known any more. Of an act also what is left of it: a claim like "the server runs" is checked against the kernel."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ async def resolve(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) ->
         out["state"] = "another incarnation"
     elif ref.act is not None:
         out["act"] = "applied" if ref.act <= found.ring.written else "accepted" if ref.act <= found.ring.accepted else "unknown"
+        out |= await ops.engine.aftermath.left_by(found, ref.act)
     if ref.output is not None:
         out["kept"] = found.ring.start <= ref.output[0] and ref.output[1] <= found.ring.head
     return out

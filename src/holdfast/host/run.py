@@ -62,7 +62,8 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
         start = max(begin.start, int(request.get("resume") or 0))
         watch.stream = Stream(session, conn, number, start, begin.end, RUN_PACE_WINDOW_S, OnlcrInverse() if onlcr else None,
                               raw=not request["for_terminal"], known=lambda: _looked_at(session))
-        return await _follow(session, watch.stream, begin, start, done, float(request["timeout"] or 0))
+        result = await _follow(session, watch.stream, begin, start, done, float(request["timeout"] or 0))
+        return {**result, "act": act.taken, "ref": f"{session.ref}#{act.taken}" if act.taken is not None else None}
     finally:
         if holds:
             session.turn.end_long(conn.operator)
@@ -78,6 +79,7 @@ class _Watch:
         self.done: asyncio.Future[RunDone] = session.loop.create_future()
         self.stream: Stream | None = None
         session.commands.watchers.append(self._look)
+        session.commands.followed.add(runid)
         session.streams.append(self._here)
 
     def _here(self) -> None:
@@ -94,6 +96,7 @@ class _Watch:
 
     def close(self) -> None:
         self.session.commands.watchers.remove(self._look)
+        self.session.commands.followed.discard(self.runid)
         self.session.streams.remove(self._here)
         self.started.cancel()
         self.done.cancel()

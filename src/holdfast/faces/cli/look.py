@@ -174,6 +174,18 @@ def resolve(args: Namespace) -> int:
         print(f"{args.ref}: ended with {result['exit_code']}")
     else:
         s = result["session"]
-        more = f"; act {result['act']}" if "act" in result else f"; output {'kept' if result['kept'] else 'rolled off'}" if "kept" in result else ""
-        print(f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}")
+        more = f"; act {result['act']}{_left(result)}" if "act" in result else f"; output {'kept' if result['kept'] else 'rolled off'}" if "kept" in result else ""
+        print(clean(f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}"))
     return 0 if result["known"] else 3
+
+
+def _left(result: dict[str, Any]) -> str:
+    """What is left of an act: said of what runs now, not of what ran."""
+    import time
+
+    how = ", under way" if result["under_way"] else f", exit code {result['exit_code']}" if result["exit_code"] is not None else ""
+    if result["running"]:
+        return f"{how}; runs: " + ", ".join(f"{one['command'][:60]} ({one['pid']})" for one in result["running"])
+    died = ", ".join(f"{one['program'] or 'a process'} ({one['pid']}) {'was killed by ' + one['signal'] if one['signal'] else 'exited with ' + str(one['exit_code'])} "
+                     f"{duration(time.time() - one['time'])} ago" for one in result["died"])
+    return f"{how}; nothing of it runs" + (f": {died}" if died else "")

@@ -117,11 +117,12 @@ def lines(entries: list[dict[str, Any]], colored: bool, alone: bool = False) -> 
     """One line per act, oldest first. `alone`: as it comes, so that an outcome is a line of its own."""
     outcomes = {} if alone else {e["intent"]: e for e in entries if e["phase"] == "outcome"}
     known = {e["seq"] for e in entries if e["phase"] == "intent"}
+    exits = {} if alone else {e["facts"].get("of"): e["facts"] for e in entries if e["kind"] == "exit"}        # of runs that nobody followed to their end
     covers = [e for e in entries if e["kind"] == "cover"]
     made: list[str] = []
     keys: dict[str, Any] | None = None              # ranges that follow each other are one line
     for e in entries:
-        if e["kind"] == "cover" or (e["phase"] == "outcome" and e["intent"] in known):
+        if e["kind"] == "cover" or (e["phase"] == "outcome" and e["intent"] in known) or (e["kind"] == "exit" and e["facts"].get("of") in known and not alone):
             continue
         if e["kind"] == "keys" and e["phase"] == "fact":
             if keys is not None and keys["client"] == e["client"] and keys["number"] + 1 == e["first"]:
@@ -131,7 +132,10 @@ def lines(entries: list[dict[str, Any]], colored: bool, alone: bool = False) -> 
             keys = e
         else:
             keys = None
-        made.append(_line(e, outcomes.get(e["seq"]), colored, covers))
+        outcome = outcomes.get(e["seq"])
+        if outcome is not None and e["seq"] in exits:
+            outcome = {**outcome, "facts": {**outcome["facts"], "exit_code": exits[e["seq"]].get("exit_code")}}
+        made.append(_line(e, outcome, colored, covers))
     return made
 
 
@@ -170,6 +174,8 @@ def _what(e: dict[str, Any]) -> str:
         return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
     if e["kind"] == "spawn" and "argv" in e["facts"]:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
+    if e["kind"] == "exit":
+        return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
     if e["kind"] in ("approve", "deny", "withdraw") and "operator" in e["facts"]:
