@@ -28,6 +28,7 @@ LINES_KEPT: Final = 64           # entered and not begun; of more, the oldest ar
 MEMBERS_MAX: Final = 65_536
 DOUBTFUL_MAX: Final = 1024
 OTHERS_MAX: Final = 16           # names in one cause
+EXITS_KEPT: Final = 256
 
 
 class Cause(NamedTuple):
@@ -65,6 +66,9 @@ class Lineage:
         self._given_up: dict[str, None] = {}                       # and on one that was interrupted, until the shell has shown that it let go of it
         self._doubtful: list[int] = []                             # started by the shell, perhaps for the next line already
         self._prompted = False
+        self._marks = 0                                            # the last of the shell's that was taken
+        self._known_marks = 0                                      # that the last host had taken: what they say is known, though they are read again
+        self.exits: dict[int, int] = {}                            # of the newest commands, by the act that ordered each
 
     # ------------------------------------------------------------ orders
 
@@ -88,8 +92,19 @@ class Lineage:
         if data:
             self._line[actor] = None
 
+    def marked(self, number: int) -> None:
+        """The shell's mark that what follows comes from. A new host reads some again."""
+        self._marks = number
+
+    @property
+    def again(self) -> bool:
+        """Whether what the shell says now was known to the last host."""
+        return 0 < self._marks <= self._known_marks
+
     def begun(self) -> Cause:
         """The shell begins to execute a line."""
+        if self.again:
+            return self._now or UNKNOWN
         cause = self._next()
         for pid in self._doubtful:
             if (one := self._members.get(pid)) is not None:
@@ -112,8 +127,23 @@ class Lineage:
         """All marks that were on their way have come."""
         self._doubtful.clear()
 
+    def finished(self, code: int) -> None:
+        """What it executes has this exit code."""
+        if self._now is not None and self._now.act is not None and not self.again:
+            self.exits[self._now.act] = code
+            if len(self.exits) > EXITS_KEPT:
+                del self.exits[next(iter(self.exits))]
+
+    def over(self, cause: Cause) -> bool:
+        """Whether the command of that cause is: the shell is at its prompt, or does something that was ordered later. What was typed into a program inside was ordered later than that one."""
+        if cause.act is None or any(one.act == cause.act for one in (*self._entered, *self._ahead)):
+            return False
+        return self._now is None or (self._now.act is not None and self._now.act > cause.act)
+
     def prompt(self) -> None:
         """It is done and asks for the next."""
+        if self.again:
+            return
         self._now, self._prompted = None, True
         self._ahead.extend(self._entered)
         self._entered.clear()
@@ -221,13 +251,15 @@ class Lineage:
     def save(self) -> dict[str, Any]:
         return {"members": [[pid, m.start, m.parent, *_plain(m.cause)] for pid, m in self._members.items() if m.start],
                 "now": None if self._now is None else list(_plain(self._now)), "last": None if self._last is None else list(_plain(self._last)),
-                "prompted": self._prompted}
+                "prompted": self._prompted, "marks": max(self._marks, self._known_marks), "exits": [*map(list, self.exits.items())]}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; `found` must follow."""
         members = {int(pid): Member(int(start), int(parent), _cause(cause)) for pid, start, parent, *cause in saved["members"]}
         now, last = (None if saved[one] is None else _cause(saved[one]) for one in ("now", "last"))
+        marks, exits = int(saved.get("marks", 0)), {int(act): int(code) for act, code in saved.get("exits", ())}
         self._members |= members
+        self._known_marks, self.exits = marks, exits
         self._now, self._last, self._prompted = now, last, bool(saved["prompted"])
 
 

@@ -81,7 +81,7 @@ class Aftermath:
             return
         name = left.names.pop(pid, "")
         lineage = session.commands.lineage
-        if was is None or status is None or not outlived(lineage.now, was.cause) or session.ending:
+        if was is None or status is None or not lineage.over(was.cause) or session.ending:
             return
         if was.parent != lineage.root and was.parent in lineage.members:
             return                               # whoever started it lives, and learns it
@@ -111,7 +111,7 @@ class Aftermath:
     # ------------------------------------------------------------ runs
 
     def _alone(self, session: Session, run: RunDone) -> None:
-        cause = session.commands.lineage.now
+        cause = session.commands.lineage.now if not session.commands.lineage.again else None
         session.spawn(self._record(session, run, cause))
 
     async def _record(self, session: Session, run: RunDone, cause: Cause | None) -> None:
@@ -139,8 +139,8 @@ class Aftermath:
         living = await asyncio.to_thread(observe.descendants, session.keeper_pid)
         kin.seen(session, {one.pid: (one.start, one.ppid) for one in living}, before)
         running = [{"pid": one.pid, "command": " ".join(one.argv) or one.comm} for one in living if one.state != "Z" and one.pid != lineage.root and lineage.of(one.pid).act == act]
-        now = lineage.now
-        return {"under_way": now is not None and now.act == act, "exit_code": session.commands.exits.get(act), "running": running,
+        now, idle = lineage.now, session.commands.shell.at_prompt
+        return {"under_way": False if idle or act in lineage.exits else now.act == act if now is not None else None, "exit_code": lineage.exits.get(act), "running": running,
                 "died": await self._died(session, f"{session.ref}#{act}")}
 
     async def _died(self, session: Session, act: str) -> list[dict[str, Any]]:
@@ -157,11 +157,6 @@ def _exits_of(session: str) -> Callable[[apsw.Connection], list[dict[str, Any]]]
         return [{"time": at, **json.loads(str(body))} for at, body in rows]
 
     return job
-
-
-def outlived(now: Cause | None, cause: Cause) -> bool:
-    """Whether the command that started it is over: the shell is at its prompt, or does something that was ordered later. What was typed into a program inside is ordered later than that one was."""
-    return cause.act is not None and (now is None or (now.act is not None and now.act > cause.act))
 
 
 def ended(status: int) -> dict[str, Any]:

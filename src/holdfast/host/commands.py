@@ -36,7 +36,6 @@ class Commands:
         self.prompted_at = 0                               # where the last prompt stands in the output
         self.prompted = time.monotonic()                   # and when it came
         self.watchers: list[Callable[[list[Effect]], None]] = []
-        self.exits: OrderedDict[int, int] = OrderedDict()  # of the newest commands, by the act that ordered each
         self.followed: set[str] = set()                    # runs that somebody waits for
         self.on_alone: Callable[[RunDone], None] = lambda run: None      # one has finished that nobody waits for
         self.before_marks: Callable[[], None] = lambda: None
@@ -47,13 +46,12 @@ class Commands:
             self._scanner = MarkScanner.restore(label["nonce"], notes["scanner"])
             self.runs = OrderedDict((run, Run(*info)) for run, info in notes["runs"])
             self.prompted_at = int(notes.get("prompted", 0))
-            self.exits = OrderedDict((int(act), int(code)) for act, code in notes.get("exits", ()))
 
     def save(self) -> dict[str, Any]:
         """What the next host must know."""
         if self._scanner is None:
             return {}
-        return {"shell": self.shell.save(), "scanner": self._scanner.save(), "runs": list(self.runs.items()), "prompted": self.prompted_at, "exits": list(self.exits.items())}
+        return {"shell": self.shell.save(), "scanner": self._scanner.save(), "runs": list(self.runs.items()), "prompted": self.prompted_at}
 
     @property
     def pending(self) -> int:
@@ -70,7 +68,16 @@ class Commands:
             return
         self.before_marks()
         now = time.time()
-        effects = [e for mark in marks for e in self.shell.handle(mark, now)]
+        effects = list[Effect]()
+        for mark in marks:
+            handled = self.shell.handle(mark, now)
+            effects += handled
+            self.lineage.marked(mark.seq)
+            self._take(handled)
+        for watcher in tuple(self.watchers):
+            watcher(effects)
+
+    def _take(self, effects: list[Effect]) -> None:
         for e in effects:
             if isinstance(e, RunStarted):
                 self.runs[e.run] = Run(e.output_start, None, None)
@@ -81,21 +88,13 @@ class Commands:
                 self.lineage.prompt()
             elif isinstance(e, RunDone):
                 self.runs[e.run] = Run(e.output_start, e.output_end, e.exit)
-                self._exited(e.exit)
+                self.lineage.finished(e.exit)
                 if e.run not in self.followed:
                     self.on_alone(e)
             elif isinstance(e, CommandFinished):
-                self._exited(e.exit)
+                self.lineage.finished(e.exit)
             elif isinstance(e, CommandStarted):
                 self.lineage.begun()
-        for watcher in tuple(self.watchers):
-            watcher(effects)
-
-    def _exited(self, code: int) -> None:
-        if (now := self.lineage.now) is not None and now.act is not None:
-            self.exits[now.act] = code
-            if len(self.exits) > RUNS_KEPT:
-                self.exits.popitem(last=False)
 
     def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
