@@ -346,3 +346,56 @@ def test_what_was_written_down_counts_as_a_whole_or_not_at_all() -> None:
     with pytest.raises(OverflowError):
         lineage.restore(saved)
     assert {*lineage.members} == {ROOT}
+
+
+# ------------------------------------------------------------ after the command
+
+def test_p5_a_command_is_over_when_the_shell_has_gone_on() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"server &\r")
+    ann, unknown = Cause("ann", 1), Cause("unknown", None)
+    assert not lineage.over(ann), "its mark may be late: it may not even have begun"
+    lineage.begun()
+    assert not lineage.over(ann) and not lineage.over(unknown)
+    lineage.finished(0)
+    lineage.prompt()
+    assert lineage.over(ann) and lineage.exits == {1: 0}
+    lineage.typed("bob", 2, b"bash\r")
+    lineage.begun()
+    assert lineage.over(ann) and not lineage.over(Cause("bob", 2))
+    assert not lineage.over(Cause("ann", 3)), "typed into what runs there"
+
+
+def test_s4_marks_that_are_read_again_change_nothing_that_was_known() -> None:
+    def marks(lineage: Lineage, after: int = 0) -> None:
+        for number, what in enumerate((lineage.prompt, lineage.begun, lambda: lineage.finished(3), lineage.prompt, lineage.begun), 1):
+            if number > after:
+                lineage.marked(number)
+                what()
+
+    first = Lineage(ROOT, Cause("ann", None), True)
+    first.marked(1)
+    first.prompt()
+    first.typed("ann", 1, b"make\r")
+    first.typed("ann", 2, b"cat\r")
+    marks(first, 1)
+    assert first.now == Cause("ann", 2) and first.exits == {1: 3}
+    second = Lineage(ROOT, Cause("ann", None), True)
+    second.restore(first.save())
+    marks(second)
+    assert second.again and second.now == Cause("ann", 2) and second.exits == {1: 3}
+    second.marked(6)
+    second.finished(4)
+    second.prompt()
+    assert not second.again and second.now is None and second.exits == {1: 3, 2: 4}
+    assert second.save()["marks"] == 6
+
+
+def test_exits_are_kept_of_the_newest_only() -> None:
+    lineage = at_prompt()
+    for act in range(1, 1000):
+        lineage.typed("ann", act, b"x\r")
+        lineage.begun()
+        lineage.finished(act % 256)
+        lineage.prompt()
+    assert len(lineage.exits) < 300 and lineage.exits[999] == 999 % 256

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -144,8 +145,6 @@ def test_what_cannot_be_waited_for_is_said(hf: Installation) -> None:
 
 
 def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Installation) -> None:
-    import os
-
     waiter = hf.start("wait", "sh", "--for", "text:after-the-''death", "--timeout", "120", "--json")
     limited = hf.start("wait", "sh", "--for", "text:never", "--timeout", "3", "--json")
     hf.under_way("wait", 2)
@@ -201,3 +200,64 @@ def test_what_wait_prints_cannot_act_on_the_terminal(hf: Installation) -> None:
     out, err = waiter.communicate(timeout=DEADLINE_S)
     assert (waiter.returncode, err) == (0, b"")
     assert out == b"begin \\x9b31m end\n"
+
+
+def test_of_several_conditions_the_first_that_holds_is_told(hf: Installation) -> None:
+    hf.ready("either")
+    found = hf.ok("wait", "either", "--for", "secret", "--for", "idle", "--for", "exit", "--timeout", "120", "--json").json
+    assert found["for"] == "idle" and "prompt" in found["seen"]
+    assert hf.ok("wait", "either", "--for", "text:never", "--for", "idle").out.startswith("idle: ")
+    waiter = hf.start("wait", "either", "--for", "secret", "--for", "text:never said", "--for", "input", "--json")
+    hf.under_way("wait", 1)
+    hf.ok("send", "either", "cat", "--enter")
+    out, err = waiter.communicate(timeout=DEADLINE_S)
+    assert waiter.returncode == 0 and b'"for": "input"' in out, err
+    late = the_error(hf.attempt("wait", "either", "--for", "idle", "--for", "secret", "--timeout", "0.3", "--json"), 124)
+    assert "idle or secret did not happen" in late["message"] and "now: input" in late["message"]
+    waiter, without = (hf.start("wait", "either", "--for", "secret", *more, "--json") for more in (("--for", "exit"), ("--for", "port:1")))
+    hf.under_way("wait", 2)
+    hf.end("either")
+    out, err = waiter.communicate(timeout=DEADLINE_S)
+    assert waiter.returncode == 0 and b'"for": "exit"' in out, "its end is one of them"
+    out, err = without.communicate(timeout=DEADLINE_S)
+    assert without.returncode == 3 and b"cannot happen any more" in err
+    assert hf.ok("wait", "either", "--for", "idle", "--for", "exit", "--json").json["for"] == "exit"
+    the_error(hf.attempt("wait", "either", "--for", "idle", "--for", "nonsense", "--json"), 2)
+    the_error(hf.attempt("wait", "either", *(["--for", "idle"] * 1 + [w for n in range(17) for w in ("--for", f"port:{n + 1}")]), "--json"), 2)
+
+
+def test_a_halted_session_waits_for_nothing_but_to_be_resumed(hf: Installation) -> None:
+    hf.ready("frozen")
+    hf.ok("send", "frozen", "cat", "--enter")
+    wait_for(hf, "frozen", "input")
+    hf.ok("halt", "frozen")
+    assert hf.view("frozen")["waiting"]["for"] == "halted"
+    error = the_error(hf.attempt("wait", "frozen", "--for", "input", "--timeout", "0.4", "--json"), 124)
+    assert "now: halted" in error["message"] and "resume frozen" in error["recover"]
+    waiter = hf.start("wait", "frozen", "--for", "input", "--json")
+    hf.under_way("wait", 1)
+    hf.ok("resume", "frozen")
+    assert waiter.wait(DEADLINE_S) == 0
+    hf.end("frozen")
+
+
+@pytest.mark.parametrize("how", ["127.0.0.1", "::1", "::", "0.0.0.0"])
+@pytest.mark.parametrize("layout", ["plain", "contained"])
+def test_a_port_by_any_address_held_by_a_daemon_that_left_the_terminal(hf: Installation, how: str, layout: str) -> None:
+    name = f"daemon-{layout}-{how.count(':')}-{how.count('.')}-{how[:1].strip(':') or 'x'}"
+    made = hf.cli("new", name, "--no-attach", "--json", *(["--contained"] if layout == "contained" else []))
+    if made.rc == 7:
+        pytest.skip(f"no contained sessions here: {made.err}")
+    family = "AF_INET6" if ":" in how else "AF_INET"
+    code = (f"import os, socket; l = socket.socket(socket.{family}); l.bind(('{how}', 0)); l.listen(); print(l.getsockname()[1], flush=True); "
+            "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); l.accept()")
+    hf.wait(name, "idle")
+    result = hf.cli("run", name, "--", f'{sys.executable} -c "{code}"')
+    if "Cannot assign requested address" in result.out or "not supported" in result.out:
+        pytest.skip("no IPv6 here")
+    port = result.out.split()[0]
+    found = wait_for(hf, name, f"port:{port}")
+    assert f"{f'[{how}]' if ':' in how else how}:{port}" in str(found["seen"])
+    assert found["act"] is None or str(found["act"]).startswith(str(hf.get(name)["ref"]))
+    hf.end(name)
+    assert not os.path.exists(f"/proc/{found['pid']}"), "and it is gone with its session"
