@@ -28,7 +28,8 @@ from holdfast.host import hurry, observe, process
 from holdfast.host.answers import Answers
 from holdfast.host.attending import attend
 from holdfast.host.commands import Commands
-from holdfast.host.keeperlink import KeeperLink, stuck
+from holdfast.host.ending import Kill, end_all
+from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
@@ -40,8 +41,6 @@ from holdfast.model.limits import (
     BELLS_MAX,
     COLS_MAX,
     COLS_MIN,
-    END_HUP_WAIT_S,
-    END_TERM_WAIT_S,
     EXIT_DRAIN_S,
     OUTPUT_CHUNK_BYTES,
     ROWS_MAX,
@@ -95,6 +94,7 @@ class Session:
         self._on_event = on_event
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
+        self.ends: set[asyncio.Future[None]] = set()       # orders to end it that are being carried out
         self._ending: asyncio.Task[None] | None = None
         self._eof: asyncio.Future[None] | None = None      # set once the root process ended: the end of output
         self._asked_size: tuple[int, int] | None = None
@@ -429,31 +429,9 @@ class Session:
 
     # ------------------------------------------------------------ ends
 
-    async def end(self, operator: str) -> str:
-        """HUP, then TERM, then KILL to every process of the session, with the stated waits. Gives the signal that did it."""
-        if not self.answers:
-            raise stuck(self.name, self.keeper_pid)
-        self.pace.wait_no_more()
-        self.event("session.end_asked", operator=operator)
-        for number, wait in ((signal.SIGHUP, END_HUP_WAIT_S), (signal.SIGTERM, END_TERM_WAIT_S), (signal.SIGKILL, 30.0)):
-            self.signal_all(number)
-            if number == signal.SIGHUP:
-                self.signal_all(signal.SIGCONT)          # a stopped process must see it
-            if await self._all_gone(wait):
-                await asyncio.wait_for(asyncio.shield(self.ended), EXIT_DRAIN_S + 30)
-                return signal.Signals(number).name
-        raise stuck(self.name, self.keeper_pid) if not self.answers or self.lane.unanswered else Unavailable(
-            "some processes do not die (uninterruptible?)", "look at them with ps; the kernel holds them")
-
-    async def _all_gone(self, wait: float) -> bool:
-        deadline = self.loop.time() + wait
-        while True:
-            if not observe.descendants(self.keeper_pid, with_argv=False):
-                return True
-            left = deadline - self.loop.time()
-            if left <= 0 or not self.answers:
-                return False
-            await asyncio.sleep(min(0.02, left))
+    async def end(self, operator: str, kill: Kill | None = None) -> str:
+        """Everything in it; gives the signal that did it."""
+        return await end_all(self, operator, kill)
 
     def _begin_end(self, status: int) -> None:
         if self._ending is None:
@@ -467,6 +445,8 @@ class Session:
         self.link.unmute()
         self._bell()
         await self._drained(self._eof)
+        while self.ends:                         # who is left needs its keeper until they are gone, too
+            await asyncio.wait(self.ends)
         code: int | None = None
         reason = "exited"
         if status != UNKNOWN_STATUS or self.link.welcome.root_pid == 0:

@@ -102,7 +102,7 @@ async def end(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     await q["act!"].intend(owed=True)
     if found.state == "halted":                          # what is frozen hears no signal but this
         await ops.engine.halter.end(execution(found))
-    by, r = await found.end(conn.operator), found.record
+    by, r = await found.end(conn.operator, lambda: ops.engine.halter.end(execution(found))), found.record
     return {"id": r.id, "name": r.name, "signal": by, "exit_code": r.exit_code, "reason": r.reason}
 
 
