@@ -57,7 +57,7 @@ class Following:
         self._patience.reached(time.monotonic())
         if event.get("event") == "attention":
             self._tell(Notice(**event["body"]))
-        elif event.get("event") == "attention.missed":
+        elif event.get("event") == "missed":
             self._missed(int(event["count"]))
 
     def _tell(self, notice: Notice) -> None:

@@ -58,6 +58,10 @@ EVENTS: Final[dict[str, Event]] = {
     "session.halted": Event("every process of it was stopped", {**_BEFORE, **_WHO, "how": Fact("text", "by which means"), "took_ms": Fact("number", "until all stood still"),
                                                                 "complete": Fact("yes", "whether all of them do"), "act": Fact("number", "the last act that was taken before")}),
     "session.resumed": Event("it goes on", {**_BEFORE, **_WHO, "how": Fact("text", "by which means"), "took_ms": Fact("number", "how long that took")}),
+    "process.exited": Event("a process that outlived its command has exited: a server in the background, a daemon", {
+        "pid": Fact("number", "of the process"), "program": Fact("text", "its name; empty if it lived too briefly"), "exit_code": Fact("number?", "its exit code"),
+        "signal": Fact("text?", "the signal that ended it"), "actor": Fact("text", "who started it"), "act": Fact("text?", "the reference of the act that did"),
+        "untold": Fact("number*", "how many more have exited untold, because there were too many")}),
     "session.renamed": Event("it has another name", {"name": Fact("text", "the new one")}),
     "session.end_asked": Event("somebody ends it", dict(_WHO)),
     "session.exited": Event("its program ended", {**_BEFORE, "exit_code": Fact("number?", "null if nobody could learn it"), "reason": Fact("text", "in words"),

@@ -301,7 +301,7 @@ class _Reader:
             if self._conn.unread >= UNREAD_BYTES:
                 break
         if pending.missed and self._conn.unread < UNREAD_BYTES:
-            self._conn.event("attention.missed", request=self._number, count=pending.missed)
+            self._conn.event("missed", request=self._number, count=pending.missed)
             pending.missed = 0
 
     def _say(self, notice: Notice) -> None:
