@@ -197,6 +197,21 @@ class Lineage:
             return _shared(self._last, (member.cause.actor, *member.cause.others))
         return member.cause
 
+    def doing(self, pid: int, was: Member | None, takes_orders: Callable[[int], bool]) -> Cause:
+        """On whose order a process does what it does now: writes a file, for example. `was`: it has exited since. Whoever typed while it had the terminal may have told it to: they are named too."""
+        member = was if was is not None else self._members.get(pid)
+        if member is None:
+            return UNKNOWN
+        cause = self._ordered(pid, member, takes_orders)
+        if pid in self._doubtful or (pid == self.root and self._shell and self._between):
+            return _shared(cause, (*_names([*self._ahead, *self._entered]), *self._typists))
+        if self._now is not None and self._last is not None and member.cause == self._now:
+            return _shared(cause, (self._last.actor,))
+        return cause
+
+    def member(self, pid: int) -> Member | None:
+        return self._members.get(pid)
+
     def exited(self, pid: int) -> Member | None:
         """What was known of it. Its children stay what they are."""
         return self._members.pop(pid, None) if pid != self.root else None

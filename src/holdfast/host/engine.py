@@ -50,6 +50,7 @@ from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.host.tally import Tally
 from holdfast.host.uplinks import Uplinks
+from holdfast.host.writers import Writers
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
 from holdfast.model.limits import (
@@ -97,6 +98,7 @@ class Engine:
         self.kin = Kin()
         self.tally = Tally()
         self.aftermath = Aftermath(self)
+        self.writers = Writers(self.kin, home.state)
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()

@@ -8,6 +8,8 @@ can be told must not keep the host from everybody else.
 
 A look takes time, and what the kernel tells meanwhile is newer: whoever looks says so before (`looking`), and gives it back with what was found (`seen`).
 
+Whoever is told of other doings of processes (host/writers.py) may hear of them after they have exited: those are kept until they are (`forget_exited`), if somebody asks for it.
+
 What is known is written down a moment after it changed, for the next host; processes that began while there was none began unseen.
 """
 
@@ -21,10 +23,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.core.interpreters import reads_orders
-from holdfast.core.lineage import Member
+from holdfast.core.lineage import Cause, Member
 from holdfast.host import observe, process, procevents
 from holdfast.host.session import Session
 from holdfast.model.errors import Unavailable
@@ -35,9 +37,20 @@ LOST_S: Final = 0.05             # after a loss, before it is looked again
 LOST_SHARE: Final = 10           # at most this part of the time is spent on that
 FILE: Final = "lineage"          # in the session's directory
 FILE_BYTES: Final = 16 << 20
+EXITED_KEPT: Final = 16_384
 
 Changed = Callable[[Session, str, int, int | None, Member | None], None]
 """That a process of a session "started" or "exited", with its status if that is known."""
+
+
+class Beside(Protocol):
+    """Who is told of the same sessions at the same times, and whose events must be taken before a shell's marks, too."""
+
+    def open(self) -> None: ...
+    def begin(self, session: Session) -> None: ...
+    def catch_up(self) -> None: ...
+    def end(self, session: Session) -> None: ...
+    def close(self) -> None: ...
 
 
 class Kin:
@@ -45,6 +58,11 @@ class Kin:
 
     def __init__(self) -> None:
         self.on_change: list[Changed] = []
+        self.beside: list[Beside] = []
+        self.keeps_exited = False
+        self.raised = False                             # a process of a session goes on as another account, or may have while nobody looked
+        self._gone: dict[int, tuple[Session, Member]] = {}      # exited, and not forgotten yet
+        self._twice: set[int] = set()                           # two processes had this pid since then
         self._owner: dict[int, Session] = {}
         self._events: procevents.Events | None = None
         self._saving: dict[str, asyncio.TimerHandle] = {}
@@ -52,6 +70,7 @@ class Kin:
         self._save_s = SAVE_S
         self._writing: set[str] = set()                 # sessions whose file is being written
         self._pen = threading.Lock()
+        self._looking = False                           # what was lost is looked for
         self._missing = asyncio.Event()                 # something was lost since the last look at everything
         self._searching: asyncio.Task[None] | None = None
 
@@ -59,7 +78,10 @@ class Kin:
         """Where the kernel refuses, it is done without; `doctor` says why."""
         with contextlib.suppress(OSError):
             self._events = procevents.Events(self._forked, self._exited, self._lost)
+            self._events.on_account = self._other_account
             self._searching = asyncio.get_running_loop().create_task(self._search())
+        for other in self.beside:
+            other.open()
 
     @property
     def events(self) -> procevents.Events | None:
@@ -70,14 +92,23 @@ class Kin:
     def told(self) -> bool:
         return self._events is not None and self._events.told
 
+    @property
+    def whole(self) -> bool:
+        """Nothing of what the kernel said is missing."""
+        return self.told and not self._missing.is_set() and not self._looking
+
     # ------------------------------------------------------------ sessions
 
     def begin(self, session: Session) -> None:
         lineage = session.commands.lineage
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            lineage.restore(json.loads(_read(f"{session.directory}/{FILE}")))
-        session.commands.before_marks = self._catch_up
+            known = json.loads(_read(f"{session.directory}/{FILE}"))
+            self.raised = True
+            lineage.restore(known)
+        session.commands.before_marks = self._before_marks
         self.seen(session, _living(session))
+        for other in self.beside:
+            other.begin(session)
 
     def looking(self, session: Session) -> frozenset[int]:
         """Before somebody reads all of its processes: who was there."""
@@ -94,12 +125,16 @@ class Kin:
         self._save_soon(session)
 
     def end(self, session: Session) -> None:
+        for other in self.beside:
+            other.end(session)
         for pid in [pid for pid, owner in self._owner.items() if owner is session]:
             del self._owner[pid]
         if (timer := self._saving.pop(session.id, None)) is not None:
             timer.cancel()
 
     def close(self) -> None:
+        for other in self.beside:
+            other.close()
         if self._events is not None:
             self._events.close()
         if self._searching is not None:
@@ -113,12 +148,35 @@ class Kin:
 
     # ------------------------------------------------------------ the kernel's word
 
+    def _before_marks(self) -> None:
+        """What the shell did before it wrote them is known first."""
+        self._catch_up()
+        for other in self.beside:
+            other.catch_up()
+
     def _catch_up(self) -> None:
-        """Before the shell's marks are taken: what it started before it wrote them is known first."""
+        """What it started, before anything else that is known of it is taken."""
         if self._events is not None and self._events.told:
             self._events.catch_up()
 
+    def doers(self, pids: set[int]) -> dict[int, tuple[Session, Cause]]:
+        """Of these processes, those of sessions, and on whose order they do what they do. Who belongs to none, or to two one after the other since `forget_exited`, is not in it."""
+        self._catch_up()
+        found = dict[int, tuple[Session, Cause]]()
+        for pid in pids - self._twice if self.whole else ():
+            if (session := self._owner.get(pid)) is not None:
+                found[pid] = session, session.commands.lineage.doing(pid, None, takes_orders)
+            elif (gone := self._gone.get(pid)) is not None:
+                found[pid] = gone[0], gone[0].commands.lineage.doing(pid, gone[1], takes_orders)
+        return found
+
+    def forget_exited(self) -> None:
+        self._gone.clear()
+        self._twice.clear()
+
     def _forked(self, parent: int, child: int) -> None:
+        if child in self._gone:
+            self._twice.add(child)
         session = self._owner.get(parent)
         if session is not None and session.commands.lineage.forked(parent, child, takes_orders):
             self._owner[child] = session
@@ -142,10 +200,18 @@ class Kin:
         session = self._owner.pop(pid, None)
         if session is not None:
             member = session.commands.lineage.exited(pid)
+            if self.keeps_exited and member is not None:
+                self._gone[pid] = session, member
+                if len(self._gone) > EXITED_KEPT:
+                    del self._gone[next(iter(self._gone))]
             self._save_soon(session)
             self._tell(session, "exited", pid, status, member)
 
+    def _other_account(self, pid: int) -> None:
+        self.raised = self.raised or pid in self._owner
+
     def _lost(self) -> None:
+        self.raised = True
         self._missing.set()
 
     async def _search(self) -> None:
@@ -154,12 +220,14 @@ class Kin:
             await self._missing.wait()
             await asyncio.sleep(pause)
             self._missing.clear()
+            self._looking = True
             began = time.monotonic()
             for session in {session.id: session for session in self._owner.values()}.values():
                 before = self.looking(session)
                 living = await asyncio.to_thread(_living, session)
                 if not session.ended.done():
                     self.seen(session, living, before)
+            self._looking = False
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
     def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:

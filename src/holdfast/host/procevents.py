@@ -30,7 +30,7 @@ _CN = struct.Struct("=IIIIHH")          # idx, val, seq, ack, length, flags
 _EVENT = struct.Struct("=IIQ")          # what, cpu, time
 _FORK = struct.Struct("=IIII")          # parent pid, parent tgid, child pid, child tgid
 _EXIT = struct.Struct("=IIII")          # pid, tgid, code, signal
-_NONE, _FORKED, _EXITED = 0, 0x1, 0x80000000
+_NONE, _FORKED, _UID, _EXITED = 0, 0x1, 0x4, 0x80000000
 _STATUS = struct.Struct("=I")
 _NLMSG_DONE = 3
 _BODY = _NLMSG.size + _CN.size
@@ -45,6 +45,7 @@ class Events:
     def __init__(self, on_fork: Callable[[int, int], None], on_exit: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
         """OSError with the reason if the kernel refuses to tell."""
         self._on_fork, self._on_exit, self._on_lost = on_fork, on_exit, on_lost
+        self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else: sudo, for example
         self._numbers: dict[int, int] = {}          # of each processor, the last message's
         self.told = False                           # the kernel has begun
         self.lost = 0                               # how often something was
@@ -87,6 +88,8 @@ class Events:
             _, parent, child, group = _FORK.unpack_from(data, _FACTS)
             if child == group:                              # else a thread
                 self._on_fork(parent, child)
+        elif what == _UID:
+            self.on_account(_FORK.unpack_from(data, _FACTS)[1])
         elif what == _EXITED:
             pid, group, status, _ = _EXIT.unpack_from(data, _FACTS)
             if pid == group:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import functools
 import os
+import tempfile
 
-from holdfast.host import procevents
+from holdfast.host import fileevents, procevents
 
 TRIAL_S = 3.0
 
@@ -32,3 +33,21 @@ def silent_about_processes() -> str:
         return "" if asyncio.run(trial()) else "the kernel does not answer (a container?)"
     except OSError as e:
         return f"the kernel refuses: {e.strerror}"
+
+
+@functools.cache
+def silent_about_files() -> str:
+    """Why nobody is told which process writes a file here; empty: somebody is."""
+
+    async def trial() -> None:
+        events = fileevents.Events(lambda found: None, lambda: None, lambda: None)
+        try:
+            events.mark(tempfile.gettempdir())
+        finally:
+            events.close()
+
+    try:
+        asyncio.run(trial())
+    except (OSError, AttributeError) as e:
+        return f"the kernel refuses: {e}"
+    return ""

@@ -1,0 +1,354 @@
+"""Who made a file what it is, for all sessions of this host (P3): the kernel's word on writes, given to `core/writers.py`, and answers for a path.
+
+As root the kernel tells of every write, move, link and change of attributes on the file systems that sessions can write (host/fileevents.py); the process is looked up in the lineages
+(host/lineage.py), which are caught up with first. `told` says whether that is so. Otherwise only what can be known without it (rule 6 of `core/writers.py`).
+
+A file system is marked when the host begins, for its own mounts, and when a session does, for the session's. One that was unmounted lost its mark: what is known of it counts no more without
+proof. One that is mounted later is marked when somebody asks for a file on it, or the next session begins; until then nothing is known of it.
+
+What is known is written down a moment after it changed, in a thread and in small pieces (no other thread may be held up by it): for each file with the change time by which the next host can
+prove that nobody wrote since. What was written while there was no host is unknown.
+
+A path is looked at in a thread of few (`LOOKERS`), and for LOOK_S at most: a file system that does not answer makes its files unknown, and nobody waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TooLate
+from typing import Any, Final
+
+from holdfast.core.activity import Activity
+from holdfast.core.commands import CommandStarted, Effect, PromptShown
+from holdfast.core.lineage import Cause, Member
+from holdfast.core.originators import UNKNOWN, Shaped
+from holdfast.core.writers import Author, Entry, Stamp, Table, guessed, shaped
+from holdfast.host import fileevents, paths, process
+from holdfast.host.lineage import Kin
+from holdfast.host.session import Session
+
+SAVE_S: Final = 0.5              # after a change; later where that takes long:
+SAVE_SHARE: Final = 20           # at most this part of the time is spent on it
+SETTLE_AT_ONCE: Final = 2048
+ROWS_AT_ONCE: Final = 128        # written between two breaths
+BREATH_S: Final = 0.002
+FILE: Final = "writers"
+FILE_BYTES: Final = 16 << 20
+LOOKERS: Final = 2
+LOOK_S: Final = 2.0              # for all paths of one question
+_STEADY: Final = time.CLOCK_BOOTTIME
+
+
+class Writers:
+    """One per host, beside its `Kin`."""
+
+    def __init__(self, kin: Kin, directory: str) -> None:
+        """`directory`: of this home, where what is known is kept."""
+        self.table = Table()
+        self._kin, self._path = kin, f"{directory}/{FILE}"
+        self._events: fileevents.Events | None = None
+        self._marked: dict[str, tuple[bytes, str]] = {}          # device -> how its keys begin, and a path to it
+        self.refused: dict[str, str] = {}                        # mount points that could not be marked, and why
+        self._sessions: dict[str, Session] = {}
+        self._running: dict[int, Author] = {}                    # without events: whose each process is
+        self._orders: dict[str, Author] = {}                     # ... and what each shell executes
+        self._activity = Activity(time.time())
+        self._behind = False                                     # not all was known when a mark was taken
+        self._saving: asyncio.Handle | None = None
+        self._save_s = SAVE_S
+        self._pen = threading.Lock()
+        self._marking = threading.Lock()
+        self._pool = ThreadPoolExecutor(LOOKERS, "paths")
+        self._tasks: set[asyncio.Task[None]] = set()
+        kin.beside.append(self)
+
+    @property
+    def told(self) -> bool:
+        """Whether the kernel tells who writes files, at least on the file systems that are not `refused`."""
+        return self._events is not None and self._kin.told
+
+    # ------------------------------------------------------------ sessions
+
+    def open(self) -> None:
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, StopIteration):
+            self._restore()
+        try:
+            self._events = fileevents.Events(self._written, self._all_told, self._lost)
+        except (OSError, AttributeError):                        # AttributeError: a C library without it
+            self._kin.on_change.append(self._happened)
+            return
+        self._kin.keeps_exited = True
+        self._spawn(asyncio.to_thread(self._mark, "/proc/self"))
+
+    def begin(self, session: Session) -> None:
+        self.table.began(session.record.created)
+        self._sessions[session.id] = session
+        self._save_soon()
+        if self._events is not None:
+            self._spawn(asyncio.to_thread(self._mark, f"/proc/{session.record.root_pid}"))
+        else:
+            session.commands.watchers.append(lambda effects: self._ordered(session, effects))
+
+    def end(self, session: Session) -> None:
+        if self._sessions.pop(session.id, None) is not None:
+            self.catch_up()
+            if (running := self._orders.pop(session.id, None)) is not None:
+                self._activity.ended(running, time.time())
+
+    def close(self) -> None:
+        if self._saving is not None:
+            self._saving.cancel()
+        self.catch_up()
+        self._settle_now()
+        self._write(self.table.save(), 0.0)
+        if self._events is not None:
+            self._events.close()
+        for task in self._tasks:
+            task.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _spawn(self, work: Any) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------ file systems
+
+    def _mark(self, whose: str) -> None:
+        """Those that a process can write, by its mount table. In a thread: a mount point may lie behind another that does not answer."""
+        events, root = self._events, "" if whose == "/proc/self" else f"{whose}/root"
+        if events is None:
+            return
+        with contextlib.suppress(OSError), self._marking:
+            with open(f"{whose}/mountinfo", errors="surrogateescape") as table:
+                mounts = fileevents.writable(table)
+            there = events.marked()
+            for mount in mounts:
+                number = fileevents.device_number(mount.device)
+                if mount.device in self._marked and number not in there:
+                    self._on_loop(lambda gone=self._marked.pop(mount.device)[0]: self.table.lost_on(gone))     # type: ignore[misc]
+                if mount.device not in self._marked:
+                    self._mark_one(events, mount, f"{root}{mount.point}")
+
+    def _mark_one(self, events: fileevents.Events, mount: fileevents.Mount, path: str) -> None:
+        try:
+            fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError as e:
+            self.refused[mount.point] = e.strerror or "cannot be opened"
+            return
+        try:
+            if mount.kind != "btrfs" and fileevents.device_name(os.fstat(fd).st_dev) != mount.device:
+                return                                           # something else is mounted over it
+            events.mark(f"/proc/self/fd/{fd}")
+            self._marked[mount.device] = (key := fileevents.key_of(fd) or b"")[:8], path
+            self.refused.pop(mount.point, None)
+            if not key:
+                self.refused[mount.point] = "its files have no handles"
+        except OSError as e:
+            self.refused[mount.point] = e.strerror or "cannot be marked"
+        finally:
+            os.close(fd)
+
+    def _check_marks(self) -> None:
+        """Whether each is still there: a file system that was unmounted took its mark with it."""
+        if self._events is not None:
+            there = self._events.marked()
+            for device in [one for one in self._marked if fileevents.device_number(one) not in there]:
+                self.table.lost_on(self._marked.pop(device)[0])
+
+    # ------------------------------------------------------------ the kernel's word
+
+    def catch_up(self) -> None:
+        """All that was told up to now."""
+        if self._events is not None:
+            self._behind = not self._events.read() or self._behind
+
+    def _written(self, events: list[fileevents.Event]) -> None:
+        doers = self._kin.doers({pid for _, pid, _ in events})
+        authors = {pid: Author(session.id, cause) for pid, (session, cause) in doers.items() if not (self._behind and pid == session.commands.lineage.root)}
+        table, wrote = self.table, self.table.wrote
+        for mask, pid, key in events:
+            if mask & fileevents.WRITES:
+                wrote(key, authors.get(pid))
+            elif mask & fileevents.CREATE:
+                table.made(key, authors.get(pid))
+            else:
+                table.touched(key, authors.get(pid))
+        if authors:
+            self._save_soon()
+
+    def _all_told(self) -> None:
+        self._behind = False
+        self.table.all_told()
+        self._kin.forget_exited()
+
+    def _lost(self) -> None:
+        self.table.lost()
+
+    # ------------------------------------------------------------ without it: who ran when
+
+    def _happened(self, session: Session, what: str, pid: int, status: int | None, was: Member | None) -> None:
+        if what == "started":
+            self._running[pid] = who = Author(session.id, session.commands.lineage.of(pid))
+            self._activity.began(who, time.time())
+        elif (known := self._running.pop(pid, None)) is not None:
+            self._activity.ended(known, time.time())
+
+    def _ordered(self, session: Session, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, CommandStarted | PromptShown) and (before := self._orders.pop(session.id, None)) is not None:
+                self._activity.ended(before, time.time())
+            if isinstance(effect, CommandStarted):
+                self._orders[session.id] = who = Author(session.id, session.commands.lineage.now or Cause(UNKNOWN, None))
+                self._activity.began(who, time.time())
+
+    # ------------------------------------------------------------ answers
+
+    def of(self, session: Session, path: str) -> Shaped | None:
+        """Who shaped it, first of all; None: nobody in any session. Blocks: for a thread."""
+        return next(iter(self.every(session, path)), None)
+
+    def every(self, session: Session, path: str) -> tuple[Shaped, ...]:
+        """Everybody who is known to have a hand in what stands there. Blocks: for a thread."""
+        found = paths.look(session.record.root_pid, session.record.root_start, path)
+        try:
+            answer: tuple[Shaped, ...] = self._on_loop(lambda: self._judged(session, [(path, found)]))
+        except TooLate:
+            return (Shaped("file", path, UNKNOWN),)
+        return answer
+
+    async def each(self, session: Session, names: Iterable[str]) -> tuple[Shaped, ...]:
+        """The same for many, on the loop; what does not answer in LOOK_S is unknown."""
+        wanted, root, start = [*dict.fromkeys(names)], session.record.root_pid, session.record.root_start
+        futures = [self._loop.run_in_executor(self._pool, paths.look, root, start, path) for path in wanted]
+        done = set[asyncio.Future[list[paths.Piece]]]()
+        if futures:
+            done, late = await asyncio.wait(futures, timeout=LOOK_S)
+            for future in late:
+                future.cancel()
+        return self._judged(session, [(path, future.result() if future in done else [paths.UNKNOWN]) for path, future in zip(wanted, futures, strict=True)])
+
+    def _judged(self, session: Session, looks: list[tuple[str, list[paths.Piece]]]) -> tuple[Shaped, ...]:
+        self._check_marks()
+        self.catch_up()
+        self.table.clock(time.time(), time.clock_gettime(_STEADY))
+        return tuple(dict.fromkeys(one for path, pieces in looks for piece in reversed(pieces) for one in self._piece(session, path, piece)))
+
+    def _piece(self, session: Session, path: str, piece: paths.Piece) -> tuple[Shaped, ...]:
+        entry = self.table.entry(piece.key, piece.stamp) if piece.key is not None else None
+        unknown = (Shaped("file", path, UNKNOWN),)
+        if piece.kind == "directory":                            # what is in it comes and goes; who put it in the place of another counts
+            return () if entry is None or not entry.hands else shaped(entry._replace(content=entry.hands[0], perhaps=()), session.id, path)
+        if piece.kind == "unknown" or self._behind:
+            return unknown
+        if entry is not None:
+            return shaped(entry, session.id, path)
+        if piece.ages and self.table.old(piece.stamp):
+            return ()
+        if self._events is not None:
+            return unknown
+        if not piece.ours and self._kin.told and not self._kin.raised:
+            return ()
+        return guessed(self._activity.at(piece.stamp.changed / 1e9), session.id, path) if self._kin.told and piece.ages else unknown
+
+    def _on_loop(self, work: Callable[[], Any]) -> Any:
+        if threading.get_ident() == self._thread:
+            return work()
+        answer: Future[Any] = Future()
+
+        def do() -> None:
+            try:
+                answer.set_result(work())
+            except BaseException as e:
+                answer.set_exception(e)
+
+        self._loop.call_soon_threadsafe(do)
+        return answer.result(LOOK_S)
+
+    # ------------------------------------------------------------ for the next host
+
+    def _save_soon(self) -> None:
+        if self._saving is None:
+            self._saving = self._loop.call_later(self._save_s, lambda: self._spawn(self._save()))
+
+    async def _save(self) -> None:
+        began = time.monotonic()
+        try:
+            unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
+            stamps = await asyncio.to_thread(self._stamps, unsettled)
+            self._settle(unsettled, stamps, now)
+            rows = self.table.save()
+            await asyncio.to_thread(self._write, rows, BREATH_S)
+        finally:
+            self._saving = None
+            self._save_s = max(SAVE_S, SAVE_SHARE * (time.monotonic() - began))
+        if self.table.unsettled(1):
+            self._save_soon()
+
+    def _settle_now(self) -> None:
+        unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
+        self._settle(unsettled, self._stamps(unsettled), now)
+
+    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp | None], now: int) -> None:
+        """What was told meanwhile is newer than what was found."""
+        self.catch_up()
+        if not self._behind:
+            for key, entry in unsettled:
+                if key in stamps:
+                    self.table.settled(key, entry, stamps[key], now)
+
+    def _stamps(self, wanted: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp | None]:
+        found: dict[bytes, Stamp | None] = {}
+        for system, path in [*self._marked.values()]:
+            with contextlib.suppress(OSError):
+                mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                try:
+                    if fileevents.key_of(mount) is None or (fileevents.key_of(mount) or b"")[:8] != system:
+                        continue
+                    for key, _ in wanted:
+                        if key.startswith(system):
+                            found[key] = _stamp(mount, key)
+                finally:
+                    os.close(mount)
+        return found
+
+    def _write(self, rows: Iterable[list[Any]], breath: float) -> None:
+        fresh = f"{self._path}.new"
+        with self._pen, contextlib.suppress(OSError):
+            try:
+                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
+                    file.write(json.dumps([process.boot_id(), self._kin.raised]) + "\n")
+                    for n, row in enumerate(rows):
+                        file.write(json.dumps(row) + "\n")
+                        if breath and not n % ROWS_AT_ONCE:
+                            time.sleep(breath)
+                os.rename(fresh, self._path)
+            except OSError:
+                os.unlink(fresh)
+
+    def _restore(self) -> None:
+        with open(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            (boot, raised), *rows = (json.loads(line) for line in file.read(FILE_BYTES).splitlines())
+        self._kin.raised = self._kin.raised or bool(raised)
+        self.table.restore(rows, boot == process.boot_id())
+        self.table.clock(time.time(), time.clock_gettime(_STEADY))
+
+
+def _stamp(mount: int, key: bytes) -> Stamp | None:
+    try:
+        fd = fileevents.opened(mount, key)
+    except OSError:
+        return None
+    try:
+        facts = os.fstat(fd)
+        return Stamp(facts.st_ctime_ns, facts.st_size)
+    finally:
+        os.close(fd)

@@ -1,0 +1,359 @@
+"""Who wrote which file last (P3): real processes, the kernel's word on files, and what is said where it gives none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from holdfast.core.originators import UNKNOWN, Shaped
+from holdfast.host import fileevents, paths, process
+from holdfast.host import writers as module
+from holdfast.host.commands import Commands
+from holdfast.host.lineage import Kin
+from holdfast.host.writers import Writers
+from holdfast.testing.kernel import silent_about_files, silent_about_processes
+
+NONCE = "n" * 16
+SILENT = silent_about_files() or silent_about_processes()
+told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files here: {SILENT}")
+
+
+class Room:
+    """A session whose shell is a real one, and whose marks and lines are given by the test: so everybody's order is exact."""
+
+    def __init__(self, kin: Kin, directory: Path, id: str = "s", created: float | None = None) -> None:
+        directory.mkdir(exist_ok=True)
+        loop = asyncio.get_running_loop()
+        self.shell = subprocess.Popen(["bash", "--norc", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory, start_new_session=True)
+        self.commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=self.shell.pid)
+        self.sequence = 0
+        facts = process.read_stat(self.shell.pid)
+        assert facts is not None
+        record = SimpleNamespace(root_pid=self.shell.pid, root_start=facts.start, created=time.time() if created is None else created)
+        self.session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), record=record,
+                                            ended=loop.create_future(), spawn=loop.create_task)
+        self.kin = kin
+        kin.begin(self.session)
+        self._mark("P;0")
+
+    def _mark(self, body: str) -> None:
+        self.sequence += 1
+        self.commands.feed(self.sequence * 1000, memoryview(f"\x1b]7717;{NONCE};{self.sequence};{body}\a".encode()))
+
+    def run(self, actor: str, act: int, text: str) -> None:
+        """A line that somebody enters, until the shell has done it. (Its marks are given here: the shell itself has no integration.)"""
+        assert self.shell.stdin is not None and self.shell.stdout is not None
+        self.commands.typed(actor, text.encode() + b"\r", act, 0)
+        self._mark("C")
+        self.shell.stdin.write(f"{text}\necho done\n".encode())
+        self.shell.stdin.flush()
+        while (line := self.shell.stdout.readline()) != b"done\n":
+            assert line
+        self._mark("P;0")
+
+    def close(self) -> None:
+        self.kin.end(self.session)
+        os.killpg(self.shell.pid, signal.SIGKILL)
+        self.shell.communicate()
+        self.commands.close()
+
+
+@asynccontextmanager
+async def host(directory: Path, *ids: str, created: float | None = None) -> AsyncIterator[tuple[Writers, list[Room]]]:
+    """A host with rooms, once the kernel tells of processes and files."""
+    kin = Kin()
+    state = directory / "state"
+    state.mkdir(exist_ok=True)
+    writers = Writers(kin, str(state))
+    kin.open()
+    rooms = list[Room]()
+    try:
+        rooms += [Room(kin, directory / id, id, created) for id in ids or ("s",)]
+        while (writers._events is not None and writers._tasks) or (kin._events is not None and not kin.told):
+            await asyncio.sleep(0)
+        yield writers, rooms
+    finally:
+        for room in rooms:
+            room.close()
+        kin.close()
+
+
+def go(main: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(asyncio.wait_for(main, 60))
+
+
+@told
+def test_p3_who_wrote_a_file_last_is_its_author_however_it_was_written(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            session = room.session
+            at = f"{tmp_path}/s"
+            ways = {"builtin": "echo x > builtin", "program": "cp /etc/passwd program", "append": "touch append; (sleep 0; echo y >> append)", "tee": "echo z | tee tee >/dev/null",
+                    "dd": "dd if=/dev/zero of=dd bs=1 count=1 2>/dev/null", "truncated": "truncate -s 5 truncated", "directory": "mkdir directory", "fifo": "mkfifo fifo",
+                    "python": "python3 -c 'open(\"python\", \"w\").write(\"x\")'"}
+            for number, (name, line) in enumerate(ways.items()):
+                room.run("ann", number, line)
+                assert writers.of(session, f"{at}/{name}") == Shaped("file", f"{at}/{name}", "ann", number), line
+            room.run("bob", 50, "echo more >> program")
+            assert writers.every(session, f"{at}/program") == (Shaped("file", f"{at}/program", "bob", 50),)
+            assert writers.of(session, f"{at}/builtin") == Shaped("file", f"{at}/builtin", "ann", 0)
+            assert writers.of(session, "/etc/passwd") is None, "the machine's: older than every session"
+            assert writers.of(session, f"{at}/nothing") is None and writers.of(session, "/dev/null") is None and writers.of(session, "/proc/cpuinfo") is None
+            assert writers.every(session, "relative") == (Shaped("file", "relative", UNKNOWN),)
+
+    go(main())
+
+
+@told
+def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_movers(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            session, at = room.session, f"{tmp_path}/s"
+
+            def who(name: str) -> list[tuple[str, int | None]]:
+                return [(one.actor, one.act) for one in writers.every(session, f"{at}/{name}")]
+
+            room.run("ann", 1, "echo a > script")
+            room.run("bob", 2, "echo b > other")
+            room.run("bob", 3, "mv other script")
+            assert who("script") == [("bob", 2), ("bob", 3)]
+            room.run("cat", 4, "mv script moved")
+            assert who("moved") == [("bob", 2), ("bob", 3), ("cat", 4)] and who("script") == []
+            room.run("ann", 5, "ln moved linked")
+            assert ("ann", 5) in who("linked") and ("bob", 2) in who("linked")
+            room.run("ann", 6, "echo new > fresh; mv fresh moved")          # as editors save
+            assert who("moved") == [("ann", 6)]
+            room.run("bob", 7, "ln -s moved link")
+            assert who("link") == [("ann", 6), ("bob", 7)], "the link's own author counts too"
+            room.run("bob", 8, "echo through > link")
+            assert who("moved") == [("bob", 8)]
+            room.run("ann", 9, "chmod +x moved")
+            assert who("moved") == [("bob", 8), ("ann", 9)]
+            room.run("ann", 10, "mkdir in; echo x > in/it")
+            room.run("bob", 11, "mkdir out; echo y > out/it; mv in old; mv out in")
+            assert who("in/it") == [("bob", 11)] and ("bob", 11) in who("old/it") and ("ann", 10) in who("old/it")
+            room.run("cat", 12, "ln -s in way; ln -s way/it far")
+            assert who("far")[0] == ("bob", 11) and ("cat", 12) in who("far")
+
+    go(main())
+
+
+@told
+def test_p3_what_a_daemon_of_one_writes_while_another_works_is_its_own(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            session, at = room.session, f"{tmp_path}/s"
+            room.run("ann", 1, "mkfifo go; (setsid sh -c 'read line <go; echo evil >Makefile; echo x >go' >/dev/null 2>&1 &)")
+            room.run("bob", 2, "echo mine > Makefile; echo now >go; read line <go")
+            assert writers.of(session, f"{at}/Makefile") == Shaped("file", f"{at}/Makefile", "ann", 1)
+
+    go(main())
+
+
+@told
+def test_p3_a_file_of_another_session_has_its_author_but_no_act_of_this_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path, "one", "two") as (writers, (one, two)):
+            one.run("ann", 1, "echo x > shared")
+            name = f"{tmp_path}/one/shared"
+            assert writers.of(one.session, name) == Shaped("file", name, "ann", 1)
+            assert writers.of(two.session, name) == Shaped("file", name, "ann", None)
+
+    go(main())
+
+
+@told
+def test_p3_what_a_process_outside_wrote_is_unknown(tmp_path: Path) -> None:
+    """Cron, at, a container's engine: whoever staged what they run, it is not a process of a session that writes."""
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > file")
+            subprocess.run(["sh", "-c", "echo y > file; echo z > new"], cwd=tmp_path / "s", check=True)
+            for name in ("file", "new"):
+                path = f"{tmp_path}/s/{name}"
+                assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),)
+            room.run("bob", 2, "echo x > file")
+            assert writers.of(room.session, f"{tmp_path}/s/file") == Shaped("file", f"{tmp_path}/s/file", "bob", 2)
+
+    go(main())
+
+
+@told
+def test_p3_after_a_loss_only_what_is_proven_counts(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            at = f"{tmp_path}/s"
+            room.run("ann", 1, "echo x > kept; echo x > changed; echo x > unsettled")
+            while not await settled(writers):
+                pass
+            room.run("bob", 2, "echo y > unsettled")
+            writers.table.lost()
+            (tmp_path / "s" / "changed").write_text("z")
+            assert writers.of(room.session, f"{at}/kept") == Shaped("file", f"{at}/kept", "ann", 1)
+            assert writers.of(room.session, f"{at}/changed") == Shaped("file", f"{at}/changed", UNKNOWN)
+            assert writers.of(room.session, f"{at}/unsettled") == Shaped("file", f"{at}/unsettled", UNKNOWN)
+            room.run("bob", 3, "echo y > unsettled")
+            assert writers.of(room.session, f"{at}/unsettled") == Shaped("file", f"{at}/unsettled", "bob", 3)
+
+    go(main())
+
+
+async def settled(writers: Writers) -> bool:
+    """Writes down what can be; whether that was all."""
+    await writers._save()
+    return not writers.table.unsettled(1)
+
+
+@told
+def test_p3_more_than_the_kernels_queue_holds_is_a_loss_that_is_noticed(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            limit = int(Path("/proc/sys/fs/fanotify/max_queued_events").read_text())
+            at = f"{tmp_path}/s"
+            room.run("ann", 1, "echo x > before")
+            assert writers.of(room.session, f"{at}/before") is not None and writers._events is not None
+            code = f"import os; os.mkdir(\"many\"); [os.close(os.open(f\"many/{{n}}\", os.O_CREAT | os.O_WRONLY)) for n in range({limit + 2000})]"
+            room.run("bob", 2, f"python3 -c '{code}'; echo y > after")
+            while not writers._events.lost:
+                writers.catch_up()
+            assert writers.of(room.session, f"{at}/before") == Shaped("file", f"{at}/before", UNKNOWN)
+            room.run("ann", 3, "echo z > before; echo z > after")
+            assert writers.of(room.session, f"{at}/before") == Shaped("file", f"{at}/before", "ann", 3)
+
+    go(main())
+
+
+@told
+def test_p3_the_next_host_knows_what_nobody_wrote_to_meanwhile(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > kept; echo x > changed; echo x > replaced; ln -s kept link")
+            while not await settled(writers):
+                pass
+        (tmp_path / "s" / "changed").write_text("y")
+        (tmp_path / "s" / "other").write_text("x")
+        os.rename(tmp_path / "s" / "other", tmp_path / "s" / "replaced")
+        async with host(tmp_path) as (writers, (room,)):
+            for name, actor in {"kept": "ann", "changed": UNKNOWN, "replaced": UNKNOWN, "link": "ann"}.items():
+                path = f"{tmp_path}/s/{name}"
+                assert writers.every(room.session, path) == (Shaped("file", path, actor, 1 if actor == "ann" else None),), name
+
+    go(main())
+
+
+def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) -> None:
+    async def main() -> None:
+        state = tmp_path / "state"
+        state.mkdir()
+        for text in ("", "[" * 100_000, "\0", '["b", false]\n{}', '["b", false]\n[0, 0, 0]\n["zz", 0, [], [], 1, 1]', '["b", false]\n[0,0,0]\n["00", 7, [], [], 1, 1]', "[1]\n[2]"):
+            (state / "writers").write_text(text)
+            async with host(tmp_path) as (writers, (room,)):
+                assert not len(writers.table) or writers.told
+        (state / "writers").unlink()
+        os.mkfifo(state / "writers")
+        async with host(tmp_path) as (writers, _):
+            pass
+
+    go(main())
+
+
+@told
+def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > a; echo x > b")
+            names = [f"{tmp_path}/s/{name}" for name in ("a", "b", "nothing")]
+            assert [one.actor for one in await writers.each(room.session, names)] == ["ann", "ann"]
+            assert await writers.each(room.session, []) == ()
+            hold, real = threading.Event(), paths.look
+
+            def look(pid: int, start: int, path: str) -> list[paths.Piece]:
+                if path == "/dead":
+                    hold.wait(30)
+                return real(pid, start, path)
+
+            monkeypatch.setattr(paths, "look", look)
+            monkeypatch.setattr(module, "LOOK_S", 0.2)
+            found = await writers.each(room.session, [names[0], "/dead"])
+            assert [(one.name, one.actor) for one in found] == [(names[0], "ann"), ("/dead", UNKNOWN)]
+            hold.set()
+
+    go(main())
+
+
+@told
+def test_p3_from_a_thread_as_from_the_loop(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > a")
+            assert await asyncio.to_thread(writers.of, room.session, f"{tmp_path}/s/a") == Shaped("file", f"{tmp_path}/s/a", "ann", 1)
+
+    go(main())
+
+
+@told
+def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(tmp_path: Path) -> None:
+    disk, there = tmp_path / "disk", tmp_path / "there"
+    there.mkdir()
+    with disk.open("wb") as file:
+        file.truncate(8 << 20)
+    made = subprocess.run(["mkfs.ext4", "-q", str(disk)], capture_output=True)
+    if made.returncode or subprocess.run(["mount", "-o", "loop", str(disk), str(there)], capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, f"echo x > {there}/a; echo x > {there}/b")
+            assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1)
+            while not await settled(writers):
+                pass
+            subprocess.run(["umount", str(there)], check=True)
+            subprocess.run(["mount", "-o", "loop", str(disk), str(there)], check=True)
+            (there / "b").write_text("somebody")
+            assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1), "its change time proves it"
+            assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)
+
+    try:
+        go(main())
+    finally:
+        subprocess.run(["umount", str(there)], check=True)
+
+
+# ------------------------------------------------------------ where nobody is told
+
+def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(1, "not permitted")
+
+    monkeypatch.setattr(fileevents, "Events", refused)
+
+
+def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_only_one_who_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deaf(monkeypatch)
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            assert not writers.told and writers.of(room.session, "/etc/passwd") is None
+            if not room.kin.told:
+                pytest.skip("the kernel does not tell of processes here")
+            monkeypatch.setattr("holdfast.core.activity.SLACK_S", 0.0)
+            room.run("ann", 1, "echo x > file; sleep 0.05")
+            path = f"{tmp_path}/s/file"
+            assert writers.every(room.session, path) == (Shaped("file", path, "ann", 1, sure=False),)
+            room.run("ann", 2, "sleep 1000 &")
+            room.run("bob", 3, "sleep 0.05; echo y > file; sleep 0.05")
+            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "two had something running"
+
+    go(main())
