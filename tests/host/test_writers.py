@@ -41,8 +41,9 @@ class Room:
         facts = process.read_stat(self.shell.pid)
         assert facts is not None
         record = SimpleNamespace(root_pid=self.shell.pid, root_start=facts.start, created=time.time() if created is None else created)
-        self.session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), record=record,
-                                            ended=loop.create_future(), spawn=loop.create_task)
+        session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), record=record,
+                                       ended=loop.create_future(), spawn=loop.create_task)
+        self.session = session
         self.kin = kin
         kin.begin(self.session)
         self._mark("P;0")
@@ -91,6 +92,11 @@ async def host(directory: Path, *ids: str, created: float | None = None) -> Asyn
 
 def go(main: Coroutine[Any, Any, None]) -> None:
     asyncio.run(asyncio.wait_for(main, 60))
+
+
+def outside(*argv: str) -> None:
+    """By a process of no session."""
+    subprocess.run(argv, check=True)
 
 
 @told
@@ -180,7 +186,7 @@ def test_p3_what_a_process_outside_wrote_is_unknown(tmp_path: Path) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             room.run("ann", 1, "echo x > file")
-            subprocess.run(["sh", "-c", "echo y > file; echo z > new"], cwd=tmp_path / "s", check=True)
+            outside("sh", "-c", f"cd {tmp_path}/s; echo y > file; echo z > new")
             for name in ("file", "new"):
                 path = f"{tmp_path}/s/{name}"
                 assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),)
@@ -218,9 +224,10 @@ async def settled(writers: Writers) -> bool:
 
 @told
 def test_p3_more_than_the_kernels_queue_holds_is_a_loss_that_is_noticed(tmp_path: Path) -> None:
+    limit = int(Path("/proc/sys/fs/fanotify/max_queued_events").read_text())
+
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
-            limit = int(Path("/proc/sys/fs/fanotify/max_queued_events").read_text())
             at = f"{tmp_path}/s"
             room.run("ann", 1, "echo x > before")
             assert writers.of(room.session, f"{at}/before") is not None and writers._events is not None
@@ -259,7 +266,7 @@ def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) 
         state.mkdir()
         for text in ("", "[" * 100_000, "\0", '["b", false]\n{}', '["b", false]\n[0, 0, 0]\n["zz", 0, [], [], 1, 1]', '["b", false]\n[0,0,0]\n["00", 7, [], [], 1, 1]', "[1]\n[2]"):
             (state / "writers").write_text(text)
-            async with host(tmp_path) as (writers, (room,)):
+            async with host(tmp_path) as (writers, _):
                 assert not len(writers.table) or writers.told
         (state / "writers").unlink()
         os.mkfifo(state / "writers")
@@ -319,8 +326,8 @@ def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(t
             assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1)
             while not await settled(writers):
                 pass
-            subprocess.run(["umount", str(there)], check=True)
-            subprocess.run(["mount", "-o", "loop", str(disk), str(there)], check=True)
+            outside("umount", str(there))
+            outside("mount", "-o", "loop", str(disk), str(there))
             (there / "b").write_text("somebody")
             assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1), "its change time proves it"
             assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)

@@ -19,6 +19,7 @@ from holdfast.host.following import Follower
 from holdfast.host.graph import of_session
 from holdfast.host.store import Record
 from holdfast.host.stream import Stream
+from holdfast.host.timers import timers, written
 from holdfast.model import signing
 from holdfast.model.errors import Lost, NotFound, Unavailable, Usage
 from holdfast.model.limits import FRAME_BYTES, RUN_PACE_WINDOW_S, SCROLLBACK_LINES, KiB
@@ -128,6 +129,8 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     if q["follow"]:
         await Follower(ops, conn, number, session).follow()
         return {"id": session.id, "name": session.name, "reason": session.record.reason, "exit_code": session.record.exit_code}
+    if q["wrote"]:
+        return {"id": session.id, "name": session.name, **await written(ops.engine.writers, session, q["wrote"])}
     kin = ops.engine.kin
     before = kin.looking(session)
     found = await asyncio.to_thread(of_session, ops.engine.halter.groups, session)
@@ -138,7 +141,8 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     kind, why, command = await attend(session, state)
     terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
     known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, session.ref), GRAPH_BYTES))
-    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, **known}
+    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, "file_events": ops.engine.writers.told,
+            "timers": await timers(ops.engine.writers, session), **known}
 
 
 async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:

@@ -239,7 +239,7 @@ OPS: dict[str, Op] = {
     "wait": Op(looking.wait, {"session": _S, "for": Field((str, list)), "timeout": Field(float, 0.0)}, "observe"),
     "attention": Op(noticing.attention, {"sessions": Field(list, []), "follow": Field(bool, False)}),
     "view": Op(looking.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
-    "graph": Op(looking.graph, {"session": _S, "follow": Field(bool, False)}, "observe"),
+    "graph": Op(looking.graph, {"session": _S, "follow": Field(bool, False), "wrote": Field(list, [])}, "observe"),
     "read": Op(looking.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
                           "for_terminal": Field(bool, False)}, "observe"),
     "attach": Op(attaching.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),

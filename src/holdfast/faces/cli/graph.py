@@ -21,16 +21,19 @@ def graph_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
     p.add_argument("--port", type=int, metavar="N", help="only who listens on this port; exit code 3 if nobody does, 5 if that cannot be known")
     p.add_argument("--files", action="store_true", help="open files too, with offsets and locks, and pipes between processes")
+    p.add_argument("--wrote", metavar="PATH", help="only who wrote this file, and who else had a hand in it; exit code 3 if nobody in any session did, 5 if that cannot be known")
     p.add_argument("--follow", "-f", action="store_true", help="what changes, until the session ends: started, exited, listening, closed, blocked, unblocked")
     p.add_argument("--json", action="store_true", help="all of it; with --follow one object per change")
 
 
 def graph(args: Namespace) -> int:
     if args.follow:
-        if args.port is not None or args.files:
-            raise Usage(f"--follow tells every change; it does not go with {'--files' if args.files else '--port'}", "`holdfast wait SESSION --for port:N` waits for a port")
+        if args.port is not None or args.files or args.wrote:
+            raise Usage(f"--follow tells every change; it does not go with {'--files' if args.files else '--wrote' if args.wrote else '--port'}", "`holdfast wait SESSION --for port:N` waits for a port")
         return _follow(args)
     where = args.session
+    if args.wrote:
+        return _wrote(link(args).request("graph", session=args.session, wrote=[args.wrote]), args.wrote, args.json)
     found = link(args).request("graph", session=args.session)
     if args.port is not None:
         return _port(found, args.port, args.json, where)
@@ -46,8 +49,24 @@ def graph(args: Namespace) -> int:
         print(table(("SOCKET", "LOCAL", "REMOTE", "STATE", "HELD BY"), [(s["kind"], clean(s["local"]), clean(s["remote"]), s["state"], _holder(known, s["pid"])) for s in sockets]))
     if args.files:
         _files(found, known)
+    if found.get("timers"):
+        print()
+        print(table(("TIMER", "BY", "ACT"), [(clean(t["name"]), clean(t["actor"]), (t["act"] or "").partition("#")[2]) for t in found["timers"]]))
     for words in _unseen(found):
         print(words)
+    return 0
+
+
+def _wrote(found: dict[str, Any], path: str, as_json: bool) -> int:
+    people = found["wrote"]
+    if as_json:
+        put_json(found)
+    if not people:
+        raise NotFound(f"nobody in any session wrote {path}, or it does not exist", "it is the machine's")
+    if not as_json:
+        print(table(("FILE", "BY", "ACT", "SURE"), [(clean(one["name"]), clean(one["actor"]), (one["act"] or "").partition("#")[2], "yes" if one.get("sure", True) and one["actor"] != "unknown" else "no") for one in people]))
+    if people[0]["actor"] == "unknown":
+        raise Unavailable(f"who wrote {path} is not known", "it was written while nobody was told of it, or by a program of no session")
     return 0
 
 

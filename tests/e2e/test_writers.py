@@ -1,0 +1,112 @@
+"""Who wrote a file, from real sessions of a real host (P3): also after a crash of the host, inside a contained session, and as an ordinary user."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually
+
+from holdfast.testing.kernel import silent_about_files, silent_about_processes
+
+SILENT = silent_about_files() or silent_about_processes()
+told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files here: {SILENT}")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def people(hf: Installation) -> None:
+    hf.people("ann", "bob")
+
+
+def wrote(hf: Installation, session: str, path: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(hf.cli("graph", session, "--wrote", path, "--json").out)["wrote"]
+    return found
+
+
+def actors(hf: Installation, session: str, path: str) -> list[str]:
+    return [one["actor"] for one in wrote(hf, session, path)]
+
+
+def run(hf: Installation, session: str, actor: str, text: str) -> str:
+    hf.ok("turn", session, "take", "--as", actor)
+    return hf.ok("run", session, "--as", actor, "--", text).out
+
+
+@told
+def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_them(hf: Installation) -> None:
+    hf.new("proj")
+    where = run(hf, "proj", "ann", "mkdir -p proj && cd proj && git init -q . && pwd").strip()
+    run(hf, "proj", "ann", "printf 'all:\\n\\t@echo made\\n' > Makefile; printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit")
+    run(hf, "proj", "bob", "echo x > mine; git add mine")
+    for path in ("Makefile", ".git/hooks/pre-commit"):
+        (found,) = wrote(hf, "proj", f"{where}/{path}")
+        assert found["actor"] == "ann" and found["act"] and hf.ok("resolve", found["act"]).rc == 0
+    assert actors(hf, "proj", f"{where}/mine") == ["bob"]
+    run(hf, "proj", "bob", "python3 -c 'import os; open(\"fresh\", \"w\").write(\"all:\\n\"); os.rename(\"fresh\", \"Makefile\")'")
+    assert actors(hf, "proj", f"{where}/Makefile") == ["bob"], "as editors save"
+    said = hf.ok("graph", "proj", "--wrote", f"{where}/mine").out
+    assert "bob" in said and "yes" in said
+    assert hf.cli("graph", "proj", "--wrote", "/etc/passwd").rc == 3
+    assert json.loads(hf.ok("graph", "proj", "--json").out)["file_events"] is True
+    hf.end("proj")
+
+
+@told
+def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept(hf: Installation) -> None:
+    hf.new("crash")
+    where = run(hf, "crash", "ann", "mkdir -p crash && cd crash && echo x > kept && echo x > later && mkfifo go && pwd").strip()
+    saved = f"{hf.home}/writers"
+    eventually(lambda: os.path.exists(saved) and open(saved).read().count("ann") and len(open(saved).readlines()) > 4, "what is known to be written down")
+    run(hf, "crash", "ann", "(setsid sh -c 'read x <go; echo y > later; echo y > new; echo done >go' >/dev/null 2>&1 &)")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    with open(f"{where}/go", "w") as go:
+        go.write("now\n")
+    with open(f"{where}/go") as go:
+        assert go.read() == "done\n"
+    assert actors(hf, "crash", f"{where}/kept") == ["ann"]
+    assert actors(hf, "crash", f"{where}/later") == ["unknown"] and actors(hf, "crash", f"{where}/new") == ["unknown"]
+    assert hf.cli("graph", "crash", "--wrote", f"{where}/new").rc == 5
+    run(hf, "crash", "bob", "echo z > new")
+    assert actors(hf, "crash", f"{where}/new") == ["bob"]
+    hf.end("crash")
+
+
+@told
+def test_p3_inside_a_contained_session(hf: Installation) -> None:
+    made = hf.cli("new", "box", "--contained", "--detach")
+    if made.rc:
+        pytest.skip(f"no contained session here: {made.err}")
+    where = run(hf, "box", "ann", "mkdir -p box && cd box && echo x > file && ln -s $PWD/file link && pwd").strip()
+    assert actors(hf, "box", f"{where}/file") == ["ann"] and actors(hf, "box", f"{where}/link") == ["ann"]
+    run(hf, "box", "bob", "echo y > /dev/shm/holdfast-box; mkdir -p $XDG_RUNTIME_DIR; echo y > ${XDG_RUNTIME_DIR:-/tmp}/own")
+    assert actors(hf, "box", "/dev/shm/holdfast-box") == ["bob"]
+    run(hf, "box", "bob", "rm /dev/shm/holdfast-box")
+    hf.end("box")
+
+
+@told
+def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Installation) -> None:
+    hf.new("cron")
+    name = f"/etc/cron.d/holdfast-test-{os.getpid()}"
+    if not os.path.isdir("/etc/cron.d"):
+        pytest.skip("no cron here")
+    try:
+        run(hf, "cron", "ann", f"echo '# nothing' > {name}")
+        found = json.loads(hf.ok("graph", "cron", "--json").out)["timers"]
+        assert [(one["name"], one["actor"]) for one in found if one["name"] == name] == [(name, "ann")]
+        assert name in hf.ok("graph", "cron").out
+    finally:
+        os.unlink(name)
+    hf.end("cron")
+
+
+@told
+def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) -> None:
+    hf.new("loop")
+    where = run(hf, "loop", "ann", "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; echo ok >tick; done >/dev/null 2>&1 &) ; pwd").strip()
+    run(hf, "loop", "bob", "echo mine > out; echo evil >tick; read x <tick")
+    assert actors(hf, "loop", f"{where}/out") == ["ann"]
+    hf.end("loop")
