@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.e2e.harness import Installation, eventually
 
+from holdfast.host.fileevents import key_of
 from holdfast.testing.kernel import silent_about_files, silent_about_processes
 
 SILENT = silent_about_files() or silent_about_processes()
@@ -31,8 +33,9 @@ def actors(hf: Installation, session: str, path: str) -> list[str]:
 
 
 def run(hf: Installation, session: str, actor: str, text: str) -> str:
-    hf.ok("turn", session, "take", "--as", actor)
-    return hf.ok("run", session, "--as", actor, "--", text).out
+    said = hf.ok("run", session, "--as", actor, "--", text).out
+    hf.ok("turn", session, "release", "--as", actor)
+    return said
 
 
 @told
@@ -58,8 +61,10 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
 def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept(hf: Installation) -> None:
     hf.new("crash")
     where = run(hf, "crash", "ann", "mkdir -p crash && cd crash && echo x > kept && echo x > later && mkfifo go && pwd").strip()
-    saved = f"{hf.home}/writers"
-    eventually(lambda: os.path.exists(saved) and open(saved).read().count("ann") and len(open(saved).readlines()) > 4, "what is known to be written down")
+    fd = os.open(f"{where}/kept", os.O_PATH)
+    key = (key_of(fd) or b"").hex()
+    os.close(fd)
+    eventually(lambda: (saved := Path(hf.home, "writers")).exists() and key in saved.read_text(), "what is known to be written down")
     run(hf, "crash", "ann", "(setsid sh -c 'read x <go; echo y > later; echo y > new; echo done >go' >/dev/null 2>&1 &)")
     os.kill(hf.host_pid, signal.SIGKILL)
     with open(f"{where}/go", "w") as go:
@@ -76,7 +81,7 @@ def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept
 
 @told
 def test_p3_inside_a_contained_session(hf: Installation) -> None:
-    made = hf.cli("new", "box", "--contained", "--detach")
+    made = hf.cli("new", "box", "--contained")
     if made.rc:
         pytest.skip(f"no contained session here: {made.err}")
     where = run(hf, "box", "ann", "mkdir -p box && cd box && echo x > file && ln -s $PWD/file link && pwd").strip()
@@ -99,7 +104,7 @@ def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Insta
         assert [(one["name"], one["actor"]) for one in found if one["name"] == name] == [(name, "ann")]
         assert name in hf.ok("graph", "cron").out
     finally:
-        os.unlink(name)
+        Path(name).unlink(missing_ok=True)
     hf.end("cron")
 
 
@@ -107,6 +112,8 @@ def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Insta
 def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) -> None:
     hf.new("loop")
     where = run(hf, "loop", "ann", "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; echo ok >tick; done >/dev/null 2>&1 &) ; pwd").strip()
-    run(hf, "loop", "bob", "echo mine > out; echo evil >tick; read x <tick")
+    run(hf, "loop", "bob", "echo mine > out")
+    assert actors(hf, "loop", f"{where}/out") == ["bob"]
+    run(hf, "loop", "bob", "echo evil >tick; read x <tick")
     assert actors(hf, "loop", f"{where}/out") == ["ann"]
     hf.end("loop")

@@ -61,9 +61,10 @@ def _wrote(found: dict[str, Any], path: str, as_json: bool) -> int:
     people = found["wrote"]
     if as_json:
         put_json(found)
+        return NotFound.exit_code if not people else Unavailable.exit_code if people[0]["actor"] == "unknown" else 0
     if not people:
         raise NotFound(f"nobody in any session wrote {path}, or it does not exist", "it is the machine's")
-    if not as_json:
+    if people[0]["actor"] != "unknown":
         print(table(("FILE", "BY", "ACT", "SURE"), [(clean(one["name"]), clean(one["actor"]), (one["act"] or "").partition("#")[2], "yes" if one.get("sure", True) and one["actor"] != "unknown" else "no") for one in people]))
     if people[0]["actor"] == "unknown":
         raise Unavailable(f"who wrote {path} is not known", "it was written while nobody was told of it, or by a program of no session")

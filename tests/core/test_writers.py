@@ -1,0 +1,234 @@
+"""Who is named for a file, against a reference that remembers everything (P3)."""
+
+from __future__ import annotations
+
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core import writers
+from holdfast.core.activity import PAST_KEPT, RUNNING_MAX, SLACK_S, Activity
+from holdfast.core.lineage import SHELL, Cause
+from holdfast.core.originators import UNKNOWN, Shaped
+from holdfast.core.writers import HANDS_MAX, OUTSIDE, SETTLED_AFTER_NS, Author, Entry, Stamp, Table, guessed, shaped
+
+ANN, BOB, CAT = (Author("s", Cause(name, n)) for n, name in enumerate(("ann", "bob", "cat"), 1))
+KEYS = [bytes([n]) * 8 + b"key" for n in range(3)]
+WHO = st.sampled_from([ANN, BOB, CAT, None])
+KEY = st.sampled_from(KEYS)
+NOW = 10**18
+STEPS = st.lists(st.one_of(
+    st.tuples(st.just("wrote"), KEY, WHO), st.tuples(st.just("touched"), KEY, WHO), st.tuples(st.just("made"), KEY, WHO), st.tuples(st.just("all_told"), KEY, WHO),
+    st.tuples(st.just("lost"), KEY, WHO), st.tuples(st.just("lost_on"), KEY, WHO), st.tuples(st.just("settle"), KEY, WHO), st.tuples(st.just("unseen"), KEY, WHO),
+    st.tuples(st.just("restart"), KEY, WHO)), max_size=40)
+
+
+class File:
+    """What really happened to one: every change of it, with its time."""
+
+    def __init__(self) -> None:
+        self.time = 0                                        # its change time
+        self.content: Author | None = None
+        self.since = 0                                       # the step of the last write of content
+        self.hands: list[tuple[int, Author]] = []
+
+
+@settings(max_examples=400, deadline=None)
+@given(STEPS)
+def test_p3_nobody_is_named_alone_for_what_another_wrote(steps: list[tuple[str, bytes, Author | None]]) -> None:
+    """Whatever is told, lost, settled or written unseen: the one who really wrote last is named, or nobody is said to be known."""
+    table, files = Table(), {key: File() for key in KEYS}
+    table.began(0)
+    for clock, (what, key, who) in enumerate(steps, 1):
+        file, before = files[key], len(table)
+        if what in ("wrote", "made"):
+            made = what == "made" and key in table._entries     # a link to what exists
+            file.time = clock
+            if made:
+                file.hands.append((clock, who or OUTSIDE))
+            else:
+                file.content, file.since, file.hands = who, clock, []
+            getattr(table, what)(key, who)
+        elif what == "touched":
+            file.time = clock
+            file.hands.append((clock, who or OUTSIDE))
+            table.touched(key, who)
+        elif what == "unseen":                                  # a write that was lost: it is known that some were
+            file.time, file.content, file.since, file.hands = clock, who, clock, []
+            table.lost()
+        elif what == "settle":
+            found = table.unsettled(10)
+            for one, noted in found:
+                table.settled(one, noted, Stamp(files[one].time, 0), NOW)
+        elif what == "restart":
+            rows = [*table.save()]
+            table = Table()
+            table.restore(rows, False)
+        elif what == "lost_on":
+            table.lost_on(key[:8])
+        else:
+            getattr(table, what)()
+        assert len(table) <= max(before, len(KEYS))
+    for key, file in files.items():
+        entry = table.entry(key, Stamp(file.time, 0))
+        if entry is None:
+            continue                                            # nobody knows
+        named = {one.actor for one in shaped(entry, "s", "f")}
+        really = UNKNOWN if file.content is None else file.content.cause.actor
+        assert really in named or UNKNOWN in named, (steps, named)
+        if file.hands:
+            assert {one.cause.actor for _, one in file.hands[-1:]} <= named
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(KEY, st.sampled_from([ANN, BOB, CAT]), st.booleans(), st.booleans()), min_size=1, max_size=30))
+def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_unknown(steps: list[tuple[bytes, Author, bool, bool]]) -> None:
+    table, last = Table(), dict[bytes, Author]()
+    for key, who, writes, pause in steps:
+        if writes or key not in last:
+            table.wrote(key, who)
+            last[key] = who
+        else:
+            table.touched(key, who)
+        if pause:
+            table.all_told()
+            for one, noted in table.unsettled(2):
+                table.settled(one, noted, Stamp(1, 1), NOW)
+    for key, who in last.items():
+        entry = table.entry(key, Stamp(9, 9))
+        assert entry is not None
+        first, *more = shaped(entry, "s", "f")
+        assert first == Shaped("file", "f", who.cause.actor, who.cause.act) and UNKNOWN not in {one.actor for one in more}
+
+
+def test_p3_the_author_is_who_wrote_last_and_hands_come_after() -> None:
+    table = Table()
+    table.wrote(KEYS[0], ANN)
+    table.all_told()
+    table.touched(KEYS[0], BOB)
+    entry = table.entry(KEYS[0], Stamp(1, 1))
+    assert entry is not None
+    assert shaped(entry, "s", "/f") == (Shaped("file", "/f", "ann", 1), Shaped("file", "/f", "bob", 2))
+    assert shaped(entry, "other", "/f") == (Shaped("file", "/f", "ann"), Shaped("file", "/f", "bob"))
+    table.wrote(KEYS[0], CAT)
+    entry = table.entry(KEYS[0], Stamp(1, 1))
+    assert entry is not None and [one.actor for one in shaped(entry, "s", "/f")] == ["cat"]
+
+
+def test_p3_writers_of_one_moment_are_all_named() -> None:
+    """The kernel joins what one process writes while nobody reads: which of two was the last is not told."""
+    table = Table()
+    table.wrote(KEYS[0], ANN)
+    table.wrote(KEYS[0], BOB)
+    entry = table.entry(KEYS[0], Stamp(1, 1))
+    assert entry is not None and shaped(entry, "s", "/f") == (Shaped("file", "/f", "bob", 2), Shaped("file", "/f", "ann", 1, sure=False))
+    table.wrote(KEYS[1], None)
+    table.wrote(KEYS[1], ANN)
+    entry = table.entry(KEYS[1], Stamp(1, 1))
+    assert entry is not None and [one.actor for one in shaped(entry, "s", "/f")] == ["ann", UNKNOWN]
+
+
+def test_p3_what_was_there_before_has_its_mover_and_an_unknown_author() -> None:
+    table = Table()
+    table.touched(KEYS[0], ANN)
+    entry = table.entry(KEYS[0], Stamp(1, 1))
+    assert entry is not None and [one.actor for one in shaped(entry, "s", "/f")] == ["ann", UNKNOWN]
+    for n in range(20):
+        table.touched(KEYS[0], Author("s", Cause(f"op{n}", n)))
+    entry = table.entry(KEYS[0], Stamp(1, 1))
+    assert entry is not None and len(entry.hands) == HANDS_MAX and entry.hands[-1] == OUTSIDE
+
+
+def test_p3_only_so_many_are_kept_and_the_oldest_are_unknown() -> None:
+    table, most = Table(), writers.ENTRIES_MAX
+    for n in range(most + 10):
+        table.wrote(n.to_bytes(8, "big"), ANN)
+    assert len(table) == most and table.entry((9).to_bytes(8, "big"), Stamp(1, 1)) is None and table.entry((10).to_bytes(8, "big"), Stamp(1, 1)) is not None
+    assert len(table.unsettled(10**9)) == most
+
+
+def test_p3_processes_of_no_session_are_remembered_no_longer_than_needed() -> None:
+    table = Table()
+    table.wrote(b"a", ANN)
+    era = table.era
+    for n in range(writers.ENTRIES_MAX + 10):
+        table.wrote(n.to_bytes(8, "big"), None)
+    assert table.era == era + 1 and len(table._outside) <= writers.ENTRIES_MAX and table.entry(b"a", Stamp(1, 1)) is None
+
+
+def test_a_change_time_is_settled_only_when_a_later_one_cannot_be_the_same() -> None:
+    table = Table()
+    table.wrote(KEYS[0], ANN)
+    ((key, entry),) = table.unsettled(5)
+    assert not table.settled(key, entry, Stamp(NOW, 1), NOW) and not table.settled(key, entry, Stamp(NOW + 1, 1), NOW), "too new, or from the future"
+    assert table.settled(key, entry, Stamp(NOW - SETTLED_AFTER_NS, 1), NOW) and not table.unsettled(5)
+    table.lost()
+    assert table.entry(key, Stamp(NOW - SETTLED_AFTER_NS, 1)) is not None
+    assert table.entry(key, Stamp(NOW - SETTLED_AFTER_NS, 2)) is None and table.entry(key, Stamp(NOW, 1)) is None
+    table.wrote(KEYS[1], ANN)
+    ((key, entry),) = table.unsettled(5)
+    assert not table.settled(key, entry, None, NOW) and len(table) == 1, "it is gone"
+
+
+def test_p3_a_clock_that_is_set_back_makes_nobodys_files_unknown() -> None:
+    table = Table()
+    table.began(1000.0)
+    assert table.old(Stamp(int(999e9), 0)) and not table.old(Stamp(int(1001e9), 0))
+    table.clock(2000.0, 10.0)
+    table.clock(2005.0, 15.0)
+    assert table.horizon == 1000.0
+    table.clock(505.0, 20.0)                                    # back to 500 at the earliest 5 seconds ago
+    assert table.horizon == 500.0 and not table.old(Stamp(int(600e9), 0))
+    table.clock(5000.0, 25.0)
+    assert table.horizon == 500.0 and Table().horizon == math.inf
+
+
+def test_what_is_saved_is_bounded_and_survives() -> None:
+    table = Table()
+    table.began(5.0)
+    many = Author("s", Cause("dan", None, ("eve", "unknown")))
+    for n in range(writers.SAVED_MAX + 5):
+        table.wrote(n.to_bytes(8, "big"), many if n % 2 else ANN)
+    for key, entry in table.unsettled(10**9):
+        table.settled(key, entry, Stamp(7, 7), NOW)
+    rows = [*table.save()]
+    again = Table()
+    again.restore(rows, True)
+    assert len(again) == writers.SAVED_MAX and again.horizon == 5.0
+    found = again.entry((writers.SAVED_MAX).to_bytes(8, "big"), Stamp(7, 7))
+    assert found is not None and found.content == ANN and again.entry((writers.SAVED_MAX).to_bytes(8, "big"), Stamp(8, 7)) is None
+
+
+def test_p3_the_shells_own_doing_and_unknown_causes_name_nobody() -> None:
+    for cause in (SHELL, Cause(UNKNOWN, None)):
+        entry = Entry(Author("s", cause._replace(others=("ann",))), (), (), 1, 1)
+        assert [(one.actor, one.sure) for one in shaped(entry, "s", "/f")] == [("ann", False), (UNKNOWN, True)]
+
+
+def test_p3_the_only_one_who_ran_is_named_but_not_as_sure() -> None:
+    activity = Activity(0.0)
+    activity.began(ANN, 10.0)
+    activity.began(ANN, 11.0)
+    activity.ended(ANN, 12.0)
+    activity.began(BOB, 20.0)
+    activity.ended(ANN, 21.0)
+    activity.ended(BOB, 30.0)
+    assert activity.at(15.0) == (ANN,) and activity.at(20.2) == (ANN, BOB) and activity.at(25.0) == (BOB,) and activity.at(40.0) == ()
+    assert activity.at(0.1) is None, "before anybody listened"
+    assert guessed(activity.at(15.0), "s", "/f") == (Shaped("file", "/f", "ann", 1, sure=False),)
+    for nobody in (activity.at(20.2), activity.at(40.0), None):
+        assert guessed(nobody, "s", "/f") == (Shaped("file", "/f", UNKNOWN),)
+    assert activity.at(10.0 - SLACK_S) == (ANN,)
+
+
+def test_who_ran_long_ago_is_forgotten_and_then_not_known() -> None:
+    activity = Activity(0.0)
+    for n in range(PAST_KEPT + 1):
+        activity.began(ANN, n)
+        activity.ended(ANN, n + 0.1)
+    assert activity.at(0.5) is None and activity.at(PAST_KEPT) == (ANN,)
+    crowd = Activity(0.0)
+    for n in range(RUNNING_MAX + 1):
+        crowd.began(Author("s", Cause("x", n)), 1.0)
+    assert crowd.at(100.0) is None
