@@ -338,6 +338,117 @@ def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(t
         subprocess.run(["umount", str(there)], check=True)
 
 
+@told
+def test_p3_a_file_system_that_is_mounted_later_is_told_of_once_somebody_asked(tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            if subprocess.run(["mount", "-t", "tmpfs", "none", str(there)], capture_output=True).returncode:      # noqa: ASYNC221
+                pytest.skip("no file system can be mounted here")
+            try:
+                room.run("ann", 1, f"echo x > {there}/a")
+                assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", UNKNOWN)
+                while writers._tasks:
+                    await asyncio.sleep(0)
+                room.run("ann", 2, f"echo x > {there}/a")
+                assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 2)
+            finally:
+                outside("umount", str(there))
+
+    go(main())
+
+
+@told
+def test_p3_files_on_an_overlay_are_told_too_or_unknown(tmp_path: Path) -> None:
+    for name in ("lower", "upper", "work", "there"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "lower" / "old").write_text("x")
+    layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
+    if subprocess.run(["mount", "-t", "overlay", "none", "-o", layers, str(tmp_path / "there")], capture_output=True).returncode:
+        pytest.skip("no overlay here")
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, f"echo x > {tmp_path}/there/new; echo y >> {tmp_path}/there/old")
+            for name in ("new", "old"):
+                path = f"{tmp_path}/there/{name}"
+                assert {one.actor for one in writers.every(room.session, path)} <= {"ann", UNKNOWN} and writers.of(room.session, path) is not None
+
+    try:
+        go(main())
+    finally:
+        outside("umount", str(tmp_path / "there"))
+
+
+@told
+def test_p3_when_the_last_session_is_over_nobody_is_told_and_what_was_proven_stays(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path, "one", "two") as (writers, (one, two)):
+            one.run("ann", 1, "echo x > kept; echo x > changed")
+            while not await settled(writers):
+                pass
+            for room in (one, two):
+                room.kin.end(room.session)
+            writers._rest()
+            assert writers._events is not None and not writers._events.marked()
+            outside("sh", "-c", f"echo y > {tmp_path}/one/changed")
+            one.kin.begin(one.session)
+            while writers._tasks:
+                await asyncio.sleep(0)
+            assert writers.of(one.session, f"{tmp_path}/one/kept") == Shaped("file", f"{tmp_path}/one/kept", "ann", 1)
+            assert writers.of(one.session, f"{tmp_path}/one/changed") == Shaped("file", f"{tmp_path}/one/changed", UNKNOWN)
+
+    go(main())
+
+
+@told
+def test_p3_names_that_are_exchanged_all_the_time_never_have_a_wrong_author(tmp_path: Path) -> None:
+    code = "import os\nfor n in range(400):\n for to in (\"ann\", \"bob\"):\n  os.link(to, \"fresh\"); os.rename(\"fresh\", \"name\")"
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            at = tmp_path / "s"
+            room.run("ann", 1, "echo ann > ann")
+            room.run("bob", 2, "echo bob > bob; cp bob name")
+            room.run("cat", 3, f"python3 -c '{code}' & echo $! > pid")
+            pid = int((at / "pid").read_text())
+            while process.alive(process.ProcessId(pid, getattr(process.read_stat(pid), "start", 0), process.boot_id())):
+                named = {one.actor for one in await writers.each(room.session, [f"{at}/name"])}
+                assert named & {"ann", "bob"} or named == {UNKNOWN}, "what was looked at may be gone when the question is answered"
+            last = (at / "name").read_text().strip()
+            found = writers.every(room.session, f"{at}/name")
+            assert found[0].actor == last and {"cat"} <= {one.actor for one in found}
+
+    go(main())
+
+
+@told
+def test_p3_what_is_deleted_is_forgotten(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "for n in 1 2 3 4 5 6 7 8 9; do echo x > temp$n; done; echo x > stays")
+            before = len(writers.table)
+            room.run("ann", 2, "rm temp*")
+            assert len(writers.table) <= before - 9 and writers.of(room.session, f"{tmp_path}/s/stays") is not None
+
+    go(main())
+
+
+@told
+def test_p3_a_file_that_is_written_through_a_mapping_is_its_writers_when_it_is_closed(tmp_path: Path) -> None:
+    code = "import mmap\nwith open(\"mapped\", \"r+b\") as f:\n m = mmap.mmap(f.fileno(), 0)\nm[0:1] = b\"X\"; m.close()"
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > mapped")
+            room.run("bob", 2, f"python3 -c '{code}'")
+            assert writers.of(room.session, f"{tmp_path}/s/mapped") == Shaped("file", f"{tmp_path}/s/mapped", "bob", 2)
+
+    go(main())
+
+
 # ------------------------------------------------------------ where nobody is told
 
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,6 +119,11 @@ class Table:
             del self._entries[oldest]
             self._unsettled.pop(oldest, None)
 
+    def gone(self, key: bytes) -> None:
+        """The file itself, not only one of its names."""
+        if self._entries.pop(key, None) is not None:
+            self._unsettled.pop(key, None)
+
     def all_told(self) -> None:
         """Everything up to now: what comes, comes after it."""
         self.moment += 1
@@ -144,11 +149,11 @@ class Table:
         return [(key, self._entries[key]) for key in newest]
 
     def settled(self, key: bytes, entry: Entry, stamp: Stamp | None, now_ns: int) -> bool:
-        """What was found, after `entry` was taken out of `unsettled` and before everything up to now was told; None: the file is gone."""
+        """What was found, after `entry` was taken out of `unsettled` and before everything up to now was told; None: its change time cannot be found out."""
         if self._entries.get(key) != entry or entry.era != self.era:
             return False
         if stamp is None:
-            del self._entries[key], self._unsettled[key]
+            self._unsettled.pop(key, None)
             return False
         if not 0 <= stamp.changed <= now_ns - SETTLED_AFTER_NS:
             return False

@@ -25,14 +25,14 @@ EVENTS_AT_ONCE: Final = 256              # before the loop goes on with other th
 BYTES_AT_ONCE: Final = 32 << 10
 READ_MAX: Final = 8192                   # events, for whoever needs to know all that was told
 
-MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE = 0x2, 0x4, 0x8, 0x80, 0x100
+MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x80, 0x100, 0x400
 WRITES: Final = MODIFY | CLOSE_WRITE
 TOUCHES: Final = ATTRIB | MOVED_TO
 _OVERFLOW, _ONDIR = 0x4000, 0x4000_0000
-_MASK: Final = WRITES | TOUCHES | CREATE | _ONDIR
+_MASK: Final = WRITES | TOUCHES | CREATE | DELETE_SELF | _ONDIR
 _CLOEXEC, _NONBLOCK = 0x1, 0x2
 _REPORT: Final = 0x200 | 0x400 | 0x800 | 0x1000      # the file, its directory, its name, and the file that a new name stands for
-_MARK_ADD, _MARK_FILESYSTEM = 0x1, 0x100
+_MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_HANDLE_FID = -100, 0x1000, 0x200
 _EVENT = struct.Struct("=IBBHQii")       # length, version, -, length of this, mask, fd, pid
 _INFO = struct.Struct("=BBH")            # kind, -, length
@@ -69,6 +69,11 @@ class Events:
         if self._fd < 0:
             raise OSError("closed")
         _checked("fanotify_mark", _libc.fanotify_mark(self._fd, ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM), ctypes.c_uint64(_MASK), _AT_FDCWD, os.fsencode(path)))
+
+    def unmark(self) -> None:
+        """Nothing more is told, until something is marked again."""
+        if self._fd >= 0:
+            _checked("fanotify_mark", _libc.fanotify_mark(self._fd, ctypes.c_uint(_MARK_FLUSH | _MARK_FILESYSTEM), ctypes.c_uint64(0), _AT_FDCWD, None))
 
     def marked(self) -> set[int]:
         """The devices of the file systems that are marked still: who unmounts one takes its mark with it."""
@@ -163,7 +168,7 @@ def key_of(fd: int) -> bytes | None:
 
 
 def opened(mount: int, key: bytes) -> int:
-    """A descriptor of that file, for looking only; `mount`: any that is open on its file system. Root's only. OSError with ESTALE if it is gone."""
+    """A descriptor of that file, for looking only; `mount`: any that is open on its file system. Root's only. OSError if it is gone, or its file system cannot find files so."""
     size, kind = struct.unpack_from("=Ii", key, 8)
     handle = _Handle(size, kind)
     handle.data[:size] = key[16:16 + size]

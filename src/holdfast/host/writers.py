@@ -3,8 +3,9 @@
 As root the kernel tells of every write, move, link and change of attributes on the file systems that sessions can write (host/fileevents.py); the process is looked up in the lineages
 (host/lineage.py), which are caught up with first. `told` says whether that is so. Otherwise only what can be known without it (rule 6 of `core/writers.py`).
 
-A file system is marked when the host begins, for its own mounts, and when a session does, for the session's. One that was unmounted lost its mark: what is known of it counts no more without
-proof. One that is mounted later is marked when somebody asks for a file on it, or the next session begins; until then nothing is known of it.
+File systems are marked when a session begins, those that it can write. One that was unmounted lost its mark: what is known of it counts no more without proof. One that is mounted later is
+marked when somebody asks for a file on it, or the next session begins; until then nothing is known of it. REST_S after the last session ended all marks are taken away: nobody is to be woken
+by what the machine does for itself.
 
 What is known is written down a moment after it changed, in a thread and in small pieces (no other thread may be held up by it): for each file with the change time by which the next host can
 prove that nobody wrote since. What was written while there was no host is unknown.
@@ -41,6 +42,7 @@ ROWS_AT_ONCE: Final = 128        # written between two breaths
 BREATH_S: Final = 0.002
 FILE: Final = "writers"
 FILE_BYTES: Final = 16 << 20
+REST_S: Final = 30.0
 LOOKERS: Final = 2
 LOOK_S: Final = 2.0              # for all paths of one question
 _STEADY: Final = time.CLOCK_BOOTTIME
@@ -55,6 +57,7 @@ class Writers:
         self._kin, self._path = kin, f"{directory}/{FILE}"
         self._events: fileevents.Events | None = None
         self._marked: dict[str, tuple[bytes, str]] = {}          # device -> how its keys begin, and a path to it
+        self._tried: set[bytes] = set()                          # file systems of files that were asked for, and that are not marked
         self.refused: dict[str, str] = {}                        # mount points that could not be marked, and why
         self._sessions: dict[str, Session] = {}
         self._running: dict[int, Author] = {}                    # without events: whose each process is
@@ -86,14 +89,14 @@ class Writers:
             self._kin.on_change.append(self._happened)
             return
         self._kin.keeps_exited = True
-        self._spawn(asyncio.to_thread(self._mark, "/proc/self"))
 
     def begin(self, session: Session) -> None:
         self.table.began(session.record.created)
         self._sessions[session.id] = session
         self._save_soon()
         if self._events is not None:
-            self._spawn(asyncio.to_thread(self._mark, f"/proc/{session.record.root_pid}"))
+            for whose in ("/proc/self", f"/proc/{session.record.root_pid}") if len(self._sessions) == 1 else (f"/proc/{session.record.root_pid}",):
+                self._spawn(asyncio.to_thread(self._mark, whose))
         else:
             session.commands.watchers.append(lambda effects: self._ordered(session, effects))
 
@@ -102,6 +105,16 @@ class Writers:
             self.catch_up()
             if (running := self._orders.pop(session.id, None)) is not None:
                 self._activity.ended(running, time.time())
+            if not self._sessions:
+                self._loop.call_later(REST_S, self._rest)
+
+    def _rest(self) -> None:
+        if not self._sessions and self._events is not None and self._marked:
+            self.catch_up()
+            self._events.unmark()
+            self._marked.clear()
+            self._tried.clear()
+            self.table.lost()
 
     def close(self) -> None:
         if self._saving is not None:
@@ -157,6 +170,12 @@ class Writers:
         finally:
             os.close(fd)
 
+    def _mark_more(self, session: Session, systems: set[bytes]) -> None:
+        """What was mounted since its session began."""
+        if self._events is not None and (new := systems - self._tried - {system for system, _ in self._marked.values()}):
+            self._tried |= new
+            self._spawn(asyncio.to_thread(self._mark, f"/proc/{session.record.root_pid}"))
+
     def _check_marks(self) -> None:
         """Whether each is still there: a file system that was unmounted took its mark with it."""
         if self._events is not None:
@@ -180,8 +199,10 @@ class Writers:
                 wrote(key, authors.get(pid))
             elif mask & fileevents.CREATE:
                 table.made(key, authors.get(pid))
-            else:
+            elif mask & fileevents.TOUCHES:
                 table.touched(key, authors.get(pid))
+            if mask & fileevents.DELETE_SELF:
+                table.gone(key)
         if authors:
             self._save_soon()
 
@@ -240,6 +261,7 @@ class Writers:
         self._check_marks()
         self.catch_up()
         self.table.clock(time.time(), time.clock_gettime(_STEADY))
+        self._mark_more(session, {piece.key[:8] for _, pieces in looks for piece in pieces[-1:] if piece.key is not None})
         return tuple(dict.fromkeys(one for path, pieces in looks for piece in reversed(pieces) for one in self._piece(session, path, piece)))
 
     def _piece(self, session: Session, path: str, piece: paths.Piece) -> tuple[Shaped, ...]:
@@ -297,16 +319,15 @@ class Writers:
         unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
         self._settle(unsettled, self._stamps(unsettled), now)
 
-    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp | None], now: int) -> None:
+    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int) -> None:
         """What was told meanwhile is newer than what was found."""
         self.catch_up()
         if not self._behind:
             for key, entry in unsettled:
-                if key in stamps:
-                    self.table.settled(key, entry, stamps[key], now)
+                self.table.settled(key, entry, stamps.get(key), now)
 
-    def _stamps(self, wanted: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp | None]:
-        found: dict[bytes, Stamp | None] = {}
+    def _stamps(self, wanted: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
+        found: dict[bytes, Stamp] = {}
         for system, path in [*self._marked.values()]:
             with contextlib.suppress(OSError):
                 mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -314,8 +335,8 @@ class Writers:
                     if fileevents.key_of(mount) is None or (fileevents.key_of(mount) or b"")[:8] != system:
                         continue
                     for key, _ in wanted:
-                        if key.startswith(system):
-                            found[key] = _stamp(mount, key)
+                        if key.startswith(system) and (stamp := _stamp(mount, key)) is not None:
+                            found[key] = stamp
                 finally:
                     os.close(mount)
         return found
