@@ -52,7 +52,7 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
     assert actors(hf, "proj", f"{where}/Makefile") == ["bob"], "as editors save"
     said = hf.ok("graph", "proj", "--wrote", f"{where}/mine").out
     assert "bob" in said and "yes" in said
-    assert hf.cli("graph", "proj", "--wrote", "/etc/passwd").rc == 3
+    assert hf.cli("graph", "proj", "--wrote", "/usr/bin/env").rc == 3
     assert json.loads(hf.ok("graph", "proj", "--json").out)["file_events"] is True
     hf.end("proj")
 
@@ -117,3 +117,26 @@ def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) 
     run(hf, "loop", "bob", "echo evil >tick; read x <tick")
     assert actors(hf, "loop", f"{where}/out") == ["ann"]
     hf.end("loop")
+
+
+@told
+def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_writes(hf: Installation) -> None:
+    hf.new("inner")
+    where = run(hf, "inner", "ann", "mkdir -p inner && cd inner && pwd").strip()
+    hf.ok("send", "inner", "bash --norc", "--enter", "--as", "ann")
+    eventually(lambda: "bash-" in hf.screen("inner"), "a shell in the shell")
+    hf.ok("turn", "inner", "release", "--as", "ann")
+    hf.ok("send", "inner", "echo x > nested", "--enter", "--as", "bob")
+    eventually(lambda: os.path.exists(f"{where}/nested"), "what it writes")
+    assert actors(hf, "inner", f"{where}/nested") == ["bob", "ann"]
+    hf.ok("send", "inner", "exit", "--enter", "--as", "bob")
+    eventually(lambda: len(json.loads(hf.ok("graph", "inner", "--json").out)["processes"]) == 1, "the end of the shell in the shell")
+    hf.wait("inner", "idle")
+    hf.ok("turn", "inner", "release", "--as", "bob")
+    hf.ok("send", "inner", "cat > typed", "--enter", "--as", "ann")
+    eventually(lambda: os.path.exists(f"{where}/typed"), "the program")
+    hf.ok("turn", "inner", "release", "--as", "ann")
+    hf.ok("send", "inner", "the text", "--enter", "--as", "bob")
+    eventually(lambda: os.path.getsize(f"{where}/typed"), "the text")
+    assert actors(hf, "inner", f"{where}/typed") == ["ann", "bob"]
+    hf.end("inner")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Any, Final, NamedTuple
 
 from holdfast.core.lineage import SHELL, Cause
@@ -145,8 +146,7 @@ class Table:
 
     def unsettled(self, most: int) -> list[tuple[bytes, Entry]]:
         """The newest whose change time is not written down."""
-        newest = [key for key, _ in zip(reversed(self._unsettled), range(most), strict=False)]
-        return [(key, self._entries[key]) for key in newest]
+        return [(key, self._entries[key]) for key in islice(reversed(self._unsettled), most)]
 
     def settled(self, key: bytes, entry: Entry, stamp: Stamp | None, now_ns: int) -> bool:
         """What was found, after `entry` was taken out of `unsettled` and before everything up to now was told; None: its change time cannot be found out."""
@@ -186,8 +186,8 @@ class Table:
 
     def save(self) -> Iterator[list[Any]]:
         """One row for each: first what concerns all, then authors as they come, and files, newest last."""
-        return _rows([self.horizon if math.isfinite(self.horizon) else None, self._offset, self._checked],
-                     [(key, one) for key, one in [*self._entries.items()][-SAVED_MAX:] if one.stamp is not None])
+        newest = [*islice(reversed(self._entries.items()), SAVED_MAX)]
+        return _rows([self.horizon if math.isfinite(self.horizon) else None, self._offset, self._checked], newest)
 
     def restore(self, rows: Iterable[Any], same_boot: bool) -> None:
         """What the last host knew: nothing of it counts without proof."""
@@ -214,12 +214,13 @@ class Table:
 def _rows(head: list[Any], entries: list[tuple[bytes, Entry]]) -> Iterator[list[Any]]:
     yield head
     known: dict[Author, int] = {}
-    for key, one in entries:
+    for key, one in reversed(entries):
+        if one.stamp is None:
+            continue
         for author in (*(() if one.content is None else (one.content,)), *one.hands, *one.perhaps):
             if author not in known:
                 known[author] = len(known)
                 yield [author.session, author.cause.actor, author.cause.act, list(author.cause.others)]
-        assert one.stamp is not None
         yield [key.hex(), None if one.content is None else known[one.content], [known[a] for a in one.hands], [known[a] for a in one.perhaps], *one.stamp]
 
 

@@ -21,8 +21,8 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 PAUSE_S: Final = 0.05
-EVENTS_AT_ONCE: Final = 256              # before the loop goes on with other things
-BYTES_AT_ONCE: Final = 32 << 10
+EVENTS_AT_ONCE: Final = 128              # before the loop goes on with other things
+BYTES_AT_ONCE: Final = 12 << 10         # some 128 events
 READ_MAX: Final = 8192                   # events, for whoever needs to know all that was told
 
 MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x80, 0x100, 0x400

@@ -70,7 +70,6 @@ class Kin:
         self._save_s = SAVE_S
         self._writing: set[str] = set()                 # sessions whose file is being written
         self._pen = threading.Lock()
-        self._looking = False                           # what was lost is looked for
         self._missing = asyncio.Event()                 # something was lost since the last look at everything
         self._searching: asyncio.Task[None] | None = None
 
@@ -91,11 +90,6 @@ class Kin:
     @property
     def told(self) -> bool:
         return self._events is not None and self._events.told
-
-    @property
-    def whole(self) -> bool:
-        """Nothing of what the kernel said is missing."""
-        return self.told and not self._missing.is_set() and not self._looking
 
     # ------------------------------------------------------------ sessions
 
@@ -160,10 +154,11 @@ class Kin:
             self._events.catch_up()
 
     def doers(self, pids: set[int]) -> dict[int, tuple[Session, Cause]]:
-        """Of these processes, those of sessions, and on whose order they do what they do. Who belongs to none, or to two one after the other since `forget_exited`, is not in it."""
+        """Of these processes, those of sessions, and on whose order they do what they do. Who belongs to none, or to two one after the other since `forget_exited`, is not in it.
+        A fork that was lost leaves its process out; an exit that was lost is found before the pid can be used again."""
         self._catch_up()
         found = dict[int, tuple[Session, Cause]]()
-        for pid in pids - self._twice if self.whole else ():
+        for pid in pids - self._twice if self.told else ():
             if (session := self._owner.get(pid)) is not None:
                 found[pid] = session, session.commands.lineage.doing(pid, None, takes_orders)
             elif (gone := self._gone.get(pid)) is not None:
@@ -220,14 +215,12 @@ class Kin:
             await self._missing.wait()
             await asyncio.sleep(pause)
             self._missing.clear()
-            self._looking = True
             began = time.monotonic()
             for session in {session.id: session for session in self._owner.values()}.values():
                 before = self.looking(session)
                 living = await asyncio.to_thread(_living, session)
                 if not session.ended.done():
                     self.seen(session, living, before)
-            self._looking = False
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
     def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:

@@ -37,7 +37,8 @@ from holdfast.host.session import Session
 
 SAVE_S: Final = 0.5              # after a change; later where that takes long:
 SAVE_SHARE: Final = 20           # at most this part of the time is spent on it
-SETTLE_AT_ONCE: Final = 2048
+SETTLE_AT_ONCE: Final = 256      # before the loop goes on with other things
+SETTLE_MAX: Final = 4096         # before they are written
 ROWS_AT_ONCE: Final = 128        # written between two breaths
 BREATH_S: Final = 0.002
 FILE: Final = "writers"
@@ -304,9 +305,11 @@ class Writers:
     async def _save(self) -> None:
         began = time.monotonic()
         try:
-            unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
-            stamps = await asyncio.to_thread(self._stamps, unsettled)
-            self._settle(unsettled, stamps, now)
+            for _ in range(0, SETTLE_MAX, SETTLE_AT_ONCE):
+                unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
+                stamps = await asyncio.to_thread(self._stamps, unsettled)
+                if self._settle(unsettled, stamps, now) < SETTLE_AT_ONCE:
+                    break
             rows = self.table.save()
             await asyncio.to_thread(self._write, rows, BREATH_S)
         finally:
@@ -316,15 +319,13 @@ class Writers:
             self._save_soon()
 
     def _settle_now(self) -> None:
-        unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
+        unsettled, now = self.table.unsettled(SETTLE_MAX), time.time_ns()
         self._settle(unsettled, self._stamps(unsettled), now)
 
-    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int) -> None:
-        """What was told meanwhile is newer than what was found."""
+    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int) -> int:
+        """How many could be. What was told meanwhile is newer than what was found."""
         self.catch_up()
-        if not self._behind:
-            for key, entry in unsettled:
-                self.table.settled(key, entry, stamps.get(key), now)
+        return 0 if self._behind else sum(self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled)
 
     def _stamps(self, wanted: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
         found: dict[bytes, Stamp] = {}
