@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.host.ordinary_user import ordinary_user
 
 from holdfast.core.originators import UNKNOWN, Shaped
 from holdfast.host import fileevents, paths, process
@@ -25,6 +26,7 @@ from holdfast.host.writers import Writers
 from holdfast.testing.kernel import silent_about_files, silent_about_processes
 
 NONCE = "n" * 16
+ROOT = os.geteuid() == 0
 SILENT = silent_about_files() or silent_about_processes()
 told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files here: {SILENT}")
 
@@ -475,3 +477,30 @@ def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_o
             assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "two had something running"
 
     go(main())
+
+
+def test_p3_without_the_kernels_word_what_the_account_cannot_write_is_nobodys_unless_somebody_became_another(tmp_path: Path) -> None:
+    """As an ordinary user: the machine is updated while sessions run. A session that used sudo may have done it."""
+    if ROOT:
+        pytest.skip("it is run as an ordinary user below")
+
+    async def main() -> None:
+        async with host(tmp_path, created=1.0) as (writers, (room,)):
+            assert not writers.told and writers.table.horizon == 1.0
+            if not room.kin.told:
+                pytest.skip("the kernel does not tell of processes here")
+            assert writers.of(room.session, "/usr/bin/env") is None, "newer than the first session, and not to be written by anybody here"
+            room.kin._other_account(room.shell.pid)
+            assert writers.of(room.session, "/usr/bin/env") == Shaped("file", "/usr/bin/env", UNKNOWN)
+
+    go(main())
+
+
+@pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")
+def test_all_of_this_as_an_ordinary_user() -> None:
+    with ordinary_user() as user:
+        python = user.python("pytest")
+        done = user.run([python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-k", "without or anything",
+                         "--rootdir", str(Path(__file__).parents[2]), __file__])
+        assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        assert " passed" in done.stdout

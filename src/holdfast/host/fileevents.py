@@ -62,6 +62,14 @@ class Events:
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
         self._fd = _checked("fanotify_init", _libc.fanotify_init(_CLOEXEC | _NONBLOCK | _REPORT, os.O_RDONLY | os.O_CLOEXEC))
+        try:
+            self.mark("/")                                       # an ordinary user may ask, but not for whole file systems
+            self.unmark()
+        except PermissionError:
+            os.close(self._fd)
+            raise
+        except OSError:
+            pass                                                 # this one cannot be marked: others may
         self._loop.add_reader(self._fd, self._some)
 
     def mark(self, path: str) -> None:

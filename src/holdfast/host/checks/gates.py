@@ -35,7 +35,8 @@ from holdfast.host.parse import Parser
 EVENT_WAIT_S = 1.0
 
 _FAN_CLOEXEC, _FAN_NONBLOCK, _FAN_CLASS_CONTENT, _FAN_REPORT_FID = 0x1, 0x2, 0x4, 0x200
-_FAN_MARK_ADD, _FAN_OPEN_EXEC_PERM, _FAN_CREATE = 0x1, 0x0004_0000, 0x100
+_FAN_REPORT_ALL = 0x200 | 0x400 | 0x800 | 0x1000
+_FAN_MARK_ADD, _FAN_MARK_FILESYSTEM, _FAN_OPEN_EXEC_PERM, _FAN_CREATE = 0x1, 0x100, 0x0004_0000, 0x100
 _AT_FDCWD = -100
 _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 1, 1 << 3
 _BPF_RET_ALLOW = struct.pack("HBBI", 0x06, 0, 0, 0x7FFF_0000)   # "return SECCOMP_RET_ALLOW"
@@ -99,9 +100,18 @@ def _file_events(surroundings: Surroundings) -> Outcome:
     if not seen:
         return Outcome(False, "a file was created in a watched directory and nothing was reported",
                        "use a local filesystem for temporary files")
-    if by == child:
-        return Outcome(True, "a created file was reported with the process that created it")
-    return Outcome(True, "a created file was reported, but not by which process: that needs root")
+    if by != child:
+        return Outcome(False, "a created file was reported, but not by which process: who wrote a file is known only where nobody else can have",
+                       "run the host as root")
+    try:
+        watch = call("fanotify_init", _FAN_REPORT_ALL | _FAN_CLOEXEC | _FAN_NONBLOCK, os.O_RDONLY)
+        with tempfile.TemporaryDirectory(prefix=surroundings.tag) as directory:
+            call("fanotify_mark", watch, _FAN_MARK_ADD | _FAN_MARK_FILESYSTEM, _FAN_CREATE, _AT_FDCWD, os.fsencode(directory))
+        os.close(watch)
+    except OSError as error:
+        return Outcome(False, f"a whole file system cannot be watched ({error.filename}: {error.strerror}): who wrote a file is known only where nobody else can have",
+                       "use Linux 5.17 or later, and keep CAP_SYS_ADMIN")
+    return Outcome(True, "who writes a file is told, on whole file systems")
 
 
 def _process_events(_: Surroundings) -> Outcome:
