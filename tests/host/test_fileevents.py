@@ -83,7 +83,7 @@ def test_the_mount_table_is_read_for_what_sessions_can_write() -> None:
 29 22 254:0 /sub /again rw - ext4 /dev/vda rw
 nonsense
 """.splitlines()
-    assert writable(table) == [Mount("254:0", "/", "ext4", "/dev/vda"), Mount("0:30", "/with blank", "tmpfs", "tmpfs")]
+    assert writable(table) == [Mount("254:0", "/", "ext4", "/dev/vda"), Mount("0:30", "/with blank", "tmpfs", "tmpfs"), Mount("254:0", "/again", "ext4", "/dev/vda")]
     assert fileevents.device_number("254:16") == 254 << 20 | 16
 
 

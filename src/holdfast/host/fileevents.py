@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 PAUSE_S: Final = 0.05
 EVENTS_AT_ONCE: Final = 128              # before the loop goes on with other things
 BYTES_AT_ONCE: Final = 12 << 10         # some 128 events
+MOUNTS_MAX: Final = 512
 READ_MAX: Final = 8192                   # events, for whoever needs to know all that was told
 
 MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x80, 0x100, 0x400
@@ -198,17 +199,17 @@ class Mount(NamedTuple):
 
 
 def writable(lines: Iterable[str]) -> list[Mount]:
-    """The file systems of a mount table that somebody may write and whose changes are made on this machine, each once."""
-    found: dict[str, Mount] = {}
+    """The file systems of a mount table that somebody may write and whose changes are made on this machine, with each place where they are: one may lie below another."""
+    found = list[Mount]()
     for line in lines:
         before, dash, after = line.partition(" - ")
         fields, more = before.split(" "), after.split(" ")
         if not dash or len(fields) < 6 or len(more) < 3:
             continue
         device, point, options = fields[2], fields[4], fields[5]
-        if more[0] in LOCAL and "rw" in options.split(",") and "rw" in more[2].rstrip().split(",") and device not in found:
-            found[device] = Mount(device, _plain(point), more[0], more[1])
-    return [*found.values()]
+        if more[0] in LOCAL and "rw" in options.split(",") and "rw" in more[2].rstrip().split(",") and len(found) < MOUNTS_MAX:
+            found.append(Mount(device, _plain(point), more[0], more[1]))
+    return found
 
 
 def device_number(device: str) -> int:

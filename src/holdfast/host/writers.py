@@ -10,7 +10,7 @@ by what the machine does for itself.
 What is known is written down a moment after it changed, in a thread and in small pieces (no other thread may be held up by it): for each file with the change time by which the next host can
 prove that nobody wrote since. What was written while there was no host is unknown.
 
-A path is looked at in a thread of few (`LOOKERS`), and for LOOK_S at most: a file system that does not answer makes its files unknown, and nobody waits.
+A path is looked at in a thread of few (`LOOKERS`), and for LOOK_S at most: a file system that does not answer makes its files unknown. While all of them wait for such a one, everything is unknown at once.
 """
 
 from __future__ import annotations
@@ -70,6 +70,7 @@ class Writers:
         self._pen = threading.Lock()
         self._marking = threading.Lock()
         self._pool = ThreadPoolExecutor(LOOKERS, "paths")
+        self._stuck = 0                                          # of those, how many wait for a file system that does not answer
         self._tasks: set[asyncio.Task[None]] = set()
         kin.beside.append(self)
 
@@ -248,15 +249,21 @@ class Writers:
         return answer
 
     async def each(self, session: Session, names: Iterable[str]) -> tuple[Shaped, ...]:
-        """The same for many, on the loop; what does not answer in LOOK_S is unknown."""
-        wanted, root, start = [*dict.fromkeys(names)], session.record.root_pid, session.record.root_start
-        futures = [self._loop.run_in_executor(self._pool, paths.look, root, start, path) for path in wanted]
-        done = set[asyncio.Future[list[paths.Piece]]]()
-        if futures:
-            done, late = await asyncio.wait(futures, timeout=LOOK_S)
-            for future in late:
-                future.cancel()
-        return self._judged(session, [(path, future.result() if future in done else [paths.UNKNOWN]) for path, future in zip(wanted, futures, strict=True)])
+        """The same for many, on the loop; what does not answer in LOOK_S is unknown, and so is what would have come after it."""
+        wanted = [*dict.fromkeys(names)]
+        if not wanted:
+            return ()
+        found: dict[str, list[paths.Piece]] = {}
+        if self._stuck < LOOKERS:
+            look = self._pool.submit(_look_at, session.record.root_pid, session.record.root_start, wanted, found)
+            _, late = await asyncio.wait([asyncio.wrap_future(look)], timeout=LOOK_S)
+            if late and not look.cancel():
+                self._stuck += 1
+                look.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._moved_on))
+        return self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in wanted])
+
+    def _moved_on(self) -> None:
+        self._stuck -= 1
 
     def _judged(self, session: Session, looks: list[tuple[str, list[paths.Piece]]]) -> tuple[Shaped, ...]:
         self._check_marks()
@@ -362,6 +369,11 @@ class Writers:
         self._kin.raised = self._kin.raised or bool(raised)
         self.table.restore(rows, boot == process.boot_id())
         self.table.clock(time.time(), time.clock_gettime(_STEADY))
+
+
+def _look_at(pid: int, start: int, names: list[str], found: dict[str, list[paths.Piece]]) -> None:
+    for name in names:
+        found[name] = paths.look(pid, start, name)
 
 
 def _stamp(mount: int, key: bytes) -> Stamp | None:
