@@ -399,3 +399,41 @@ def test_exits_are_kept_of_the_newest_only() -> None:
         lineage.finished(act % 256)
         lineage.prompt()
     assert len(lineage.exits) < 300 and lineage.exits[999] == 999 % 256
+# ------------------------------------------------------------ what a process does, besides starting others
+
+def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
+    lineage = at_prompt()
+    assert lineage.doing(ROOT, None, never) == SHELL, "for its prompt"
+    lineage.typed("bob", 7, b"echo x > f\r")
+    assert lineage.doing(ROOT, None, never) == Cause("bob", 7), "its mark is on its way"
+    lineage.begun()
+    assert lineage.now == Cause("bob", 7) == lineage.doing(ROOT, None, never)
+    lineage.typed("cat", 8, b"echo y > f\r")
+    assert lineage.doing(ROOT, None, never) == Cause("bob", 7, ("cat",)), "typed ahead: it may be that line already"
+    lineage.prompt()
+    lineage.begun()
+    assert lineage.doing(ROOT, None, never) == Cause("cat", 8)
+
+
+def test_p3_what_an_exited_process_did_is_its_acts_and_who_typed_meanwhile_is_named() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 7, b"cat > f\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    assert lineage.doing(101, None, never) == Cause("ann", 7)
+    lineage.typed("bob", 8, b"text")
+    assert lineage.doing(101, None, never) == Cause("ann", 7, ("bob",))
+    was = lineage.member(101)
+    assert lineage.exited(101) == was and lineage.doing(101, was, never) == Cause("ann", 7, ("bob",)) and lineage.doing(101, None, never) == UNKNOWN
+    lineage.prompt()
+    lineage.typed("bob", 9, b"\r")
+    assert lineage.doing(101, was, never) == Cause("ann", 7), "in the background nobody types into it"
+
+
+def test_p3_an_editor_that_another_started_writes_in_the_name_of_who_types() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 7, b"vim f\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.typed("bob", 8, b":w\r")
+    assert lineage.doing(101, None, lambda pid: pid == 101) == Cause("bob", 8, ("ann",))

@@ -113,6 +113,25 @@ def test_a_path_is_walked_link_by_link(tmp_path: Path) -> None:
     assert paths.look(1 << 22 | 5, 1, "/etc") == [paths.UNKNOWN]
 
 
+def test_of_many_paths_what_lies_in_a_directory_that_is_missing_is_not_looked_for(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "file").write_text("x")
+    (tmp_path / "way").symlink_to("gone/further")
+    wanted = [f"{tmp_path}/{name}" for name in ("no/a", "no/b", "no/c/d", "there/no", "there/file", "nothing", "way/x", "//there/./file", "no/../there/file", "no")]
+    facts, found = process.read_stat(os.getpid()), dict[str, list[paths.Piece]]()
+    assert facts is not None
+    paths.look_all(os.getpid(), facts.start, wanted, found)
+    assert [path for path in wanted if any(one.kind == "file" for one in found[path])] == [f"{tmp_path}/there/file", f"{tmp_path}///there/./file"]
+    for path in wanted:
+        assert found[path] == pieces(path), "alone it is the same"
+    missing: set[str] = set()
+    root = os.open("/", os.O_PATH)
+    for path in wanted:
+        paths._look(root, path, missing)
+    os.close(root)
+    assert missing == {f"{tmp_path}/no"}
+
+
 def test_p3_an_ordinary_user_is_refused_and_knows_what_it_cannot_write() -> None:
     code = """
 import asyncio, os, tempfile

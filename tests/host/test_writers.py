@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -17,11 +18,14 @@ from typing import Any
 import pytest
 from tests.host.ordinary_user import ordinary_user
 
+from holdfast.core.facts import Surroundings, analyse
+from holdfast.core.implied import implied
 from holdfast.core.originators import UNKNOWN, Shaped
 from holdfast.host import fileevents, paths, process
 from holdfast.host import writers as module
 from holdfast.host.commands import Commands
 from holdfast.host.lineage import Kin
+from holdfast.host.parse import Parser
 from holdfast.host.writers import Writers
 from holdfast.testing.kernel import silent_about_files, silent_about_processes
 
@@ -158,6 +162,37 @@ def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_m
 
 
 @told
+def test_p3_what_a_command_would_read_by_itself_is_found_with_who_wrote_it(tmp_path: Path) -> None:
+    """A Makefile, a hook, a configuration, a script of npm and a conftest.py, from the text of the command to the one who wrote them."""
+    if shutil.which("shfmt") is None:
+        pytest.skip("needs shfmt")
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            at, session = f"{tmp_path}/s", room.session
+            room.run("bob", 1, "git init -q . 2>/dev/null; mkdir -p deep/er")
+            room.run("ann", 2, "printf 'all:\\n\\ttrue\\n' > Makefile; echo 'exit 0' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; echo '{}' > package.json; echo > conftest.py")
+            room.run("ann", 3, "git config core.fsmonitor ./evil; echo 'echo x' > run.sh")
+
+            async def who(line: str, cwd: str) -> set[tuple[str, str]]:
+                facts = analyse(line, Parser(), Surroundings(cwd, "/nonexistent"))
+                found = await writers.each(session, [path for one in facts.commands for path in implied(one, cwd, "/nonexistent")])
+                return {(one.name.removeprefix(f"{at}/"), one.actor) for one in found if one.name.startswith(at)}
+
+            assert await who("make -j2", at) == {("Makefile", "ann")}
+            assert {(".git/hooks/pre-commit", "ann"), (".git/config", "ann")} <= await who("git commit -qm x", f"{at}/deep/er")
+            assert (".git/config", "ann") in await who("cd .. && git status", f"{at}/deep/er")
+            assert await who("npm test", f"{at}/deep") == {("package.json", "ann")}
+            assert await who("sudo -u nobody python3 -m pytest -q", at) == {("conftest.py", "ann")}
+            assert await who("bash ./run.sh", at) == await who(". ./run.sh", at) == {("run.sh", "ann")}
+            assert await who("make -C deep", at) == set()
+            room.run("bob", 4, "echo 'all:' > Makefile")
+            assert await who("make", at) == {("Makefile", "bob")}
+
+    go(main())
+
+
+@told
 def test_p3_what_a_daemon_of_one_writes_while_another_works_is_its_own(tmp_path: Path) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
@@ -286,14 +321,14 @@ def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, 
             names = [f"{tmp_path}/s/{name}" for name in ("a", "b", "nothing")]
             assert [one.actor for one in await writers.each(room.session, names)] == ["ann", "ann"]
             assert await writers.each(room.session, []) == ()
-            hold, real = threading.Event(), paths.look
+            hold, real = threading.Event(), paths._look
 
-            def look(pid: int, start: int, path: str) -> list[paths.Piece]:
+            def look(root: int, path: str, missing: set[str]) -> list[paths.Piece]:
                 if path == "/dead":
                     hold.wait(30)
-                return real(pid, start, path)
+                return real(root, path, missing)
 
-            monkeypatch.setattr(paths, "look", look)
+            monkeypatch.setattr(paths, "_look", look)
             monkeypatch.setattr(module, "LOOK_S", 0.2)
             for _ in range(module.LOOKERS):
                 found = await writers.each(room.session, [names[0], "/dead"])

@@ -41,26 +41,41 @@ UNKNOWN: Final = Piece("unknown")
 
 def look(pid: int, start: int, path: str) -> list[Piece]:
     """For the root of the process that began then. Empty: there is nothing, or it is the kernel's own."""
+    found: dict[str, list[Piece]] = {}
+    look_all(pid, start, [path], found)
+    return found[path]
+
+
+def look_all(pid: int, start: int, wanted: list[str], found: dict[str, list[Piece]]) -> None:
+    """The same for many, one after the other into `found`. Most of what programs look for does not exist: what lies in a directory that does not is not looked for."""
     try:
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        return [UNKNOWN]
+        return found.update((path, [UNKNOWN]) for path in wanted)
+    missing: set[str] = set()
     try:
-        found = process.read_stat(pid)
-        if found is None or found.start != start or not path.startswith("/"):
-            return [UNKNOWN]
-        return _walk(root, path)
-    except FileNotFoundError:
-        return []
-    except NotADirectoryError:
-        return []
-    except (OSError, ValueError):
-        return [UNKNOWN]
+        facts = process.read_stat(pid)
+        same = facts is not None and facts.start == start
+        for path in wanted:
+            found[path] = _look(root, path, missing) if same and path.startswith("/") else [UNKNOWN]
     finally:
         os.close(root)
 
 
-def _walk(root: int, path: str) -> list[Piece]:
+def _look(root: int, path: str, missing: set[str]) -> list[Piece]:
+    above = path
+    while above := above.rpartition("/")[0]:
+        if above in missing:
+            return []
+    try:
+        return _walk(root, path, missing)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError):
+        return [UNKNOWN]
+
+
+def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
     todo, pieces, links, names = deque(path.split("/")), list[Piece](), 0, 0
     uid = os.geteuid()
     stack: list[tuple[int, os.stat_result, bool]] = []         # below the root: descriptor, and whether this account can put something else in its place
@@ -76,7 +91,12 @@ def _walk(root: int, path: str) -> list[Piece]:
                     os.close(stack.pop()[0])
                 continue
             above = stack[-1][0] if stack else root
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            try:
+                fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
+            except FileNotFoundError:
+                if todo and not links and ".." not in path:
+                    missing.add(path[:len(path) - sum(map(len, todo)) - len(todo)])
+                raise
             try:
                 facts = os.fstat(fd)
                 replaceable = uid == 0 or (bool(stack) and stack[-1][2]) or _replaceable(above, facts, uid)

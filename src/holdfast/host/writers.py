@@ -64,6 +64,7 @@ class Writers:
         self._running: dict[int, Author] = {}                    # without events: whose each process is
         self._orders: dict[str, Author] = {}                     # ... and what each shell executes
         self._activity = Activity(time.time())
+        self._opened = False
         self._behind = False                                     # not all was known when a mark was taken
         self._saving: asyncio.Handle | None = None
         self._save_s = SAVE_S
@@ -82,7 +83,7 @@ class Writers:
     # ------------------------------------------------------------ sessions
 
     def open(self) -> None:
-        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._loop, self._thread, self._opened = asyncio.get_running_loop(), threading.get_ident(), True
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, StopIteration):
             self._restore()
         try:
@@ -121,9 +122,10 @@ class Writers:
     def close(self) -> None:
         if self._saving is not None:
             self._saving.cancel()
-        self.catch_up()
-        self._settle_now()
-        self._write(self.table.save(), 0.0)
+        if self._opened:
+            self.catch_up()
+            self._settle_now()
+            self._write(self.table.save(), 0.0)
         if self._events is not None:
             self._events.close()
         for task in self._tasks:
@@ -145,11 +147,8 @@ class Writers:
         with contextlib.suppress(OSError), self._marking:
             with open(f"{whose}/mountinfo", errors="surrogateescape") as table:
                 mounts = fileevents.writable(table)
-            there = events.marked()
+            self._on_loop(self._check_marks)
             for mount in mounts:
-                number = fileevents.device_number(mount.device)
-                if mount.device in self._marked and number not in there:
-                    self._on_loop(lambda gone=self._marked.pop(mount.device)[0]: self.table.lost_on(gone))     # type: ignore[misc]
                 if mount.device not in self._marked:
                     self._mark_one(events, mount, f"{root}{mount.point}")
 
@@ -174,7 +173,7 @@ class Writers:
 
     def _mark_more(self, session: Session, systems: set[bytes]) -> None:
         """What was mounted since its session began."""
-        if self._events is not None and (new := systems - self._tried - {system for system, _ in self._marked.values()}):
+        if self._events is not None and (new := systems - self._tried - {system for system, _ in [*self._marked.values()]}):
             self._tried |= new
             self._spawn(asyncio.to_thread(self._mark, f"/proc/{session.record.root_pid}"))
 
@@ -182,7 +181,7 @@ class Writers:
         """Whether each is still there: a file system that was unmounted took its mark with it."""
         if self._events is not None:
             there = self._events.marked()
-            for device in [one for one in self._marked if fileevents.device_number(one) not in there]:
+            for device in [one for one in [*self._marked] if fileevents.device_number(one) not in there]:
                 self.table.lost_on(self._marked.pop(device)[0])
 
     # ------------------------------------------------------------ the kernel's word
@@ -255,7 +254,7 @@ class Writers:
             return ()
         found: dict[str, list[paths.Piece]] = {}
         if self._stuck < LOOKERS:
-            look = self._pool.submit(_look_at, session.record.root_pid, session.record.root_start, wanted, found)
+            look = self._pool.submit(paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
             _, late = await asyncio.wait([asyncio.wrap_future(look)], timeout=LOOK_S)
             if late and not look.cancel():
                 self._stuck += 1
@@ -369,11 +368,6 @@ class Writers:
         self._kin.raised = self._kin.raised or bool(raised)
         self.table.restore(rows, boot == process.boot_id())
         self.table.clock(time.time(), time.clock_gettime(_STEADY))
-
-
-def _look_at(pid: int, start: int, names: list[str], found: dict[str, list[paths.Piece]]) -> None:
-    for name in names:
-        found[name] = paths.look(pid, start, name)
 
 
 def _stamp(mount: int, key: bytes) -> Stamp | None:
