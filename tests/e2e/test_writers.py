@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -139,3 +140,19 @@ def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_w
     eventually(lambda: os.path.getsize(f"{where}/typed"), "the text")
     assert actors(hf, "inner", f"{where}/typed") == ["ann", "bob"]
     hf.end("inner")
+
+
+@told
+@pytest.mark.skipif(shutil.which("vim") is None, reason="needs vim")
+def test_p3_what_an_editor_saves_is_theirs_who_typed_into_it(hf: Installation) -> None:
+    hf.new("vim")
+    where = run(hf, "vim", "ann", "mkdir -p vim && cd vim && echo old > Makefile && pwd").strip()
+    hf.ok("send", "vim", "vim -u NONE -n Makefile", "--enter", "--as", "ann")
+    eventually(lambda: "old" in hf.screen("vim") and "~" in hf.screen("vim"), "the editor")
+    hf.ok("turn", "vim", "release", "--as", "ann")
+    hf.ok("send", "vim", "Oall:", "--as", "bob")
+    hf.ok("send", "vim", "--key", "escape", "--as", "bob")
+    hf.ok("send", "vim", ":w", "--enter", "--as", "bob")
+    eventually(lambda: "all:" in Path(where, "Makefile").read_text(), "what was saved")
+    assert actors(hf, "vim", f"{where}/Makefile") == ["bob", "ann"], "who started the editor is named, too"
+    hf.end("vim")
