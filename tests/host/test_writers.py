@@ -515,6 +515,13 @@ def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_o
             room.run("ann", 2, "sleep 1000 &")
             room.run("bob", 3, "sleep 0.05; echo y > file; sleep 0.05")
             assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "two had something running"
+            room.kin.end(room.session)
+            assert not writers._running and not writers._orders
+            room.kin.begin(room.session)                                    # as the next host finds it
+            room.run("bob", 4, "sleep 0.05; echo z > file; sleep 0.05")
+            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "ann's is still there"
+            room.run("bob", 5, "kill %1; wait; sleep 0.05; echo z > file; sleep 0.05")
+            assert writers.every(room.session, path) == (Shaped("file", path, "bob", 5, sure=False),)
 
     go(main())
 

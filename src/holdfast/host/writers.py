@@ -106,7 +106,7 @@ class Writers:
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             self.catch_up()
-            if (running := self._orders.pop(session.id, None)) is not None:
+            for running in (*filter(None, (self._orders.pop(session.id, None),)), *(self._running.pop(pid) for pid, who in [*self._running.items()] if who.session == session.id)):
                 self._activity.ended(running, time.time())
             if not self._sessions:
                 self._loop.call_later(REST_S, self._rest)
@@ -232,6 +232,14 @@ class Writers:
                 self._orders[session.id] = who = Author(session.id, session.commands.lineage.now or Cause(UNKNOWN, None))
                 self._activity.began(who, time.time())
 
+    def _ran(self, moment: float) -> list[Author] | None:
+        """Whose acts may have written something then: also those of processes that nobody saw begin, and of a session whose program tells nothing."""
+        known = self._activity.at(moment)
+        if known is None:
+            return None
+        lineages = [(one.id, one.commands.lineage, one.commands.kind is not None) for one in self._sessions.values()]
+        return [*known, *(Author(id, lineage.of(pid)) for id, lineage, shell in lineages for pid in lineage.members if pid not in self._running and not (shell and pid == lineage.root))]
+
     # ------------------------------------------------------------ answers
 
     def of(self, session: Session, path: str) -> Shaped | None:
@@ -286,7 +294,7 @@ class Writers:
             return unknown
         if not piece.ours and self._kin.told and not self._kin.raised:
             return ()
-        return guessed(self._activity.at(piece.stamp.changed / 1e9), session.id, path) if self._kin.told and piece.ages else unknown
+        return guessed(self._ran(piece.stamp.changed / 1e9), session.id, path) if self._kin.told and piece.ages else unknown
 
     def _on_loop(self, work: Callable[[], Any]) -> Any:
         if threading.get_ident() == self._thread:
