@@ -373,6 +373,15 @@ def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(t
             (there / "b").write_text("somebody")
             assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1), "its change time proves it"
             assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)
+            for n in (2, 3):                                                # however often
+                while writers._tasks:
+                    await asyncio.sleep(0)
+                room.run("bob", n, f"echo x > {there}/b")
+                assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", "bob", n)
+                outside("umount", str(there))
+                outside("mount", "-o", "loop", str(disk), str(there))
+                outside("sh", "-c", f"echo {n} > {there}/b")
+                assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)
 
     try:
         go(main())

@@ -138,7 +138,7 @@ class Table:
 
     def lost_on(self, system: bytes) -> None:
         """Of one file system, whose keys begin so: what could not be told of it is not known to be missing."""
-        for key in [key for key in self._entries if key.startswith(system)]:
+        for key in [key for key in self._entries if system and key.startswith(system)]:
             self._entries[key] = self._entries[key]._replace(era=0)
             self._unsettled.pop(key, None)
 

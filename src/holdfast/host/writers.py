@@ -163,6 +163,7 @@ class Writers:
                 return                                           # something else is mounted over it
             events.mark(f"/proc/self/fd/{fd}")
             self._marked[mount.device] = (key := fileevents.key_of(fd) or b"")[:8], path
+            self._tried.discard(key[:8])
             self.refused.pop(mount.point, None)
             if not key:
                 self.refused[mount.point] = "its files have no handles"
