@@ -399,6 +399,8 @@ def test_exits_are_kept_of_the_newest_only() -> None:
         lineage.finished(act % 256)
         lineage.prompt()
     assert len(lineage.exits) < 300 and lineage.exits[999] == 999 % 256
+
+
 # ------------------------------------------------------------ what a process does, besides starting others
 
 def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
