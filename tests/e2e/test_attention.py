@@ -266,4 +266,4 @@ def test_help_has_an_example_and_completion_knows_sessions(hf: Installation) -> 
     said = subprocess.run([*hf.argv(("attention", "--help"))], capture_output=True, text=True, env=hf.env, check=True).stdout
     assert "holdfast attention --follow" in said
     script = hf.ok("completion", "bash").out
-    assert "attention:[0-9]*) what='sessions'" in script
+    assert "attention:[0-9]*) what='sessions'" in script and "signal:2) what='=TERM KILL" in script

@@ -155,9 +155,10 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
         return next(c for c in seen if c["change"] == change and all(c.get(k) == v for k, v in facts.items()))
 
     until("unblocked")
+    assert until("started", pid=hf.get("live")["pid"])["was"] is True, "it was there before"
     hf.ok("run", "live", "--as", "ann", "--", "(sleep 1010; exit 7) & true")
     pid = process(hf, "live", "sleep 1010")["pid"]
-    assert until("started", pid=pid)["actor"] == "ann" or not told()
+    assert until("started", pid=pid, was=False)["actor"] == "ann" or not told()
     os.kill(pid, signal.SIGTERM)
     gone, began = until("exited", pid=pid), until("started", pid=pid)
     assert gone["signal"] == (15 if told() else None) and (gone["actor"], gone["act"]) == (began["actor"], began["act"])

@@ -47,7 +47,7 @@ def complete(hf: Installation, *words: str) -> set[str]:
 
 def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -> None:
     assert complete(hf, "") >= set(COMMANDS)
-    assert complete(hf, "att") == {"attach"}
+    assert complete(hf, "att") == {"attach", "attention"} and complete(hf, "atta") == {"attach"}
     assert complete(hf, "attach", "") == {"alpha", "alphabet"}
     assert complete(hf, "attach", "alphab") == {"alphabet"}
     assert complete(hf, "attach", "nothere") == set()
@@ -81,7 +81,7 @@ def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -
     people = {"tester", "ann", "bot"}
     for words, expected in (
         (("--as", ""), people),
-        (("--as", "ann", "att"), {"attach"}),
+        (("--as", "ann", "atta"), {"attach"}),
         (("--as", "ann", "attach", ""), {"alpha", "alphabet"}),
         (("attach", "--as", ""), people),
         (("end", "alpha", ""), {"alpha", "alphabet"}),

@@ -98,7 +98,7 @@ class Follower:
         self._told = 0
 
     async def follow(self) -> None:
-        """Until the session ends. The first look is told as a beginning: a follower that comes back misses nothing that is still there."""
+        """Until the session ends. The first look is told as a beginning (`was`: it was there before): a follower that comes back misses nothing that is still there."""
         kin = self._ops.engine.kin
         kin.on_change.append(self._happened)
         try:
@@ -130,11 +130,11 @@ class Follower:
         exits, self._exits = self._exits, {}
         now, listening, waits = await self._ops.following.of(self._ops, self._session)
         self._told = 0
-        before, lineage = self._causes, self._session.commands.lineage
+        before, lineage, first = self._causes, self._session.commands.lineage, self._waits is None
         self._causes = {identity: before.get(identity, UNKNOWN) if (cause := lineage.of(identity[0])) is UNKNOWN else cause for identity in now}
         for identity, one in now.items():
             if identity not in self._processes:
-                self._tell("started", self._about(one, self._causes[identity]))
+                self._tell("started", {**self._about(one, self._causes[identity]), "was": first})
         for identity, one in self._processes.items():
             if identity not in now:
                 status, was = exits.pop(one.pid, (None, None))
@@ -145,7 +145,7 @@ class Follower:
                 self._tell("exited", {"pid": pid, "ppid": was.parent or None if was is not None else None, "argv": [], "comm": "", "started": None}
                            | self._by(was.cause if was is not None else UNKNOWN) | _status(status))
         for socket in sorted(listening - self._listening, key=repr):
-            self._tell("listening", _socket(socket))
+            self._tell("listening", {**_socket(socket), "was": first})
         for socket in sorted(self._listening - listening, key=repr):
             self._tell("closed", _socket(socket))
         if self._waits is None or self._waits[0] != waits[0]:

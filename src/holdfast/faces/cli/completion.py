@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 SHELLS = ("bash", "zsh", "fish")
 WAITS = ("idle", "input", "secret", "exit", "command", "text:", "port:")
 KEYS = ("Enter", "Escape", "Tab", "Up", "Down", "Left", "Right", "Home", "End", "PageUp", "PageDown", "BSpace", "C-c", "C-d", "C-z", "C-l")
+SIGNALS = ("TERM", "KILL", "INT", "HUP", "QUIT", "STOP", "CONT", "USR1", "USR2", "WINCH")
 ASKED = {"sessions": ("ls", "sessions", "name"), "operators": ("operator.ls", "operators", "name"), "approvals": ("approvals", "approvals", "id"),
          "invitations": ("invite.ls", "invitations", "id"), "devices": ("device.ls", "devices", "name")}          # request, where in its answer, which field
 NAMED = (*ASKED, "machines")               # those that are known here need no host
@@ -27,7 +28,7 @@ NAMED = (*ASKED, "machines")               # those that are known here need no h
 BY_METAVAR = {"SESSION": "sessions", "OPERATOR": "operators", "FILE": "files", "DIR": "directories", "FILE|TEXT": "files"}
 BY_DEST = {("operator", "name"): "operators", ("device", "name"): "devices", ("grant", "name"): "operators", ("approve", "id"): "approvals", ("deny", "id"): "approvals",
            ("invite", "id"): "invitations", ("wait", "condition"): f"={' '.join(WAITS)}", ("send", "key"): f"={' '.join(KEYS)}", ("policy", "cwd"): "directories",
-           ("machines", "machine"): "machines"}
+           ("machines", "machine"): "machines", ("signal", "signal"): f"={' '.join(SIGNALS)}"}
 
 
 # ---------------------------------------------------------------- the command

@@ -96,15 +96,15 @@ def _follow(args: Namespace) -> int:
 
 
 def _change(c: dict[str, Any]) -> str:
-    what = c["change"]
+    what = "present" if c.get("was") and c["change"] == "started" else "listens" if c.get("was") else c["change"]
     if what == "more":
         return f"and {c['count']} more changes at once"
     if what in ("blocked", "unblocked"):
         return f"{what}: {c['waiting']['for']} ({c['waiting']['why']})"
-    if what in ("listening", "closed"):
+    if what in ("listening", "listens", "closed"):
         return f"{what} {c['kind']} {c['local']} ({c['pid']})"
     words = " ".join(c["argv"]) or c["comm"] or "a process that lived for a moment"
-    how = "" if what == "started" else f" killed by {_signal(c['signal'])}" if c["signal"] else f" with {c['exit_code']}" if c["exit_code"] is not None else ""
+    how = "" if what in ("started", "present") else f" killed by {_signal(c['signal'])}" if c["signal"] else f" with {c['exit_code']}" if c["exit_code"] is not None else ""
     return f"{what} {c['pid']}{how}: {words}" + (f" ({c['actor']})" if c.get("actor") else "")
 
 
