@@ -17,6 +17,7 @@ def test_news_is_another_state_another_name_or_another_who_waits() -> None:
     assert not news(working, working._replace(pid=9, foreground="ld"))
     waits = IDLE._replace(kind="input")
     assert news(waits, waits._replace(pid=9)), "the next question is another one"
+    assert not news(waits._replace(pid=None), waits), "that it is seen by now who waits is none"
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -142,7 +142,7 @@ class Asked:
         """The same, and by whoever waits for it."""
         seen = self.told(kind, *typed)
         waited: dict[str, Any] = json.loads(self.hf.quick("wait", self.name, "--for", kind, "--timeout", f"{DEADLINE_S:g}", "--json"))
-        assert waited["for"] == kind and waited["pid"] == seen["pid"]
+        assert waited["for"] == kind and seen["pid"] in (None, waited["pid"])
         return seen
 
 
@@ -233,7 +233,7 @@ def test_s2_ssh_asks_about_a_key_it_does_not_know_and_then_for_a_password(asked:
     question = asked.noticed("input", f"ssh {options} nobody@127.0.0.1 true")
     assert question["foreground"].startswith("ssh ")
     secret = asked.noticed("secret", "yes")
-    assert secret["pid"] == question["pid"]
+    assert secret["pid"] in (None, question["pid"])
     hf.quick("send", asked.name, "--key", "C-c")
     asked.noticed("idle")
 

@@ -3,7 +3,7 @@
 A notice is a state, never an event: whoever has the newest of each session has the whole picture. So a reader that cannot keep up loses none that still counts: an older notice gives way to the newer
 of the same session. Whoever comes (back) is told what is now.
 
-- News is another kind, another name, or another process that waits. That the words differ (`reads`, `waits on`), or that a job works on its next step, is not.
+- News is another kind, another name, or another process that waits. That the words differ (`reads`, `waits on`), that it is seen by now who it is, or that a job works on its next step, is not.
 - What could not be seen once is looked at again before it is told: a process that vanishes under a look would read "unknown" for a moment. What cannot be seen twice is.
 - `since` is the moment when the change was noticed. Of what was so before anybody looked it is the best that is known: of a wait the last output before it, of work the start of what
   works.
@@ -36,11 +36,7 @@ class Notice(NamedTuple):
 
 
 def news(before: Notice | None, now: Notice) -> bool:
-    return before is None or _told(before) != _told(now)
-
-
-def _told(notice: Notice) -> tuple[Any, ...]:
-    return notice.name, notice.kind, notice.pid if notice.kind in WAITS else None
+    return before is None or (before.name, before.kind) != (now.name, now.kind) or (now.kind in WAITS and None not in (before.pid, now.pid) and before.pid != now.pid)
 
 
 def doubtful(before: Notice | None, kind: str) -> bool:

@@ -1,7 +1,7 @@
 """Tells those who asked what sessions wait for (S2): one look for all of them, and none while nobody asks.
 
 That a session began, ended, was halted or renamed comes as an event. What the kernel tells only when it is asked (the terminal's mode, who reads it) is looked at. A round every OBSERVE_INTERVAL_S
-compares what costs nothing to know: how much was put out and taken in, which processes came and went. Where any of that moved, it is looked at once; where all is still, STILL_S after the last look:
+compares what costs nothing to know: how much was put out and taken in, which processes came and went. Where any of that moved, it is looked at once, and for a moment longer; where all is still, STILL_S after the last look:
 that a silent program turns the echo off has no other sign. A round that takes long is followed by a pause LOOK_SHARE times as long.
 
 The last answer is never given for a new one: whoever asks is told what a look says that began after the question (`now`), many at the same time by the same look.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
 STILL_S: Final = 0.7             # between looks at a session where nothing moves
+SETTLE_S: Final = 0.5            # after something moved it is looked at in every round: a program prints its question before it waits for the answer
 SOON_S: Final = 0.02             # between an event and the round it begins: more come together
 LOOK_SHARE: Final = 2
 ANSWER_S: Final = 1.0            # for a keeper to say how its terminal is; it is unknown then
@@ -63,6 +64,7 @@ class _Seen:
     notice: Notice | None = None
     signs: tuple[Any, ...] = ()
     looked: float = 0.0          # by the loop's clock
+    moved: float = 0.0
 
 
 class Noticing:
@@ -138,8 +140,10 @@ class Noticing:
         for one in [one for one in self._engine.sessions if any(asking.wants(one) for asking in self._asking)]:
             session, seen = self._engine.sessions[one], self._seen.setdefault(one, _Seen())
             signs = session.ring.head, session.ring.written, session.state, session.name, self._stirs[one]
-            if not session.ending and (signs != seen.signs or now - seen.looked >= STILL_S):
-                seen.signs, seen.looked = signs, now
+            if signs != seen.signs:
+                seen.signs, seen.moved = signs, now
+            if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S):
+                seen.looked = now
                 due.append(session)
         await asyncio.gather(*(self._fresh(session) for session in due))
         for one in [one for one in (*self._seen, *(self._engine.ended.keys() - self._over)) if one not in self._engine.sessions]:
