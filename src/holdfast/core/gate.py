@@ -34,6 +34,7 @@ from typing import Any, Final, Literal
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts, Parse, Surroundings, analyse, of_argv, unknown
 from holdfast.core.interpreters import PAGERS, SHELLS, is_interpreter
+from holdfast.core.originators import foreign, told
 from holdfast.core.places import Real, same
 from holdfast.core.policy import Decision
 from holdfast.core.reasons import Reason
@@ -46,6 +47,7 @@ PENDING_MAX: Final = 256
 ANSWER_WAIT_S: Final = 600.0  # for somebody to decide
 USE_WAIT_S: Final = 120.0  # from the last approval to the act
 DENIED_S: Final = 60.0  # asking for the same again
+SHAPED_SHOWN: Final = 16  # of what others shaped, to whoever is asked
 SHOWN_CHARS: Final = 64 * 1024  # of an act that a person is asked about: what cannot be shown whole cannot be approved
 TEXT_ACTS: Final = ("run", "line", "paste", "exec")
 _HARMLESS: Final = re.compile(rb"(?:[ -~]|\x1b(?:\[[0-9;]*[A-DHF~]|O[A-DHF]))*")  # no key that enters or runs something, for whoever reads it
@@ -177,6 +179,7 @@ class Pending:
     expires: float
     state: State = "waiting"
     given: tuple[tuple[str, str], ...] = ()  # operator, key
+    shaped: tuple[str, ...] = ()  # what others made of the state it would run on, in words
 
     def statement(self, approver_key: str, answer: Answer) -> bytes:
         return statement(self.id, self.binding.digest(), approver_key, answer, int(self.expires))
@@ -244,7 +247,8 @@ class Approvals:
         if len(text) > SHOWN_CHARS:
             return [*effects, Rejected("size", "it is too large to be shown to anybody, so nobody can approve it")]
         pending = Pending(
-            id, binding, text, decision.because, decision.rule, decision.by, decision.approvals, now, now + ANSWER_WAIT_S
+            id, binding, text, decision.because, decision.rule, decision.by, decision.approvals, now, now + ANSWER_WAIT_S,
+            shaped=tuple(told(one) for one in foreign(request.shaped, request.actor.operator)[:SHAPED_SHOWN])
         )
         self.open[id] = pending
         return [*effects, Asked(pending, True)]
@@ -378,7 +382,8 @@ class Approvals:
 def restore(saved: list[dict[str, Any]]) -> Approvals:
     found = [
         Pending(
-            **{**p, "binding": Binding(**p["binding"]), "by": tuple(p["by"]), "given": tuple((g[0], g[1]) for g in p["given"])}
+            **{**p, "binding": Binding(**p["binding"]), "by": tuple(p["by"]), "given": tuple((g[0], g[1]) for g in p["given"]),
+               "shaped": tuple(p.get("shaped", ()))}
         )
         for p in saved
     ]

@@ -179,7 +179,7 @@ def _process(one: Process, lineage: Lineage, ref: str) -> dict[str, Any]:
     cause = lineage.of(one.pid)
     return one._asdict() | {
         "argv": list(one.argv), "started": round(one.started, 2), "cpu_s": round(one.cpu_s, 2), "actor": cause.actor,
-        "act": cause.ref(ref), "originators": [*cause.others, "unknown"], "started_by": lineage.parent_of(one.pid)}
+        "act": cause.ref(ref), "originators": list(lineage.originators(cause)), "started_by": lineage.parent_of(one.pid)}
 
 
 def _file(one: File) -> dict[str, Any]:

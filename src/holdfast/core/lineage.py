@@ -29,6 +29,7 @@ MEMBERS_MAX: Final = 65_536
 DOUBTFUL_MAX: Final = 1024
 OTHERS_MAX: Final = 16           # names in one cause
 EXITS_KEPT: Final = 256
+ACTS_KEPT: Final = 4096          # whose originators are known
 
 
 class Cause(NamedTuple):
@@ -69,6 +70,7 @@ class Lineage:
         self._marks = 0                                            # the last of the shell's that was taken
         self._known_marks = 0                                      # that the last host had taken: what they say is known, though they are read again
         self.exits: dict[int, int] = {}                            # of the newest commands, by the act that ordered each
+        self._shaped: dict[int, tuple[str, ...]] = {}              # by act: who shaped the state that it ran on
 
     # ------------------------------------------------------------ orders
 
@@ -248,6 +250,20 @@ class Lineage:
         member = self._members.get(pid)
         return member.cause if member is not None else UNKNOWN
 
+    def shaped(self, act: int, names: Iterable[str]) -> None:
+        """Who shaped the state that an act runs on, as the gate was told."""
+        self._shaped[act] = tuple(names)[:OTHERS_MAX]
+        if len(self._shaped) > ACTS_KEPT:
+            del self._shaped[next(iter(self._shaped))]
+
+    def originators(self, cause: Cause) -> tuple[str, ...]:
+        """Of what a cause started, besides its actor; "unknown" at the end where that could not be seen."""
+        known = self._shaped.get(cause.act) if cause.act is not None else None
+        found = dict.fromkeys((*cause.others, *(known or ())))
+        found.pop(cause.actor, None)
+        unseen = known is None or found.pop(UNKNOWN.actor, 0) is None
+        return (*found, UNKNOWN.actor) if unseen else tuple(found)
+
     def parent_of(self, pid: int) -> int | None:
         """Who started it, also when that one is gone and another is its parent now."""
         member = self._members.get(pid)
@@ -266,15 +282,17 @@ class Lineage:
     def save(self) -> dict[str, Any]:
         return {"members": [[pid, m.start, m.parent, *_plain(m.cause)] for pid, m in self._members.items() if m.start],
                 "now": None if self._now is None else list(_plain(self._now)), "last": None if self._last is None else list(_plain(self._last)),
-                "prompted": self._prompted, "marks": max(self._marks, self._known_marks), "exits": [*map(list, self.exits.items())]}
+                "prompted": self._prompted, "marks": max(self._marks, self._known_marks), "exits": [*map(list, self.exits.items())],
+                "shaped": [[act, *names] for act, names in self._shaped.items()]}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; `found` must follow."""
         members = {int(pid): Member(int(start), int(parent), _cause(cause)) for pid, start, parent, *cause in saved["members"]}
         now, last = (None if saved[one] is None else _cause(saved[one]) for one in ("now", "last"))
         marks, exits = int(saved.get("marks", 0)), {int(act): int(code) for act, code in saved.get("exits", ())}
+        shaped = {int(act): tuple(map(str, names)) for act, *names in saved.get("shaped", ())}
         self._members |= members
-        self._known_marks, self.exits = marks, exits
+        self._known_marks, self.exits, self._shaped = marks, exits, shaped
         self._now, self._last, self._prompted = now, last, bool(saved["prompted"])
 
 

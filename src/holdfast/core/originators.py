@@ -46,6 +46,23 @@ class Shaped(NamedTuple):
                 **({} if self.sure else {"sure": False})}
 
 
+_WORDS: Final = {
+    "path": "entry {name} of PATH", "variable": "variable {name}", "preload": "variable {name}", "hook": "hook {name}", "trap": "trap on {name}", "option": "option {name}",
+    "cwd": "change of directory", "file": "file {name}", "line": "part of the line", "process": "process {name}", "alias": "alias {name}", "function": "function {name}"}
+
+
+def told(one: Shaped) -> str:
+    """In plain words: "eve's alias ls"."""
+    return told_of(one.kind, one.name, one.actor, one.sure)
+
+
+def told_of(kind: str, name: str, actor: str, sure: bool = True) -> str:
+    what = _WORDS.get(kind, "{name}").replace("{name}", name)
+    if actor == UNKNOWN:
+        return f"what nobody knows ({what})"
+    return f"{actor}'s {what}" if sure else f"perhaps {actor}'s {what}"
+
+
 def foreign(items: Iterable[Shaped], actor: str) -> tuple[Shaped, ...]:
     """What others shaped, or nobody knows who."""
     return tuple(one for one in items if one.actor != actor)

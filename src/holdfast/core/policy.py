@@ -83,6 +83,7 @@ class Decision:
     sure: bool = True                    # False: the rule may be meant, for all that is known
     seen: bytes = b""                    # fingerprint of what the text was resolved to: files behind links
     approved: tuple[str, ...] = ()       # who approved it, if it is allowed for that reason
+    shaped: tuple[originators.Shaped, ...] | None = None     # what it would touch that somebody shaped; None: not looked at
 
 
 @dataclass(frozen=True, slots=True)

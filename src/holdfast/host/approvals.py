@@ -82,13 +82,14 @@ class Desk:
     # ------------------------------------------------------------ passing it
 
     async def clear(self, conn: Connection, observe: Observe, held: Callable[[Pending], None] | None = None,
-                    wait_s: float | None = None) -> Decision:
+                    wait_s: float | None = None, judged: Callable[[Decision], None] = lambda decision: None) -> Decision:
         """Returns if the act may happen now, once. `held` is called if it has to wait, `wait_s` is how long it waits here (None: until
-        the question is closed)."""
+        the question is closed), `judged` is told each decision of the gate."""
         request = await observe()
         if request.actor.key != signing.show(conn.key) or request.actor.operator != conn.operator:
             raise NotAllowed("the act is not of whoever sent it")
         decision = await self.gate.judge(request)
+        judged(decision)
         if decision.verdict is Verdict.ALLOW or request.act in UNGATED:
             return decision
         if decision.verdict is not Verdict.ASK:
@@ -109,7 +110,7 @@ class Desk:
         closed = waiter.result()
         if closed is not None:
             raise _no(closed)
-        return await self._use(pending, observe)
+        return await self._use(pending, observe, judged)
 
     async def _ask(self, request: Request, decision: Decision) -> tuple[Pending, asyncio.Future[Closed | None]]:
         """The question, durable, and what says how it went."""
@@ -145,9 +146,10 @@ class Desk:
         if left.args == (GAVE_UP,) and pending is not None and pending.state == "waiting" and asked.id not in self._waiters:
             self._settle(self.approvals.withdraw(asked.id, asked.binding.operator, self._clock(), "whoever asked gave up"))
 
-    async def _use(self, asked: Pending, observe: Observe) -> Decision:
+    async def _use(self, asked: Pending, observe: Observe, judged: Callable[[Decision], None]) -> Decision:
         request = await observe()
         decision = await self.gate.judge(request)
+        judged(decision)
         if decision.verdict is Verdict.REFUSE:
             raise _refused(decision)
         pending = self.approvals.open.get(asked.id, asked)
@@ -365,12 +367,13 @@ def facts(pending: Pending) -> dict[str, Any]:
     """Of a question, for everybody who may look at the session: who and why, not what."""
     b = pending.binding
     return {"id": pending.id, "operator": b.operator, "act": b.act, "rule": pending.rule, "because": pending.because, "needed": pending.needed,
-            "given": [name for name, _ in pending.given], "expires": pending.expires}
+            "given": [name for name, _ in pending.given], "expires": pending.expires,
+            "shaped": list(pending.shaped)}
 
 
 def _judged(request: Request, decision: Decision) -> Request:
     """With what it was found to mean: the approval is bound to that, too."""
-    return replace(request, state=request.state + decision.seen)
+    return replace(request, state=request.state + decision.seen, shaped=decision.shaped or ())
 
 
 def _new_id() -> str:

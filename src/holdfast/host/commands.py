@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.commands import CommandFinished, CommandStarted, Effect, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.commands import CommandFinished, CommandStarted, Effect, MarkKind, MarkScanner, PromptShown, RunDone, RunStarted, Shell
 from holdfast.core.lineage import Cause, Lineage
 from holdfast.host.halfline import HalfLine, Note
+from holdfast.host.shaping import Shaping
+from holdfast.host.shell.run import TRIGGER
 
 RUNS_KEPT = 64
 
@@ -41,6 +43,7 @@ class Commands:
         self.before_marks: Callable[[], None] = lambda: None
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
+        self.shaping = Shaping(directory, self.kind in ("bash", "zsh"))
         if self._scanner is not None and "scanner" in notes:
             self.shell = Shell.restore(notes["shell"])
             self._scanner = MarkScanner.restore(label["nonce"], notes["scanner"])
@@ -73,6 +76,8 @@ class Commands:
             handled = self.shell.handle(mark, now)
             effects += handled
             self.lineage.marked(mark.seq)
+            if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
+                self.shaping.mark(mark.seq, mark.kind is MarkKind.PROMPT)
             self._take(handled)
         for watcher in tuple(self.watchers):
             watcher(effects)
@@ -94,11 +99,13 @@ class Commands:
             elif isinstance(e, CommandFinished):
                 self.lineage.finished(e.exit)
             elif isinstance(e, CommandStarted):
-                self.lineage.begun()
+                self.shaping.began(self.lineage.begun())
 
     def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
         self.lineage.typed(operator, act, data)
+        if (b"\r" in data or b"\n" in data) and data != TRIGGER:
+            self.shaping.typed(data)
         if self._scanner is None or self.shell.goes_on(data):
             return
         before = self.shell.line_open, self.shell.typeahead

@@ -18,10 +18,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from holdfast.core import acts, record
+from holdfast.core import acts, originators, record
 from holdfast.core.conditions import Request
 from holdfast.core.gate import Pending
-from holdfast.core.policy import Verdict
+from holdfast.core.originators import Shaped
+from holdfast.core.policy import Decision, Verdict
 from holdfast.core.record import UNSEEN, Draft, Terminal, Written
 from holdfast.host.approvals import Desk
 from holdfast.host.connection import Connection
@@ -66,7 +67,8 @@ class Act:
         self.epoch = session.record.epoch if isinstance(session, Session) else session.epoch
         self.written: Written | None = None      # its intent
         self.reason = ""                         # of the verdict
-        self.taken: int | None = None            # the session's number of it, once the keeper has it
+        self.shaped: tuple[Shaped, ...] | None = None      # what it would touch that somebody shaped, as it was judged
+        self._taken: int | None = None
         self.part: dict[str, int] = {}           # how much of it, if not all
         self.repeat = False                      # it was submitted before it was asked for now
         self.began = time.time_ns()              # when it came to the door
@@ -99,6 +101,17 @@ class Act:
     def seen(self) -> str | None:
         seen: str | None = self.said["seen"]
         return seen
+
+    @property
+    def taken(self) -> int | None:
+        """The session's number of it, once the keeper has it."""
+        return self._taken
+
+    @taken.setter
+    def taken(self, number: int) -> None:
+        self._taken = number
+        if isinstance(self.session, Session) and self.shaped is not None:
+            self.session.commands.lineage.shaped(number, self._originators)
 
     async def intend(self, terminal: Terminal = UNSEEN, owed: bool = False) -> None:
         """It is about to be done: durable when this returns. Unavailable: it must not be done, unless it is `owed`: what makes an end of a
@@ -147,7 +160,7 @@ class Act:
     def happened(self, **facts: Any) -> None:
         """Seize, halt and revoke: it has taken effect, the record follows."""
         draft = self._host_draft("allow", "") if self._unknown_seen() else self._draft("fact", "allow", "")
-        self._door.journal.post(replace(draft, facts=facts))
+        self._door.journal.post(replace(draft, facts=self._touches | facts))
 
     def recorded(self) -> dict[str, Any]:
         """For its client: where it is in the record, signed by the machine, so that it can be shown later that it was there."""
@@ -163,12 +176,19 @@ class Act:
     @property
     def _originators(self) -> tuple[str, ...]:
         """Who shaped the state that it runs on; what does not run anything has none."""
-        return ("unknown",) if self.kind in TYPED else ()
+        return originators.names(self.shaped, self.conn.operator) if self.shaped is not None else ("unknown",) if self.kind in TYPED else ()
+
+    @property
+    def _touches(self) -> dict[str, Any]:
+        """For its record: the state that it runs on, as far as somebody shaped it."""
+        ref = f"hf:{self.session.id}@{self.epoch}"
+        return {"shaped": [one.show(ref) for one in self.shaped]} if self.shaped else {}
 
     def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:
         try:
             return record.signed_draft(self.said, self._statement, self._signature, signing.show(self.conn.key), phase, self.conn.operator, self.conn.modality,
-                                       self._salt, self.content, originators=self._originators, verdict=verdict, reason=reason)
+                                       self._salt, self.content, originators=self._originators, verdict=verdict, reason=reason,
+                                       facts=self._touches)
         except ValueError as e:
             raise NotAllowed(f"this is not what {self.conn.operator} signed: {e}", "sign exactly what is asked") from e
 
@@ -234,6 +254,9 @@ class Door:
     async def judged(self, act: Act, request: int, observe: Callable[[], Awaitable[Request]], wait_s: float | None, secret: bool = False) -> None:
         """The same, of what `observe` says is asked."""
 
+        def look(decision: Decision) -> None:
+            act.shaped = decision.shaped
+
         def held(pending: Pending) -> None:
             act.refused(Held(pending.because), "hold")
             if wait_s != 0:                          # who does not wait is told by the error
@@ -249,10 +272,11 @@ class Door:
     async def _judged(self, act: Act, observe: Callable[[], Awaitable[Request]], held: Callable[[Pending], None], wait_s: float | None, secret: bool) -> None:
         if secret:
             decision = await self.desk.gate.judge(await observe())
+            look(decision)
             if decision.verdict is not Verdict.ALLOW:
                 raise GateRefused(f"refused by the rule {decision.rule!r}" if decision.rule else "refused by the policy", "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
         else:
-            decision = await self.desk.clear(act.conn, observe, held, wait_s)
+            decision = await self.desk.clear(act.conn, observe, held, wait_s, look)
         act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
 
     def came(self, conn: Connection, how: str, /, **facts: Any) -> None:

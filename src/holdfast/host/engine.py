@@ -46,6 +46,7 @@ from holdfast.host.nursery import Nursery
 from holdfast.host.plugins import discover
 from holdfast.host.recordagain import go_on_recording, retain
 from holdfast.host.session import Session
+from holdfast.host.shaping import Shapes
 from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.host.tally import Tally
@@ -99,11 +100,13 @@ class Engine:
         self.tally = Tally()
         self.aftermath = Aftermath(self)
         self.writers = Writers(self.kin, home.state)
+        self.shapes = Shapes(self.sessions.get)
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
         self.gate = Gate(home.policy, discover(), on_policy=self._policy_changed, private=(home.state, os.path.dirname(home.config)))
+        self.gate.touched = self.shapes.touched
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk, self.events.note)
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
@@ -238,6 +241,7 @@ class Engine:
         self.kin.begin(session)
         self.tally.begin(session)
         self.aftermath.begin(session)
+        self.shapes.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
@@ -262,6 +266,7 @@ class Engine:
         self.on_broken()
         self.kin.end(session)
         self.tally.end(session)
+        self.shapes.end(session)
         await session.dispose()
         probe("host.reclaiming")
         known = {record.id: record}
@@ -412,6 +417,7 @@ class Engine:
         self.desk.session_changed(session.id, None)
         self.kin.end(session)
         self.tally.end(session)
+        self.shapes.end(session)
         task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
@@ -469,6 +475,7 @@ class Engine:
             task.cancel()
         await self.journal.close()
         self.kin.close()
+        self.shapes.close(self.sessions.values())
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)

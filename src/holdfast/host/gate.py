@@ -30,12 +30,14 @@ from holdfast.core.conditions import Request
 from holdfast.core.exposition import Histogram
 from holdfast.core.facts import Facts
 from holdfast.core.gate import TEXT_ACTS, facts_of
+from holdfast.core.originators import Shaped
 from holdfast.core.places import same
 from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, combine
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
 JUDGE_S: Final = 8.0  # for the whole: the parser and the plug-ins have limits of their own below it
+LOOKED_AT: Final = ("run", "line", "paste")  # acts whose text meets the state of a shell
 THREADS: Final = 32  # most of them never start
 JUDGING_EACH: Final = 4  # at a time, of one operator: who hangs hangs alone
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
@@ -64,6 +66,7 @@ class Gate:
         self.judge_s = judge_s
         self.private = private  # where keys are kept
         self.on_policy = on_policy
+        self.touched: Callable[[Request, Facts | None], tuple[Shaped, ...]] = lambda request, facts: request.shaped  # in a thread
         self._make = worker
         self._workers = {p: worker(p) for p in plugins}
         self._pool = ThreadPoolExecutor(THREADS, "gate")
@@ -159,12 +162,14 @@ class Gate:
         if request.act in TEXT_ACTS and not request.mounted:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
+        if request.act in LOOKED_AT and request.session:
+            request = replace(request, shaped=self.touched(request, facts))
         opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
         others = list[Decision]()
         if workers and not policy.broken:
             question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")
             others = [w.judge(question, version) for w in workers]
-        return replace(combine(opinions, others), seen=seen(facts))
+        return replace(combine(opinions, others), seen=seen(facts, request.shaped), shaped=request.shaped)
 
     def _refuse(self, why: str) -> Decision:
         return Decision(Verdict.REFUSE, "", why, "", "gate", self._version)
@@ -250,11 +255,12 @@ def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:
     return tuple(found)
 
 
-def seen(facts: Facts | None) -> bytes:
-    """Fingerprint of what an act names, behind links: an approval is for these files, not for whatever the same words mean later."""
-    if facts is None:
+def seen(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> bytes:
+    """Fingerprint of what an act names, behind links, and of what others made of it: an approval is for these files and these people's doing, not for whatever the same words mean later."""
+    if facts is None and not shaped:
         return b""
-    return hashlib.blake2b(repr([(c.name, c.paths, c.writes) for c in facts.commands]).encode("utf-8", "replace"), digest_size=16).digest()
+    named = [] if facts is None else [(c.name, c.paths, c.writes) for c in facts.commands]
+    return hashlib.blake2b(repr((named, sorted(map(repr, shaped)))).encode("utf-8", "replace"), digest_size=16).digest()
 
 
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
@@ -286,6 +292,7 @@ def describe(request: Request, facts: Facts | None, config: str) -> dict[str, An
         "details": dict(request.details),
         "config": config,
         "text": request.content.decode("utf-8", "replace") if request.act in TEXT_ACTS else None,
+        "shaped": [{"kind": s.kind, "name": s.name, "operator": s.actor, "sure": s.sure} for s in request.shaped],
         "unresolvable": [{"code": r.code, "detail": r.detail} for r in facts.unresolvable] if facts is not None else [],
         "commands": []
         if facts is None

@@ -9,7 +9,8 @@ unknown (cwd None, foreground "?"), and the policy then asks rather than guesses
   this side then. A shell whose root is elsewhere (chroot), and a directory that was deleted, have no path that means anything here.
 - foreground: empty only if the shell waits at its prompt and nothing stands on its line: then a typed line is what the shell will run.
   With something on the line, or a line entered that the shell has not begun, it is "?". A script goes by its own name, not its interpreter's.
-- shadowed is always empty: which aliases and functions a live shell has cannot be seen from outside, and asking it would run code in it.
+- shadowed: names that are aliases or functions since the shell began, as it said itself at its last mark (host/shaping.py).
+- shaped: who else typed on the line. What else the text would touch is found when it is judged, for that needs its facts.
 - state: which process the shell is, the directory itself (not its name), and for what is typed also which program reads it. Somebody who
   works in the session meanwhile does not void an approval, unless one of these is another one afterwards.
 
@@ -33,6 +34,7 @@ from weakref import WeakKeyDictionary
 from holdfast.core.conditions import Actor, Request
 from holdfast.core.gate import TEXT_ACTS
 from holdfast.core.interpreters import SHELLS, is_interpreter
+from holdfast.core.originators import Shaped
 from holdfast.host import observe, process
 from holdfast.host.connection import Connection
 from holdfast.host.session import Session
@@ -103,7 +105,8 @@ def _look(session: Session | None, conn: Connection, act: str, content: bytes, d
     shell = foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
     where = reader.pid if shell and reader is not None else root.pid if session.commands.kind is not None else None
     typed = () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
-    return Seen(replace(request, home=home_of(session), shell=shell or request.shell, foreground=foreground, beneath=session.commands.kind is not None),
+    return Seen(replace(request, home=home_of(session), shell=shell or request.shell, foreground=foreground, beneath=session.commands.kind is not None,
+                        shadowed=session.commands.shaping.view.shadowed, shaped=_on_the_line(session, conn.operator)),
                 where, (*who, *typed))
 
 
@@ -133,6 +136,11 @@ def _request(session: Session, conn: Connection, act: str, content: bytes, detai
     kind = session.commands.kind
     return Request(act, actor(conn, session), session.id, session.name, session.record.epoch, content, None, session.record.cwd or None,
                    None, "sh" if kind == "posix" else kind or "bash", foreground, session.layout.get("layout") == "contained", details=details)
+
+
+def _on_the_line(session: Session, operator: str) -> tuple[Shaped, ...]:
+    """Who else has typed on the line that this goes on with."""
+    return tuple(Shaped("line", "", who) for who in session.turn.begun_by() if who != operator)
 
 
 def _foreground(session: Session, root: process.Stat) -> tuple[str, process.Stat | None]:

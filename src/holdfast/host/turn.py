@@ -79,6 +79,10 @@ class SessionTurn:
         """What stands on the line before what is typed next, by whomever."""
         return b"".join(piece.data for piece in self.staged.pieces) if self._has_lines() else b""
 
+    def begun_by(self) -> tuple[str, ...]:
+        """Who has typed what stands on the line."""
+        return tuple(dict.fromkeys(piece.operator for piece in self.staged.pieces)) if self._has_lines() else ()
+
     def _has_lines(self) -> bool:
         """Whether what was typed stands on a line that somebody could still finish."""
         commands = self._session.commands

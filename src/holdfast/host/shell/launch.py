@@ -39,6 +39,9 @@ from holdfast.host.shell.files import check_private, encoded, quoted, write_priv
 from holdfast.host.shell.run import BASH_LAST, RUN, TRIGGER, ShellKind
 from holdfast.model.errors import Usage
 
+SLOT = "shape."           # and a number: where the shell writes what it is made of, each mark in the next file
+SLOTS = 8                 # also in bash.rc and zsh.rc
+BODIES = "bodies"         # while it is there, functions are listed too
 LOGIN_FLAGS = frozenset({"-l", "--login", "-il", "-li"})
 INTERACTIVE_FLAGS = frozenset({"-i", "-il", "-li"})
 _PROGRAM = re.compile(r"(bash|zsh|dash|ash|busybox)(?:[-.]?[0-9][0-9.]*|-static)?")
@@ -75,6 +78,9 @@ def prepare(argv: list[str], directory: Path, nonce: str, env: Mapping[str, str]
     login = login or program != argv[0] or not LOGIN_FLAGS.isdisjoint(argv[1:])
     interactive = ["-i"] if INTERACTIVE_FLAGS.intersection(argv[1:]) else []
     check_private(directory)
+    if shell.kind != "posix":
+        for name in (BODIES, *(f"{SLOT}{n}" for n in range(SLOTS))):
+            write_private(directory / name, b"")     # the mode is ours, whatever the shell's umask is
     if shell.kind == "zsh":
         return _zsh(program, interactive, directory, nonce, env, login)
     if shell.kind == "posix":
@@ -108,7 +114,8 @@ def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env
           login: bool, posix_mode: bool) -> Launch:
     files = ("posix-login" if login else "posix") if posix_mode else "login" if login else "rc"
     state = {"nonce": nonce, "seq": "0", "array": "1", "execfail": "", "prefix": "", "status": "0",
-             "files": files, "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST)}
+             "files": files, "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST),
+             "dir": str(directory), "slot": os.devnull}
     header = ["unset -v _hf _hfs", f"_hf={quoted(str(directory / RUN))}",
               f"declare -A _hfs=({' '.join(f'[{key}]={quoted(value)}' for key, value in state.items())})"]
     path = directory / "bash.rc"
@@ -121,7 +128,7 @@ def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env
 
 def _zsh(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],
          login: bool) -> Launch:
-    state = {"nonce": nonce, "seq": "0", "status": "0", "xtrace": "", "prefix": "", "trigger": _TRIGGER_LINE}
+    state = {"nonce": nonce, "seq": "0", "status": "0", "xtrace": "", "prefix": "", "trigger": _TRIGGER_LINE, "dir": str(directory)}
     header = ["unset _hf _hfs", f"_hf={quoted(str(directory / RUN))}", "typeset -gAH _hfs",
               f"_hfs=({' '.join(f'{key} {quoted(value)}' for key, value in state.items())})",
               _restored("ZDOTDIR", env)]

@@ -1,0 +1,241 @@
+"""What a live shell is made of, read from what it wrote beside a mark (`_hf_shape` in host/shell/bash.rc and zsh.rc).
+
+    bash ::= "hf1" "bash" SEQ `declare -p` `alias -p` OPTIONS NAMES `declare -f` `hash -l` TRAPS "end"
+    zsh  ::= "hf1" "zsh" SEQ OPTIONS `typeset -p` PAIRS PAIRS PAIRS TRAPS ("?" | PAIRS `hash -L`) "end"
+    each field ended by NUL (the last of bash's not); PAIRS ::= COUNT { NAME VALUE }; "?" where it was not listed
+
+Reading is total: whatever the bytes are, the answer is a Snapshot or None, and None means that nothing is known. A shell whose disk was full has written
+a part, without its end. What follows from that text is only ever compared, never run; where a listing has a line that is not understood, all of that
+listing is one piece, so that a change of it is still seen.
+
+Left out is what changes by itself (a counter, the time, the last status) and what is ours. Code that runs in the shell itself can write what it likes
+here, as it can write marks: that is said in docs/originators.md.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2b
+from typing import Final, NamedTuple
+
+SNAPSHOT_BYTES: Final = 1 << 20  # of one snapshot; a larger one is not read
+PIECES_MAX: Final = 16_384
+ALIAS_WORDS: Final = 16          # of an alias that are kept, to follow it
+DIGEST_BYTES: Final = 12
+
+Piece = tuple[str, str]          # kind and name, as in core/originators.py; also ("hash", name), a program whose place the shell remembers
+CWD: Final[Piece] = ("cwd", "")
+
+def names_of(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_VOLATILE: Final = names_of(
+    "RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME _ PIPESTATUS FUNCNAME HISTCMD OLDPWD DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS "
+    "BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_LINENO BASH_SOURCE BASH_COMMAND BASH_SUBSHELL BASH_ALIASES BASH_CMDS BASH_REMATCH BASH_MONOSECONDS BASH_TRAPSIG "
+    "BASHOPTS SHELLOPTS PWD PATH path PPID COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT ZSH_EVAL_CONTEXT "
+    "ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND match mbegin mend options")
+_PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))    # ours, or so for the time of a run
+_SPAN: Final = rb"\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\n]"
+_VARIABLE: Final = re.compile(rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n", re.S)
+_ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:'[^']*+'|\\.|[^'\\\n])*+)\n", re.S)
+_TRAP: Final = re.compile(rb"trap -- ((?:'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^'\\\s])*+) (\S+)\n", re.S)
+_HEAD: Final = re.compile(rb"^(?:function )?(\S+) \(\) *\n", re.M)
+_HASHED: Final = re.compile(rb"(?:builtin hash -p (\S+) (\S+)|hash ([^\s=]+)=(\S+))\n")
+_WORD: Final = re.compile(rb"(?:" + _SPAN + rb"|\n)+?(?=[ \t\n]|$)", re.S)
+_QUOTED: Final = re.compile(rb"\"((?:[^\"\\]|\\.)*+)\"|\$'((?:[^'\\]|\\.)*+)'|'([^']*+)'|\\(.)|([^\"'\\]+)", re.S)
+_ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"e": b"\x1b", b"E": b"\x1b", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+
+
+class Snapshot(NamedTuple):
+    seq: int                                 # of the mark it was written for
+    values: dict[Piece, bytes]               # what each piece is; after `sealed` only a keyed digest of it
+    path: tuple[str, ...] = ()
+    cwd: str = ""
+    exported: frozenset[str] = frozenset()
+    aliases: dict[str, tuple[str, ...]] = {}     # the first words of each
+    hashed: dict[str, str] = {}
+    functions: bool = False                  # whether functions and remembered programs were listed
+    traps: bool = False                      # whether traps were
+
+
+class _Odd(Exception):
+    """The text is not what a shell writes."""
+
+
+def read(data: bytes) -> Snapshot | None:
+    """What the shell wrote; None if that cannot be said."""
+    if len(data) > SNAPSHOT_BYTES:
+        return None
+    fields = data.split(b"\0")
+    try:
+        if fields[0] != b"hf1" or not re.fullmatch(rb"[0-9]{1,18}", fields[2]):
+            return None
+        found = _bash(int(fields[2]), fields[3:]) if fields[1] == b"bash" else _zsh(int(fields[2]), fields[3:]) if fields[1] == b"zsh" else None
+    except (_Odd, IndexError, ValueError, RecursionError):
+        return None
+    return found if found is not None and len(found.values) <= PIECES_MAX else None
+
+
+def sealed(snapshot: Snapshot, key: bytes) -> Snapshot:
+    """The same with nothing in it that a value could be learned from, except what finding a program needs."""
+    return snapshot._replace(values={piece: blake2b(value, digest_size=DIGEST_BYTES, key=key, person=piece[0].encode()[:16]).digest()
+                                     for piece, value in snapshot.values.items()})
+
+
+# ---------------------------------------------------------------- the two shells
+
+def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
+    variables, aliases, options, names, bodies, hashed, traps, end = fields
+    if end != b"end":
+        return None
+    values: dict[Piece, bytes] = {}
+    path, cwd, exported = _variables(variables, values)
+    known = _aliases(aliases, values)
+    _flags, *sets = options.split(b" ")
+    for word in (one for group in sets for one in group.split(b":") if one):
+        if _text(word) not in _PASSING:
+            values["option", _text(word)] = b"on"
+    remembered: dict[str, str] = {}
+    if names != b"?":
+        _bodies(names, bodies, values)
+        remembered = _remembered(hashed, values)
+    if traps != b"?":
+        _traps(traps, values)
+    return Snapshot(seq, values, path, cwd, exported, known, remembered, names != b"?", traps != b"?")
+
+
+def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
+    values: dict[Piece, bytes] = {}
+    words = fields[0].split(b" ")
+    for name, state in zip(words[::2], words[1::2], strict=True):
+        if state == b"on" and _text(name) not in _PASSING:
+            values["option", _text(name)] = state
+    path, cwd, exported = _variables(fields[1], values)
+    at, known = 2, dict[str, tuple[str, ...]]()
+    for _ in range(3):
+        at, pairs = _pairs(fields, at)
+        for name, value in pairs:
+            values["alias", _text(name)] = value
+            known[_text(name)] = _words(value)
+    _traps(fields[at], values)
+    at, seen, remembered = at + 1, fields[at + 1] != b"?", dict[str, str]()
+    if seen:
+        at, pairs = _pairs(fields, at)
+        for name, value in pairs:
+            if not name.startswith(b"_hf_"):
+                values["function", _text(name)] = value
+        remembered = _remembered(fields[at], values)
+    if fields[at + 1:] != [b"end", b""]:
+        return None
+    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True)
+
+
+def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]]:
+    count = int(fields[at])
+    flat = fields[at + 1:at + 1 + 2 * count]
+    if not 0 <= count <= PIECES_MAX or len(flat) != 2 * count:
+        raise _Odd
+    return at + 1 + 2 * count, list(zip(flat[::2], flat[1::2], strict=True))
+
+
+# ---------------------------------------------------------------- listings
+
+def _variables(text: bytes, values: dict[Piece, bytes]) -> tuple[tuple[str, ...], str, frozenset[str]]:
+    entries: tuple[str, ...] = ()
+    cwd, exported, at = "", set[str](), 0
+    while at < len(text):
+        found = _VARIABLE.match(text, at)
+        if found is None:
+            raise _Odd                       # of a variable that is not understood not even the name is known
+        at = found.end()
+        how, flags, tied, raw, value = found.groups()
+        name = _text(tied or raw)
+        if (tied is not None and b"a" in flags) or name.startswith("_hf"):
+            continue                         # zsh lists what is tied twice
+        if how == b"export" or b"x" in flags:
+            exported.add(name)
+        if name == "PATH" and value is not None:
+            entries = _entries(value)
+            values["variable", "PATH"] = how + flags + b"\n" + value
+        elif name == "PWD" and value is not None:
+            cwd = _text(_plain(value))
+            values[CWD] = value
+        elif name not in _VOLATILE:
+            values["variable", name] = how + flags + b"\n" + (b"-" if value is None else b"=" + value)
+    return entries, cwd, frozenset(exported)
+
+
+def _aliases(text: bytes, values: dict[Piece, bytes]) -> dict[str, tuple[str, ...]]:
+    at, known = 0, dict[str, tuple[str, ...]]()
+    while at < len(text):
+        found = _ALIAS.match(text, at)
+        if found is None:
+            raise _Odd
+        at = found.end()
+        values["alias", _text(found[1])] = found[2]
+        known[_text(found[1])] = _words(_plain(found[2]))
+    return known
+
+
+def _traps(text: bytes, values: dict[Piece, bytes]) -> None:
+    at = 0
+    while at < len(text):
+        found = _TRAP.match(text, at)
+        if found is None:
+            values["trap", "*"] = text[at:]
+            return
+        at = found.end()
+        values["trap", _text(found[2].removeprefix(b"SIG"))] = found[1]
+
+
+def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
+    """A function is what lies between its own head and the next one's. Text in a function may look like a head: only the first one of each name that there is counts."""
+    wanted, heads = dict.fromkeys(names.split()), list[tuple[int, bytes]]()
+    for found in _HEAD.finditer(text):
+        if found[1] in wanted:
+            del wanted[found[1]]
+            heads.append((found.start(), found[1]))
+    ends = [at for at, _ in heads[1:]] + [len(text)]
+    for (start, name), end in zip(heads, ends, strict=True):
+        if not name.startswith(b"_hf_"):
+            values["function", _text(name)] = text[start:end]
+    for name in wanted:                      # listed, and not found: whatever is listed may be it
+        values["function", _text(name)] = text
+
+
+def _remembered(text: bytes, values: dict[Piece, bytes]) -> dict[str, str]:
+    known: dict[str, str] = {}
+    for found in _HASHED.finditer(text):
+        name, place = found[2] or found[3], found[1] or found[4]
+        known[_text(name)] = _text(_plain(place))
+        values["hash", _text(name)] = place
+    return known
+
+
+# ---------------------------------------------------------------- words
+
+def _entries(value: bytes) -> tuple[str, ...]:
+    """PATH: one word with colons, or an array (zsh)."""
+    value = value.strip()
+    if value.startswith(b"("):
+        found = [_plain(one.strip()) for one in _WORD.findall(value[1:-1]) if one.strip()]
+    else:
+        found = _plain(value).split(b":")
+    return tuple(dict.fromkeys(_text(one) for one in found))
+
+
+def _plain(value: bytes) -> bytes:
+    """A word without its quotes."""
+    made = bytearray()
+    for double, ansi, single, escaped, bare in _QUOTED.findall(value):
+        made += re.sub(rb"\\(.)", rb"\1", double, flags=re.S) + re.sub(rb"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), ansi, flags=re.S) + single + escaped + bare
+    return bytes(made)
+
+
+def _words(value: bytes) -> tuple[str, ...]:
+    return tuple(_text(one) for one in re.split(rb"[\s;|&()]+", value.strip())[:ALIAS_WORDS])
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "backslashreplace")

@@ -1,0 +1,205 @@
+"""Which of a shell's state one command would touch, and who made that what it is (P3): asked before the command is let through.
+
+It follows the command as the shell would: its word is an alias, a function, a builtin, or a program that an entry of PATH leads to; the program is handed the exported variables, the
+shell itself reads some, and the text names others; hooks, traps and options act on every line; it runs somewhere; it reads files. Only what somebody changed is listed
+(core/originators.py), and what cannot be followed is listed as unknown:
+
+- a text that has no facts, a command whose name is not known, a line that a program in the foreground reads;
+- a shell that has not said what it is made of, or not since the last command.
+
+What a function calls is not looked at: if the command is one, every other function that somebody changed may be. Nor is what a program does by itself: the exec gate sees that.
+Pure: whether a file is there, who wrote it and which files a program reads unasked come in as functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from holdfast.core.facts import Command, Facts
+from holdfast.core.originators import UNKNOWN, Shaped, bounded
+from holdfast.core.shaping import HOOKS, Author, View
+from holdfast.core.shellstate import CWD, Piece, names_of
+
+ALIASES_DEEP: Final = 16         # an alias of an alias of ...
+NAME_CHARS: Final = 256
+PRELOADS: Final = names_of("PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS "
+                            "BASHOPTS JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
+                            "GIT_EXEC_PATH GIT_TEMPLATE_DIR GIT_PROXY_COMMAND GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_PARAMETERS SSH_ASKPASS SUDO_ASKPASS LESSOPEN LESSCLOSE "
+                            "MAKEFLAGS MAKEFILES CARGO_HOME RUSTC_WRAPPER PROMPT_COMMAND FPATH MODULE_PATH BASH_LOADABLES_PATH")
+_PRELOAD_BEGINS: Final = ("LD_", "DYLD_", "BASH_FUNC_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+_ALWAYS: Final = frozenset(("IFS", "BASH_COMPAT", "POSIXLY_CORRECT", "GLOBIGNORE", "NULLCMD", "READNULLCMD"))      # variables that the shell reads for every line
+_BUILTINS: Final = names_of(
+    ". : [ alias autoload bg bind break builtin bye caller case cd chdir command compgen complete compopt continue declare dirs disable disown echo emulate enable eval exec exit export false fc fg float "
+    "functions getopts hash help history integer jobs kill let limit local logout mapfile noglob popd print printf pushd pushln pwd read readarray readonly rehash return set setopt shift shopt source "
+    "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle")
+_NAMED: Final = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)|~")
+_WORDS: Final = re.compile(r"[A-Za-z_]\w*")
+_ARITHMETIC: Final = re.compile(r"\(\(|\[|\blet\b|\bdeclare\b|\bexport\b|\btest\b|\bread\b|\bfor\b")
+
+Writer = Callable[[str], Shaped | None]
+Implied = Callable[[Command, str | None], tuple[str, ...]]
+
+
+class World(NamedTuple):
+    """What is looked at outside of the shell."""
+
+    exists: Callable[[str], bool] = lambda path: False       # a program that may be run
+    writer: Writer = lambda path: None
+    implied: Implied = lambda command, cwd: ()
+
+
+NO_WORLD: Final = World()
+
+
+def touched(view: View, facts: Facts | None, text: str, actor: str, cwd: str | None = None, typists: Iterable[str] = (), reader: str = "", world: World = NO_WORLD) -> tuple[Shaped, ...]:
+    """For a text that `actor` would enter. `typists`: who else typed on its line; `reader`: the program that reads it, if that is not the shell."""
+    found = [Shaped("line", "", who) for who in typists if who != actor]
+    if view.blind:
+        found.append(Shaped("shell", view.blind, UNKNOWN))
+    if reader:
+        found.append(Shaped("shell", f"{reader} reads it", UNKNOWN))
+    found += _always(view)
+    if facts is None:
+        return bounded(found, actor)
+    if facts.reasons or not facts.commands:
+        found += [Shaped("shell", reason.code, UNKNOWN) for reason in facts.reasons[:1]]
+    found += _read(view, text)
+    programs = False
+    for command in facts.commands:
+        for name in (*command.via, command.name):
+            pieces, program = _named(view, name, command, cwd, world)
+            found += pieces
+            programs = programs or program
+        found += _files(command, cwd, world)
+    if programs:
+        found += _handed(view)
+    return bounded(found, actor)
+
+
+def touched_by_program(view: View, path: str, argv: Sequence[str], actor: str, cwd: str | None = None, typists: Iterable[str] = (), world: World = NO_WORLD) -> tuple[Shaped, ...]:
+    """For a program that is about to be executed: no alias and no function is between, only what it is handed and where it is."""
+    found = [Shaped("line", "", who) for who in typists if who != actor]
+    if view.blind:
+        found.append(Shaped("shell", view.blind, UNKNOWN))
+    found += _of(view, CWD, "cwd", view.state.cwd if view.state is not None else "")
+    found += _of(view, ("path", path.rpartition("/")[0]), "path")
+    found += [one for file in (path, *(a for a in argv[1:] if a.startswith("/"))) if (one := world.writer(file)) is not None]
+    return bounded([*found, *_handed(view)], actor)
+
+
+# ---------------------------------------------------------------- parts
+
+def _of(view: View, piece: Piece, kind: str, name: str | None = None, sure: bool = True) -> list[Shaped]:
+    return shaped(piece, view.authors.get(piece, ()), kind, name, sure)
+
+
+def shaped(piece: Piece, author: Author, kind: str | None = None, name: str | None = None, sure: bool = True) -> list[Shaped]:
+    """A piece of the shell's state, once for each who shaped it."""
+    return [Shaped(kind or kind_of(piece), (piece[1] if name is None else name)[:NAME_CHARS], hand.actor, hand.act, sure and hand.sure) for hand in author]
+
+
+def kind_of(piece: Piece) -> str:
+    kind, name = piece
+    if kind == "variable":
+        return "hook" if name in HOOKS else "preload" if name in PRELOADS or name.startswith(_PRELOAD_BEGINS) else "variable"
+    return "hook" if kind == "function" and name in HOOKS else "path" if kind == "hash" else kind
+
+
+def _always(view: View) -> Iterator[Shaped]:
+    """What acts on every line."""
+    for piece, author in view.authors.items():
+        kind, name = piece
+        if kind in ("trap", "option") or name in HOOKS or (kind == "variable" and name in _ALWAYS):
+            yield from shaped(piece, author)
+        elif piece == CWD:
+            yield from shaped(piece, author, name=view.state.cwd if view.state is not None else "")
+
+
+def _read(view: View, text: str) -> Iterator[Shaped]:
+    """Variables that the text names."""
+    named = {found[1] or "HOME" for found in _NAMED.finditer(text)}
+    maybe = {*_WORDS.findall(text)} - named if _ARITHMETIC.search(text) else set[str]()
+    for name in sorted(named | maybe):
+        yield from _of(view, ("variable", name), kind_of(("variable", name)), sure=name in named)
+
+
+def _handed(view: View) -> Iterator[Shaped]:
+    """What every program is handed."""
+    exported = view.state.exported if view.state is not None else frozenset[str]()
+    for piece, author in view.authors.items():
+        if piece[0] == "variable" and piece[1] not in HOOKS and (piece[1] in exported or ("variable", piece[1]) not in (view.state.values if view.state is not None else {})):
+            yield from shaped(piece, author)
+
+
+def _named(view: View, name: str, command: Command, cwd: str | None, world: World) -> tuple[list[Shaped], bool]:
+    """What the name of a command stands for; whether that is a program."""
+    if not name:
+        return [Shaped("shell", "a command whose name is not known", UNKNOWN)], True
+    if name == ":":
+        return [], False
+    state, found, followed = view.state, list[Shaped](), set[str]()
+    written = name == command.name and "/" in command.shown.split(" ")[0] and not name.startswith("/")
+    while not written and name not in followed and len(followed) < ALIASES_DEEP:
+        followed.add(name)
+        found += _of(view, ("alias", name), "alias")
+        words = state.aliases.get(name) if state is not None else None
+        if not words or not words[0]:
+            break
+        name = words[0]
+    if "/" in name or written:
+        if "/" in name:
+            found += _written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None)
+        return found, True
+    if ("function", name) in view.authors or (state is not None and ("function", name) in state.values):
+        found += _of(view, ("function", name), "function")
+        for piece, author in view.authors.items():
+            if piece[0] == "function" and piece[1] != name and piece[1] not in HOOKS:
+                found += shaped(piece, author, sure=False)
+        if state is not None and ("function", name) in state.values:
+            return found + _unlisted(view), True
+    found += _unlisted(view)
+    if name in _BUILTINS:
+        if name in ("cd", "pushd", "chdir"):
+            found += _of(view, ("variable", "CDPATH"), "variable")
+        return found, name in ("exec", "command", "builtin", "eval", "source", ".", "noglob", "time")
+    return found + _program(view, name, cwd, world), True
+
+
+def _unlisted(view: View) -> list[Shaped]:
+    return [] if view.functions or view.blind else [Shaped("function", "functions were not listed since the last change", UNKNOWN, sure=False)]
+
+
+def _program(view: View, name: str, cwd: str | None, world: World) -> list[Shaped]:
+    state = view.state
+    if state is None:
+        return []
+    found = list[Shaped]()
+    first = next((entry for entry in state.path if world.exists(f"{_absolute(entry, cwd)}/{name}")), None)
+    place = f"{_absolute(first, cwd)}/{name}" if first is not None else None
+    if (remembered := state.hashed.get(name)) is not None and remembered != place:
+        found += _of(view, ("hash", name), "path", remembered)
+        place = remembered
+    elif first is not None:
+        found += _of(view, ("path", first), "path")
+        for entry in state.path[:state.path.index(first)]:
+            if not entry.startswith("/"):
+                found += _of(view, ("path", entry), "path", sure=False)
+    else:
+        found += [one for entry in state.path for one in _of(view, ("path", entry), "path", sure=False)]
+    return found + _written(world, place)
+
+
+def _absolute(entry: str, cwd: str | None) -> str:
+    return entry.rstrip("/") if entry.startswith("/") else f"{cwd or '.'}/{entry}".rstrip("/")
+
+
+def _files(command: Command, cwd: str | None, world: World) -> list[Shaped]:
+    named = (place.path for item in command.paths for place in item if not place.glob)
+    return [one for path in dict.fromkeys((*named, *world.implied(command, cwd))) for one in _written(world, path)]
+
+
+def _written(world: World, path: str | None) -> list[Shaped]:
+    found = world.writer(path) if path is not None else None
+    return [found] if found is not None else []

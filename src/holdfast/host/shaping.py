@@ -1,0 +1,255 @@
+"""The live shells' own word on what they are made of, read at each of their marks and given to `core/shaping.py`; and what of it an act would touch.
+
+A shell writes what it is made of beside a mark, before the mark (`_hf_shape` in host/shell). When the mark comes the file is read at once, on the loop: it is small and bounded, and
+whoever waits for a run to end must not be asked about the next one with older knowledge. What cannot be read is missed, and what was missed is unknown.
+
+Functions are listed only when a file asks for it (`bodies`), because hundreds of them take the shell milliseconds. It is there before a line is typed that may define some: the host
+knows every line before the shell does.
+
+Values are secrets. Only digests are kept, with a key that lies beside them, in the session's private directory, for the next host; and what finding a program needs. A file that has been read is
+emptied once what it said is written down: a host that dies before that leaves it to the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.core.conditions import Request
+from holdfast.core.facts import Facts
+from holdfast.core.lineage import Cause
+from holdfast.core.originators import Shaped, bounded
+from holdfast.core.shaping import NOTHING, Shape, View
+from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
+from holdfast.core.touching import Implied, World, shaped, touched, touched_by_program
+from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
+
+if TYPE_CHECKING:
+    from holdfast.host.session import Session
+
+SAVE_S: Final = 0.5              # after a change
+FILE: Final = "shaping"          # in the session's directory
+FILE_BYTES: Final = 4 << 20
+KEY_BYTES: Final = 32
+STAGED_BYTES: Final = 1000       # of a line: a longer one is not known whole
+SHOWN_MAX: Final = 16            # pieces that whoever takes over is shown
+
+WriterOf = Callable[["Session", str], Shaped | None]
+
+
+class Shaping:
+    """Of one shell. It belongs to the loop's thread, except `view`."""
+
+    def __init__(self, directory: str, listens: bool) -> None:
+        """`listens`: whether the shell writes what it is made of."""
+        self.directory, self.listens = directory, listens
+        self.shape = Shape()
+        self.begun: Callable[[], bytes] = bytes          # what stands on the line already
+        self.on_change: Callable[[], None] = lambda: None
+        self.taken: set[int] = set()                     # marks whose files are not emptied yet
+        self.key = secrets.token_bytes(KEY_BYTES)
+        self._entered: bool | None = None                # whether what was entered since the prompt may define functions; None: nothing was
+        self._asks = self._asks_before = 0
+
+    @property
+    def view(self) -> View:
+        return self.shape.view
+
+    # ------------------------------------------------------------ before the shell reads it
+
+    def typed(self, data: bytes) -> None:
+        """Bytes with a line end in them, about to be written to the terminal."""
+        line = self.begun() + data
+        text = _edited(line).decode("utf-8", "replace").replace("\r", "\n").rstrip("\n")
+        self.entered(text if len(line) < STAGED_BYTES else None)
+
+    def entered(self, text: str | None) -> None:
+        """A text that the shell will run; None: not known."""
+        if self.listens:
+            defines = text is None or self.shape.may_define(text)
+            self._entered = bool(self._entered) or defines
+            if defines:
+                self._ask()
+
+    def _ask(self) -> None:
+        self._asks += 1
+        with contextlib.suppress(OSError):
+            os.close(os.open(f"{self.directory}/{BODIES}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+
+    # ------------------------------------------------------------ the shell's marks
+
+    def began(self, cause: Cause) -> None:
+        if self.listens:
+            self._asks_before = self._asks
+            defines = self._entered is not False
+            self.shape.began(cause, defines)
+            if self._entered is None:
+                self._ask()
+            self.on_change()
+
+    def mark(self, seq: int, prompt: bool) -> None:
+        """A mark that has a snapshot beside it."""
+        if not self.listens or seq <= self.shape.seq:
+            return
+        found = read(data) if (data := _slot(f"{self.directory}/{SLOT}{seq % SLOTS}", SNAPSHOT_BYTES + 1)) is not None else None
+        if found is None or found.seq != seq:
+            self.shape.missed(seq)
+        else:
+            self.shape.snapshot(sealed(found, self.key))
+            if found.functions and self._asks == self._asks_before:
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self.directory}/{BODIES}")
+        self.taken.add(seq)
+        if prompt:
+            self._entered = None
+        self.on_change()
+
+    # ------------------------------------------------------------ for the next host
+
+    def save(self) -> dict[str, Any]:
+        return {"key": self.key.hex(), "shape": self.shape.save()}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        key = bytes.fromhex(saved["key"])
+        if len(key) != KEY_BYTES:
+            raise ValueError("no key")
+        self.shape.restore(saved["shape"])
+        self.key = key
+
+
+class Shapes:
+    """Of all sessions of this host."""
+
+    def __init__(self, find: Callable[[str], Session | None]) -> None:
+        """`find`: a session by its id; called in threads too."""
+        self._find = find
+        self.writer: WriterOf = lambda session, path: None       # who wrote a file last (host/writers.py); may take time
+        self.implied: Implied = lambda command, cwd: ()          # which files a program reads unasked (core/implied.py)
+        self._saving: dict[str, asyncio.TimerHandle] = {}
+        self._writing: set[str] = set()
+        self._pen = threading.Lock()
+
+    def begin(self, session: Session) -> None:
+        shaping = session.commands.shaping
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            if (saved := _slot(f"{session.directory}/{FILE}", FILE_BYTES)) is not None:
+                shaping.restore(json.loads(saved))
+        shaping.begun = session.turn.begun
+        shaping.on_change = lambda: self._save_soon(session)
+
+    def end(self, session: Session) -> None:
+        if (timer := self._saving.pop(session.id, None)) is not None:
+            timer.cancel()
+
+    def close(self, sessions: Iterable[Session]) -> None:
+        for session in sessions:
+            if session.id in self._saving or session.id in self._writing:
+                self._write(session.directory, session.commands.shaping.save(), session.commands.shaping.taken)
+            self.end(session)
+
+    # ------------------------------------------------------------ what an act would touch
+
+    def touched(self, request: Request, facts: Facts | None) -> tuple[Shaped, ...]:
+        """In a thread: files are looked at."""
+        session = self._find(request.session)
+        if session is None:
+            return request.shaped
+        view = session.commands.shaping.view
+        text = request.content.decode("utf-8", "replace")
+        reader = request.foreground if request.act != "run" else ""
+        return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request.contained))), request.actor.operator)
+
+    def touched_by_program(self, session: Session, cause: Cause, path: str, argv: list[str], cwd: str | None) -> tuple[Shaped, ...]:
+        """Of a program that is about to be executed in the session. In a thread."""
+        return touched_by_program(session.commands.shaping.view, path, argv, cause.actor, cwd, cause.others, self._world(session, False))
+
+    def _world(self, session: Session, contained: bool) -> World:
+        root = f"/proc/{session.record.root_pid}/root" if contained else ""
+
+        def exists(path: str) -> bool:
+            return os.path.lexists(root + path) if contained else os.access(path, os.X_OK) and os.path.isfile(path)
+
+        return World(exists, lambda path: self.writer(session, path), self.implied)
+
+    # ------------------------------------------------------------ writing it down
+
+    def _save_soon(self, session: Session) -> None:
+        if session.id not in self._saving and not session.ended.done():
+            self._saving[session.id] = session.loop.call_later(SAVE_S, self._begin_save, session)
+
+    def _begin_save(self, session: Session) -> None:
+        self._saving.pop(session.id, None)
+        if session.id in self._writing:
+            return self._save_soon(session)
+        self._writing.add(session.id)
+        session.spawn(self._save(session))
+
+    async def _save(self, session: Session) -> None:
+        shaping = session.commands.shaping
+        taken, shaping.taken = shaping.taken, set()
+        try:
+            await asyncio.to_thread(self._write, session.directory, shaping.save(), taken)
+        finally:
+            self._writing.discard(session.id)
+
+    def _write(self, directory: str, known: dict[str, Any], taken: Iterable[int]) -> None:
+        """A file, because it must outlive a process, not the machine; one that cannot be written costs what is known now: then it is unknown to the next host."""
+        fresh = f"{directory}/{FILE}.new"
+        with self._pen, contextlib.suppress(OSError):
+            try:
+                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
+                    file.write(json.dumps(known))
+                os.rename(fresh, f"{directory}/{FILE}")
+            except OSError:
+                os.unlink(fresh)
+                raise
+            for seq in taken:
+                _empty(f"{directory}/{SLOT}{seq % SLOTS}", seq)
+
+
+def changes(session: Session, for_whom: str) -> list[dict[str, Any]]:
+    """What others have changed in its shell, for whoever takes over (A6): the newest last."""
+    view = session.commands.shaping.view
+    found = [one for piece, author in view.authors.items() if piece[0] != "hash"
+             for one in shaped(piece, author, name=view.state.cwd if piece[0] == "cwd" and view.state is not None else None) if one.actor != for_whom]
+    return [one.show(session.ref) for one in found[-SHOWN_MAX:]]
+
+
+def _edited(line: bytes) -> bytes:
+    """What a line editor makes of bytes, as far as one key goes: the one that takes back a character."""
+    if b"\x7f" not in line:
+        return line
+    made = bytearray()
+    for byte in line:
+        if byte != 0x7F:
+            made.append(byte)
+        elif made and made[-1] < 0x80:
+            made.pop()
+        elif made:
+            return line                     # part of a character: not followed
+    return bytes(made)
+
+
+def _slot(path: str, most: int) -> bytes | None:
+    """Whatever is there: it is not waited for."""
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+            return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+    except OSError:
+        return None
+
+
+def _empty(path: str, seq: int) -> None:
+    with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as file:
+        if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(64).split(b"\0")[2:3] == [b"%d" % seq]:
+            os.ftruncate(file.fileno(), 0)
+
+
+__all__ = ["NOTHING", "Shapes", "Shaping", "changes"]
