@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 
 POLICY = """
 version = 1
@@ -18,7 +18,7 @@ extends = "default"
 name = "nothing of eve's"
 verdict = "refuse"
 because = "eve made it so"
-who = { operator = ["carl"] }
+who = { operators = ["carl"] }
 when = { shaped_by = ["eve"] }
 """
 
@@ -32,8 +32,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         program = made.user / "evil" / "hello"
         program.write_text("#!/bin/sh\necho evil\n")
         program.chmod(0o755)
-        policy = made.home / "config" / "policy.toml" if False else None
-        assert policy is None
+        (made.home / "policy.toml").write_text(POLICY)
         yield made
 
 
@@ -81,8 +80,125 @@ def test_p3_what_one_staged_and_another_ran_into_names_both(house: Installation,
     entry = last(house, case, "bob", text)
     assert entry["originators"] == ["eve"], entry
     assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [(kind, name, "eve")], entry
-    act = last(house, case, "eve")
-    assert entry["facts"]["shaped"][0]["act"] is not None and act["originators"] == []
+    assert entry["facts"]["shaped"][0]["act"] is not None and last(house, case, "eve")["originators"] == []
+    free(house, case)
+    refused = house.cli("--as", "carl", "run", case, "--", text)       # the gate is told before anything happens, and a rule can refuse
+    assert refused.rc != 0 and "eve made it so" in refused.err, refused
+    assert "eve's" in house.ok("log", case).out
     verified = json.loads(house.ok("log", "verify", case, "--json").out)
     assert verified["ok"] is True, verified
     house.end(case)
+
+
+@pytest.mark.parametrize("case", ["alias", "function", "path", "variable", "cwd", "hook"])
+def test_p3_zsh_says_it_too(house: Installation, case: str) -> None:
+    staged, text, (kind, name) = CASES[case]
+    if case == "hook":
+        staged, name = "precmd() { true; }", "precmd"
+    name = name.replace("{user}", str(house.user))
+    house.new("z" + case, "--cwd", str(house.user), "--", "zsh")
+    run(house, "z" + case, "bob", "true")
+    assert last(house, "z" + case, "bob")["originators"] == []
+    run(house, "z" + case, "eve", staged)
+    run(house, "z" + case, "bob", text)
+    entry = last(house, "z" + case, "bob", text)
+    assert entry["originators"] == ["eve"] and (kind, name, "eve") in [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]], entry
+    house.end("z" + case)
+
+
+def test_p3_a_shell_that_says_nothing_of_itself_is_unknown_and_never_only_the_trigger(house: Installation) -> None:
+    house.new("dash", "--", "dash")
+    run(house, "dash", "eve", "alias ls='echo evil'")
+    run(house, "dash", "bob", "ls")
+    assert last(house, "dash", "bob")["originators"] == ["unknown"]
+    house.end("dash")
+
+
+def test_p3_a_directory_that_cannot_be_written_is_unknown_and_never_stale(house: Installation) -> None:
+    """What the shell cannot say is not taken from what it said before."""
+    house.new("full", "--", "bash")
+    run(house, "full", "bob", "true")
+    for slot in house.home.glob(f"run/s/{house.get('full')['id']}/shape.*"):
+        slot.unlink()
+        slot.mkdir()
+    run(house, "full", "eve", "alias ls='echo evil'")
+    run(house, "full", "bob", "ls")
+    assert last(house, "full", "bob")["originators"] == ["unknown"]
+    house.end("full")
+
+
+def test_p3_half_a_line_that_another_completes_names_who_began_it(house: Installation) -> None:
+    house.new("half", "--", "bash")
+    run(house, "half", "bob", "true")
+    free(house, "half")
+    house.ok("--as", "eve", "send", "half", "echo one")
+    house.ok("--as", "bob", "seize", "half")
+    house.ok("--as", "bob", "send", "half", " two", "--enter")
+    entry = last(house, "half", "bob")
+    assert "eve" in entry["originators"], entry
+    assert ("line", "eve") in [(s["kind"], s["actor"]) for s in entry["facts"]["shaped"]], entry
+    house.end("half")
+
+
+def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(house: Installation) -> None:
+    house.new("kill", "--cwd", str(house.user), "--", "bash")
+    run(house, "kill", "bob", "true")
+    run(house, "kill", "eve", "alias ls='echo evil'")
+    os.kill(house.host_pid, signal.SIGKILL)
+    run(house, "kill", "bob", "ls")
+    entry = last(house, "kill", "bob", "ls")
+    assert entry["originators"] and set(entry["originators"]) <= {"eve", "unknown"}, entry
+    house.end("kill")
+
+
+def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation) -> None:
+    house.new("next", "--cwd", str(house.user), "--", "bash")
+    run(house, "next", "bob", "true")
+    run(house, "next", "eve", "alias ls='echo s3cret'; export PASSWORD=s3cret; f() { echo s3cret; }")
+    directory = house.home / "run" / "s" / house.get("next")["id"]
+    eventually(lambda: (directory / "shaping").exists() and '"alias", "ls"' in (directory / "shaping").read_text() and not any(f.stat().st_size for f in directory.glob("shape.*")), "it to be written down")
+    assert "s3cret" not in (directory / "shaping").read_text()
+    os.kill(house.host_pid, signal.SIGKILL)
+    run(house, "next", "bob", "ls")
+    assert last(house, "next", "bob", "ls")["originators"] == ["eve"]
+    house.end("next")
+
+
+def test_a6_whoever_takes_over_is_shown_what_the_shell_was_made_into(house: Installation) -> None:
+    house.new("over", "--cwd", str(house.user), "--", "bash")
+    run(house, "over", "bob", "true")
+    run(house, "over", "eve", "alias ls='echo evil'; cd evil; PATH=$PWD:$PATH")
+    said = house.ok("--as", "bob", "seize", "over").out
+    assert "changed: eve's alias ls" in said and "changed: eve's change of directory" in said and "of PATH" in said, said
+    house.end("over")
+
+
+def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(house: Installation) -> None:
+    house.new("ask", "--contained", "--cwd", str(house.user), "--", "bash")
+    assert run(house, "ask", "bot", "echo fine") == "fine\n"
+    run(house, "ask", "eve", "hello-nobody() { echo evil; }")
+    free(house, "ask")
+    held = house.start("--as", "bot", "run", "ask", "--", "hello-nobody")
+    [question] = eventually(lambda: json.loads(house.ok("--as", "bob", "approvals", "--json").out), "the question")
+    assert question["shaped"] == ["eve's function hello-nobody"], question
+    run_by_eve = house.cli("--as", "eve", "run", "ask", "--", "unset -f hello-nobody; hello-nobody() { echo worse; }")
+    assert run_by_eve.rc == 0
+    house.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
+    _, err = held.communicate(timeout=DEADLINE_S)
+    assert held.returncode != 0 and b"changed since it was asked" in err, err
+    house.end("ask")
+
+
+def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Installation) -> None:
+    house.new("hand", "--cwd", str(house.user), "--", "bash")
+    run(house, "hand", "bob", "true")
+    run(house, "hand", "eve", "alias ls='echo evil'")
+    free(house, "hand")
+    terminal = house.attach("hand", "--as", "bob")
+    terminal.see("run> alias")
+    terminal.send("ls\r")
+    terminal.see("evil")
+    entry = eventually(lambda: [e for e in house.ok("log", "hand", "--json").records if e["kind"] == "entered"], "the entry")[-1]
+    assert entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None, entry
+    terminal.leave()
+    house.end("hand")

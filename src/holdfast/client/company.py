@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.core.originators import told_of
+
 SHOWN_TEXT = 40           # of what somebody staged or started
 SHOWN_JOBS = 2
+SHOWN_CHANGES = 3
 
 COMMANDS = {              # key after the prefix -> the request it makes
     b"t": ("seize", {}),
@@ -74,7 +77,13 @@ class Company:
         others = [job for job in event.get("jobs") or () if job["actor"] != self.me]
         runs = ", ".join(f"{job['command'][:SHOWN_TEXT]!r} by {job['actor']}" for job in others[:SHOWN_JOBS])
         more = f" and {len(others) - SHOWN_JOBS} more" if len(others) > SHOWN_JOBS else ""
-        return (f"; on the line: {line}" if line else "") + (f"; runs: {runs}{more}" if runs else "")
+        return (f"; on the line: {line}" if line else "") + (f"; runs: {runs}{more}" if runs else "") + self._changed(event)
+
+    def _changed(self, event: dict[str, Any]) -> str:
+        """What others made of the shell. What nobody knows is told where everything is asked for, not in one line."""
+        told = [told_of(one["kind"], one["name"][:SHOWN_TEXT], one["actor"], one.get("sure", True)) for one in event.get("changed") or () if one["actor"] not in (self.me, "unknown")]
+        more = f" and {len(told) - SHOWN_CHANGES} more" if len(told) > SHOWN_CHANGES else ""
+        return f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}" if told else ""
 
     def _turn(self, event: dict[str, Any]) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")

@@ -42,6 +42,8 @@ def question(p: dict[str, Any]) -> list[str]:
     lines = [f"{p['operator']} asks to {p['act']} on {where}" + (f", in {p['cwd']}" if p["cwd"] else ", in a directory that is not known" if p["act"] in TYPED else ""),
              "", f"  {p['text']}", "", f"because {p['because']} (rule {p['rule']!a})",
              f"{others}{p['needed'] - len(p['given'])} of {p['needed']} still needed, {span(p['expires_in'])} left"]
+    if p.get("shaped"):
+        lines.insert(5, f"it runs on {', '.join(p['shaped'])}")
     if foreign(p["text"]):
         lines.insert(3, "  (it has letters of other alphabets, which may look like those you know)")
     return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]

@@ -338,6 +338,13 @@ def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, An
     return check
 
 
+def _shaped_known(look: Look, wanted: Sequence[str]) -> Degree:
+    """The same of those that are known by name: who is asked about everything that nobody knows would be asked about every line of a shell that says nothing of itself."""
+    others = [one for one in foreign(look.request.shaped, look.request.actor.operator) if one.actor != UNKNOWN and one.kind in wanted and (one.sure or one.kind != "file")]
+    sure = any(one.sure for one in others)
+    return Degree(sure, bool(others), bool(others) and all(one.sure for one in others))
+
+
 def _any(given: Iterable[str], wanted: Sequence[str]) -> bool:
     return not set(given).isdisjoint(wanted)
 
@@ -370,6 +377,7 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
     "rights": ("words", lambda look, wanted: _is(_any(look.request.details.get("rights", "").split(","), wanted))),
     "shaped": ("shaped", _shaped(lambda one, wanted: one.kind in wanted)),
     "shaped_by": ("words", _shaped(lambda one, wanted: one.actor in wanted or "others" in wanted)),
+    "shaped_known": ("shaped", _shaped_known),
     "unresolvable": ("unresolvable", _unresolvable),
 }
 

@@ -42,7 +42,7 @@ class Shaped(NamedTuple):
 
     def show(self, session: str) -> dict[str, Any]:
         """For people and records; `session` is its reference."""
-        return {"kind": self.kind, "name": self.name, "actor": self.actor, "act": None if self.act is None else f"{session}#{self.act}",
+        return {"kind": self.kind, "name": self.name.encode("utf-8", "backslashreplace").decode(), "actor": self.actor, "act": None if self.act is None else f"{session}#{self.act}",
                 **({} if self.sure else {"sure": False})}
 
 

@@ -6,7 +6,8 @@ what ran between them. Rules:
 1. The first snapshot is the baseline: it is the machine's. What is as it was then has no author, whoever changed it meanwhile.
 2. One command ran: it is the author, for certain. Whoever else had a hand in it (typed on its line, shaped the alias it ran through, the hooks and traps that run by themselves)
    may be, and is named as well.
-3. Several ran and no snapshot came between, because one was missed: each of them may be. None ran: whoever shaped the hooks and traps; if nobody did, nobody knows.
+3. Several ran and no snapshot came between, because one was missed: each of them may be. None ran: whoever shaped the hooks and traps, and nobody knows who else (a key may be bound to a command).
+   Between the end of a run and the prompt after it only hooks run; but bash can list its traps only there.
 4. Functions are listed only if a command ran that may define some (`may_define`). One that was not thought to and did is found later; then everybody who ran something since may be its author.
 5. An entry of PATH has as its author who put it there, or who moved it before another one, or took away one that was before it. Being moved back is nobody's doing.
 6. A baseline that came late (something had run before) says little: whatever is asked, something stays unknown.
@@ -56,10 +57,10 @@ class View(NamedTuple):
     blind: str = "the shell has not said yet what it is made of"      # why something cannot be known; empty: all of it is
     functions: bool = False      # whether all functions are known
 
-    @property
-    def shadowed(self) -> frozenset[str]:
-        """Names that stand for something else than they did at first."""
-        return frozenset(name for kind, name in self.authors if kind in ("alias", "function"))
+    def shadowed(self, actor: str) -> frozenset[str]:
+        """Names that stand for something else than they did at first. A function of one's own is what it was judged as when it was defined; an alias is judged by nobody."""
+        return frozenset(name for (kind, name), author in self.authors.items()
+                         if kind == "alias" or (kind == "function" and any(hand.actor != actor or not hand.sure for hand in author)))
 
 
 NOTHING: Final = View({})
@@ -76,14 +77,18 @@ class Shape:
         self._ran: list[Cause] = []                    # since the last snapshot
         self._defining: list[Cause] = []               # since functions were listed, and may have defined some
         self._since: list[Cause] = []                  # since functions were listed, all
+        self._done: list[Cause] = []                   # the run that ended just now: its prompt is still to come
         self._missed = False                           # a snapshot, since the last that came
         self._late = False
         self._listed = False                           # functions, at least once
 
     # ------------------------------------------------------------ what happens
 
-    def began(self, cause: Cause, defines: bool = True) -> None:
-        """The shell begins a command; whether it may define functions."""
+    def began(self, cause: Cause, seq: int, defines: bool = True) -> None:
+        """The shell begins a command, as this mark says; whether it may define functions. A mark that was taken before says nothing new."""
+        if seq <= self.seq:
+            return
+        self.seq = seq
         for known in (self._ran, self._since, *((self._defining,) if defines else ())):
             if len(known) < RAN_MAX:
                 known.append(cause)
@@ -97,7 +102,8 @@ class Shape:
             self.seq, self._missed = seq, True
             self._look()
 
-    def snapshot(self, new: Snapshot) -> None:
+    def snapshot(self, new: Snapshot, prompt: bool = True) -> None:
+        """What the shell said at a prompt, or at the end of a run."""
         if new.seq <= self.seq:
             return
         self.seq = new.seq
@@ -107,7 +113,8 @@ class Shape:
             self._state = new
         else:
             self._compare(self._state, new)
-        self._ran.clear()
+        self._done = [] if prompt else self._ran
+        self._ran = []
         self._missed = False
         if new.functions:
             self._defining.clear()
@@ -120,14 +127,15 @@ class Shape:
         kept = {piece: value for piece, value in old.values.items() if (piece[0] in ("function", "hash") and not new.functions) or (piece[0] == "trap" and not new.traps)}
         values = kept | new.values
         first = new.functions and not self._listed
-        author, definer = self._author(self._ran, self._missed), self._author(self._defining or self._since, len(self._defining) != 1)
+        author, definer = self._author(self._ran or self._done, self._missed or not self._ran), self._author(self._defining or self._since, len(self._defining) != 1)
+        trapper = self._author(self._ran or self._done, self._missed)
         for piece in dict.fromkeys((*old.values, *values)):
             if old.values.get(piece) == values.get(piece):
                 continue
             if first and piece[0] in ("function", "hash"):
                 self._base[piece] = values[piece]
             elif piece != ("variable", "PATH"):
-                self._give(piece, definer if piece[0] == "function" else author, values.get(piece))
+                self._give(piece, definer if piece[0] == "function" else trapper if piece[0] == "trap" else author, values.get(piece))
         self._listed = self._listed or new.functions
         self._of_path(old.path, new.path, author)
         self._state = new._replace(values=values, hashed=new.hashed if new.functions else old.hashed)
@@ -154,7 +162,7 @@ class Shape:
     def _author(self, causes: list[Cause], several: bool) -> Author:
         by_themselves = [hand for piece, author in self._authors.items() if piece[0] == "trap" or piece[1] in HOOKS for hand in author]
         if not causes:
-            return _bounded(hand._replace(sure=False) for hand in by_themselves) or NOBODY_KNOWS
+            return _bounded((*(hand._replace(sure=False) for hand in by_themselves), *NOBODY_KNOWS))
         sure = len(causes) == 1 and not several
         hands = [Hand(cause.actor, cause.act, sure and cause.actor != UNKNOWN) for cause in causes]
         hands += [Hand(name, None, False) for cause in causes for name in cause.others]
@@ -197,7 +205,7 @@ class Shape:
             "seq": self.seq, "base": _plain(self._base), "base_path": list(self._base_path),
             "authors": [[*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()],
             "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "values": _plain(state.values)},
-            "ran": [_cause(c) for c in self._ran], "defining": [_cause(c) for c in self._defining], "since": [_cause(c) for c in self._since],
+            "ran": [_cause(c) for c in self._ran], "defining": [_cause(c) for c in self._defining], "since": [_cause(c) for c in self._since], "done": [_cause(c) for c in self._done],
             "missed": self._missed, "late": self._late, "listed": self._listed}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
@@ -209,7 +217,7 @@ class Shape:
             made._state = Snapshot(int(state["seq"]), _values(state["values"]), tuple(map(str, state["path"])), str(state["cwd"]), frozenset(map(str, state["exported"])),
                                    {str(k): tuple(map(str, v)) for k, v in state["aliases"].items()}, {str(k): str(v) for k, v in state["hashed"].items()},
                                    bool(state["functions"]), bool(state["traps"]))
-        made._ran, made._defining, made._since = ([Cause(str(a), None if n is None else int(n), tuple(map(str, o))) for a, n, o in saved[key]] for key in ("ran", "defining", "since"))
+        made._ran, made._defining, made._since, made._done = ([Cause(str(a), None if n is None else int(n), tuple(map(str, o))) for a, n, o in saved[key]] for key in ("ran", "defining", "since", "done"))
         made._missed, made._late, made._listed = bool(saved["missed"]), bool(saved["late"]), bool(saved["listed"])
         made._look()
         self.__dict__.update(made.__dict__)

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 SNAPSHOT_BYTES: Final = 1 << 20  # of one snapshot; a larger one is not read
 PIECES_MAX: Final = 16_384
-ALIAS_WORDS: Final = 16          # of an alias that are kept, to follow it
+ALIAS_WORDS: Final = 16          # commands in an alias that are kept, to follow it
 DIGEST_BYTES: Final = 12
 
 Piece = tuple[str, str]          # kind and name, as in core/originators.py; also ("hash", name), a program whose place the shell remembers
@@ -53,7 +53,7 @@ class Snapshot(NamedTuple):
     path: tuple[str, ...] = ()
     cwd: str = ""
     exported: frozenset[str] = frozenset()
-    aliases: dict[str, tuple[str, ...]] = {}     # the first words of each
+    aliases: dict[str, tuple[str, ...]] = {}     # the commands in each
     hashed: dict[str, str] = {}
     functions: bool = False                  # whether functions and remembered programs were listed
     traps: bool = False                      # whether traps were
@@ -234,7 +234,9 @@ def _plain(value: bytes) -> bytes:
 
 
 def _words(value: bytes) -> tuple[str, ...]:
-    return tuple(_text(one) for one in re.split(rb"[\s;|&()]+", value.strip())[:ALIAS_WORDS])
+    """The commands in the text of an alias, as far as it is plain. Their arguments may be secrets."""
+    parts = [[word for word in part.split() if b"=" not in word][:1] for part in re.split(rb"[;|&()\n]+", value)]
+    return tuple(_text(word) for part in parts for word in part)[:ALIAS_WORDS]
 
 
 def _text(data: bytes) -> str:

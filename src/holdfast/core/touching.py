@@ -22,7 +22,7 @@ from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import HOOKS, Author, View
 from holdfast.core.shellstate import CWD, Piece, names_of
 
-ALIASES_DEEP: Final = 16         # an alias of an alias of ...
+ALIASES_MAX: Final = 16          # names that one name is followed to: an alias of an alias of ...
 NAME_CHARS: Final = 256
 PRELOADS: Final = names_of("PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS "
                             "BASHOPTS JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
@@ -139,19 +139,27 @@ def _named(view: View, name: str, command: Command, cwd: str | None, world: Worl
         return [Shaped("shell", "a command whose name is not known", UNKNOWN)], True
     if name == ":":
         return [], False
-    state, found, followed = view.state, list[Shaped](), set[str]()
+    state, found, names = view.state, list[Shaped](), [name]
     written = name == command.name and "/" in command.shown.split(" ")[0] and not name.startswith("/")
-    while not written and name not in followed and len(followed) < ALIASES_DEEP:
-        followed.add(name)
-        found += _of(view, ("alias", name), "alias")
-        words = state.aliases.get(name) if state is not None else None
-        if not words or not words[0]:
-            break
-        name = words[0]
-    if "/" in name or written:
-        if "/" in name:
-            found += _written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None)
-        return found, True
+    if not written and state is not None:
+        for one in names:                                # grows: an alias stands for others
+            found += _of(view, ("alias", one), "alias")
+            names += [word for word in state.aliases.get(one, ()) if word not in names][:ALIASES_MAX - len(names)]
+        program = any(not state.aliases.get(one, (one,)) for one in names)      # an alias whose text is not plain may run anything
+        for one in names:
+            if one not in state.aliases or one in state.aliases[one]:
+                pieces, runs = _resolved(view, one, cwd, world)
+                found += pieces
+                program = program or runs
+        return found, program
+    return found + (_written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None) if "/" in name else []), True
+
+
+def _resolved(view: View, name: str, cwd: str | None, world: World) -> tuple[list[Shaped], bool]:
+    """What a name that is no alias stands for."""
+    state, found = view.state, list[Shaped]()
+    if "/" in name:
+        return _written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None), True
     if ("function", name) in view.authors or (state is not None and ("function", name) in state.values):
         found += _of(view, ("function", name), "function")
         for piece, author in view.authors.items():

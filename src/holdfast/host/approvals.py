@@ -367,8 +367,7 @@ def facts(pending: Pending) -> dict[str, Any]:
     """Of a question, for everybody who may look at the session: who and why, not what."""
     b = pending.binding
     return {"id": pending.id, "operator": b.operator, "act": b.act, "rule": pending.rule, "because": pending.because, "needed": pending.needed,
-            "given": [name for name, _ in pending.given], "expires": pending.expires,
-            "shaped": list(pending.shaped)}
+            "given": [name for name, _ in pending.given], "expires": pending.expires}
 
 
 def _judged(request: Request, decision: Decision) -> Request:

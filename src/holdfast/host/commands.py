@@ -78,11 +78,11 @@ class Commands:
             self.lineage.marked(mark.seq)
             if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
                 self.shaping.mark(mark.seq, mark.kind is MarkKind.PROMPT)
-            self._take(handled)
+            self._take(handled, mark.seq)
         for watcher in tuple(self.watchers):
             watcher(effects)
 
-    def _take(self, effects: list[Effect]) -> None:
+    def _take(self, effects: list[Effect], seq: int) -> None:
         for e in effects:
             if isinstance(e, RunStarted):
                 self.runs[e.run] = Run(e.output_start, None, None)
@@ -99,7 +99,7 @@ class Commands:
             elif isinstance(e, CommandFinished):
                 self.lineage.finished(e.exit)
             elif isinstance(e, CommandStarted):
-                self.shaping.began(self.lineage.begun())
+                self.shaping.began(self.lineage.begun(), seq)
 
     def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""

@@ -125,7 +125,7 @@ def _shown(ops: Ops, conn: Connection, pending: Pending, whole: bool) -> dict[st
     b, session = pending.binding, ops.engine.sessions.get(pending.binding.session)
     text = pending.text if whole else pending.text[:LISTED_CHARS]
     return {"id": pending.id, "operator": b.operator, "key": b.key, "session": b.session, "name": session.name if session is not None else "", "act": b.act,
-            "text": text, "whole": len(text) == len(pending.text), "cwd": b.cwd or None, "because": pending.because, "rule": pending.rule, "by": list(pending.by),
+            "text": text, "whole": len(text) == len(pending.text), "cwd": b.cwd or None, "because": pending.because, "shaped": list(pending.shaped), "rule": pending.rule, "by": list(pending.by),
             "state": pending.state, "asked": pending.asked, "expires": int(pending.expires), "expires_in": max(0.0, round(pending.expires - time.time(), 1)),
             "needed": pending.needed, "given": [name for name, _ in pending.given], "layout": session.layout.get("layout", "") if session is not None else "",
             "binding": b.digest(), "statement": pending.statement(signing.show(conn.key), "approve").hex()}

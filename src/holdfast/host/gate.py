@@ -157,6 +157,10 @@ class Gate:
     def facts(self, request: Request) -> Facts | None:
         return facts_of(request, self.parser, same if request.contained else real)
 
+    def shaped(self, request: Request) -> tuple[Shaped, ...]:
+        """What a text would touch, for whoever only wants to know. In a thread."""
+        return self.touched(request, self.facts(request))
+
     def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker]) -> Decision:
         """In a thread, on what was in force when the act came."""
         if request.act in TEXT_ACTS and not request.mounted:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core import record
 from holdfast.core.policy import Decision, Verdict, explain
 from holdfast.core.uncovered import Uncovered
+from holdfast.host import entering
 from holdfast.host.gate import Gate
 from holdfast.host.journal import Journal, Typist
 from holdfast.host.situation import quick_keys_request, situation
@@ -121,6 +122,8 @@ class Keyboard:
     def _send(self, viewer: Viewer, number: int, data: bytes, ack: bool, now: float) -> None:
         session = self._session
         conn = viewer.conn
+        if data[-1:] == b"\r":
+            entering.look(session, conn, self._gate, self._journal, self._typists[viewer][0], number, data)
         session.commands.typed(conn.operator, data, session.lane.next, session.scanned)
         session.submit_keys(conn.client, number, data, ack)
         session.turn.typed(conn.operator, data, now, conn.key)

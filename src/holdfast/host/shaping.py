@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Final
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts
 from holdfast.core.lineage import Cause
-from holdfast.core.originators import Shaped, bounded
+from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
 from holdfast.core.touching import Implied, World, shaped, touched, touched_by_program
@@ -85,11 +85,11 @@ class Shaping:
 
     # ------------------------------------------------------------ the shell's marks
 
-    def began(self, cause: Cause) -> None:
-        if self.listens:
+    def began(self, cause: Cause, seq: int) -> None:
+        if self.listens and seq > self.shape.seq:
             self._asks_before = self._asks
             defines = self._entered is not False
-            self.shape.began(cause, defines)
+            self.shape.began(cause, seq, defines)
             if self._entered is None:
                 self._ask()
             self.on_change()
@@ -102,7 +102,7 @@ class Shaping:
         if found is None or found.seq != seq:
             self.shape.missed(seq)
         else:
-            self.shape.snapshot(sealed(found, self.key))
+            self.shape.snapshot(sealed(found, self.key), prompt)
             if found.functions and self._asks == self._asks_before:
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self.directory}/{BODIES}")
@@ -214,12 +214,14 @@ class Shapes:
                 _empty(f"{directory}/{SLOT}{seq % SLOTS}", seq)
 
 
-def changes(session: Session, for_whom: str) -> list[dict[str, Any]]:
-    """What others have changed in its shell, for whoever takes over (A6): the newest last."""
+def changes(session: Session) -> list[dict[str, Any]]:
+    """What is not as it was in its shell, and whose doing that is, for whoever takes over (A6)."""
     view = session.commands.shaping.view
     found = [one for piece, author in view.authors.items() if piece[0] != "hash"
-             for one in shaped(piece, author, name=view.state.cwd if piece[0] == "cwd" and view.state is not None else None) if one.actor != for_whom]
-    return [one.show(session.ref) for one in found[-SHOWN_MAX:]]
+             for one in shaped(piece, author, name=view.state.cwd if piece[0] == "cwd" and view.state is not None else None)]
+    if view.blind and session.commands.kind is not None:
+        found.insert(0, Shaped("shell", view.blind, UNKNOWN))
+    return [one.show(session.ref) for one in found[:SHOWN_MAX]]
 
 
 def _edited(line: bytes) -> bytes:

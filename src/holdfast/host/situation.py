@@ -106,7 +106,7 @@ def _look(session: Session | None, conn: Connection, act: str, content: bytes, d
     where = reader.pid if shell and reader is not None else root.pid if session.commands.kind is not None else None
     typed = () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
     return Seen(replace(request, home=home_of(session), shell=shell or request.shell, foreground=foreground, beneath=session.commands.kind is not None,
-                        shadowed=session.commands.shaping.view.shadowed, shaped=_on_the_line(session, conn.operator)),
+                        shadowed=session.commands.shaping.view.shadowed(conn.operator), shaped=_on_the_line(session, conn.operator)),
                 where, (*who, *typed))
 
 
@@ -115,6 +115,13 @@ def _look(session: Session | None, conn: Connection, act: str, content: bytes, d
 def quick_keys_request(session: Session, conn: Connection, data: bytes) -> Request:
     """For one stroke, from what is known already: what reads it is "?" unless the shell's own marks say that it waits at its prompt."""
     return _request(session, conn, "keys", data, NOTHING, "" if at_prompt(session) else "?")
+
+
+def line_request(session: Session, conn: Connection, line: bytes) -> Request:
+    """For a line that is entered at the shell's own prompt just now, from what is known already."""
+    view = session.commands.shaping.view
+    cwd = view.state.cwd or None if view.state is not None else None
+    return replace(_request(session, conn, "line", line, NOTHING, ""), cwd=cwd, shadowed=view.shadowed(conn.operator), shaped=_on_the_line(session, conn.operator))
 
 
 def at_prompt(session: Session) -> bool:

@@ -18,6 +18,7 @@ from holdfast.core.lineedit import left_nothing
 from holdfast.core.staged import Piece, Staged
 from holdfast.core.turn import Asked, Denied, Effect, Taken, Turn, Withdrawn
 from holdfast.host.inheriting import jobs
+from holdfast.host.shaping import changes
 from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unavailable, Unfinished
 
 if TYPE_CHECKING:
@@ -68,12 +69,16 @@ class SessionTurn:
             try:
                 state = await self._session.terminal()
             except Unavailable:
-                return {"staged": [], "jobs": jobs(self._session)}
+                return self._found([])
             commands = self._session.commands
             editing = commands.kind in ("bash", "zsh") and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
             if not (state.lflag & termios.ECHO or editing):
                 pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
-        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": jobs(self._session)}
+        return self._found(pieces)
+
+    def _found(self, pieces: list[Piece]) -> dict[str, Any]:
+        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": jobs(self._session),
+                "changed": changes(self._session)}
 
     def begun(self) -> bytes:
         """What stands on the line before what is typed next, by whomever."""
@@ -283,7 +288,7 @@ class SessionTurn:
     async def _show_inherited(self, holder: str) -> None:
         found = await self.inherits()
         for viewer in self._session.viewers:
-            if viewer.conn.operator == holder and (found["staged"] or any(job["actor"] != holder for job in found["jobs"])):
+            if viewer.conn.operator == holder and (found["staged"] or any(one["actor"] != holder for one in (*found["jobs"], *found["changed"]))):
                 viewer.conn.event("inherits", session=self._session.id, **found)
 
     def _answer(self, operator: str, effect: Effect) -> None:

@@ -14,6 +14,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.core import acts
+from holdfast.core.originators import told_of
 from holdfast.faces.cli.connect import link
 from holdfast.faces.cli.main import shown
 from holdfast.faces.cli.output import color, put_json, timed
@@ -30,6 +31,7 @@ CONTENT_CHARS = 160            # of a command in a line for people
 MACHINE_KINDS = frozenset(acts.ON_MACHINE.values())
 UNTOLD = frozenset(("env", "token", "umask", "agent", "verifier", "envelope"))       # of an act on the machine: said for the signature, not for the reader
 LIMIT_DEFAULT = 100
+SHAPED_SHOWN = 3               # of what an act ran on, in a line for people
 SPREAD_BYTES = 2 << 20         # a larger export is verified by several processes
 AHEAD = 4                      # pieces under way for each of them
 _COLORS = {"dim": "\x1b[2m", "who": "\x1b[1m", "bad": "\x1b[31m", "wait": "\x1b[33m", "good": "\x1b[32m"}
@@ -165,6 +167,11 @@ def _line(e: dict[str, Any], outcome: dict[str, Any] | None, colored: bool, cove
 
 def _originators(e: dict[str, Any]) -> str:
     foreign = [o for o in e["originators"] if o != e["actor"]]
+    told = [told_of(str(s.get("kind")), str(s.get("name")), str(s.get("actor")), s.get("sure", True) is not False)
+            for s in e["facts"].get("shaped") or () if isinstance(s, dict) and s.get("actor") in foreign and s.get("actor") != "unknown"]
+    if told:
+        more = f" and {len(told) - SHAPED_SHOWN} more" if len(told) > SHAPED_SHOWN else ""
+        return f"on {shown(', '.join(told[:SHAPED_SHOWN]))}{more}" + ("; other originators unknown" if "unknown" in foreign else "")
     return "originators unknown" if foreign == ["unknown"] else f"on what {shown(', '.join(foreign))} left" if foreign else ""
 
 

@@ -6,6 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.originators import told_of
 from holdfast.faces.cli.connect import add_hold, link
 from holdfast.faces.cli.output import clean, put_json
 from holdfast.model.errors import Usage
@@ -152,6 +153,8 @@ def print_inherited(result: dict[str, Any]) -> None:
         print(f"on the line: {piece['text']!a} typed by {piece['operator']}")
     for job in (result.get("inherits") or {}).get("jobs") or ():
         print(clean(f"runs: {job['command']} ({job['pid']}), started by {job['actor']}"))
+    for one in (result.get("inherits") or {}).get("changed") or ():
+        print(clean(f"changed: {told_of(one['kind'], one['name'], one['actor'], one.get('sure', True))}"))
 
 
 def halt_parser(p: ArgumentParser) -> None:

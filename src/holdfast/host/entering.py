@@ -1,0 +1,63 @@
+"""Lines that are typed key by key name their originators too (P3): once a line is entered it is looked at what it touches, beside its way to the shell.
+
+A person at the keyboard is not held up by that, so the record of it follows the keys: an entry `entered`, the host's testimony, with the number of the key that entered the line. It has no
+content. There is none if everything the line touches is as it was when the shell began, or the enterer's own doing; and none for what a program reads: those bytes are no command.
+
+What a policy says of lines typed by others than people is asked before (host/keyboard.py, `keys`); `send --enter` and `run` go through the door and are told everything first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from holdfast.core import record
+from holdfast.core.conditions import Request
+from holdfast.core.originators import foreign, names
+from holdfast.host.connection import Connection
+from holdfast.host.gate import Gate
+from holdfast.host.journal import Journal, Typist
+from holdfast.host.situation import line_request
+from holdfast.model.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.host.session import Session
+
+ENTERED: Final = "entered"
+LOOKS_MAX: Final = 4             # of one session at a time: who enters lines faster has some of them unknown
+_looking: dict[str, int] = {}
+
+
+def look(session: Session, conn: Connection, gate: Gate, journal: Journal, typist: Typist, number: int, data: bytes) -> None:
+    """Before the key that enters the line is sent: what stands there is still known."""
+    commands, line = session.commands, session.turn.begun() + data
+    if commands.kind is None or not commands.shell.at_prompt or commands.shell.submitted or not line.strip():
+        return
+    view = commands.shaping.view
+    others = [who for who in session.turn.begun_by() if who != conn.operator]
+    if not others and not view.blind and all(hand.actor == conn.operator for author in view.authors.values() for hand in author):
+        return
+    session.spawn(_note(session, conn, gate, journal, typist, number, line_request(session, conn, line)))
+
+
+async def _note(session: Session, conn: Connection, gate: Gate, journal: Journal, typist: Typist, number: int, request: Request) -> None:
+    busy = _looking.get(session.id, 0)
+    if busy >= LOOKS_MAX:
+        found = None
+    else:
+        _looking[session.id] = busy + 1
+        try:
+            found = None
+            with contextlib.suppress(HoldfastError, TimeoutError):
+                found = await asyncio.wait_for(asyncio.to_thread(gate.shaped, request), gate.judge_s)
+        finally:
+            if (left := _looking[session.id] - 1):
+                _looking[session.id] = left
+            else:
+                del _looking[session.id]
+    if found is not None and not foreign(found, conn.operator):
+        return
+    shaped = {} if found is None else {"shaped": [one.show(session.ref) for one in found]}
+    journal.post(record.Draft(typist.session, typist.epoch, "fact", ENTERED, typist.actor, typist.modality, record.HOST, typist.key, typist.client, number=number,
+                              originators=("unknown",) if found is None else names(found, conn.operator), facts=shaped))
