@@ -62,3 +62,12 @@ def test_p3_a_rule_may_ask_whose_it_is(by: str, expected: str) -> None:
 def test_a_kind_that_does_not_exist_is_said() -> None:
     with pytest.raises(policy.BadPolicy, match="is none of alias, function"):
         _rules("ask", 'shaped = ["aliases"]')
+
+
+def test_p3_a_rule_may_ask_only_of_what_is_known_whose_it_is() -> None:
+    """A shell that says nothing of itself is no reason to ask about every line of it."""
+    rules = _rules("ask", 'shaped_known = ["alias", "file"]')
+    for items, expected in [((), False), ((Shaped("alias", "ls", "eve"),), True), ((Shaped("alias", "ls", "eve", sure=False),), True), ((Shaped("alias", "ls", "bob"),), False),
+                            ((Shaped("alias", "ls", UNKNOWN),), False), ((Shaped("file", "/x", "eve", sure=False),), False), ((Shaped("file", "/x", "eve"),), True), ((Shaped("cwd", "/", "eve"),), False)]:
+        decision = rules.decide(Request("run", Actor("bob"), shaped=items), None)
+        assert (decision.verdict is policy.Verdict.ASK) is expected, items

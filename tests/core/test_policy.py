@@ -179,7 +179,7 @@ def test_conditions(condition: str, text: str, expected: bool, more: dict[str, A
 
 
 def test_every_condition_is_tried() -> None:
-    assert set(CONDITIONS) == {c.split(" ")[0] for c, _, _, _ in CASES} | {"cwd_outside", "writes", "shaped", "shaped_by"}
+    assert set(CONDITIONS) == {c.split(" ")[0] for c, _, _, _ in CASES} | {"cwd_outside", "writes", "shaped", "shaped_by", "shaped_known"}
 
 
 def allowing(condition: str, unless: str = "") -> Policy:

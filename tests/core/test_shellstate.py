@@ -1,0 +1,106 @@
+"""What a shell writes of itself is read whatever it is: exactly where a real shell wrote it, and never with an exception (P3)."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.core.shellstate import CWD, SNAPSHOT_BYTES, Snapshot, read, sealed
+
+KEY = b"k" * 32
+
+
+def written(tmp_path: Path, shell: str, text: str, bodies: bool = True) -> bytes:
+    """What that shell says of itself after this text, by the very functions that a session's shell has."""
+    rc = (Path(__file__).parents[2] / "src/holdfast/host/shell" / ("bash.rc" if shell == "bash" else "zsh.rc")).read_text()
+    name = "_hf_shape() {"
+    body = rc[rc.index(name):]
+    body = body[:body.index("\n}\n") + 3]
+    if bodies:
+        (tmp_path / "bodies").touch()
+    if shell == "bash":
+        script = f"_hf_after() {{ :; }}\n{body}\ndeclare -A _hfs=([seq]=6 [dir]={tmp_path})\n{text}\n_hf_shape; trap -p >>\"${{_hfs[slot]}}\"; builtin printf '\\0end' >>\"${{_hfs[slot]}}\"\n"
+    else:
+        script = f"{body}\ntypeset -gAH _hfs; _hfs=(seq 6 dir {tmp_path})\n{text}\n_hf_shape \"${{(@kv)options[@]}}\"\n"
+    file = tmp_path / "script"
+    file.write_text(script)
+    subprocess.run([shell, "--norc" if shell == "bash" else "-f", str(file)], check=True, env={"PATH": "/usr/bin:/bin", "HOME": "/"}, cwd="/", timeout=60)
+    return (tmp_path / "shape.7").read_bytes()
+
+
+def said(tmp_path: Path, shell: str, text: str, bodies: bool = True) -> Snapshot:
+    found = read(written(tmp_path, shell, text, bodies))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_p3_a_real_shell_is_read_exactly(tmp_path: Path, shell: str) -> None:
+    odd = "x=$'a\\nb\"c`d\\'e'; export E='q\"uo`te\\'; alias q=\"it's\"; alias two='cat s3cret | grep -x'; f() { cat <<'END'\n}\ng ()\n{\nEND\n}; g() { :; }; trap 'echo \"hi\nthere\"' INT; PATH=/my:$PATH"
+    found = said(tmp_path, shell, odd)
+    assert found.seq == 7 and found.functions and found.traps and found.cwd == "/"
+    assert found.path[:2] == ("/my", "/usr/bin") and {"E", "PATH"} <= found.exported and "x" not in found.exported
+    assert {("variable", "x"), ("variable", "E"), ("alias", "q"), ("function", "f"), ("function", "g"), ("trap", "INT"), CWD} <= set(found.values)
+    assert found.aliases["two"] == ("cat", "grep") and found.aliases["q"] == ("it's",)
+    assert not [name for _, name in found.values if name.startswith("_hf")] and ("variable", "RANDOM") not in found.values
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+@pytest.mark.parametrize(("one", "other", "piece"), [
+    ("x=1", "x=2", ("variable", "x")), ("x=1", "export x=1", ("variable", "x")), ("x=1", "x=(1)", ("variable", "x")), ("x=''", "unset x", ("variable", "x")),
+    ("x=$'a\\nb'", "x='a b'", ("variable", "x")), ("alias l=a", "alias l=b", ("alias", "l")), ("alias l=a", ":", ("alias", "l")),
+    ("f() { a; }", "f() { b; }", ("function", "f")), ("trap a INT", "trap b INT", ("trap", "INT")), ("set -o noglob", ":", ("option", "noglob")), ("cd /usr", "cd /", CWD)])
+def test_p3_what_differs_is_seen_and_nothing_else(tmp_path: Path, shell: str, one: str, other: str, piece: tuple[str, str]) -> None:
+    if shell == "zsh" and piece == ("option", "noglob"):
+        piece = ("option", "glob")
+    before, after = sealed(said(tmp_path, shell, one), KEY).values, sealed(said(tmp_path, shell, other), KEY).values
+    assert {p for p in {*before, *after} if before.get(p) != after.get(p)} == {piece}
+
+
+def test_p3_what_was_not_listed_is_not_taken_for_gone(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions
+
+
+def test_nothing_is_kept_of_a_value(tmp_path: Path) -> None:
+    found = sealed(said(tmp_path, "bash", "export PASSWORD=hunter2; alias db='mysql -phunter2'; f() { echo hunter2; }; trap 'echo hunter2' INT; declare -A m=([a]=hunter2)"), KEY)
+    assert "hunter2" not in repr(found) and found.values != sealed(found, b"o" * 32).values
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_a_part_of_it_says_nothing(tmp_path: Path, shell: str) -> None:
+    """A disk that was full, a host that was early."""
+    whole = written(tmp_path, shell, "f() { :; }; alias a=b; x=1")
+    assert read(whole) is not None
+    assert all(read(whole[:end]) is None for end in range(len(whole) - 1))
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.binary(max_size=400))
+def test_reading_is_total(data: bytes) -> None:
+    read(data)
+    read(b"hf1\0bash\x001\0" + data)
+    read(b"hf1\0zsh\x001\0" + data)
+
+
+_BITS = st.sampled_from([b"declare -x ", b"typeset -g ", b"export -T PATH path=( ", b"x=", b'"', b"'", b"$'", b"\\", b"\n", b"\0", b"?", b"end", b"(", b")", b"alias ", b"trap -- ", b"INT", b"1", b"f () \n{", b" ", b"a"])
+
+
+@settings(max_examples=600, deadline=None)
+@given(st.sampled_from([b"bash", b"zsh"]), st.lists(_BITS, max_size=60))
+def test_reading_is_total_near_the_real_thing(shell: bytes, bits: list[bytes]) -> None:
+    found = read(b"hf1\0" + shell + b"\x005\0" + b"".join(bits) + (b"\0end" if shell == b"bash" else b"\0end\0"))
+    assert found is None or found.seq == 5
+
+
+def test_what_is_too_large_is_not_read() -> None:
+    assert read(b"hf1\0bash\x001\0" + b"x" * SNAPSHOT_BYTES) is None
+
+
+def test_quotes_without_end_take_no_time() -> None:
+    for text in (b"declare -- x=" + b'"\\' * 200_000, b"declare -- x=" + b"$'" * 200_000, b"alias x=" + b"'" * 400_001):
+        assert read(b"hf1\0bash\x001\0" + text + b"\0\0\0?\0?\0?\0\0end") is None

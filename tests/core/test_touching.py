@@ -1,0 +1,99 @@
+"""Which of the shell's state a command would touch (P3): as the shell would find it, and unknown where that cannot be followed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.core.facts import Facts, Surroundings, analyse
+from holdfast.core.originators import UNKNOWN, Shaped, names
+from holdfast.core.shaping import Hand, View
+from holdfast.core.shellstate import CWD, Piece, Snapshot
+from holdfast.core.touching import World, touched, touched_by_program
+from holdfast.host.parse import Parser
+
+EVE = (Hand("eve", 3, True),)
+PARSER = Parser()
+
+
+def view(*pieces: Piece, blind: str = "", functions: bool = True, **state: Any) -> View:
+    values = {piece: b"1" for piece in pieces}
+    made = Snapshot(9, values, state.pop("path", ("/evil", "/bin")), "/work", frozenset(state.pop("exported", ())), state.pop("aliases", {}), state.pop("hashed", {}), True, True)
+    return View(dict.fromkeys(pieces, EVE), made._replace(**state), blind, functions)
+
+
+def facts(text: str) -> Facts:
+    return analyse(text, PARSER, Surroundings("/work", "/root", "bash"))
+
+
+def found(v: View, text: str, **how: Any) -> list[tuple[str, str, bool]]:
+    return [(s.kind, s.name, s.sure) for s in touched(v, facts(text), text, "bob", "/work", **how) if s.actor == "eve"]
+
+
+WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda path: Shaped("file", path, "eve", 4) if path.startswith(("/evil", "/work/run.sh")) else None)
+
+
+@pytest.mark.parametrize(("piece", "more", "text", "expected"), [
+    (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, "ls -l", [("alias", "ls", True)]),
+    (("alias", "ls"), {"aliases": {"ls": ("echo",), "l": ("ls",)}}, "l", [("alias", "ls", True)]),
+    (("alias", "ls"), {}, "echo ls", []),
+    (("function", "ls"), {}, "true && ls", [("function", "ls", True)]),
+    (("function", "ls"), {}, "sudo ls", [("function", "ls", True)]),
+    (("path", "/evil"), {}, "make all", [("path", "/evil", True), ("file", "/evil/make", True)]),
+    (("path", "/evil"), {}, "ls", []),
+    (("path", "/evil"), {}, "nowhere", [("path", "/evil", False)]),
+    (("path", "/evil"), {}, "cd /tmp", []),
+    (("hash", "ls"), {"hashed": {"ls": "/evil/ls"}}, "ls", [("path", "/evil/ls", True), ("file", "/evil/ls", True)]),
+    (("hash", "ls"), {"hashed": {"ls": "/bin/ls"}}, "ls", []),
+    (("variable", "x"), {}, "echo $x ${y}", [("variable", "x", True)]),
+    (("variable", "x"), {}, "echo x", []),
+    (("variable", "x"), {}, "echo $((x + 1))", [("variable", "x", False)]),
+    (("variable", "TARGET"), {"exported": ["TARGET"]}, "ls", [("variable", "TARGET", True)]),
+    (("variable", "TARGET"), {"exported": ["TARGET"]}, "cd /", []),
+    (("variable", "LD_PRELOAD"), {"exported": ["LD_PRELOAD"]}, "ls", [("preload", "LD_PRELOAD", True)]),
+    (("variable", "PYTHONPATH"), {"exported": ["PYTHONPATH"]}, "ls", [("preload", "PYTHONPATH", True)]),
+    (("variable", "PROMPT_COMMAND"), {}, "cd /", [("hook", "PROMPT_COMMAND", True)]),
+    (("variable", "IFS"), {}, "cd /", [("variable", "IFS", True)]),
+    (("variable", "CDPATH"), {}, "cd x", [("variable", "CDPATH", True)]),
+    (("variable", "CDPATH"), {}, "true", []),
+    (("trap", "DEBUG"), {}, "true", [("trap", "DEBUG", True)]),
+    (("option", "noglob"), {}, "true", [("option", "noglob", True)]),
+    (CWD, {}, "true", [("cwd", "/work", True)]),
+    (("alias", "q"), {}, "/work/run.sh", [("file", "/work/run.sh", True)]),
+    (("alias", "q"), {}, "sh run.sh", [("file", "/work/run.sh", True)]),
+])
+def test_p3_what_a_command_touches(piece: Piece, more: dict[str, Any], text: str, expected: list[tuple[str, str, bool]]) -> None:
+    assert found(view(piece, **more), text, world=WORLD) == expected
+
+
+@pytest.mark.parametrize(("v", "text", "how"), [
+    (view(blind="not seen"), "true", {}), (view(), "$cmd x", {}), (view(), "echo 'open", {}), (view(functions=False), "ls", {}), (view(), "print(1)", {"reader": "python3"})])
+def test_p3_what_cannot_be_followed_is_unknown(v: View, text: str, how: dict[str, Any]) -> None:
+    assert names(touched(v, facts(text), text, "bob", "/work", **how), "bob") == (UNKNOWN,)
+
+
+def test_p3_nothing_is_listed_of_a_shell_that_nobody_changed() -> None:
+    for text in ("ls -l $x", "make && cd /tmp", "f() { true; }; f"):
+        assert touched(view(), facts(text), text, "bob", "/work", world=World(lambda path: True)) == ()
+
+
+def test_p3_who_typed_on_the_line_is_named() -> None:
+    assert touched(view(), facts("true"), "true", "bob", typists=("eve", "bob")) == (Shaped("line", "", "eve"),)
+
+
+def test_p3_a_function_may_call_any_other() -> None:
+    v = view(("function", "g"), ("function", "h"))
+    assert found(v, "g") == [("function", "g", True), ("function", "h", False)]
+
+
+def test_p3_what_was_taken_away_was_shaped_too() -> None:
+    v = view()
+    v = v._replace(authors={("alias", "ls"): EVE, ("variable", "PROXY"): EVE})
+    assert found(v, "ls") == [("alias", "ls", True), ("variable", "PROXY", True)]
+
+
+def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
+    v = view(("alias", "make"), ("function", "make"), ("variable", "LD_PRELOAD"), ("variable", "own"), ("path", "/evil"), CWD, exported=["LD_PRELOAD"])
+    assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["make", "/work/run.sh"], "bob", "/work", ("carl",), WORLD)} == {
+        ("line", ""), ("cwd", "/work"), ("path", "/evil"), ("file", "/evil/make"), ("file", "/work/run.sh"), ("preload", "LD_PRELOAD")}
