@@ -2,8 +2,8 @@
 
     python -m bench.prompt [--rounds 300] [--out FILE]
 
-Return is pressed at an empty prompt on a real terminal, and the time until the next prompt is taken; the median of many. What a session's shell does more than a plain one between the two is
-the price: its marks, and saying what it is made of (docs/originators.md). `functions`: with as many functions as bash-completion brings along when some completions were used. `asked`: with
+Return is pressed at an empty prompt on a real terminal, many times, until the next prompt is there. Taken is the processor time that the shell spends on each, as the kernel accounts it, and the
+median of the time that passes. What a session's shell does more than a plain one is the price: its marks, and saying what it is made of (docs/originators.md). `functions`: with as many functions as bash-completion brings along when some completions were used. `asked`: with
 those listed too, as after a line that may define some.
 """
 
@@ -55,14 +55,18 @@ class _Terminal:
         self.prompt()
         return time.perf_counter() - began
 
+    def spent(self) -> int:
+        """Nanoseconds on a processor."""
+        return int(Path(f"/proc/{self.pid}/schedstat").read_text().split()[0])
+
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
         os.close(self.fd)
         os.waitpid(self.pid, 0)
 
 
-def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: int) -> float:
-    """Microseconds from Return to the next prompt."""
+def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: int) -> tuple[float, float]:
+    """Microseconds for a prompt: of the processor, and from Return to the prompt."""
     with tempfile.TemporaryDirectory() as base:
         home, directory = Path(base, "home"), Path(base, "session")
         home.mkdir()
@@ -77,7 +81,9 @@ def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: i
         try:
             for _ in range(rounds // 10):
                 terminal.enter()
-            return statistics.median(terminal.enter() for _ in range(rounds)) * 1e6
+            before = terminal.spent()
+            passed = statistics.median(terminal.enter() for _ in range(rounds)) * 1e6
+            return (terminal.spent() - before) / rounds / 1e3, passed
         finally:
             terminal.close()
 
@@ -87,7 +93,8 @@ def figures(rounds: int) -> dict[str, Figures]:
     for shell in ("bash", "zsh"):
         for name, functions, asked in (("alone", 0, False), ("functions", FUNCTIONS, False), ("functions, asked", FUNCTIONS, True)):
             plain, ours = measure(shell, False, functions, False, rounds), measure(shell, True, functions, asked, rounds)
-            found[f"{shell}, {name}"] = {"plain_us": round(plain), "with_us": round(ours), "cost_us": round(ours - plain)}
+            found[f"{shell}, {name}"] = {"plain_us": round(plain[0]), "with_us": round(ours[0]), "cost_us": round(ours[0] - plain[0]),
+                                         "plain_passed_us": round(plain[1]), "with_passed_us": round(ours[1])}
     return found
 
 
@@ -97,9 +104,9 @@ def main() -> None:
     parser.add_argument("--out")
     args = parser.parse_args()
     found = figures(args.rounds)
-    print("prompt cost of shell integration (microseconds from Return to the next prompt, median)")
+    print("prompt cost of shell integration (microseconds of the processor for each prompt; in brackets what passes until it is there)")
     for name, one in found.items():
-        print(f"  {name:24} plain {one['plain_us']:7.0f}   with {one['with_us']:7.0f}   cost {one['cost_us']:7.0f}")
+        print(f"  {name:24} plain {one['plain_us']:6.0f} ({one['plain_passed_us']:.0f})   with {one['with_us']:6.0f} ({one['with_passed_us']:.0f})   cost {one['cost_us']:6.0f}")
     if args.out:
         Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
 

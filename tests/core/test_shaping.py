@@ -29,7 +29,8 @@ class People(RuleBasedStateMachine):
     def start(self) -> None:
         self.shape, self.seq, self.act = Shape(), 1, 0
         self.base: dict[Piece, bytes] = {("variable", "x"): b"0", ("function", "f"): b"0"}
-        self.now, self.path = dict(self.base), ("/bin",)
+        self.now = dict(self.base)
+        self.path: tuple[str, ...] = ("/bin",)
         self.last: dict[Piece, str] = {}
         self.seen, self.maker = dict(self.now), dict[Piece, str]()
         self.path_by: dict[str, str] = {}

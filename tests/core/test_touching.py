@@ -18,7 +18,7 @@ PARSER = Parser()
 
 
 def view(*pieces: Piece, blind: str = "", functions: bool = True, **state: Any) -> View:
-    values = {piece: b"1" for piece in pieces}
+    values = dict.fromkeys(pieces, b"1")
     made = Snapshot(9, values, state.pop("path", ("/evil", "/bin")), "/work", frozenset(state.pop("exported", ())), state.pop("aliases", {}), state.pop("hashed", {}), True, True)
     return View(dict.fromkeys(pieces, EVE), made._replace(**state), blind, functions)
 

@@ -199,6 +199,6 @@ def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Install
     terminal.send("ls\r")
     terminal.see("evil")
     entry = eventually(lambda: [e for e in house.ok("log", "hand", "--json").records if e["kind"] == "entered"], "the entry")[-1]
-    assert entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None, entry
+    assert entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None, entry["facts"]
     terminal.leave()
     house.end("hand")

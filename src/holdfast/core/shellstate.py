@@ -1,11 +1,11 @@
 """What a live shell is made of, read from what it wrote beside a mark (`_hf_shape` in host/shell/bash.rc and zsh.rc).
 
-    bash ::= "hf1" "bash" SEQ `declare -p` `alias -p` OPTIONS NAMES `declare -f` `hash -l` TRAPS "end"
-    zsh  ::= "hf1" "zsh" SEQ OPTIONS `typeset -p` PAIRS PAIRS PAIRS TRAPS ("?" | PAIRS `hash -L`) "end"
-    each field ended by NUL (the last of bash's not); PAIRS ::= COUNT { NAME VALUE }; "?" where it was not listed
+    bash ::= "hf1" "bash" SEQ `declare -p` `alias -p` OPTIONS NAMES `declare -f` `hash -l` TRAPS END
+    zsh  ::= "hf1" "zsh" SEQ `setopt` `typeset -p` PAIRS PAIRS PAIRS TRAPS ("?" | PAIRS `hash -L`) END
+    each field ended by NUL; PAIRS ::= COUNT { NAME VALUE }; END ::= "end " SEQ; "?" where it was not listed
 
 Reading is total: whatever the bytes are, the answer is a Snapshot or None, and None means that nothing is known. A shell whose disk was full has written
-a part, without its end. What follows from that text is only ever compared, never run; where a listing has a line that is not understood, all of that
+a part, without its end. What stands behind the end is of an earlier one. What follows from that text is only ever compared, never run; where a listing has a line that is not understood, all of that
 listing is one piece, so that a change of it is still seen.
 
 Left out is what changes by itself (a counter, the time, the last status) and what is ours. Code that runs in the shell itself can write what it likes
@@ -86,8 +86,8 @@ def sealed(snapshot: Snapshot, key: bytes) -> Snapshot:
 # ---------------------------------------------------------------- the two shells
 
 def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
-    variables, aliases, options, names, bodies, hashed, traps, end = fields
-    if end != b"end":
+    variables, aliases, options, names, bodies, hashed, traps, end, _ = fields[:9]
+    if end != b"end %d" % seq:
         return None
     values: dict[Piece, bytes] = {}
     path, cwd, exported = _variables(variables, values)
@@ -107,9 +107,9 @@ def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
 
 def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
     values: dict[Piece, bytes] = {}
-    words = fields[0].split(b" ")
-    for name, state in zip(words[::2], words[1::2], strict=True):
-        if state == b"on" and _text(name) not in _PASSING:
+    for line in fields[0].split(b"\n"):
+        name, _, state = line.partition(b" ")
+        if name and _text(name) not in _PASSING:
             values["option", _text(name)] = state
     path, cwd, exported = _variables(fields[1], values)
     at, known = 2, dict[str, tuple[str, ...]]()
@@ -126,7 +126,7 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
             if not name.startswith(b"_hf_"):
                 values["function", _text(name)] = value
         remembered = _remembered(fields[at], values)
-    if fields[at + 1:] != [b"end", b""]:
+    if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
     return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True)
 

@@ -7,7 +7,7 @@ Functions are listed only when a file asks for it (`bodies`), because hundreds o
 knows every line before the shell does.
 
 Values are secrets. Only digests are kept, with a key that lies beside them, in the session's private directory, for the next host; and what finding a program needs. A file that has been read is
-emptied once what it said is written down: a host that dies before that leaves it to the next one.
+replaced by an empty one once what it said is written down: a host that dies before that leaves it to the next one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.conditions import Request
@@ -29,6 +30,7 @@ from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
 from holdfast.core.touching import Implied, World, shaped, touched, touched_by_program
+from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
 
 if TYPE_CHECKING:
@@ -38,6 +40,7 @@ SAVE_S: Final = 0.5              # after a change
 FILE: Final = "shaping"          # in the session's directory
 FILE_BYTES: Final = 4 << 20
 KEY_BYTES: Final = 32
+HEAD_BYTES: Final = 64          # of a file: which mark it is of
 STAGED_BYTES: Final = 1000       # of a line: a longer one is not known whole
 SHOWN_MAX: Final = 16            # pieces that whoever takes over is shown
 
@@ -192,8 +195,9 @@ class Shapes:
         session.spawn(self._save(session))
 
     async def _save(self, session: Session) -> None:
-        shaping = session.commands.shaping
-        taken, shaping.taken = shaping.taken, set()
+        shaping, shell, taken = session.commands.shaping, session.commands.shell, set[int]()
+        if shell.at_prompt and not shell.submitted:      # else it may be about to write into one of them
+            taken, shaping.taken = shaping.taken, taken
         try:
             await asyncio.to_thread(self._write, session.directory, shaping.save(), taken)
         finally:
@@ -249,9 +253,10 @@ def _slot(path: str, most: int) -> bytes | None:
 
 
 def _empty(path: str, seq: int) -> None:
-    with contextlib.suppress(OSError), open(os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "r+b") as file:
-        if stat.S_ISREG(os.fstat(file.fileno()).st_mode) and file.read(64).split(b"\0")[2:3] == [b"%d" % seq]:
-            os.ftruncate(file.fileno(), 0)
+    """Another file, rather than an empty one: what is written into one that was emptied goes to the disk at once on some file systems, while the shell waits."""
+    if (head := _slot(path, HEAD_BYTES)) is not None and head.split(b"\0")[2:3] == [b"%d" % seq]:
+        with contextlib.suppress(OSError):
+            write_private(Path(path), b"")
 
 
 __all__ = ["NOTHING", "Shapes", "Shaping", "changes"]

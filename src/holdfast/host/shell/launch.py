@@ -115,7 +115,7 @@ def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env
     files = ("posix-login" if login else "posix") if posix_mode else "login" if login else "rc"
     state = {"nonce": nonce, "seq": "0", "array": "1", "execfail": "", "prefix": "", "status": "0",
              "files": files, "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST),
-             "dir": str(directory), "slot": os.devnull}
+             "dir": str(directory)}
     header = ["unset -v _hf _hfs", f"_hf={quoted(str(directory / RUN))}",
               f"declare -A _hfs=({' '.join(f'[{key}]={quoted(value)}' for key, value in state.items())})"]
     path = directory / "bash.rc"
