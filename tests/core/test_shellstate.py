@@ -85,13 +85,14 @@ def test_reading_is_total(data: bytes) -> None:
     read(data)
     read(b"hf1\0bash\x001\0" + data)
     read(b"hf1\0zsh\x001\0" + data)
+    read(b"hf1\0posix\x001\0" + data)
 
 
 _BITS = st.sampled_from([b"declare -x ", b"typeset -g ", b"export -T PATH path=( ", b"x=", b'"', b"'", b"$'", b"\\", b"\n", b"\0", b"?", b"end", b"(", b")", b"alias ", b"trap -- ", b"INT", b"1", b"f () \n{", b" ", b"a"])
 
 
 @settings(max_examples=600, deadline=None)
-@given(st.sampled_from([b"bash", b"zsh"]), st.lists(_BITS, max_size=60))
+@given(st.sampled_from([b"bash", b"zsh", b"posix"]), st.lists(_BITS, max_size=60))
 def test_reading_is_total_near_the_real_thing(shell: bytes, bits: list[bytes]) -> None:
     found = read(b"hf1\0" + shell + b"\x005\0" + b"".join(bits) + b"\0end 5\0")
     assert found is None or found.seq == 5

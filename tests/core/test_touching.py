@@ -19,19 +19,19 @@ PARSER = Parser()
 
 def view(*pieces: Piece, blind: str = "", functions: bool = True, **state: Any) -> View:
     values = dict.fromkeys(pieces, b"1")
-    made = Snapshot(9, values, state.pop("path", ("/evil", "/bin")), "/work", frozenset(state.pop("exported", ())), state.pop("aliases", {}), state.pop("hashed", {}), True, True)
+    made = Snapshot(9, values, state.pop("path", ("/evil", "/bin")), "/proj", frozenset(state.pop("exported", ())), state.pop("aliases", {}), state.pop("hashed", {}), True, True)
     return View(dict.fromkeys(pieces, EVE), made._replace(**state), blind, functions)
 
 
 def facts(text: str) -> Facts:
-    return analyse(text, PARSER, Surroundings("/work", "/root", "bash"))
+    return analyse(text, PARSER, Surroundings("/proj", "/root", "bash"))
 
 
 def found(v: View, text: str, **how: Any) -> list[tuple[str, str, bool]]:
-    return [(s.kind, s.name, s.sure) for s in touched(v, facts(text), text, "bob", "/work", **how) if s.actor == "eve"]
+    return [(s.kind, s.name, s.sure) for s in touched(v, facts(text), text, "bob", "/proj", **how) if s.actor == "eve"]
 
 
-WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda path: Shaped("file", path, "eve", 4) if path.startswith(("/evil", "/work/run.sh")) else None)
+WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda path: Shaped("file", path, "eve", 4) if path.startswith(("/evil", "/proj/run.sh")) else None)
 
 
 @pytest.mark.parametrize(("piece", "more", "text", "expected"), [
@@ -59,9 +59,9 @@ WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambd
     (("variable", "CDPATH"), {}, "true", []),
     (("trap", "DEBUG"), {}, "true", [("trap", "DEBUG", True)]),
     (("option", "noglob"), {}, "true", [("option", "noglob", True)]),
-    (CWD, {}, "true", [("cwd", "/work", True)]),
-    (("alias", "q"), {}, "/work/run.sh", [("file", "/work/run.sh", True)]),
-    (("alias", "q"), {}, "sh run.sh", [("file", "/work/run.sh", True)]),
+    (CWD, {}, "true", [("cwd", "/proj", True)]),
+    (("alias", "q"), {}, "/proj/run.sh", [("file", "/proj/run.sh", True)]),
+    (("alias", "q"), {}, "sh run.sh", [("file", "/proj/run.sh", True)]),
 ])
 def test_p3_what_a_command_touches(piece: Piece, more: dict[str, Any], text: str, expected: list[tuple[str, str, bool]]) -> None:
     assert found(view(piece, **more), text, world=WORLD) == expected
@@ -70,12 +70,12 @@ def test_p3_what_a_command_touches(piece: Piece, more: dict[str, Any], text: str
 @pytest.mark.parametrize(("v", "text", "how"), [
     (view(blind="not seen"), "true", {}), (view(), "$cmd x", {}), (view(), "echo 'open", {}), (view(functions=False), "ls", {}), (view(), "print(1)", {"reader": "python3"})])
 def test_p3_what_cannot_be_followed_is_unknown(v: View, text: str, how: dict[str, Any]) -> None:
-    assert names(touched(v, facts(text), text, "bob", "/work", **how), "bob") == (UNKNOWN,)
+    assert names(touched(v, facts(text), text, "bob", "/proj", **how), "bob") == (UNKNOWN,)
 
 
 def test_p3_nothing_is_listed_of_a_shell_that_nobody_changed() -> None:
     for text in ("ls -l $x", "make && cd /tmp", "f() { true; }; f"):
-        assert touched(view(), facts(text), text, "bob", "/work", world=World(lambda path: True)) == ()
+        assert touched(view(), facts(text), text, "bob", "/proj", world=World(lambda path: True)) == ()
 
 
 def test_p3_who_typed_on_the_line_is_named() -> None:
@@ -95,5 +95,5 @@ def test_p3_what_was_taken_away_was_shaped_too() -> None:
 
 def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
     v = view(("alias", "make"), ("function", "make"), ("variable", "LD_PRELOAD"), ("variable", "own"), ("path", "/evil"), CWD, exported=["LD_PRELOAD"])
-    assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["make", "/work/run.sh"], "bob", "/work", ("carl",), WORLD)} == {
-        ("line", ""), ("cwd", "/work"), ("path", "/evil"), ("file", "/evil/make"), ("file", "/work/run.sh"), ("preload", "LD_PRELOAD")}
+    assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["make", "/proj/run.sh"], "bob", "/proj", ("carl",), WORLD)} == {
+        ("line", ""), ("cwd", "/proj"), ("path", "/evil"), ("file", "/evil/make"), ("file", "/proj/run.sh"), ("preload", "LD_PRELOAD")}

@@ -106,11 +106,18 @@ def test_p3_zsh_says_it_too(house: Installation, case: str) -> None:
     house.end("z" + case)
 
 
-def test_p3_a_shell_that_says_nothing_of_itself_is_unknown_and_never_only_the_trigger(house: Installation) -> None:
+def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Installation) -> None:
+    """It cannot list functions, so something is unknown of every command; and nothing at a prompt."""
     house.new("dash", "--", "dash")
     run(house, "dash", "eve", "alias ls='echo evil'")
     run(house, "dash", "bob", "ls")
-    assert last(house, "dash", "bob")["originators"] == ["unknown"]
+    entry = last(house, "dash", "bob")
+    assert entry["originators"] == ["eve", "unknown"] and ("alias", "ls", "eve") in [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]], entry
+    free(house, "dash")
+    house.ok("--as", "eve", "send", "dash", "alias pwd='echo evil'; echo d''one", "--enter")
+    eventually(lambda: "\ndone" in house.screen("dash"), "the typed line")
+    run(house, "dash", "bob", "pwd")
+    assert "unknown" in last(house, "dash", "bob")["originators"]
     house.end("dash")
 
 
@@ -149,6 +156,23 @@ def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(
     entry = last(house, "kill", "bob", "ls")
     assert entry["originators"] and set(entry["originators"]) <= {"eve", "unknown"}, entry
     house.end("kill")
+
+
+def test_p3_the_host_dies_while_it_is_shaped_and_never_only_the_trigger_is_named(house: Installation) -> None:
+    house.new("mid", "--cwd", str(house.user), "--", "bash")
+    run(house, "mid", "bob", "true")
+    gate = house.gate("mid")
+    free(house, "mid")
+    staging = house.start("--as", "eve", "run", "mid", "--", f"cat {gate}; alias ls='echo evil'")
+    eventually(lambda: house.get("mid")["state"] and any("cat" in p for p in house.processes().values()), "the run")
+    os.kill(house.host_pid, signal.SIGKILL)
+    house.ls()
+    gate.open()
+    staging.communicate(timeout=DEADLINE_S)
+    run(house, "mid", "bob", "ls")
+    entry = last(house, "mid", "bob", "ls")
+    assert entry["originators"] and set(entry["originators"]) <= {"eve", "unknown"}, entry
+    house.end("mid")
 
 
 def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation) -> None:

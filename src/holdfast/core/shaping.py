@@ -121,6 +121,11 @@ class Shape:
             self._since.clear()
         self._look()
 
+    @property
+    def quiet(self) -> bool:
+        """Nothing began since the last snapshot."""
+        return not self._ran and not self._missed
+
     # ------------------------------------------------------------ who did it
 
     def _compare(self, old: Snapshot, new: Snapshot) -> None:

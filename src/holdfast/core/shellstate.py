@@ -2,6 +2,7 @@
 
     bash ::= "hf1" "bash" SEQ `declare -p` `alias -p` OPTIONS NAMES `declare -f` `hash -l` TRAPS END
     zsh  ::= "hf1" "zsh" SEQ `setopt` `typeset -p` PAIRS PAIRS PAIRS TRAPS ("?" | PAIRS `hash -L`) END
+    sh   ::= "hf1" "posix" SEQ `set` `export -p` `alias` FLAGS TRAPS END
     each field ended by NUL; PAIRS ::= COUNT { NAME VALUE }; END ::= "end " SEQ; "?" where it was not listed
 
 Reading is total: whatever the bytes are, the answer is a Snapshot or None, and None means that nothing is known. A shell whose disk was full has written
@@ -15,6 +16,7 @@ here, as it can write marks: that is said in docs/originators.md.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -38,8 +40,9 @@ _VOLATILE: Final = names_of(
 _PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))    # ours, or so for the time of a run
 _SPAN: Final = rb"\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\n]"
 _VARIABLE: Final = re.compile(rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n", re.S)
-_ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:'[^']*+'|\\.|[^'\\\n])*+)\n", re.S)
-_TRAP: Final = re.compile(rb"trap -- ((?:'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^'\\\s])*+) (\S+)\n", re.S)
+_ASSIGNMENT: Final = re.compile(rb"([A-Za-z_]\w*)=((?:" + _SPAN + rb")*+)\n", re.S)
+_ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:" + _SPAN + rb")*+)\n", re.S)
+_TRAP: Final = re.compile(rb"trap -- ((?:\"(?:[^\"\\]|\\.)*+\"|'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^\"'\\\s])*+) (\S+)\n", re.S)
 _HEAD: Final = re.compile(rb"^(?:function )?(\S+) \(\) *\n", re.M)
 _HASHED: Final = re.compile(rb"(?:builtin hash -p (\S+) (\S+)|hash ([^\s=]+)=(\S+))\n")
 _WORD: Final = re.compile(rb"(?:" + _SPAN + rb"|\n)+?(?=[ \t\n]|$)", re.S)
@@ -71,7 +74,8 @@ def read(data: bytes) -> Snapshot | None:
     try:
         if fields[0] != b"hf1" or not re.fullmatch(rb"[0-9]{1,18}", fields[2]):
             return None
-        found = _bash(int(fields[2]), fields[3:]) if fields[1] == b"bash" else _zsh(int(fields[2]), fields[3:]) if fields[1] == b"zsh" else None
+        reader = {b"bash": _bash, b"zsh": _zsh, b"posix": _posix}.get(fields[1])
+        found = reader(int(fields[2]), fields[3:]) if reader is not None else None
     except (_Odd, IndexError, ValueError, RecursionError):
         return None
     return found if found is not None and len(found.values) <= PIECES_MAX else None
@@ -131,6 +135,41 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
     return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True)
 
 
+def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
+    variables, exports, aliases, flags, traps, end, _ = fields[:7]
+    if end != b"end %d" % seq:
+        return None
+    values: dict[Piece, bytes] = {}
+    exported = frozenset(_text(found[4]) for found in _all(_VARIABLE, exports))
+    entries: tuple[str, ...] = ()
+    cwd = ""
+    for found in _all(_ASSIGNMENT, variables):
+        name, value = _text(found[1]), found[2]
+        if name == "PATH":
+            entries = _entries(value)
+        elif name == "PWD":
+            cwd, values[CWD] = _text(_plain(value)), value
+        elif name not in _VOLATILE and not name.startswith("_hf"):
+            values["variable", name] = (b"export " if name in exported else b"") + value
+    known = _aliases(aliases, values)
+    for flag in flags.decode("ascii", "replace"):
+        if flag not in "x":
+            values["option", flag] = b"on"
+    _traps(traps, values)
+    return Snapshot(seq, values, entries, cwd, exported, known, traps=True)
+
+
+def _all(pattern: re.Pattern[bytes], text: bytes) -> Iterator[re.Match[bytes]]:
+    """Matches from end to end: nothing between them is left out."""
+    at = 0
+    while at < len(text):
+        found = pattern.match(text, at)
+        if found is None:
+            raise _Odd
+        at = found.end()
+        yield found
+
+
 def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]]:
     count = int(fields[at])
     flat = fields[at + 1:at + 1 + 2 * count]
@@ -143,12 +182,8 @@ def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]
 
 def _variables(text: bytes, values: dict[Piece, bytes]) -> tuple[tuple[str, ...], str, frozenset[str]]:
     entries: tuple[str, ...] = ()
-    cwd, exported, at = "", set[str](), 0
-    while at < len(text):
-        found = _VARIABLE.match(text, at)
-        if found is None:
-            raise _Odd                       # of a variable that is not understood not even the name is known
-        at = found.end()
+    cwd, exported = "", set[str]()
+    for found in _all(_VARIABLE, text):      # of a variable that is not understood not even the name is known
         how, flags, tied, raw, value = found.groups()
         name = _text(tied or raw)
         if (tied is not None and b"a" in flags) or name.startswith("_hf"):
@@ -167,12 +202,8 @@ def _variables(text: bytes, values: dict[Piece, bytes]) -> tuple[tuple[str, ...]
 
 
 def _aliases(text: bytes, values: dict[Piece, bytes]) -> dict[str, tuple[str, ...]]:
-    at, known = 0, dict[str, tuple[str, ...]]()
-    while at < len(text):
-        found = _ALIAS.match(text, at)
-        if found is None:
-            raise _Odd
-        at = found.end()
+    known: dict[str, tuple[str, ...]] = {}
+    for found in _all(_ALIAS, text):
         values["alias", _text(found[1])] = found[2]
         known[_text(found[1])] = _words(_plain(found[2]))
     return known

@@ -50,9 +50,9 @@ WriterOf = Callable[["Session", str], Shaped | None]
 class Shaping:
     """Of one shell. It belongs to the loop's thread, except `view`."""
 
-    def __init__(self, directory: str, listens: bool) -> None:
-        """`listens`: whether the shell writes what it is made of."""
-        self.directory, self.listens = directory, listens
+    def __init__(self, directory: str, kind: str | None) -> None:
+        """`kind`: of the shell; None: there is none."""
+        self.directory, self.listens, self._posix = directory, kind is not None, kind == "posix"
         self.shape = Shape()
         self.begun: Callable[[], bytes] = bytes          # what stands on the line already
         self.on_change: Callable[[], None] = lambda: None
@@ -98,8 +98,8 @@ class Shaping:
             self.on_change()
 
     def mark(self, seq: int, prompt: bool) -> None:
-        """A mark that has a snapshot beside it."""
-        if not self.listens or seq <= self.shape.seq:
+        """A mark that has a snapshot beside it. A POSIX shell has none beside a prompt, except the first: what was typed there it never says."""
+        if not self.listens or seq <= self.shape.seq or (self._posix and prompt and seq > 1 and self.shape.quiet):
             return
         found = read(data) if (data := _slot(f"{self.directory}/{SLOT}{seq % SLOTS}", SNAPSHOT_BYTES + 1)) is not None else None
         if found is None or found.seq != seq:

@@ -40,7 +40,7 @@ from holdfast.host.shell.run import BASH_LAST, RUN, TRIGGER, ShellKind
 from holdfast.model.errors import Usage
 
 SLOT = "shape."           # and a number: where the shell writes what it is made of, each mark in the next file
-SLOTS = 8                 # also in bash.rc and zsh.rc
+SLOTS = 8                 # also in bash.rc, zsh.rc and posix.sh
 BODIES = "bodies"         # while it is there, functions are listed too
 LOGIN_FLAGS = frozenset({"-l", "--login", "-il", "-li"})
 INTERACTIVE_FLAGS = frozenset({"-i", "-il", "-li"})
@@ -78,9 +78,8 @@ def prepare(argv: list[str], directory: Path, nonce: str, env: Mapping[str, str]
     login = login or program != argv[0] or not LOGIN_FLAGS.isdisjoint(argv[1:])
     interactive = ["-i"] if INTERACTIVE_FLAGS.intersection(argv[1:]) else []
     check_private(directory)
-    if shell.kind != "posix":
-        for name in (BODIES, *(f"{SLOT}{n}" for n in range(SLOTS))):
-            write_private(directory / name, b"")     # the mode is ours, whatever the shell's umask is
+    for name in (BODIES, *(f"{SLOT}{n}" for n in range(SLOTS))):
+        write_private(directory / name, b"")         # the mode is ours, whatever the shell's umask is
     if shell.kind == "zsh":
         return _zsh(program, interactive, directory, nonce, env, login)
     if shell.kind == "posix":

@@ -38,7 +38,19 @@ _hf_trace() {  # $?
     _hf_status "$1"
 }
 
+# What this shell is made of, as far as such a shell can say it, for the host (core/shellstate.py reads it): at its start and at the end of each
+# run. At a prompt it has no way to, and functions it cannot list at all. Written over, not emptied first: see bash.rc.
+_hf_shape() {
+    _hf_list 1<>"${_hf%/*}/shape.$(((_hf_seq + 1) % 8))" || :
+}
+
+_hf_list() {
+    command printf 'hf1\0posix\0%s\0' "$((_hf_seq + 1))" && set && command printf '\0' && command export -p && command printf '\0' && command alias &&
+        command printf '\0%s\0' "$-" && command trap && command printf '\0end %s\0' "$((_hf_seq + 1))"
+}
+
 _hf_end() {  # $?, run id; descriptor 3 is the shell's stderr
+    _hf_shape
     _hf_mark "D;$2;$1"
     if [ -t 3 ]; then
         _hf_after
@@ -73,4 +85,4 @@ if [ "${ENV-}" ]; then
     if [ -r "$_hf_env" ]; then . "$_hf_env"; fi
 fi
 
-{ _hf_after; } 2>/dev/null
+{ _hf_after; _hf_shape; } 2>/dev/null
