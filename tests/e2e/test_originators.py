@@ -192,6 +192,9 @@ def test_a6_whoever_takes_over_is_shown_what_the_shell_was_made_into(house: Inst
     house.new("over", "--cwd", str(house.user), "--", "bash")
     run(house, "over", "bob", "true")
     run(house, "over", "eve", "alias ls='echo evil'; cd evil; PATH=$PWD:$PATH")
+    free(house, "over")
+    told = json.loads(house.ok("--as", "bob", "run", "over", "--json", "--", "ls").out)["shaped"]
+    assert ("alias", "ls", "eve") in [(one["kind"], one["name"], one["actor"]) for one in told]
     said = house.ok("--as", "bob", "seize", "over").out
     assert "changed: eve's alias ls" in said and "changed: eve's change of directory" in said and "of PATH" in said, said
     house.end("over")

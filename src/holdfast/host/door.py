@@ -169,6 +169,11 @@ class Act:
         ack = self._door.journal.ack(self.written, record.client_id(self.conn.client), self.number)
         return {"recorded": {"seq": self.written.seq, "hash": self.written.hash, "ack": ack.body.decode(), "signature": ack.signature.hex()}}
 
+    def ran_on(self) -> dict[str, Any]:
+        """For its client: what others made of the state it ran on, as far as it is known whose that is."""
+        known = [one for one in originators.foreign(self.shaped or (), self.conn.operator) if one.actor != originators.UNKNOWN]
+        return {"shaped": [one.show(f"hf:{self.session.id}@{self.epoch}") for one in known]} if known else {}
+
     def _unknown_seen(self) -> bool:
         """Whether its statement names an entry that is not at hand: with it the record would not verify, so the host's word must do."""
         return self.seen is not None and not self._door.journal.knows_now(self.session.id, self.seen)
@@ -302,7 +307,7 @@ class Door:
             self._under_way.discard(me)
         act.applied(act.taken, **answer.pop("outcome", {}))
         self._end(act, record.APPLIED)
-        return {**answer, **act.recorded()}
+        return {**answer, **act.recorded(), **act.ran_on()}
 
     def _not_done(self, act: Act, error: BaseException) -> None:
         """Counted; and told if the policy or somebody else was in its way."""

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- run
 
+SHAPED_SHOWN = 3               # of what another made of a run's state, in one line
+
+
 def run_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
     p.add_argument("--timeout", type=float, default=0.0, metavar="S", help="give up waiting after S seconds; the command is not stopped")
@@ -48,11 +51,18 @@ def run(args: Namespace) -> int:
     if args.json:
         data = b"".join(pieces)
         put_json({**result, "data": data.decode("utf-8", "backslashreplace"), "gap": lost})
+    elif result.get("shaped") and sys.stderr.isatty():
+        print(clean(f"holdfast: it ran on {told_in_a_line(result['shaped'])}"), file=sys.stderr)
     code = result["exit_code"]
     if code is None:
         print("holdfast: the session ended and its exit code is not known", file=sys.stderr)
         return 255
     return int(code)
+
+
+def told_in_a_line(shaped: list[dict[str, Any]]) -> str:
+    told = [told_of(one["kind"], one["name"], one["actor"], one.get("sure", True)) for one in shaped]
+    return ", ".join(told[:SHAPED_SHOWN]) + (f" and {len(told) - SHAPED_SHOWN} more" if len(told) > SHAPED_SHOWN else "")
 
 
 def _command_text(words: list[str]) -> str:
