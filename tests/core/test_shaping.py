@@ -166,3 +166,18 @@ def test_p3_what_may_define_functions() -> None:
     for text in ("g() { :; }", "function g { :; }", "eval x", ". file", "source file", "f", "l", "x=1 f", "true; f", "ls | while read x; do f; done", "declare -f", "unset -f f", "!!", "ls\t", "\\f", "echo a\nf",
                  "builtin eval x", "'ls'", "$x", "{ f; }", "(f)", "cat <<E\nE", "a=(1) f"):
         assert shape.may_define(text), text
+
+
+def test_p3_who_shaped_what_a_text_runs_through() -> None:
+    shape = Shape()
+    shape.snapshot(snap(1, {}))
+    shape.began(Cause("eve", 1), 2)
+    shape.snapshot(snap(3, {("alias", "ls"): b"1", ("function", "f"): b"1"}))
+    assert [shape.through(text) for text in ("ls -l", "true; f", "x=$(ls)", "echo fls", "make")] == [("eve",), ("eve",), ("eve",), (), ()]
+    assert all(shape.through(text) == ("eve",) for text in (None, "$x", "true; $x", "eval y", "\\l\\s", ". file", "`x`"))
+    shape.began(Cause("bob", 2), 4, through=shape.through("make"))
+    shape.snapshot(snap(5, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"1"}))
+    assert [hand.actor for hand in shape.view.authors["variable", "y"]] == ["bob"]
+    shape.began(Cause("bob", 3), 6, through=shape.through("ls"))
+    shape.snapshot(snap(7, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"2"}))
+    assert [(hand.actor, hand.sure) for hand in shape.view.authors["variable", "y"]] == [("bob", True), ("eve", False)]

@@ -60,6 +60,12 @@ def test_p3_what_differs_is_seen_and_nothing_else(tmp_path: Path, shell: str, on
     assert {p for p in {*before, *after} if before.get(p) != after.get(p)} == {piece}
 
 
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_p3_a_prompt_that_runs_a_command_is_one_that_does(tmp_path: Path, shell: str) -> None:
+    assert "PS1" in said(tmp_path, shell, "PS1='$(evil) $ '").active and "PS1" in said(tmp_path, shell, "PS1='`evil`'").active
+    assert "PS1" not in said(tmp_path, shell, "PS1='$ $((1+1)) (x) '").active
+
+
 def test_p3_what_was_not_listed_is_not_taken_for_gone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions

@@ -54,6 +54,8 @@ WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambd
     (("variable", "LD_PRELOAD"), {"exported": ["LD_PRELOAD"]}, "ls", [("preload", "LD_PRELOAD", True)]),
     (("variable", "PYTHONPATH"), {"exported": ["PYTHONPATH"]}, "ls", [("preload", "PYTHONPATH", True)]),
     (("variable", "PROMPT_COMMAND"), {}, "cd /", [("hook", "PROMPT_COMMAND", True)]),
+    (("variable", "PS1"), {"active": frozenset(("PS1",))}, "cd /", [("hook", "PS1", True)]),
+    (("variable", "PS1"), {}, "cd /", []),
     (("variable", "IFS"), {}, "cd /", [("variable", "IFS", True)]),
     (("variable", "CDPATH"), {}, "cd x", [("variable", "CDPATH", True)]),
     (("variable", "CDPATH"), {}, "true", []),

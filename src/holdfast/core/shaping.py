@@ -27,13 +27,15 @@ from holdfast.core.shellstate import CWD, Piece, Snapshot, names_of
 
 AUTHORS_MAX: Final = 8           # of one piece; more are unknown
 RAN_MAX: Final = 64              # commands that began since the last snapshot; of more, somebody is unknown
-HOOKS: Final = names_of("PROMPT_COMMAND PS0 PS1 PS2 PS4 RPS1 RPROMPT PROMPT precmd_functions preexec_functions chpwd_functions periodic_functions zshaddhistory_functions "
+HOOKS: Final = names_of("PROMPT_COMMAND precmd_functions preexec_functions chpwd_functions periodic_functions zshaddhistory_functions "
                          "zshexit_functions command_not_found_handle command_not_found_handler precmd preexec chpwd periodic zshaddhistory")
 DEFINERS: Final = names_of("eval source . unset declare typeset local export readonly builtin command exec trap enable bind complete compopt autoload zmodload functions disable "
                             "unfunction hash rehash unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for while until do done case select in time coproc "
                             "always repeat foreach end")
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
+_COMPUTED: Final = re.compile(r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]")
+_TOKEN: Final = re.compile(r"[^\s;|&()<>$`'\"{}=]+")
 _SHOWN: Final = re.compile(r"[\x20-\x7e\n\u00a0-\ud7ff\ue000-\U0010ffff]*")
 
 
@@ -84,11 +86,12 @@ class Shape:
 
     # ------------------------------------------------------------ what happens
 
-    def began(self, cause: Cause, seq: int, defines: bool = True) -> None:
-        """The shell begins a command, as this mark says; whether it may define functions. A mark that was taken before says nothing new."""
+    def began(self, cause: Cause, seq: int, defines: bool = True, through: Iterable[str] = ()) -> None:
+        """The shell begins a command, as this mark says; whether it may define functions, and who shaped the aliases and functions it runs through. A mark that was taken before says nothing new."""
         if seq <= self.seq:
             return
         self.seq = seq
+        cause = cause._replace(others=tuple(name for name in dict.fromkeys((*cause.others, *through)) if name != cause.actor))
         for known in (self._ran, self._since, *((self._defining,) if defines else ())):
             if len(known) < RAN_MAX:
                 known.append(cause)
@@ -171,8 +174,7 @@ class Shape:
         sure = len(causes) == 1 and not several
         hands = [Hand(cause.actor, cause.act, sure and cause.actor != UNKNOWN) for cause in causes]
         hands += [Hand(name, None, False) for cause in causes for name in cause.others]
-        through = [hand for piece, author in self._authors.items() if piece[0] in ("alias", "function") for hand in author]
-        return _bounded((*hands, *(hand._replace(sure=False) for hand in (*by_themselves, *through))))
+        return _bounded((*hands, *(hand._replace(sure=False) for hand in by_themselves)))
 
     def _look(self) -> None:
         blind = ""
@@ -184,7 +186,12 @@ class Shape:
             blind = "the shell was not seen from its beginning"
         self.view = View(dict(self._authors), self._state, blind, self._listed and not self._defining)
 
-    # ------------------------------------------------------------ what it may define
+    # ------------------------------------------------------------ before it begins
+
+    def through(self, text: str | None) -> tuple[str, ...]:
+        """Who shaped an alias or a function that this text may run through; None: not known what it says. Names that it computes may be any."""
+        named = None if text is None or _COMPUTED.search(text) else {*_TOKEN.findall(text)}
+        return tuple(dict.fromkeys(hand.actor for (kind, name), author in self._authors.items() if kind in ("alias", "function") and (named is None or name in named) for hand in author))
 
     def may_define(self, text: str) -> bool:
         """Whether a text may define functions in this shell, for all that is known. Sure is only the other answer: plain commands, none of them a function, an alias or a builtin that could."""
@@ -209,7 +216,7 @@ class Shape:
         return {
             "seq": self.seq, "base": _plain(self._base), "base_path": list(self._base_path),
             "authors": [[*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()],
-            "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "values": _plain(state.values)},
+            "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "active": sorted(state.active), "values": _plain(state.values)},
             "ran": [_cause(c) for c in self._ran], "defining": [_cause(c) for c in self._defining], "since": [_cause(c) for c in self._since], "done": [_cause(c) for c in self._done],
             "missed": self._missed, "late": self._late, "listed": self._listed}
 
@@ -221,7 +228,7 @@ class Shape:
         if (state := saved["state"]) is not None:
             made._state = Snapshot(int(state["seq"]), _values(state["values"]), tuple(map(str, state["path"])), str(state["cwd"]), frozenset(map(str, state["exported"])),
                                    {str(k): tuple(map(str, v)) for k, v in state["aliases"].items()}, {str(k): str(v) for k, v in state["hashed"].items()},
-                                   bool(state["functions"]), bool(state["traps"]))
+                                   bool(state["functions"]), bool(state["traps"]), frozenset(map(str, state["active"])))
         made._ran, made._defining, made._since, made._done = ([Cause(str(a), None if n is None else int(n), tuple(map(str, o))) for a, n, o in saved[key]] for key in ("ran", "defining", "since", "done"))
         made._missed, made._late, made._listed = bool(saved["missed"]), bool(saved["late"]), bool(saved["listed"])
         made._look()

@@ -38,6 +38,8 @@ _VOLATILE: Final = names_of(
     "BASHOPTS SHELLOPTS PWD PATH path PPID COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT ZSH_EVAL_CONTEXT "
     "ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND match mbegin mend options")
 _PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))    # ours, or so for the time of a run
+PROMPTS: Final = ("PS0", "PS1", "PS2", "PS3", "PS4", "PROMPT", "RPS1", "RPROMPT", "prompt")
+_RUNS: Final = re.compile(rb"`|\$\((?!\()")
 _SPAN: Final = rb"\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\n]"
 _VARIABLE: Final = re.compile(rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n", re.S)
 _ASSIGNMENT: Final = re.compile(rb"([A-Za-z_]\w*)=((?:" + _SPAN + rb")*+)\n", re.S)
@@ -60,6 +62,7 @@ class Snapshot(NamedTuple):
     hashed: dict[str, str] = {}
     functions: bool = False                  # whether functions and remembered programs were listed
     traps: bool = False                      # whether traps were
+    active: frozenset[str] = frozenset()     # prompts that run a command each time they are shown
 
 
 class _Odd(Exception):
@@ -89,6 +92,10 @@ def sealed(snapshot: Snapshot, key: bytes) -> Snapshot:
 
 # ---------------------------------------------------------------- the two shells
 
+def _active(values: dict[Piece, bytes]) -> frozenset[str]:
+    return frozenset(name for name in PROMPTS if _RUNS.search(values.get(("variable", name), b"")))
+
+
 def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
     variables, aliases, options, names, bodies, hashed, traps, end, _ = fields[:9]
     if end != b"end %d" % seq:
@@ -106,7 +113,7 @@ def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(hashed, values)
     if traps != b"?":
         _traps(traps, values)
-    return Snapshot(seq, values, path, cwd, exported, known, remembered, names != b"?", traps != b"?")
+    return Snapshot(seq, values, path, cwd, exported, known, remembered, names != b"?", traps != b"?", _active(values))
 
 
 def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
@@ -132,7 +139,7 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(fields[at], values)
     if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
-    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True)
+    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True, _active(values))
 
 
 def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
@@ -156,7 +163,7 @@ def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
         if flag not in "x":
             values["option", flag] = b"on"
     _traps(traps, values)
-    return Snapshot(seq, values, entries, cwd, exported, known, traps=True)
+    return Snapshot(seq, values, entries, cwd, exported, known, traps=True, active=_active(values))
 
 
 def _all(pattern: re.Pattern[bytes], text: bytes) -> Iterator[re.Match[bytes]]:

@@ -113,6 +113,8 @@ def _always(view: View) -> Iterator[Shaped]:
         kind, name = piece
         if kind in ("trap", "option") or name in HOOKS or (kind == "variable" and name in _ALWAYS):
             yield from shaped(piece, author)
+        elif kind == "variable" and view.state is not None and name in view.state.active:
+            yield from shaped(piece, author, "hook")
         elif piece == CWD:
             yield from shaped(piece, author, name=view.state.cwd if view.state is not None else "")
 

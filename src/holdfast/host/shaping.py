@@ -60,6 +60,7 @@ class Shaping:
         self.key = secrets.token_bytes(KEY_BYTES)
         self._entered: bool | None = None                # whether what was entered since the prompt may define functions; None: nothing was
         self._asks = self._asks_before = 0
+        self._through: tuple[str, ...] | None = None     # whose aliases and functions what was entered may run through; None: nothing was
 
     @property
     def view(self) -> View:
@@ -78,6 +79,7 @@ class Shaping:
         if self.listens:
             defines = text is None or self.shape.may_define(text)
             self._entered = bool(self._entered) or defines
+            self._through = (*(self._through or ()), *self.shape.through(text))
             if defines:
                 self._ask()
 
@@ -92,7 +94,7 @@ class Shaping:
         if self.listens and seq > self.shape.seq:
             self._asks_before = self._asks
             defines = self._entered is not False
-            self.shape.began(cause, seq, defines)
+            self.shape.began(cause, seq, defines, self.shape.through(None) if self._through is None else self._through)
             if self._entered is None:
                 self._ask()
             self.on_change()
@@ -111,7 +113,7 @@ class Shaping:
                     os.unlink(f"{self.directory}/{BODIES}")
         self.taken.add(seq)
         if prompt:
-            self._entered = None
+            self._entered = self._through = None
         self.on_change()
 
     # ------------------------------------------------------------ for the next host
