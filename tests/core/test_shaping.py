@@ -144,6 +144,16 @@ def test_p3_what_changed_at_the_prompt_with_nothing_entered_is_nobodys_for_certa
     assert {hand.actor for hand in shape.view.authors["variable", "x"]} == {"eve", UNKNOWN}
 
 
+def test_p3_a_command_that_is_over_and_of_which_nothing_was_said_leaves_nothing_known() -> None:
+    shape = Shape()
+    shape.snapshot(snap(1, {}))
+    shape.began(Cause("eve", 1), 2, over=True)
+    assert shape.view.blind and not shape.quiet
+    shape.began(Cause("bob", 2), 3)
+    shape.snapshot(snap(4, {("alias", "ls"): b"1"}))
+    assert [(hand.actor, hand.sure) for hand in shape.view.authors["alias", "ls"]] == [("eve", False), ("bob", False)]
+
+
 def test_p3_a_baseline_that_came_late_leaves_something_unknown() -> None:
     shape = Shape()
     shape.snapshot(snap(4, {}))

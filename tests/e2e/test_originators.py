@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 
+from holdfast.testing.kernel import silent_about_processes
+
 POLICY = """
 version = 1
 extends = "default"
@@ -117,7 +119,7 @@ def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Instal
     house.ok("--as", "eve", "send", "dash", "alias pwd='echo evil'; echo d''one", "--enter")
     eventually(lambda: "\ndone" in house.screen("dash"), "the typed line")
     run(house, "dash", "bob", "pwd")
-    assert "unknown" in last(house, "dash", "bob")["originators"]
+    assert "what the shell said of itself could not be read" in [s["name"] for s in last(house, "dash", "bob")["facts"]["shaped"] if s["actor"] == "unknown"]
     house.end("dash")
 
 
@@ -229,3 +231,28 @@ def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Install
     assert entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None, entry["facts"]
     terminal.leave()
     house.end("hand")
+
+
+def test_p5_a_process_has_the_originators_of_its_act(house: Installation) -> None:
+    house.new("proc", "--cwd", str(house.user), "--", "bash")
+    run(house, "proc", "bob", "true")
+    run(house, "proc", "eve", "alias serve='sleep 1021'")
+    run(house, "proc", "bob", "serve & sleep 1022 &")
+    run(house, "proc", "bob", "sleep 1023 &")
+
+    def found() -> dict[str, list[str]] | None:
+        seen = {" ".join(p["argv"]): p["originators"] for p in json.loads(house.ok("graph", "proc", "--json").out)["processes"]}
+        return {name: seen[name] for name in ("sleep 1021", "sleep 1023")} if {"sleep 1021", "sleep 1023"} <= seen.keys() else None
+
+    known = eventually(found, "both")
+    assert known is not None and (known == {"sleep 1021": ["eve"], "sleep 1023": []} or silent_about_processes())
+    house.end("proc")
+
+
+def test_p4_an_agent_is_not_asked_about_what_it_does_not_touch(house: Installation) -> None:
+    house.new("calm", "--contained", "--cwd", str(house.user), "--", "bash")
+    run(house, "calm", "eve", "alias other='echo evil'; other2() { echo evil; }")
+    assert run(house, "calm", "bot", "y=1; echo $y") == "1\n"
+    assert run(house, "calm", "bot", "true && echo $y") == "1\n"
+    assert [e["originators"] for e in house.ok("log", "calm", "--json").records if e["actor"] == "bot" and e["phase"] == "intent" and e["kind"] == "command"] == [[], []]
+    house.end("calm")

@@ -86,11 +86,12 @@ class Shape:
 
     # ------------------------------------------------------------ what happens
 
-    def began(self, cause: Cause, seq: int, defines: bool = True, through: Iterable[str] = ()) -> None:
-        """The shell begins a command, as this mark says; whether it may define functions, and who shaped the aliases and functions it runs through. A mark that was taken before says nothing new."""
+    def began(self, cause: Cause, seq: int, defines: bool = True, through: Iterable[str] = (), over: bool = False) -> None:
+        """The shell begins a command, as this mark says; whether it may define functions, and who shaped the aliases and functions it runs through. `over`: it has ended already, and the shell
+        says nothing after it. A mark that was taken before says nothing new."""
         if seq <= self.seq:
             return
-        self.seq = seq
+        self.seq, self._missed = seq, self._missed or over
         cause = cause._replace(others=tuple(name for name in dict.fromkeys((*cause.others, *through)) if name != cause.actor))
         for known in (self._ran, self._since, *((self._defining,) if defines else ())):
             if len(known) < RAN_MAX:

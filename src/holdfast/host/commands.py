@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.commands import CommandFinished, CommandStarted, Effect, MarkKind, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.commands import CommandFinished, CommandStarted, Effect, Mark, MarkKind, MarkScanner, PromptShown, RunDone, RunStarted, Shell
 from holdfast.core.lineage import Cause, Lineage
 from holdfast.host.halfline import HalfLine, Note
 from holdfast.host.shaping import Shaping
@@ -78,11 +78,11 @@ class Commands:
             self.lineage.marked(mark.seq)
             if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
                 self.shaping.mark(mark.seq, mark.kind is MarkKind.PROMPT)
-            self._take(handled, mark.seq)
+            self._take(handled, mark)
         for watcher in tuple(self.watchers):
             watcher(effects)
 
-    def _take(self, effects: list[Effect], seq: int) -> None:
+    def _take(self, effects: list[Effect], mark: Mark) -> None:
         for e in effects:
             if isinstance(e, RunStarted):
                 self.runs[e.run] = Run(e.output_start, None, None)
@@ -99,7 +99,7 @@ class Commands:
             elif isinstance(e, CommandFinished):
                 self.lineage.finished(e.exit)
             elif isinstance(e, CommandStarted):
-                self.shaping.began(self.lineage.begun(), seq)
+                self.shaping.began(self.lineage.begun(), mark.seq, mark.kind is MarkKind.PROMPT)
 
     def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""

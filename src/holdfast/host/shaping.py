@@ -90,11 +90,12 @@ class Shaping:
 
     # ------------------------------------------------------------ the shell's marks
 
-    def began(self, cause: Cause, seq: int) -> None:
+    def began(self, cause: Cause, seq: int, over: bool) -> None:
+        """`over`: a POSIX shell says only at the next prompt that there was a command."""
         if self.listens and seq > self.shape.seq:
             self._asks_before = self._asks
             defines = self._entered is not False
-            self.shape.began(cause, seq, defines, self.shape.through(None) if self._through is None else self._through)
+            self.shape.began(cause, seq, defines, self.shape.through(None) if self._through is None else self._through, over)
             if self._entered is None:
                 self._ask()
             self.on_change()
