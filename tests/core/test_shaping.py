@@ -191,3 +191,12 @@ def test_p3_who_shaped_what_a_text_runs_through() -> None:
     shape.began(Cause("bob", 3), 6, through=shape.through("ls"))
     shape.snapshot(snap(7, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"2"}))
     assert [(hand.actor, hand.sure) for hand in shape.view.authors["variable", "y"]] == [("bob", True), ("eve", False)]
+
+
+def test_p3_what_was_set_when_the_session_was_made_is_its_makers() -> None:
+    shape = Shape({"TARGET": "eve", "PATH": "eve", "GONE": "eve"})
+    shape.snapshot(snap(1, {("variable", "TARGET"): b"1", ("variable", "x"): b"1"}))
+    assert set(shape.view.authors) == {("variable", "TARGET"), ("path", "/bin")} and not shape.view.blind
+    shape.began(Cause("bob", 1), 2)
+    shape.snapshot(snap(3, {("variable", "TARGET"): b"2", ("variable", "x"): b"1"}))
+    assert [hand.actor for hand in shape.view.authors["variable", "TARGET"]] == ["bob"]

@@ -256,3 +256,11 @@ def test_p4_an_agent_is_not_asked_about_what_it_does_not_touch(house: Installati
     assert run(house, "calm", "bot", "true && echo $y") == "1\n"
     assert [e["originators"] for e in house.ok("log", "calm", "--json").records if e["actor"] == "bot" and e["phase"] == "intent" and e["kind"] == "command"] == [[], []]
     house.end("calm")
+
+
+def test_p3_a_variable_that_the_maker_set_is_the_makers(house: Installation) -> None:
+    house.ok("--as", "eve", "new", "made", "--no-attach", "--env", "TARGET=/evil", "--", "bash")
+    run(house, "made", "bob", "env true")
+    entry = last(house, "made", "bob")
+    assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [("variable", "TARGET", "eve")], entry
+    house.end("made")

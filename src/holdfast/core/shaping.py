@@ -69,8 +69,9 @@ NOTHING: Final = View({})
 
 
 class Shape:
-    def __init__(self) -> None:
-        self.view = NOTHING
+    def __init__(self, given: Mapping[str, str] | None = None) -> None:
+        """`given`: variables that somebody set when the shell was made, and who."""
+        self.view, self._given = NOTHING, dict(given or {})
         self.seq = 0                                   # of the last mark that was taken
         self._base: dict[Piece, bytes] = {}
         self._base_path: tuple[str, ...] = ()
@@ -115,6 +116,7 @@ class Shape:
             self._late = bool(self._ran) or self._missed or new.seq > 1
             self._base, self._base_path, self._listed = dict(new.values), new.path, new.functions
             self._state = new
+            self._born(new)
         else:
             self._compare(self._state, new)
         self._done = [] if prompt else self._ran
@@ -129,6 +131,16 @@ class Shape:
     def quiet(self) -> bool:
         """Nothing began since the last snapshot."""
         return not self._ran and not self._missed
+
+    def _born(self, new: Snapshot) -> None:
+        """What was set for it is whoever's set it, not the machine's."""
+        for name, who in self._given.items():
+            if name == "PATH":
+                self._authors |= {("path", entry): (Hand(who, None, True),) for entry in new.path}
+                self._base_path = ()
+            elif ("variable", name) in new.values:
+                self._authors["variable", name] = (Hand(who, None, True),)
+                del self._base["variable", name]
 
     # ------------------------------------------------------------ who did it
 
@@ -223,7 +235,7 @@ class Shape:
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; what is not as it was written is refused as a whole."""
-        made = Shape()
+        made = Shape(self._given)
         made.seq, made._base, made._base_path = int(saved["seq"]), _values(saved["base"]), tuple(map(str, saved["base_path"]))
         made._authors = {(str(kind), str(name)): tuple(Hand(str(a), None if n is None else int(n), bool(s)) for a, n, s in hands) for kind, name, hands in saved["authors"]}
         if (state := saved["state"]) is not None:

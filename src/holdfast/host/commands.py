@@ -43,7 +43,7 @@ class Commands:
         self.before_marks: Callable[[], None] = lambda: None
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
-        self.shaping = Shaping(directory, self.kind)
+        self.shaping = Shaping(directory, self.kind, label)
         if self._scanner is not None and "scanner" in notes:
             self.shell = Shell.restore(notes["shell"])
             self._scanner = MarkScanner.restore(label["nonce"], notes["scanner"])

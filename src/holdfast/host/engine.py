@@ -72,6 +72,7 @@ ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
 TERM_MAX = 1 << 62              # far from what fits into the wire and the store; only a stranger names more
 PATH_CHARS = 256
 TOKEN_CHARS = 64
+GIVEN_MAX = 32
 BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
 
 
@@ -327,6 +328,7 @@ class Engine:
                  "token": (request.get("token") or "")[:TOKEN_CHARS]}
         if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
             label["argv"] = [argv[0][:PATH_CHARS], "..."]
+        label["given"] = request.get("given", [])[:GIVEN_MAX]     # variables that its maker set for it: theirs, not the machine's
         record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], self.boot, cols, rows)
         await self.store.write(store.save(record))
         probe("host.create.recorded")

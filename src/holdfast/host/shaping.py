@@ -19,7 +19,7 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -50,10 +50,10 @@ WriterOf = Callable[["Session", str], Shaped | None]
 class Shaping:
     """Of one shell. It belongs to the loop's thread, except `view`."""
 
-    def __init__(self, directory: str, kind: str | None) -> None:
-        """`kind`: of the shell; None: there is none."""
+    def __init__(self, directory: str, kind: str | None, label: Mapping[str, Any]) -> None:
+        """`kind`: of the shell; None: there is none. The session's `label` says which variables its maker set for it."""
         self.directory, self.listens, self._posix = directory, kind is not None, kind == "posix"
-        self.shape = Shape()
+        self.shape = Shape({str(name): str(label.get("by") or UNKNOWN) for name in label.get("given") or ()})
         self.begun: Callable[[], bytes] = bytes          # what stands on the line already
         self.on_change: Callable[[], None] = lambda: None
         self.taken: set[int] = set()                     # marks whose files are not emptied yet

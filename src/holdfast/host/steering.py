@@ -46,6 +46,8 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         raise Usage("the program's name is empty")
     if not all(isinstance(v, str) and k and "=" not in k and "\0" not in k + v and _is_bytes(k + v) for k, v in q["env"].items()):
         raise Usage("the environment must be NAME=VALUE without NUL")
+    if not all(isinstance(name, str) and name in q["env"] for name in q["given"]):
+        raise Usage("what was given is part of the environment")
     if q["umask"] > 0o777:
         raise Usage("a umask is at most 0777")
     q["token"] = q["token"] and f"{conn.key.hex()[:16]}.{q['token']}"           # of one's own requests only

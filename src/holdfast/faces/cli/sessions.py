@@ -58,8 +58,9 @@ def new(args: Namespace) -> int:
         given = {item.partition("=")[0] for item in args.env}
         environ = {key: value for key, value in environ.items() if key in given or key in CARRIED}
         cwd, agent = (args.cwd if args.cwd and os.path.isabs(args.cwd) else ""), None
+    set_here: dict[str, Any] = {"given": sorted({item.partition("=")[0] for item in args.env})} if args.env else {}
     made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
-                              existing=args.existing, contained=args.contained, agent=agent)
+                              existing=args.existing, contained=args.contained, agent=agent, **set_here)
     if attaching:
         return attach_to(connection, made["id"], args.observe, False, new=not made["existed"])
     if args.json:
