@@ -66,6 +66,12 @@ def test_p3_a_prompt_that_runs_a_command_is_one_that_does(tmp_path: Path, shell:
     assert "PS1" not in said(tmp_path, shell, "PS1='$ $((1+1)) (x) '").active
 
 
+@pytest.mark.parametrize(("shell", "told"), [("bash", "hash -p /evil/ls ls"), ("zsh", "hash ls=/evil/ls; rehash; : ${(k)commands}; hash ls=/evil/ls")])
+def test_p3_a_program_whose_place_the_shell_was_told_is_seen(tmp_path: Path, shell: str, told: str) -> None:
+    found = said(tmp_path, shell, told)
+    assert found.hashed.get("ls") == "/evil/ls" and ("hash", "ls") in found.values and len(found.hashed) < 20
+
+
 def test_p3_what_was_not_listed_is_not_taken_for_gone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions

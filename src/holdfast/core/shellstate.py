@@ -136,7 +136,7 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         for name, value in pairs:
             if not name.startswith(b"_hf_"):
                 values["function", _text(name)] = value
-        remembered = _remembered(fields[at], values)
+        remembered = _remembered(fields[at], values, frozenset(path))
     if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
     return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True, _active(values))
@@ -242,11 +242,15 @@ def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
         values["function", _text(name)] = text
 
 
-def _remembered(text: bytes, values: dict[Piece, bytes]) -> dict[str, str]:
+def _remembered(text: bytes, values: dict[Piece, bytes], usual: frozenset[str] = frozenset()) -> dict[str, str]:
+    """Programs whose place the shell remembers. zsh has whole directories of them: those of the `usual` ones by their own names are left out."""
     known: dict[str, str] = {}
     for found in _HASHED.finditer(text):
         name, place = found[2] or found[3], found[1] or found[4]
-        known[_text(name)] = _text(_plain(place))
+        above, _, base = _text(_plain(place)).rpartition("/")
+        if above in usual and base == _text(name):
+            continue
+        known[_text(name)] = f"{above}/{base}"
         values["hash", _text(name)] = place
     return known
 
