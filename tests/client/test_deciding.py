@@ -170,3 +170,9 @@ def test_keys_of_before_are_discarded_on_a_real_terminal() -> None:
         os.dup2(old, 0)
         for fd in (old, master, slave):
             os.close(fd)
+
+
+def test_p3_whoever_decides_is_shown_what_it_would_run_on() -> None:
+    lines = question({**PENDING, "shaped": ["eve's alias ls", "perhaps eve's variable X"]})
+    assert "it runs on eve's alias ls, perhaps eve's variable X" in lines
+    assert not any(line.startswith("it runs on") for line in question(PENDING))

@@ -83,7 +83,7 @@ class Company:
         """What others made of the shell. What nobody knows is told where everything is asked for, not in one line."""
         told = [told_of(one["kind"], one["name"][:SHOWN_TEXT], one["actor"], one.get("sure", True)) for one in event.get("changed") or () if one["actor"] not in (self.me, "unknown")]
         more = f" and {len(told) - SHOWN_CHANGES} more" if len(told) > SHOWN_CHANGES else ""
-        return f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}" if told else ""
+        return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}") if told else ""
 
     def _turn(self, event: dict[str, Any]) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")
