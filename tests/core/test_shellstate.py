@@ -72,6 +72,11 @@ def test_p3_a_program_whose_place_the_shell_was_told_is_seen(tmp_path: Path, she
     assert found.hashed.get("ls") == "/evil/ls" and ("hash", "ls") in found.values and len(found.hashed) < 20
 
 
+def test_p3_aliases_of_zsh_that_count_anywhere(tmp_path: Path) -> None:
+    found = said(tmp_path, "zsh", "alias -g G='| evil'; alias -s txt=evil; alias l=ls")
+    assert found.anywhere == {"G", ".txt"} and {("alias", "G"), ("alias", ".txt"), ("alias", "l")} <= set(found.values) and "l" in found.aliases
+
+
 def test_p3_what_was_not_listed_is_not_taken_for_gone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions

@@ -38,6 +38,8 @@ WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambd
     (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, "ls -l", [("alias", "ls", True)]),
     (("alias", "ls"), {"aliases": {"ls": ("echo",), "l": ("ls",)}}, "l", [("alias", "ls", True)]),
     (("alias", "ls"), {}, "echo ls", []),
+    (("alias", "G"), {"anywhere": frozenset("G")}, "echo a G", [("alias", "G", True)]),
+    (("alias", ".txt"), {"anywhere": frozenset((".txt",))}, "a.txt", [("alias", ".txt", True)]),
     (("function", "ls"), {}, "true && ls", [("function", "ls", True)]),
     (("function", "ls"), {}, "sudo ls", [("function", "ls", True)]),
     (("path", "/evil"), {}, "make all", [("path", "/evil", True), ("file", "/evil/make", True)]),

@@ -229,7 +229,7 @@ class Shape:
         return {
             "seq": self.seq, "base": _plain(self._base), "base_path": list(self._base_path),
             "authors": [[*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()],
-            "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "active": sorted(state.active), "values": _plain(state.values)},
+            "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "active": sorted(state.active), "anywhere": sorted(state.anywhere), "values": _plain(state.values)},
             "ran": [_cause(c) for c in self._ran], "defining": [_cause(c) for c in self._defining], "since": [_cause(c) for c in self._since], "done": [_cause(c) for c in self._done],
             "missed": self._missed, "late": self._late, "listed": self._listed}
 
@@ -241,7 +241,7 @@ class Shape:
         if (state := saved["state"]) is not None:
             made._state = Snapshot(int(state["seq"]), _values(state["values"]), tuple(map(str, state["path"])), str(state["cwd"]), frozenset(map(str, state["exported"])),
                                    {str(k): tuple(map(str, v)) for k, v in state["aliases"].items()}, {str(k): str(v) for k, v in state["hashed"].items()},
-                                   bool(state["functions"]), bool(state["traps"]), frozenset(map(str, state["active"])))
+                                   bool(state["functions"]), bool(state["traps"]), frozenset(map(str, state["active"])), frozenset(map(str, state["anywhere"])))
         made._ran, made._defining, made._since, made._done = ([Cause(str(a), None if n is None else int(n), tuple(map(str, o))) for a, n, o in saved[key]] for key in ("ran", "defining", "since", "done"))
         made._missed, made._late, made._listed = bool(saved["missed"]), bool(saved["late"]), bool(saved["listed"])
         made._look()

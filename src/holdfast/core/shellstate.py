@@ -63,6 +63,7 @@ class Snapshot(NamedTuple):
     functions: bool = False                  # whether functions and remembered programs were listed
     traps: bool = False                      # whether traps were
     active: frozenset[str] = frozenset()     # prompts that run a command each time they are shown
+    anywhere: frozenset[str] = frozenset()   # aliases that count for every word of a line (zsh), and with a dot before them those for names that end so
 
 
 class _Odd(Exception):
@@ -123,12 +124,16 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         if name and _text(name) not in _PASSING:
             values["option", _text(name)] = state
     path, cwd, exported = _variables(fields[1], values)
-    at, known = 2, dict[str, tuple[str, ...]]()
-    for _ in range(3):
+    at, known, anywhere = 2, dict[str, tuple[str, ...]](), set[str]()
+    for how in ("", "g", "s"):
         at, pairs = _pairs(fields, at)
         for name, value in pairs:
-            values["alias", _text(name)] = value
-            known[_text(name)] = _words(value)
+            shown = "." * (how == "s") + _text(name)
+            values["alias", shown] = value
+            if how:
+                anywhere.add(shown)
+            else:
+                known[shown] = _words(value)
     _traps(fields[at], values)
     at, seen, remembered = at + 1, fields[at + 1] != b"?", dict[str, str]()
     if seen:
@@ -139,7 +144,7 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(fields[at], values, frozenset(path))
     if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
-    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True, _active(values))
+    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True, _active(values), frozenset(anywhere))
 
 
 def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:

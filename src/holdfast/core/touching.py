@@ -36,6 +36,7 @@ _BUILTINS: Final = names_of(
     "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle")
 _NAMED: Final = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)|~")
 _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
+_PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
 _ARITHMETIC: Final = re.compile(r"\(\(|\[|\blet\b|\bdeclare\b|\bexport\b|\btest\b|\bread\b|\bfor\b")
 
 Writer = Callable[[str], Shaped | None]
@@ -120,11 +121,16 @@ def _always(view: View) -> Iterator[Shaped]:
 
 
 def _read(view: View, text: str) -> Iterator[Shaped]:
-    """Variables that the text names."""
+    """Variables that the text names, and aliases for any of its words."""
     named = {found[1] or "HOME" for found in _NAMED.finditer(text)}
     maybe = {*_WORDS.findall(text)} - named if _ARITHMETIC.search(text) else set[str]()
     for name in sorted(named | maybe):
         yield from _of(view, ("variable", name), kind_of(("variable", name)), sure=name in named)
+    anywhere = view.state.anywhere if view.state is not None else frozenset[str]()
+    for word in dict.fromkeys(_PLAIN.findall(text)) if anywhere else ():
+        for alias in (word, f".{word.rpartition('.')[2]}"):
+            if alias in anywhere:
+                yield from _of(view, ("alias", alias), "alias")
 
 
 def _handed(view: View) -> Iterator[Shaped]:
