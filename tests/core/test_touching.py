@@ -31,7 +31,7 @@ def found(v: View, text: str, **how: Any) -> list[tuple[str, str, bool]]:
     return [(s.kind, s.name, s.sure) for s in touched(v, facts(text), text, "bob", "/proj", **how) if s.actor == "eve"]
 
 
-WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda path: Shaped("file", path, "eve", 4) if path.startswith(("/evil", "/proj/run.sh")) else None)
+WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda paths: [Shaped("file", path, "eve", 4) for path in paths if path.startswith(("/evil", "/proj/run.sh"))])
 
 
 @pytest.mark.parametrize(("piece", "more", "text", "expected"), [
@@ -99,5 +99,5 @@ def test_p3_what_was_taken_away_was_shaped_too() -> None:
 
 def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
     v = view(("alias", "make"), ("function", "make"), ("variable", "LD_PRELOAD"), ("variable", "own"), ("path", "/evil"), CWD, exported=["LD_PRELOAD"])
-    assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["make", "/proj/run.sh"], "bob", "/proj", ("carl",), WORLD)} == {
+    assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["/proj/run.sh"], "bob", ("carl",), WORLD)} == {
         ("line", ""), ("cwd", "/proj"), ("path", "/evil"), ("file", "/evil/make"), ("file", "/proj/run.sh"), ("preload", "LD_PRELOAD")}

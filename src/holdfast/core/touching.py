@@ -39,7 +39,7 @@ _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
 _ARITHMETIC: Final = re.compile(r"\(\(|\[|\blet\b|\bdeclare\b|\bexport\b|\btest\b|\bread\b|\bfor\b")
 
-Writer = Callable[[str], Shaped | None]
+Writers = Callable[[Sequence[str]], Iterable[Shaped]]
 Implied = Callable[[Command, str | None], tuple[str, ...]]
 
 
@@ -47,7 +47,7 @@ class World(NamedTuple):
     """What is looked at outside of the shell."""
 
     exists: Callable[[str], bool] = lambda path: False       # a program that may be run
-    writer: Writer = lambda path: None
+    writers: Writers = lambda paths: ()                      # who shaped these files
     implied: Implied = lambda command, cwd: ()
 
 
@@ -67,27 +67,27 @@ def touched(view: View, facts: Facts | None, text: str, actor: str, cwd: str | N
     if facts.reasons or not facts.commands:
         found += [Shaped("shell", reason.code, UNKNOWN) for reason in facts.reasons[:1]]
     found += _read(view, text)
-    programs = False
+    programs, files = False, list[str]()
     for command in facts.commands:
         for name in (*command.via, command.name):
-            pieces, program = _named(view, name, command, cwd, world)
+            pieces, program = _named(view, name, command, cwd, world, files)
             found += pieces
             programs = programs or program
-        found += _files(command, cwd, world)
+        files += (place.path for item in command.paths for place in item if not place.glob)
+        files += world.implied(command, cwd)
     if programs:
         found += _handed(view)
-    return bounded(found, actor)
+    return bounded([*found, *world.writers([*dict.fromkeys(files)])], actor)
 
 
-def touched_by_program(view: View, path: str, argv: Sequence[str], actor: str, cwd: str | None = None, typists: Iterable[str] = (), world: World = NO_WORLD) -> tuple[Shaped, ...]:
-    """For a program that is about to be executed: no alias and no function is between, only what it is handed and where it is."""
+def touched_by_program(view: View, path: str, files: Sequence[str], actor: str, typists: Iterable[str] = (), world: World = NO_WORLD) -> tuple[Shaped, ...]:
+    """For a program that is about to be executed, and the `files` that it is given or reads unasked: no alias and no function is between, only what it is handed and where it is."""
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
         found.append(Shaped("shell", view.blind, UNKNOWN))
     found += _of(view, CWD, "cwd", view.state.cwd if view.state is not None else "")
     found += _of(view, ("path", path.rpartition("/")[0]), "path")
-    found += [one for file in (path, *(a for a in argv[1:] if a.startswith("/"))) if (one := world.writer(file)) is not None]
-    return bounded([*found, *_handed(view)], actor)
+    return bounded([*found, *_handed(view), *world.writers([path, *files])], actor)
 
 
 # ---------------------------------------------------------------- parts
@@ -141,8 +141,8 @@ def _handed(view: View) -> Iterator[Shaped]:
             yield from shaped(piece, author)
 
 
-def _named(view: View, name: str, command: Command, cwd: str | None, world: World) -> tuple[list[Shaped], bool]:
-    """What the name of a command stands for; whether that is a program."""
+def _named(view: View, name: str, command: Command, cwd: str | None, world: World, files: list[str]) -> tuple[list[Shaped], bool]:
+    """What the name of a command stands for; whether that is a program. Its file is added to `files`."""
     if not name:
         return [Shaped("shell", "a command whose name is not known", UNKNOWN)], True
     if name == ":":
@@ -156,18 +156,20 @@ def _named(view: View, name: str, command: Command, cwd: str | None, world: Worl
         program = any(not state.aliases.get(one, (one,)) for one in names)      # an alias whose text is not plain may run anything
         for one in names:
             if one not in state.aliases or one in state.aliases[one]:
-                pieces, runs = _resolved(view, one, cwd, world)
+                pieces, runs = _resolved(view, one, cwd, world, files)
                 found += pieces
                 program = program or runs
         return found, program
-    return found + (_written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None) if "/" in name else []), True
+    files += _file(name, cwd) if "/" in name else ()
+    return found, True
 
 
-def _resolved(view: View, name: str, cwd: str | None, world: World) -> tuple[list[Shaped], bool]:
+def _resolved(view: View, name: str, cwd: str | None, world: World, files: list[str]) -> tuple[list[Shaped], bool]:
     """What a name that is no alias stands for."""
     state, found = view.state, list[Shaped]()
     if "/" in name:
-        return _written(world, name if name.startswith("/") else f"{cwd}/{name}" if cwd else None), True
+        files += _file(name, cwd)
+        return found, True
     if ("function", name) in view.authors or (state is not None and ("function", name) in state.values):
         found += _of(view, ("function", name), "function")
         for piece, author in view.authors.items():
@@ -180,14 +182,14 @@ def _resolved(view: View, name: str, cwd: str | None, world: World) -> tuple[lis
         if name in ("cd", "pushd", "chdir"):
             found += _of(view, ("variable", "CDPATH"), "variable")
         return found, name in ("exec", "command", "builtin", "eval", "source", ".", "noglob", "time")
-    return found + _program(view, name, cwd, world), True
+    return found + _program(view, name, cwd, world, files), True
 
 
 def _unlisted(view: View) -> list[Shaped]:
     return [] if view.functions or view.blind else [Shaped("function", "functions were not listed since the last change", UNKNOWN, sure=False)]
 
 
-def _program(view: View, name: str, cwd: str | None, world: World) -> list[Shaped]:
+def _program(view: View, name: str, cwd: str | None, world: World, files: list[str]) -> list[Shaped]:
     state = view.state
     if state is None:
         return []
@@ -204,18 +206,13 @@ def _program(view: View, name: str, cwd: str | None, world: World) -> list[Shape
                 found += _of(view, ("path", entry), "path", sure=False)
     else:
         found += [one for entry in state.path for one in _of(view, ("path", entry), "path", sure=False)]
-    return found + _written(world, place)
+    files += [place] if place is not None else []
+    return found
 
 
 def _absolute(entry: str, cwd: str | None) -> str:
     return entry.rstrip("/") if entry.startswith("/") else f"{cwd or '.'}/{entry}".rstrip("/")
 
 
-def _files(command: Command, cwd: str | None, world: World) -> list[Shaped]:
-    named = (place.path for item in command.paths for place in item if not place.glob)
-    return [one for path in dict.fromkeys((*named, *world.implied(command, cwd))) for one in _written(world, path)]
-
-
-def _written(world: World, path: str | None) -> list[Shaped]:
-    found = world.writer(path) if path is not None else None
-    return [found] if found is not None else []
+def _file(name: str, cwd: str | None) -> list[str]:
+    return [name] if name.startswith("/") else [f"{cwd}/{name}"] if cwd else []

@@ -12,7 +12,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.commands import CommandFinished, CommandStarted, Effect, Mark, MarkKind, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.commands import (
+    CommandFinished,
+    CommandStarted,
+    Effect,
+    Mark,
+    MarkKind,
+    MarkScanner,
+    PromptShown,
+    RunDone,
+    RunStarted,
+    Shell,
+)
 from holdfast.core.lineage import Cause, Lineage
 from holdfast.host.halfline import HalfLine, Note
 from holdfast.host.shaping import Shaping

@@ -259,9 +259,6 @@ class Door:
     async def judged(self, act: Act, request: int, observe: Callable[[], Awaitable[Request]], wait_s: float | None, secret: bool = False) -> None:
         """The same, of what `observe` says is asked."""
 
-        def look(decision: Decision) -> None:
-            act.shaped = decision.shaped
-
         def held(pending: Pending) -> None:
             act.refused(Held(pending.because), "hold")
             if wait_s != 0:                          # who does not wait is told by the error
@@ -275,6 +272,9 @@ class Door:
             act.passed("gate", began)
 
     async def _judged(self, act: Act, observe: Callable[[], Awaitable[Request]], held: Callable[[Pending], None], wait_s: float | None, secret: bool) -> None:
+        def look(decision: Decision) -> None:
+            act.shaped = decision.shaped
+
         if secret:
             decision = await self.desk.gate.judge(await observe())
             look(decision)

@@ -101,7 +101,7 @@ class Engine:
         self.tally = Tally()
         self.aftermath = Aftermath(self)
         self.writers = Writers(self.kin, home.state)
-        self.shapes = Shapes(self.sessions.get)
+        self.shapes = Shapes(self.sessions.get, self.writers.all)
         self.pool = ThreadPoolExecutor(1, "view")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
@@ -239,10 +239,8 @@ class Engine:
         session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
-        self.kin.begin(session)
-        self.tally.begin(session)
-        self.aftermath.begin(session)
-        self.shapes.begin(session)
+        for one in (self.kin, self.tally, self.aftermath, self.shapes):
+            one.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
@@ -265,9 +263,7 @@ class Engine:
         self.sessions.pop(record.id, None)
         self.unreachable[record.id], self.unreached[record.id] = "it is being claimed again", record
         self.on_broken()
-        self.kin.end(session)
-        self.tally.end(session)
-        self.shapes.end(session)
+        self._leave(session)
         await session.dispose()
         probe("host.reclaiming")
         known = {record.id: record}
@@ -417,12 +413,14 @@ class Engine:
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
         self.desk.session_changed(session.id, None)
-        self.kin.end(session)
-        self.tally.end(session)
-        self.shapes.end(session)
+        self._leave(session)
         task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
+
+    def _leave(self, session: Session) -> None:
+        for one in (self.kin, self.tally, self.shapes):
+            one.end(session)
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._burying.discard(task)

@@ -19,17 +19,18 @@ import os
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts
+from holdfast.core.implied import implied
 from holdfast.core.lineage import Cause
 from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
-from holdfast.core.touching import Implied, World, shaped, touched, touched_by_program
+from holdfast.core.touching import World, shaped, touched, touched_by_program
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
 
@@ -44,7 +45,7 @@ HEAD_BYTES: Final = 64          # of a file: which mark it is of
 STAGED_BYTES: Final = 1000       # of a line: a longer one is not known whole
 SHOWN_MAX: Final = 16            # pieces that whoever takes over is shown
 
-WriterOf = Callable[["Session", str], Shaped | None]
+WritersOf = Callable[["Session", Sequence[str]], Iterable[Shaped]]
 
 
 class Shaping:
@@ -133,11 +134,9 @@ class Shaping:
 class Shapes:
     """Of all sessions of this host."""
 
-    def __init__(self, find: Callable[[str], Session | None]) -> None:
-        """`find`: a session by its id; called in threads too."""
-        self._find = find
-        self.writer: WriterOf = lambda session, path: None       # who wrote a file last (host/writers.py); may take time
-        self.implied: Implied = lambda command, cwd: ()          # which files a program reads unasked (core/implied.py)
+    def __init__(self, find: Callable[[str], Session | None], writers: WritersOf) -> None:
+        """`find`: a session by its id; `writers`: who wrote these files (host/writers.py). Both are called in threads."""
+        self._find, self._writers = find, writers
         self._saving: dict[str, asyncio.TimerHandle] = {}
         self._writing: set[str] = set()
         self._pen = threading.Lock()
@@ -170,19 +169,23 @@ class Shapes:
         view = session.commands.shaping.view
         text = request.content.decode("utf-8", "replace")
         reader = request.foreground if request.act != "run" else ""
-        return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request.contained))), request.actor.operator)
+        return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request))), request.actor.operator)
 
-    def touched_by_program(self, session: Session, cause: Cause, path: str, argv: list[str], cwd: str | None) -> tuple[Shaped, ...]:
+    def touched_by_program(self, session: Session, request: Request, facts: Facts) -> tuple[Shaped, ...]:
         """Of a program that is about to be executed in the session. In a thread."""
-        return touched_by_program(session.commands.shaping.view, path, argv, cause.actor, cwd, cause.others, self._world(session, False))
+        world = self._world(session, request)
+        files = [path for command in facts.commands for path in (*(place.path for item in command.paths for place in item if not place.glob), *world.implied(command, request.cwd))]
+        path = request.content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
+        return bounded((*request.shaped, *touched_by_program(session.commands.shaping.view, path, [*dict.fromkeys(files)], request.actor.operator, (), world)), request.actor.operator)
 
-    def _world(self, session: Session, contained: bool) -> World:
+    def _world(self, session: Session, request: Request) -> World:
+        contained = request.contained
         root = f"/proc/{session.record.root_pid}/root" if contained else ""
 
         def exists(path: str) -> bool:
             return os.path.lexists(root + path) if contained else os.access(path, os.X_OK) and os.path.isfile(path)
 
-        return World(exists, lambda path: self.writer(session, path), self.implied)
+        return World(exists, lambda names: self._writers(session, names), lambda command, cwd: implied(command, cwd, request.home))
 
     # ------------------------------------------------------------ writing it down
 

@@ -21,7 +21,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any, Final
@@ -254,6 +254,16 @@ class Writers:
             answer: tuple[Shaped, ...] = self._on_loop(lambda: self._judged(session, [(path, found)]))
         except TooLate:
             return (Shaped("file", path, UNKNOWN),)
+        return answer
+
+    def all(self, session: Session, names: Sequence[str]) -> tuple[Shaped, ...]:
+        """The same for many at once."""
+        found: dict[str, list[paths.Piece]] = {}
+        paths.look_all(session.record.root_pid, session.record.root_start, names, found)
+        try:
+            answer: tuple[Shaped, ...] = self._on_loop(lambda: self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in names]))
+        except TooLate:
+            return tuple(Shaped("file", path, UNKNOWN) for path in names)
         return answer
 
     async def each(self, session: Session, names: Iterable[str]) -> tuple[Shaped, ...]:
