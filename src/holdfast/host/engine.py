@@ -19,7 +19,6 @@ import socket
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from holdfast.core import session as lifecycle
@@ -27,7 +26,7 @@ from holdfast.core.record import MACHINE
 from holdfast.core.turn import POLICIES
 from holdfast.home import Home, keys
 from holdfast.home.config import Settings
-from holdfast.host import environment, layouts, names, process, store
+from holdfast.host import making, names, process, store
 from holdfast.host.aftermath import Aftermath
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
@@ -42,12 +41,12 @@ from holdfast.host.journal import Journal
 from holdfast.host.keeperlink import KeeperLink, StaleTerm
 from holdfast.host.keyboard import Keyboard
 from holdfast.host.lineage import Kin
+from holdfast.host.making import KEEPER_SUFFIX
 from holdfast.host.nursery import Nursery
 from holdfast.host.plugins import discover
 from holdfast.host.recordagain import go_on_recording, retain
 from holdfast.host.session import Session
 from holdfast.host.shaping import Shapes
-from holdfast.host.shell import launch
 from holdfast.host.store import Record, Store
 from holdfast.host.tally import Tally
 from holdfast.host.uplinks import Uplinks
@@ -55,24 +54,16 @@ from holdfast.host.writers import Writers
 from holdfast.model import ids
 from holdfast.model.errors import HoldfastError, NotFound, PeerFault, Refused, Unavailable
 from holdfast.model.limits import (
-    COLS_DEFAULT,
     ENDED_KEPT_COUNT,
-    LABEL_BYTES,
-    ROWS_DEFAULT,
     SESSIONS_MAX,
     SPAWN_WAIT_S,
 )
 from holdfast.model.probe import probe
 from holdfast.transport import unix
-from holdfast.wire import keeper as wire
 
-KEEPER_SUFFIX = ".keeper"
 ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
 TERM_MAX = 1 << 62              # far from what fits into the wire and the store; only a stranger names more
-PATH_CHARS = 256
-TOKEN_CHARS = 64
-GIVEN_MAX = 32
 BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
 
 
@@ -231,7 +222,7 @@ class Engine:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
-        directory = self._directory(record.id)
+        directory = making.directory(self.home, record.id)
         session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.pace.window_s = self.settings.pace_s
@@ -275,13 +266,6 @@ class Engine:
             self._is_gone(record)
         self.events.note(record.id, "session.reclaimed", {"term": self.term})
 
-    def _directory(self, session_id: str) -> str:
-        """Private files of one session: shell integration, side channel, agent link."""
-        path = f"{self.home.run}/s/{session_id}"
-        for one in (os.path.dirname(path), path):                 # makedirs gives the mode to the last of them only
-            os.makedirs(one, mode=0o700, exist_ok=True)
-        return path
-
     # ------------------------------------------------------------ making one
 
     async def create(self, request: dict[str, Any], operator: str) -> Session:
@@ -300,7 +284,7 @@ class Engine:
 
     def made_for(self, token: str | None) -> Session | None:
         """The session that this very request has made already: its keeper remembers, whatever became of the host that asked for it."""
-        return next((s for s in self.sessions.values() if token and s.label.get("token") == token[:TOKEN_CHARS]), None)
+        return next((s for s in self.sessions.values() if token and s.label.get("token") == making.token(token)), None)
 
     async def named(self, name: str) -> Session | None:
         """The session of that name, also if somebody is just making it."""
@@ -309,31 +293,10 @@ class Engine:
         return next((s for s in self.sessions.values() if s.name == name), None)
 
     async def _create(self, session_id: str, name: str, request: dict[str, Any], operator: str) -> Session:
-        nonce, contained = secrets.token_hex(16), bool(request.get("contained"))
-        try:
-            directory = self._directory(session_id)
-            env = environment.of_session(request["env"], self.home, session_id, directory) | (layouts.environment(directory) if contained else {})
-            if request.get("agent"):
-                await environment.refresh_agent(directory, request["agent"])
-            argv = request["argv"] or [self.settings.shell or env.get("SHELL") or "/bin/sh"]
-            launched = launch.prepare(argv, Path(directory), nonce, env, login=self.settings.login_shell)
-        except OSError as e:
-            raise Unavailable(f"cannot write {self.home.run}: {e.strerror}", "free disk space or make the directory writable") from e
-        cols, rows = request["size"] or (COLS_DEFAULT, ROWS_DEFAULT)
-        label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator,
-                 "token": (request.get("token") or "")[:TOKEN_CHARS]}
-        if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
-            label["argv"] = [argv[0][:PATH_CHARS], "..."]
-        label["given"] = request.get("given", [])[:GIVEN_MAX]     # variables that its maker set for it: theirs, not the machine's
-        record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], self.boot, cols, rows)
+        record, label, spawn = await making.prepare(self, session_id, name, request, operator)
         await self.store.write(store.save(record))
         probe("host.create.recorded")
         try:
-            spawn = wire.Spawn(
-                session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, self.settings.ring_bytes, int(self.settings.host_away_s * 1000),
-                json.dumps(label).encode(), tuple(os.fsencode(a) for a in launched.argv),
-                tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"],
-                containment=layouts.containment(self.home, directory) if contained else None)
             await self.nursery.spawn(spawn, lambda: self.halter.in_thread(self.halter.groups.make, session_id))
             probe("host.create.spawned")
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")

@@ -15,6 +15,7 @@ import errno
 import os
 import stat
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.writers import Stamp
@@ -46,7 +47,7 @@ def look(pid: int, start: int, path: str) -> list[Piece]:
     return found[path]
 
 
-def look_all(pid: int, start: int, wanted: list[str], found: dict[str, list[Piece]]) -> None:
+def look_all(pid: int, start: int, wanted: Sequence[str], found: dict[str, list[Piece]]) -> None:
     """The same for many, one after the other into `found`. Most of what programs look for does not exist: what lies in a directory that does not is not looked for."""
     try:
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
