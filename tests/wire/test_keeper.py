@@ -81,6 +81,9 @@ def built() -> dict[str, bytes]:
         "contained": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label", (b"sh",),
                                            cgroup=b"/sys/fs/cgroup/g", containment=wire.Containment(
                                                (b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",)))),
+        "gated": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label", (b"sh",), gate=wire.GATE_REQUIRED)),
+        "gate": wire.gate(),
+        "gate refused": wire.gated(16),
         "flush of one": wire.act(wire.FLUSH, act._replace(flags=wire.ACT_ACK | wire.ACT_REPORT), wire.flush_body(5)),
         "quit": wire.QUIT_MAGIC,
         "spawn reply": wire.SPAWN_REPLY.pack(wire.SPAWN_FAILED, 2, 0, 3) + b"why",
@@ -97,8 +100,8 @@ def test_t6_golden_bytes(name: str) -> None:
 def test_t6_every_packet_has_a_vector() -> None:
     packets = json.loads(VECTORS.read_text())["packets"]
     assert set(packets) == set(built())
-    codes = {bytes.fromhex(packet)[0] for name, packet in packets.items() if name not in ("spawn", "adopt", "contained", "quit", "spawn reply")}
-    assert codes == {*range(wire.HELLO, wire.SILENCE + 1), *range(wire.WELCOME, wire.EXITED + 1)}
+    codes = {bytes.fromhex(packet)[0] for name, packet in packets.items() if name not in ("spawn", "adopt", "contained", "gated", "quit", "spawn reply")}
+    assert codes == {*range(wire.HELLO, wire.GATE + 1), *range(wire.WELCOME, wire.GATED + 1)}
     for code in codes:
         name = f"0x{code:02x} | "
         assert name in (wire.__doc__ or ""), f"the table at the top of wire/keeper.py lacks {name}"
@@ -198,7 +201,7 @@ SPAWNS = st.builds(
     st.lists(WORD.map(lambda w: b"x" + w), min_size=1, max_size=5).map(tuple), st.lists(ENTRIES, max_size=8).map(tuple), WORD,
     st.integers(0, 0o777), st.integers(0, 2**31 - 1), st.integers(300, 2**63 - 1), st.binary(max_size=300),
     st.lists(ORIGINS, max_size=5).map(tuple), st.integers(0, 2**63 - 1), st.integers(-1, 0xFFFF),
-    cgroup=st.just(b""), containment=st.none())
+    cgroup=st.just(b""), containment=st.none(), gate=st.just(0))
 PATHS = st.lists(WORD.map(lambda w: b"/" + w), max_size=4).map(tuple)
 CONTAINMENTS = st.none() | st.builds(wire.Containment, PATHS, PATHS, PATHS)
 
@@ -274,7 +277,7 @@ SOUND = wire.Spawn("s", 1, "s.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))
 def test_unknown_repeated_and_missing_tags_are_refused() -> None:
     sound = parts(SOUND)
     assert wire.read_spawn(tagged(*sound)) == SOUND
-    for tag in (0, *range(spawning.T_KEEP + 1, 256)):
+    for tag in (0, *range(spawning.T_GATE + 1, 256)):
         with pytest.raises(wire.Malformed, match="unknown"):
             wire.read_spawn(tagged(*sound, (tag, b"")))
     for tag, value in sound:

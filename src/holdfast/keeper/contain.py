@@ -37,7 +37,7 @@ import os
 import stat
 import struct
 
-from holdfast.keeper import terminal
+from holdfast.keeper import launch, terminal
 from holdfast.wire.spawning import HALT_SIGNAL, Containment
 
 TYPE_CHECKING = False
@@ -80,8 +80,9 @@ class NotAllowed(Exception):
 class Program:
     """The process inside that will be the program, as the launcher has it: it waits until it is let go."""
 
-    def __init__(self, pid: int, line: _socket.socket) -> None:
+    def __init__(self, pid: int, line: _socket.socket, listener: int) -> None:
         self.pid, self._line = pid, line
+        self.listener = listener                # of its exec gate, as launch.gated gives it
 
     def let_go(self) -> None:
         self._line.send(b"go")
@@ -195,8 +196,8 @@ def _read_only(top: bytes) -> None:
 
 # ---------------------------------------------------------------- the two processes inside
 
-def start(as_root: bool) -> tuple[Program | None, int]:
-    """Starts init. Here: the program's process and the pipe with its status. In that process: None, once let go."""
+def start(as_root: bool, gate: int = 0) -> tuple[Program | None, int, int | None]:
+    """Starts init. Here: the program's process and the pipe with its status. In that process, once let go: what its execution is known by at its gate."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     ours.setsockopt(_socket.SOL_SOCKET, _SO_PASSCRED, 1)
     status, status_write = os.pipe2(os.O_CLOEXEC)
@@ -206,28 +207,30 @@ def start(as_root: bool) -> tuple[Program | None, int]:
         raise NotAllowed(f"a process in a new pid namespace: {e.strerror}") from e
     if pid == 0:
         ours.close()
-        _begin_inside(theirs, status_write, as_root)
-        return None, -1
+        return None, -1, _begin_inside(theirs, status_write, as_root, gate)
     theirs.close()
     os.close(status_write)
-    said, ancillary, _, _ = ours.recvmsg(_SAID_BYTES, _socket.CMSG_SPACE(12))
-    if said != b"+":
+    said, ancillary, _, _ = ours.recvmsg(_SAID_BYTES, _socket.CMSG_SPACE(12) + _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    if said[:1] != b"+":
         raise NotAllowed(said.decode("utf-8", "replace") or "init died")
     (program,) = (struct.unpack("3i", data)[0] for _, kind, data in ancillary if kind == _SCM_CREDENTIALS)
-    return Program(program, ours), status
+    given = [struct.unpack("i", data)[0] for _, kind, data in ancillary if kind == _socket.SCM_RIGHTS]
+    return Program(program, ours, given[0] if given else int(said[1:])), status, None
 
 
-def _begin_inside(line: _socket.socket, status: int, as_root: bool) -> None:
-    """Returns in the program's process; the other one stays init for ever."""
+def _begin_inside(line: _socket.socket, status: int, as_root: bool, gate: int) -> int | None:
+    """Returns in the program's process; the other one stays init for ever. The filter of the gate is the program's alone, and is installed while there is still
+    the right to do so without no_new_privs."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
         os.setsid()
         terminal.set_title(b"hf-init")
         _own_priority(_PRIORITY)                # before the session's programs, where that is allowed: it must halt them
         _own_proc(as_root)
-        _give_up()
         signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGCHLD, HALT_SIGNAL))
         program = os.fork()
+        listener, cookie = launch.gated(gate) if not program else (0, None)
+        _give_up()
     except BaseException as e:
         line.send(f"{e}".encode()[:_SAID_BYTES] or b"?")
         os._exit(1)
@@ -237,11 +240,14 @@ def _begin_inside(line: _socket.socket, status: int, as_root: bool) -> None:
         finally:
             os._exit(1)
     _own_priority(before)
-    line.send(b"+")
+    line.sendmsg([b"+%d" % listener], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))] if listener > 0 else [])
+    if listener > 0:
+        os.close(listener)
     if line.recv(2) != b"go":
         os._exit(1)
     line.close()
     os.close(status)
+    return cookie
 
 
 def _own_priority(value: int) -> None:

@@ -35,8 +35,9 @@ else:
 
 DESCRIPTORS = struct.Struct("7i")    # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
 ONE, THREE = struct.Struct("i"), struct.Struct("3i")
-DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size + ONE.size)      # a contained session's: init's pipe, too
+DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size + 2 * ONE.size)  # and a contained session's init's pipe; and the gate's listener
 NURSERY_LOCK = "nursery.lock"
+NO_GATE = "no exec gate"
 _PATH = b"/usr/local/bin:/usr/bin:/bin"
 _SHELL = b"/bin/sh"
 _IUTF8 = 0o40000
@@ -65,11 +66,14 @@ def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket
             os._exit(0)
         _join(request.cgroup)
         if request.containment is not None:
-            slave = _contain(keeper, request)
+            slave, cookie = _contain(keeper, request)
         else:
             master, slave = _open_terminal(request)
-            _hand_over(keeper, request, master, os.getpid())
-        _become(request, slave)
+            listener, cookie = gated(request.gate)
+            _hand_over(keeper, request, master, os.getpid(), listener)
+            if listener > 0:
+                os.close(listener)
+        _become(request, slave, cookie)
     except CannotStart as e:
         refuse(conn, e.number, str(e))
     except wire.Malformed as e:
@@ -200,7 +204,22 @@ def _join(group: bytes) -> None:
         os.close(fd)
 
 
-def _contain(keeper: _socket.socket, request: wire.Spawn) -> int:
+def gated(wanted: int) -> tuple[int, int | None]:
+    """This process, and all that come of it, ask before they execute anything: the descriptor by which they do (or minus the errno with which the kernel
+    refused it; 0: not wanted), and what its own next execution is known by."""
+    if not wanted:
+        return 0, None
+    from holdfast.keeper import filtering
+
+    try:
+        return filtering.install(wanted == wire.GATE_REQUIRED)
+    except OSError as e:
+        if wanted == wire.GATE_REQUIRED:
+            raise CannotStart(errno.EBUSY, f"{NO_GATE}: {e.strerror}") from e
+        return -(e.errno or errno.EIO), None
+
+
+def _contain(keeper: _socket.socket, request: wire.Spawn) -> tuple[int, int | None]:
     """Returns in the process that becomes the program, inside, with its side of the terminal; this one ends."""
     from holdfast.keeper import contain
 
@@ -209,18 +228,18 @@ def _contain(keeper: _socket.socket, request: wire.Spawn) -> int:
     try:
         as_root = contain.enter(request.containment)
         master, slave = _open_terminal(request)
-        program, status = contain.start(as_root)
+        program, status, cookie = contain.start(as_root, request.gate)
     except contain.NotAllowed as e:
-        raise CannotStart(errno.EOPNOTSUPP, str(e)) from e
+        raise CannotStart(errno.EBUSY if str(e).startswith(NO_GATE) else errno.EOPNOTSUPP, str(e)) from e
     if program is not None:
-        _hand_over(keeper, request, master, program.pid, proc, status)
+        _hand_over(keeper, request, master, program.pid, program.listener, proc, status)
         program.let_go()
         os._exit(0)
     os.close(proc)
-    return slave
+    return slave, cookie
 
 
-def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int, root: int, proc: int | None = None,
+def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int, root: int, gate: int = 0, proc: int | None = None,
                status: int = -1) -> None:
     if _answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
@@ -233,12 +252,12 @@ def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int, root: i
         os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
         os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
         listener.detach(),
-        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)) + (ONE.pack(status) if status >= 0 else b"")
+        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)) + (ONE.pack(status) if status >= 0 else b"") + (ONE.pack(gate) if gate > 0 else b"")
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
     begin = (wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0), request.session.encode(), request.socket,
              fresh, inode(fresh), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
              request.away_ms / 1000, root, terminal.start_time(root, proc), request.status, request.adopt_pid > 0,
-             request.accepted, origins)
+             request.accepted, origins, status >= 0, gate)
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 
 
@@ -256,7 +275,7 @@ def _answers(name: str) -> bool:
 
 # ---------------------------------------------------------------- the program
 
-def _become(request: wire.Spawn, slave: int) -> NoReturn:
+def _become(request: wire.Spawn, slave: int, cookie: int | None) -> NoReturn:
     """Executes the program on the terminal: default signals, nothing open but 0, 1 and 2 (else: close-on-exec)."""
     for number in range(1, signal.NSIG):
         if number not in (signal.SIGKILL, signal.SIGSTOP, *_LIBC_SIGNALS):
@@ -270,11 +289,11 @@ def _become(request: wire.Spawn, slave: int) -> NoReturn:
     os.umask(request.umask)
     signal.alarm(0)
     environment = dict(entry.split(b"=", 1) for entry in request.env)
-    error = _execute(request.argv, environment)
+    error = _execute(request.argv, environment, cookie)
     raise CannotStart(error.errno, f"{_shown(request.argv[0])}: {error.strerror}")
 
 
-def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes]) -> OSError:
+def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None) -> OSError:
     """execvpe(3): looks along PATH, goes on after what cannot be run, gives a script without #! to the shell."""
     name = argv[0]
     directories = [b""] if b"/" in name else environment.get(b"PATH", _PATH).split(b":")
@@ -282,13 +301,22 @@ def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes]) -> OSErro
     for directory in directories:
         path = directory + b"/" + name if directory else name
         try:
-            os.execve(path, argv, environment)
+            _execve(path, argv, environment, cookie)
         except OSError as e:
             if e.errno == errno.ENOEXEC:
-                os.execve(_SHELL, (_SHELL, path, *argv[1:]), environment)
+                _execve(_SHELL, (_SHELL, path, *argv[1:]), environment, cookie)
             if len(directories) == 1 or e.errno not in (errno.ENOENT, errno.ENOTDIR):
                 error = e
     return error
+
+
+def _execve(path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None) -> None:
+    if cookie is None:
+        os.execve(path, argv, environment)
+    else:
+        from holdfast.keeper import filtering
+
+        filtering.execute(path, argv, environment, cookie)
 
 
 def _shown(name: bytes) -> str:

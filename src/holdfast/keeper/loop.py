@@ -35,6 +35,7 @@ import time
 from holdfast.keeper import launch, terminal
 from holdfast.keeper.acts import Acts
 from holdfast.keeper.fence import Fence
+from holdfast.keeper.gate import Gate
 from holdfast.keeper.hosts import Hosts
 from holdfast.keeper.ring import Ring
 from holdfast.keeper.tree import Tree
@@ -62,18 +63,20 @@ packet_buffer = memoryview(bytearray(KEEPER_PACKET_BYTES))  # made once: a keepe
 
 
 class Keeper:
-    __slots__ = ("acts", "bell", "bells", "created_ns", "eof", "epoch", "fence", "held_slave", "hosts", "label",
+    __slots__ = ("acts", "bell", "bells", "created_ns", "eof", "epoch", "fence", "gate", "held_slave", "hosts", "label",
                  "master", "poll", "reading", "released", "ring", "session", "size", "snapshot", "tree", "wake",
                  "wake_write", "watching")
 
     def __init__(self, directory: str, fds: bytes, session: bytes, name: str, fresh: str, inode: int, epoch: int,
                  label: bytes, cols: int, rows: int, created_ns: int, away_s: float, root: int, root_start: int,
-                 status: int, adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
+                 status: int, adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]], contained: bool,
+                 gate: int) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
         (self.master, ring_fd, self.snapshot, self.bell, listener,
          self.wake, self.wake_write) = launch.DESCRIPTORS.unpack_from(fds)
-        watch = launch.ONE.unpack_from(fds, launch.DESCRIPTORS.size)[0] if len(fds) > launch.DESCRIPTORS.size else -1
+        watch = launch.ONE.unpack_from(fds, launch.DESCRIPTORS.size)[0] if contained else -1
+        listener_at = launch.DESCRIPTORS.size + launch.ONE.size * contained
         self.bells: dict[int, int] = {}                 # of viewers that read the ring themselves
         self.poll = select.epoll()
         self.poll.register(self.wake, select.EPOLLIN)
@@ -82,6 +85,9 @@ class Keeper:
         self.acts = Acts(self.ring, accepted, origins)
         self.tree = Tree(root, root_start, status, adopted, watch)
         self.fence: Fence | None = None                 # made when a host sets the first deadline
+        self.gate: Gate | None = None                   # only if one was asked for
+        if gate:
+            self.gate = Gate(self.poll, launch.ONE.unpack_from(fds, listener_at)[0] if gate > 0 else gate)
         self.held_slave = -1
         self.reading = True                             # False: the ring is full
         self.watching = 0                               # what the poll reports of the terminal
@@ -112,6 +118,8 @@ class Keeper:
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         fence = (self.fence.timer, self.fence.freeze) if self.fence else ()
+        if self.gate is not None:
+            self.gate.close()
         for fd in (self.master, self.ring.fd, self.snapshot, self.bell, *self.bells.values(), self.wake,
                    self.wake_write, self.held_slave, self.tree.watch, *fence):
             if fd >= 0:
@@ -126,6 +134,9 @@ class Keeper:
         if not self.reading and not self.eof:
             patience = self.ring.progress_at + self.ring.away_s - time.monotonic()
             patience = patience if patience > 0 else 0
+        gate = self.gate
+        if gate is not None and gate.due:
+            patience = gate.patience(patience)
         for fd, events in self.poll.poll(patience, KEEPER_EVENTS_PER_WAKE):
             if fd == self.master:
                 if events & select.EPOLLOUT:
@@ -147,6 +158,10 @@ class Keeper:
             elif fd == self.tree.watch:
                 self.tree.elsewhere_ended()
                 self._root_ended()
+            elif gate is not None and fd == gate.fd:
+                gate.woken(events)
+        if gate is not None:
+            gate.see(hosts.host)
         if not self.reading:
             self._reconsider()
 
@@ -394,6 +409,8 @@ class Keeper:
             self._fence(packet, fds)
         elif kind in (wire.LISTEN, wire.SILENCE):
             self._set_bell(packet, fds)
+        elif kind == wire.GATE:
+            self._lend_gate()
         else:
             raise wire.Malformed(f"unknown packet {kind}")
 
@@ -421,6 +438,12 @@ class Keeper:
             os.set_blocking(bell, False)
             self.bells[tag] = bell
             self._ring(bell)
+
+    def _lend_gate(self) -> None:
+        fd = self.gate.fd if self.gate is not None else 0
+        if self.gate is not None:
+            self.gate.lend(self.hosts.host)
+        self.hosts.send(wire.gated(0 if fd > 0 else -fd or -1), launch.ONE.pack(fd) if fd > 0 else b"")
 
     def _fence(self, packet: bytes, fds: tuple[int, ...]) -> None:
         epoch, deadline_ns = wire.read_two(packet)

@@ -19,6 +19,7 @@ PTY_READ_BYTES = 64 * KiB        # one readv; the kernel hands out about 4 KiB a
 PTY_READS_PER_WAKE = 32          # then other descriptors get their turn
 PTY_BUSY_BYTES = 2 * KiB         # after a read of this much there is more, nearly always; after less nothing
 HOST_AWAY_MAX_S = 24 * 3600.0
+GATE_AWAY_S = 10.0               # no host for this long: execs that wait for the gate are refused
 HOST_AWAY_S = 10.0               # no progress of the host for this long: roll the ring rather than block programs
 INPUT_QUEUE_BYTES = 1 * MiB      # typed but not yet taken by the program; beyond it inputs are refused
 INPUT_QUEUE_ACTS = 4096          # ... in at most this many pieces: what was withdrawn fits into one packet

@@ -19,12 +19,14 @@ negotiated: the host offers the range it speaks, the keeper answers with what it
     0x0b | LABEL     | bytes                                              | host   -> keeper
     0x0c | LISTEN    | tag u32 (+ eventfd, rung at output)                | host   -> keeper
     0x0d | SILENCE   | tag u32                                            | host   -> keeper
+    0x0e | GATE      | (nothing: asks for the exec gate's listener)       | host   -> keeper
     0x81 | WELCOME   | see Welcome (+ ring, snapshot, eventfd)            | keeper -> host
     0x82 | REFUSED   | reason u8, value u64                               | keeper -> host
     0x83 | REJECTED  | sequence u64, reason u8, value u64                 | keeper -> host
     0x84 | WITHDRAWN | count u16, count x (sequence u64, written u32, total u32) | keeper -> host
     0x85 | STATE     | see State                                          | keeper -> host
     0x86 | EXITED    | status i32, reaped u16, reaped x (pid u32, status i32) | keeper -> host
+    0x87 | GATED     | errno i32 (+ listener, if errno is 0)              | keeper -> host
 
     ACT ::= epoch u64, sequence u64, origin u64, origin sequence u64, flags u8
 
@@ -45,6 +47,11 @@ that is refused (REJECTED) is not used up: the next one has the same sequence.
 Effects are not answered by packets: the keeper raises ACCEPTED and WRITTEN in the ring's header, and rings the
 eventfd only if the act asked for it (flag ACK; again when its effect is complete later): an echoed key wakes the host
 once, not twice.
+
+GATE is asked only of keepers that were started with a gate (the session's label says so: an older keeper knows no such
+packet). GATED has the kernel's descriptor by which execs are shown and answered (wire/notification.py), or says with which
+error the kernel refused it when the session began; -1: it is over. The host that asked has it until its connection ends.
+While no host has it, execs wait; after GATE_AWAY_S the keeper refuses those that nobody has read.
 """
 
 from __future__ import annotations
@@ -54,6 +61,9 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from holdfast.model import limits
+from holdfast.wire.spawning import GATE_NONE as GATE_NONE
+from holdfast.wire.spawning import GATE_REQUIRED as GATE_REQUIRED
+from holdfast.wire.spawning import GATE_WANTED as GATE_WANTED
 from holdfast.wire.spawning import HALT_SIGNAL as HALT_SIGNAL
 from holdfast.wire.spawning import ORIGIN as _ORIGIN
 from holdfast.wire.spawning import PID_MAX as PID_MAX
@@ -74,8 +84,8 @@ from holdfast.wire.spawning import read_size as read_size
 from holdfast.wire.spawning import read_spawn as read_spawn
 from holdfast.wire.spawning import spawn as spawn
 
-HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE = range(1, 14)
-WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED = range(0x81, 0x87)
+HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE, GATE = range(1, 15)
+WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED, GATED = range(0x81, 0x88)
 
 REFUSED_VERSION, REFUSED_TERM, REFUSED_PACKET = 1, 2, 3
 REJECT_EPOCH, REJECT_SEQUENCE, REJECT_FULL, REJECT_FENCED, REJECT_CLOSED = 1, 2, 3, 4, 5
@@ -100,6 +110,7 @@ _COUNT = struct.Struct("<BH")
 _WITHDRAWN = struct.Struct("<QII")
 _EXITED = struct.Struct("<BiH")
 _REAPED = struct.Struct("<Ii")
+_GATED = struct.Struct("<Bi")
 _WELCOME = struct.Struct("<BHQQQQIQiBHHH")
 _STATE = struct.Struct("<BIIIHHIIIIQ")
 _ORIGIN_BYTES, _REAPED_BYTES = _ORIGIN.size, _REAPED.size
@@ -210,6 +221,14 @@ def listen(tag: int) -> bytes:
 
 def silence(tag: int) -> bytes:
     return _QUERY.pack(SILENCE, tag)
+
+
+def gate() -> bytes:
+    return bytes([GATE])
+
+
+def gated(error: int) -> bytes:
+    return _GATED.pack(GATED, error)
 
 
 def refused(reason: int, value: int) -> bytes:
@@ -335,6 +354,10 @@ def read_exited(packet: bytes) -> tuple[int, list[tuple[int, int]]]:
     if count > limits.REAPED_KEPT or len(body) != count * _REAPED.size:
         raise Malformed("bad exited")
     return status, [(pid, code) for pid, code in _REAPED.iter_unpack(body)]
+
+
+def read_gated(packet: bytes) -> int:
+    return _unpack(_GATED, packet)[1]
 
 
 def read_state(packet: bytes) -> State:

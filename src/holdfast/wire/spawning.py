@@ -17,6 +17,7 @@
       9 | LABEL     | bytes                      20 | HIDE      | path (several; only with CONTAIN)
      10 | SOCKET    | name                       21 | FRESH     | path (several; only with CONTAIN)
      11 | AWAY      | milliseconds u64           22 | KEEP      | path (several; only with CONTAIN)
+                                                23 | GATE      | u64 (may be missing)
 
 A keeper either starts a program (ARGV, ENV, CWD, UMASK) or takes over a tree that something else launched (ADOPT_PID
 with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED, STATUS): saved state.
@@ -26,6 +27,10 @@ always meant. CGROUP names a cgroup v2 directory in which the program starts, if
 whether it was (/proc/PID/cgroup). CONTAIN asks for namespaces of its own; an errno of EOPNOTSUPP in the answer says
 that this machine does not allow them. Process 1 in there stops all others when a process outside sends it signal 35
 (HALT_SIGNAL, the second real-time signal); who may continue them is whoever may signal them.
+
+GATE asks that the kernel shows every exec of the program and of all that come of it to the host: 1: if the kernel allows
+it, 2: or else there is no session (and where it needs no_new_privs for it, so be it). wire/keeper.py says how the host
+learns which it is.
 """
 
 from __future__ import annotations
@@ -68,7 +73,7 @@ def read_size(body: bytes) -> tuple[int, int]:
 
 (T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL, T_SOCKET, T_AWAY,
  T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED, T_STATUS,
- T_CGROUP, T_CONTAIN, T_HIDE, T_FRESH, T_KEEP) = range(1, 23)
+ T_CGROUP, T_CONTAIN, T_HIDE, T_FRESH, T_KEEP, T_GATE) = range(1, 24)
 
 _TLV = struct.Struct("<BI")
 _U64 = struct.Struct("<Q")
@@ -77,6 +82,7 @@ SPAWN_HEADER = struct.Struct("<4sHI")
 SPAWN_MAGIC: Final = b"HFS1"
 QUIT_MAGIC: Final = b"HFQ1"   # the nursery ends itself; keepers are not touched
 SPAWN_OK, SPAWN_FAILED = 0, 1
+GATE_NONE, GATE_WANTED, GATE_REQUIRED = 0, 1, 2
 SPAWN_REPLY = struct.Struct("<BiIH")  # result, errno, pid, length of text
 
 
@@ -111,6 +117,7 @@ class Spawn(NamedTuple):
     status: int = -1
     cgroup: bytes = b""                      # directory of the cgroup to start in; empty: where the nursery is
     containment: Containment | None = None
+    gate: int = GATE_NONE
 
 
 def spawn(s: Spawn) -> bytes:
@@ -128,6 +135,8 @@ def spawn(s: Spawn) -> bytes:
     if s.containment is not None:
         items += [(T_CONTAIN, b""), *((T_HIDE, p) for p in s.containment.hide),
                   *((T_FRESH, p) for p in s.containment.fresh), *((T_KEEP, p) for p in s.containment.keep)]
+    if s.gate:
+        items.append((T_GATE, _U64.pack(s.gate)))
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
     if len(body) > limits.SPAWN_BYTES:
         raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
@@ -150,7 +159,7 @@ def read_spawn(body: bytes) -> Spawn:
         at += length
         if tag in many:
             many[tag].append(value)
-        elif T_SESSION <= tag <= T_CONTAIN and tag not in one:
+        elif (T_SESSION <= tag <= T_CONTAIN or tag == T_GATE) and tag not in one:
             one[tag] = value
         else:
             raise Malformed(f"unknown or repeated tag {tag} in spawn request")
@@ -166,7 +175,8 @@ def read_spawn(body: bytes) -> Spawn:
             accepted=_U64.unpack(one[T_ACCEPTED])[0], status=_I64.unpack(one[T_STATUS])[0],
             cgroup=one.get(T_CGROUP, b""),
             containment=Containment(tuple(many[T_HIDE]), tuple(many[T_FRESH]), tuple(many[T_KEEP]))
-            if T_CONTAIN in one else None)
+            if T_CONTAIN in one else None,
+            gate=_U64.unpack(one[T_GATE])[0] if T_GATE in one else GATE_NONE)
     except (KeyError, struct.error, UnicodeDecodeError) as e:
         raise Malformed(f"incomplete spawn request: {e}") from e
     wrong = _wrong(request)
@@ -200,8 +210,10 @@ def _wrong(r: Spawn) -> str:
         return "too many paths, or one that is not absolute"
     if r.cgroup and (r.cgroup[:1] != b"/" or b"\0" in r.cgroup):
         return "bad cgroup"
-    if r.adopt_pid and (r.cgroup or r.containment is not None):
-        return "a tree that is taken over has its cgroup and namespaces already"
+    if r.adopt_pid and (r.cgroup or r.containment is not None or r.gate):
+        return "a tree that is taken over has its cgroup, namespaces and filters already"
+    if r.gate > GATE_REQUIRED:
+        return "bad gate"
     return ""
 
 
