@@ -43,7 +43,7 @@ COMPARED = {
     ("core/units.py", "said[1] == _digest(lines[2])"): "whether a person edited a unit's text",
     ("faces/cli/relay.py", "act not in ACTS['token']"): "the word of a command",
     ("host/approvals.py", "binding != pending.binding.digest()"): "the digest of what was judged, which is shown to who approves",
-    ("host/engine.py", "s.label.get('token') == token[:TOKEN_CHARS]"): "by which a repeated `new` is known; it opens nothing",
+    ("host/engine.py", "s.label.get('token') == making.token(token)"): "by which a repeated `new` is known; it opens nothing",
     ("host/screen.py", "blake2b(body, digest_size=16).digest() != digest"): "of a snapshot that the host wrote itself",
     ("relay/book.py", "r.known.token == token"): "the id of a token, which is shown",
     ("relay/registry.py", "c.token.id == event.token"): "the id of a token, which is shown",

@@ -60,7 +60,7 @@ class World:
         stage.pump.until(lambda: not stage.running(pid), lambda: f"the host passes {name}; it passed {set(Path(log).read_text().split())}")
         assert stage.host_ended() == -signal.SIGKILL
         assert Path(log).read_text().split()[-1] == name
-        if provoke in (cli_run, cli_new):
+        if provoke in (cli_run, cli_exec, cli_new):
             command = self.commands[-1]
             stage.pump.until(lambda: command.poll() is not None, "the command ends")     # it starts the next host itself
         else:
@@ -116,6 +116,14 @@ def cli_run(world: World) -> None:
     world.commands.append(world.stage.cli("run", "shell", "--", f"echo once >> {world.stage.directory}/{name}; echo {name}; (exit 17)"))
 
 
+def cli_exec(world: World) -> None:
+    """A command whose program the gate is asked about: read, and not answered when the host dies."""
+    viewers_back(world)
+    world.stage.autostart(True)
+    name = world.fresh("run")
+    world.commands.append(world.stage.cli("run", "shell", "--", f"/bin/sh -c 'echo once >> {world.stage.directory}/{name}'; /bin/echo {name}; (exit 17)"))
+
+
 def program_ends(world: World) -> None:
     viewers_back(world)
     typist = Lean(world.stage, "leaver")
@@ -161,6 +169,9 @@ KILLS: dict[str, Callable[[World], None]] = {
     "host.spawn.sent": cli_new,
     "host.create.spawned": cli_new,
     "host.run.written": cli_run,
+    "host.gate.listener": nothing,
+    "host.exec.read": cli_exec,
+    "host.exec.answer": cli_exec,
     "host.run.typed": cli_run,
     "host.exit.seen": program_ends,
     "host.end.recorded": program_ends,
@@ -228,7 +239,7 @@ def test_s4_killed_at(world: World, name: str) -> None:
     for command in world.commands[commands:]:
         code, out, err = stage.finish(command)
         last = f"{'made' if KILLS[name] is cli_new else 'run'}-{world.count}"
-        if KILLS[name] is cli_run:
+        if KILLS[name] in (cli_run, cli_exec):
             assert (code, out) == (17, last.encode() + b"\n"), err
             assert Path(stage.directory, last).read_text() == "once\n"
         else:

@@ -33,7 +33,7 @@ def home() -> Iterator[Home]:
 
 
 def request(*argv: str, contained: bool) -> dict[str, Any]:
-    return {"argv": list(argv), "cwd": "/", "env": {"PATH": "/usr/bin:/bin", "HOME": "/"}, "size": None, "umask": 0o022, "contained": contained}
+    return {"argv": list(argv), "cwd": "/", "env": {"PATH": "/usr/bin:/bin", "HOME": "/"}, "size": None, "umask": 0o022, "contained": contained, "gate": "input"}      # nobody here is a known operator
 
 
 async def engine_for(home: Home) -> Engine:

@@ -40,6 +40,10 @@ _QUESTION: Final = {
     "id": Fact("text", "of the question"), "operator": Fact("text", "whose act waits"), "act": Fact("text", "which kind of act"), "rule": Fact("text", "the policy's rule that asks"),
     "because": Fact("text", "the reason, in the policy's words"), "needed": Fact("number", "how many approvals it takes"), "given": Fact("list", "who has approved it"),
     "expires": Fact("number", "when it lapses, in seconds since 1970")}
+_EXEC: Final = {
+    "operator": Fact("text*", "whose act caused it"), "originators": Fact("list*", "who shaped what it would run on"), "program": Fact("text*", "the file"), "pid": Fact("number*", "of the process"),
+    "rule": Fact("text*", "the policy's rule; empty if none"), "caused_by": Fact("text?*", "the reference of the act that caused it"), "because": Fact("text", "the reason, in the policy's words"),
+    "count": Fact("number*", "of how many this is told, if it is not of one")}
 _CLOSED: Final = {**_QUESTION, "why": Fact("text*", "in words")}
 _ANSWERED: Final = {"by": Fact("text*", "who answered"), "key": Fact("text*", "with which key"), "signature": Fact("text*", "over the statement"), "statement": Fact("text*", "what was signed, in hex")}
 _KNOWN: Final = {"operator": Fact("text", "who"), "kind": Fact("text", "human, agent or service"), "key": Fact("text", "the public key"), "by": Fact("text", "who let them in")}
@@ -88,10 +92,10 @@ EVENTS: Final[dict[str, Event]] = {
         **_WHO, "kind": Fact("text", "human, agent or service"), "act": Fact("text", "which kind of act"), "rule": Fact("text", "the policy's rule; empty if none"), "originators": Fact("list", "who shaped what it would run on")}),
     "originators.foreign": Event("an act was about to run on state that others shaped, and the gate was told", {
         **_WHO, "act": Fact("text", "which kind of act"), "originators": Fact("list", "who shaped it"), "kinds": Fact("list", "which kinds of state: alias, path, file ..."),
-        "verdict": Fact("text", "what the gate said")}, planned=True),
-    "exec.refused": Event("a program was about to run inside the session, and the policy refused it", {
-        **_WHO, "rule": Fact("text", "the policy's rule; empty if none"), "originators": Fact("list", "who shaped what it would run on")}, planned=True),
-    "exec.mismatch": Event("what was about to run was not what had been judged", {**_WHO, "why": Fact("text", "in words")}, planned=True),
+        "verdict": Fact("text", "what the gate said")}),
+    "exec.refused": Event("a program was about to run inside the session, and the policy refused it. Of very many in a short time, how many", _EXEC),
+    "exec.mismatch": Event("what ran inside the session was not what had been judged: its words or its file were changed in between", {
+        **_EXEC, "shown": Fact("text*", "the program that had been judged"), "killed": Fact("yes*", "whether it was killed for that")}),
     # ------------------------------------------------------------ approvals
     "approval.asked": Event("an act waits for somebody else's decision", dict(_QUESTION)),
     "approval.given": Event("somebody approved it; all that it takes, or one of several", {**_QUESTION, **_ANSWERED}),

@@ -26,11 +26,13 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
+from holdfast.core import execution
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts, Parse, Surroundings, analyse, of_argv, unknown
 from holdfast.core.interpreters import PAGERS, SHELLS, is_interpreter
@@ -49,7 +51,7 @@ USE_WAIT_S: Final = 120.0  # from the last approval to the act
 DENIED_S: Final = 60.0  # asking for the same again
 SHAPED_SHOWN: Final = 16  # of what others shaped, to whoever is asked
 SHOWN_CHARS: Final = 64 * 1024  # of an act that a person is asked about: what cannot be shown whole cannot be approved
-TEXT_ACTS: Final = ("run", "line", "paste", "exec")
+TEXT_ACTS: Final = ("run", "line", "paste", "exec", "new")
 _HARMLESS: Final = re.compile(rb"(?:[ -~]|\x1b(?:\[[0-9;]*[A-DHF~]|O[A-DHF]))*")  # no key that enters or runs something, for whoever reads it
 _INTERRUPTS: Final = re.compile(rb"[\x03\x1a\x1c\x11\x13]+")  # C-c, C-z, C-\, C-q, C-s: keys that the terminal itself acts on
 
@@ -68,12 +70,16 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
         return unknown(Reason("keys", request.foreground if request.foreground != "?" else ""))
     if request.act not in TEXT_ACTS:
         return None
+    if request.act == "new" and not request.content:
+        return None  # a shell: what it will run is not said yet
+    around = Surroundings(request.cwd, request.home, request.shell, request.act in ("line", "paste"), request.shadowed, real)
+    if request.act == execution.ACT:
+        return execution.facts(request.content, request.details, parse, around)
     try:
         text = request.content.decode()
     except UnicodeDecodeError:
         return unknown(Reason("control"))
-    around = Surroundings(request.cwd, request.home, request.shell, request.act in ("line", "paste"), request.shadowed, real)
-    if request.act == "exec":
+    if request.act == "new":
         return of_argv(text.split("\0"), parse, around)
     if request.act in ("line", "paste"):
         if request.foreground and request.foreground not in SHELLS:
@@ -411,6 +417,10 @@ def objection(pending: Pending, approver: Approver) -> Rejected | None:
 
 def show(request: Request) -> str:
     """The exact bytes, for a person: escaped, and whole."""
-    if request.act in TEXT_ACTS or request.act == "keys":
+    if request.act == execution.ACT:
+        return shown(execution.show(request.content, request.details))
+    if request.act == "new" and request.content:
+        return shown(shlex.join(request.content.decode("utf-8", "surrogateescape").split("\0")))
+    if (request.act in TEXT_ACTS and request.act != "new") or request.act == "keys":
         return shown(request.content.decode("utf-8", "surrogateescape"))
     return shown(" ".join([request.act, *(f"{k}={v}" for k, v in sorted(request.details.items()))]))

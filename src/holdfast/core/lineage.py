@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 LINES_KEPT: Final = 64           # entered and not begun; of more, the oldest are let go
 MEMBERS_MAX: Final = 65_536
 DOUBTFUL_MAX: Final = 1024
+TYPISTS_MAX: Final = 64
 OTHERS_MAX: Final = 16           # names in one cause
 EXITS_KEPT: Final = 256
 ACTS_KEPT: Final = 4096          # whose originators are known
@@ -71,12 +72,16 @@ class Lineage:
         self._known_marks = 0                                      # that the last host had taken: what they say is known, though they are read again
         self.exits: dict[int, int] = {}                            # of the newest commands, by the act that ordered each
         self._shaped: dict[int, tuple[str, ...]] = {}              # by act: who shaped the state that it ran on
+        self.opened = False                                        # it has asked for the first line: what its start files do is done
+        self.typists: dict[str, None] | None = {}                  # everybody who has typed anything, so far; None: not known
 
     # ------------------------------------------------------------ orders
 
     def typed(self, actor: str, act: int, data: bytes) -> None:
         """Bytes that are about to be written to the terminal."""
         self._last = Cause(actor, act)
+        if self.typists is not None and actor not in self.typists:
+            self.typists = {**self.typists, actor: None} if len(self.typists) < TYPISTS_MAX else None
         if b"\r" in data or b"\n" in data:
             lines = data.replace(b"\n", b"\r").split(b"\r")
             for line in lines[:-1]:
@@ -146,7 +151,7 @@ class Lineage:
         """It is done and asks for the next."""
         if self.again:
             return
-        self._now, self._prompted = None, True
+        self._now, self._prompted, self.opened = None, True, True
         self._ahead.extend(self._entered)
         self._entered.clear()
         self._given_up.clear()
@@ -283,7 +288,7 @@ class Lineage:
         return {"members": [[pid, m.start, m.parent, *_plain(m.cause)] for pid, m in self._members.items() if m.start],
                 "now": None if self._now is None else list(_plain(self._now)), "last": None if self._last is None else list(_plain(self._last)),
                 "prompted": self._prompted, "marks": max(self._marks, self._known_marks), "exits": [*map(list, self.exits.items())],
-                "shaped": [[act, *names] for act, names in self._shaped.items()]}
+                "shaped": [[act, *names] for act, names in self._shaped.items()], "opened": self.opened, "typists": None if self.typists is None else list(self.typists)}
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; `found` must follow."""
@@ -291,6 +296,8 @@ class Lineage:
         now, last = (None if saved[one] is None else _cause(saved[one]) for one in ("now", "last"))
         marks, exits = int(saved.get("marks", 0)), {int(act): int(code) for act, code in saved.get("exits", ())}
         shaped = {int(act): tuple(map(str, names)) for act, *names in saved.get("shaped", ())}
+        typists = saved.get("typists")
+        self.typists, self.opened = None if typists is None else dict.fromkeys(map(str, typists)), bool(saved.get("opened", True))
         self._members |= members
         self._known_marks, self.exits, self._shaped = marks, exits, shaped
         self._now, self._last, self._prompted = now, last, bool(saved["prompted"])

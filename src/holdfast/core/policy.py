@@ -84,6 +84,7 @@ class Decision:
     seen: bytes = b""                    # fingerprint of what the text was resolved to: files behind links
     approved: tuple[str, ...] = ()       # who approved it, if it is allowed for that reason
     shaped: tuple[originators.Shaped, ...] | None = None     # what it would touch that somebody shaped; None: not looked at
+    asked: tuple[str, ...] = ()          # all rules that ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,8 @@ class Policy:
         why = tuple(str(r) for r in look.unit.reasons)
         if found is None:
             return Decision(Verdict.NOTHING, "", "no rule of the policy speaks of it", look.unit.shown, self.source, self.version, why)
-        return Decision(found.verdict, found.name, found.because, look.unit.shown, found.source, self.version, why, found.by, found.approvals, best[1] == 2)
+        asked = tuple(rule.name for rule in self.rules if rule.verdict is Verdict.ASK and rule.matches(look)) if found.verdict is Verdict.ASK else ()
+        return Decision(found.verdict, found.name, found.because, look.unit.shown, found.source, self.version, why, found.by, found.approvals, best[1] == 2, asked=asked)
 
 
 def combine(opinions: Sequence[Decision], others: Sequence[Decision]) -> Decision:
@@ -184,7 +186,7 @@ def strictest(decisions: Sequence[Decision]) -> Decision:
     if not by:
         return Decision(Verdict.REFUSE, first.rule, "the rules that ask agree on nobody who may approve it", first.subject, first.source, first.version)
     kinds = () if by == set(KINDS) else tuple(sorted(by))
-    return replace(first, by=kinds, approvals=max(d.approvals for d in chosen))
+    return replace(first, by=kinds, approvals=max(d.approvals for d in chosen), asked=tuple(dict.fromkeys(name for d in chosen for name in (d.rule, *d.asked))))
 
 
 def explain(decision: Decision) -> str:

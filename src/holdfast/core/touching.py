@@ -90,6 +90,12 @@ def touched_by_program(view: View, path: str, files: Sequence[str], actor: str, 
     return bounded([*found, *_handed(view), *world.writers([path, *files])], actor)
 
 
+def kinds_of_others(view: View, actor: str) -> frozenset[str]:
+    """Of which kinds something is another's, for all that the shell says."""
+    found = {kind_of(piece) for piece, author in view.authors.items() if any(hand.actor != actor for hand in author)}
+    return frozenset(found | {"shell"} if view.blind else found)
+
+
 # ---------------------------------------------------------------- parts
 
 def _of(view: View, piece: Piece, kind: str, name: str | None = None, sure: bool = True) -> list[Shaped]:

@@ -64,6 +64,7 @@ def _collector(text: str) -> str:
 OPTIONS = (
     Option("session.shell", "", "program of a new session; empty: $SHELL"),
     Option("session.login_shell", False, "start it as a login shell"),
+    Option("session.gate", "auto", "how deep the policy sees: exec (every program that starts), input (what is typed and run), auto (exec where it costs nothing)", choices=("auto", "exec", "input")),
     Option("session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX),
     Option("session.pace_s", PACE_WINDOW_S, "how long a program waits for a viewer that falls behind, before that one is shown less", 0.05, 3600),
     Option("session.keep_ended_s", ENDED_KEPT_S, "how long ended sessions stay listed", 0, 10 * 365 * 86400),
@@ -157,10 +158,11 @@ class Settings(NamedTuple):
     metrics: str = ""
     otlp: str = ""
     trace_names: bool = False
+    gate: str = "auto"
 
 
 def settings(values: list[Value]) -> Settings:
     v = {x.key: x.value for x in values}
     return Settings(v["session.shell"], v["session.login_shell"], v["session.ring_bytes"], v["session.keep_ended_s"],
                     v["host.away_s"], v["session.pace_s"], v["turn.idle_s"], v["turn.policy"], v["record.keep_days"], v["telemetry.metrics"], v["telemetry.otlp"],
-                    v["telemetry.names"])
+                    v["telemetry.names"], v["session.gate"])

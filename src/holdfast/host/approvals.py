@@ -64,6 +64,7 @@ ID_BYTES: Final = 5
 Note = Callable[[str, str, dict[str, Any]], None]      # session, event, facts
 Approves = Callable[[str, str, float], bool]           # key, session, now
 Observe = Callable[[], Awaitable[Request]]
+Judge = Callable[[Request], Awaitable[Decision]]
 
 
 class Desk:
@@ -88,12 +89,24 @@ class Desk:
         request = await observe()
         if request.actor.key != signing.show(conn.key) or request.actor.operator != conn.operator:
             raise NotAllowed("the act is not of whoever sent it")
-        decision = await self.gate.judge(request)
-        judged(decision)
+
+        async def judge(asked: Request) -> Decision:
+            decision = await self.gate.judge(asked)
+            judged(decision)
+            return decision
+
+        decision = await judge(request)
         if decision.verdict is Verdict.ALLOW or request.act in UNGATED:
             return decision
         if decision.verdict is not Verdict.ASK:
             raise _refused(decision)
+        return await self._answered(request, decision, observe, judge, held, wait_s)
+
+    async def hold(self, request: Request, decision: Decision, observe: Observe, judge: Judge) -> Decision:
+        """The same for what nobody sent: an exec that the policy asks about. Whoever waits for it gives up by cancelling with GAVE_UP."""
+        return await self._answered(request, decision, observe, judge, None, None)
+
+    async def _answered(self, request: Request, decision: Decision, observe: Observe, judge: Judge, held: Callable[[Pending], None] | None, wait_s: float | None) -> Decision:
         pending, waiter = await self._ask(_judged(request, decision), decision)
         try:
             if not waiter.done() and held is not None:
@@ -110,7 +123,7 @@ class Desk:
         closed = waiter.result()
         if closed is not None:
             raise _no(closed)
-        return await self._use(pending, observe, judged)
+        return await self._use(pending, observe, judge)
 
     async def _ask(self, request: Request, decision: Decision) -> tuple[Pending, asyncio.Future[Closed | None]]:
         """The question, durable, and what says how it went."""
@@ -146,10 +159,9 @@ class Desk:
         if left.args == (GAVE_UP,) and pending is not None and pending.state == "waiting" and asked.id not in self._waiters:
             self._settle(self.approvals.withdraw(asked.id, asked.binding.operator, self._clock(), "whoever asked gave up"))
 
-    async def _use(self, asked: Pending, observe: Observe, judged: Callable[[Decision], None]) -> Decision:
+    async def _use(self, asked: Pending, observe: Observe, judge: Judge) -> Decision:
         request = await observe()
-        decision = await self.gate.judge(request)
-        judged(decision)
+        decision = await judge(request)
         if decision.verdict is Verdict.REFUSE:
             raise _refused(decision)
         pending = self.approvals.open.get(asked.id, asked)
@@ -290,7 +302,7 @@ class Desk:
     def keys_changed(self, known: Callable[[str], bool]) -> None:
         """Some keys may count no more: their questions are void, and so is what they approved."""
         for key in {k for p in self.approvals.open.values() for k in (p.binding.key, *(k for _, k in p.given))}:
-            if not known(key):
+            if key and not known(key):
                 before = dict(self.approvals.open)
                 self._settle(self.approvals.revoked(key))
                 self._store.post(self._rows([id for id, p in before.items() if self.approvals.open.get(id, p) is not p]))

@@ -30,6 +30,7 @@ from holdfast.host.shaping import Shaping
 from holdfast.host.shell.run import TRIGGER
 
 RUNS_KEPT = 64
+CLEARED_KEPT = 256               # acts that were approved: what they start is not asked about again for the same reason
 
 
 class Run(NamedTuple):
@@ -52,6 +53,8 @@ class Commands:
         self.followed: set[str] = set()                    # runs that somebody waits for
         self.on_alone: Callable[[RunDone], None] = lambda run: None      # one has finished that nobody waits for
         self.before_marks: Callable[[], None] = lambda: None
+        self._cleared: OrderedDict[tuple[int, int], frozenset[str]] = OrderedDict()      # by client and its number: not typed yet
+        self._approved: OrderedDict[int, frozenset[str]] = OrderedDict()                 # by the session's number
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
         self.shaping = Shaping(directory, self.kind, label)
@@ -112,8 +115,22 @@ class Commands:
             elif isinstance(e, CommandStarted):
                 self.shaping.began(self.lineage.begun(), mark.seq, mark.kind is MarkKind.PROMPT)
 
-    def typed(self, operator: str, data: bytes, act: int, scanned: int) -> None:
+    def cleared(self, which: tuple[int, int], rules: frozenset[str]) -> None:
+        """An act of a client was approved, though these rules ask about it."""
+        self._cleared[which] = rules
+        if len(self._cleared) > CLEARED_KEPT:
+            self._cleared.popitem(last=False)
+
+    def approved(self, act: int | None) -> frozenset[str]:
+        """Rules that ask, and were answered for this act."""
+        return self._approved.get(act, frozenset()) if act is not None else frozenset()
+
+    def typed(self, operator: str, data: bytes, act: int, scanned: int, which: tuple[int, int] | None = None) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
+        if which is not None and (rules := self._cleared.pop(which, None)) is not None:
+            self._approved[act] = rules
+            if len(self._approved) > CLEARED_KEPT:
+                self._approved.popitem(last=False)
         self.lineage.typed(operator, act, data)
         if (b"\r" in data or b"\n" in data) and data != TRIGGER:
             self.shaping.typed(data)

@@ -21,7 +21,7 @@ from typing import Any, Final
 from holdfast.core import acts, originators, record
 from holdfast.core.conditions import Request
 from holdfast.core.gate import Pending
-from holdfast.core.originators import Shaped
+from holdfast.core.originators import UNKNOWN, Shaped, foreign
 from holdfast.core.policy import Decision, Verdict
 from holdfast.core.record import UNSEEN, Draft, Terminal, Written
 from holdfast.host.approvals import Desk
@@ -274,6 +274,7 @@ class Door:
     async def _judged(self, act: Act, observe: Callable[[], Awaitable[Request]], held: Callable[[Pending], None], wait_s: float | None, secret: bool) -> None:
         def look(decision: Decision) -> None:
             act.shaped = decision.shaped
+            self._tell_foreign(act, decision)
 
         if secret:
             decision = await self.desk.gate.judge(await observe())
@@ -282,6 +283,8 @@ class Door:
                 raise GateRefused(f"refused by the rule {decision.rule!r}" if decision.rule else "refused by the policy", "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
         else:
             decision = await self.desk.clear(act.conn, observe, held, wait_s, look)
+        if decision.approved and isinstance(act.session, Session):
+            act.session.commands.cleared((act.conn.client, act.number), frozenset((decision.rule, *decision.asked)))
         act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
 
     def came(self, conn: Connection, how: str, /, **facts: Any) -> None:
@@ -319,6 +322,13 @@ class Door:
         elif isinstance(act.session, Session) and act.kind in TYPED:
             act.session.turn.contended(act.conn.operator, error)
         self._end(act, record.APPLIED if act.taken is not None else verdict_of(error))
+
+    def _tell_foreign(self, act: Act, decision: Decision) -> None:
+        """That it runs on what another, who is known, has shaped."""
+        others = [one for one in foreign(decision.shaped or (), act.conn.operator) if one.actor != UNKNOWN]
+        names, kinds = sorted({one.actor for one in others}), sorted({one.kind for one in others})
+        if others and self._worth_telling((act.session.id, act.conn.operator, " ".join(kinds), " ".join(names))):
+            self._note(act.session.id, "originators.foreign", {"operator": act.conn.operator, "act": act.kind, "originators": names, "kinds": kinds, "verdict": decision.verdict.value})
 
     def _worth_telling(self, what: tuple[str, str, str, str]) -> bool:
         """Not again within a moment: whoever tries the same in a circle must not push everything else out of the events that are kept."""

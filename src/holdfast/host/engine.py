@@ -26,7 +26,7 @@ from holdfast.core.record import MACHINE
 from holdfast.core.turn import POLICIES
 from holdfast.home import Home, keys
 from holdfast.home.config import Settings
-from holdfast.host import making, names, process, store
+from holdfast.host import execgate, making, names, process, store
 from holdfast.host.aftermath import Aftermath
 from holdfast.host.approvals import Desk
 from holdfast.host.authority import Authority
@@ -101,6 +101,7 @@ class Engine:
         self.gate.touched = self.shapes.touched
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk, self.events.note)
+        self.execgate = execgate.ExecGate(self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.shapes.kinds)
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
         self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
         self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host
@@ -188,7 +189,7 @@ class Engine:
         probe("host.keeper.claimed")
         session = self._take(record, link, label)
         session.pace.await_return(record.viewers)
-        if await self._look(session) is not None:
+        if await self._look(session, adopted=True) is not None:
             record.state = "halted"                  # its processes were stopped before this host came
         self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid, "output": [link.ring.start, link.ring.head]})
 
@@ -236,9 +237,10 @@ class Engine:
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
 
-    async def _look(self, session: Session) -> str | None:
-        """How it is laid out and can be halted, from the kernel; and how it is halted, if it is."""
+    async def _look(self, session: Session, adopted: bool = False) -> str | None:
+        """How it is laid out and can be halted, from the kernel, and how deep it is gated; and how it is halted, if it is."""
         session.layout = await self.halter.layout(execution(session))
+        session.layout |= await self.execgate.look(session, adopted)
         return await self.halter.halted(execution(session))
 
     async def _reclaim(self, session: Session) -> None:
@@ -382,7 +384,7 @@ class Engine:
         task.add_done_callback(self._buried)
 
     def _leave(self, session: Session) -> None:
-        for one in (self.kin, self.tally, self.shapes):
+        for one in (self.kin, self.tally, self.shapes, self.execgate):
             one.end(session)
 
     def _buried(self, task: asyncio.Task[None]) -> None:
@@ -437,6 +439,7 @@ class Engine:
         for task in self._tasks:
             task.cancel()
         await self.journal.close()
+        self.execgate.close()
         self.kin.close()
         self.shapes.close(self.sessions.values())
         for session in list(self.sessions.values()):

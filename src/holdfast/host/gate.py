@@ -19,12 +19,13 @@ import os
 import re
 import stat
 import time
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
+from holdfast.core import execution
 from holdfast.core import policy as policies
 from holdfast.core.conditions import Request
 from holdfast.core.exposition import Histogram
@@ -40,6 +41,7 @@ JUDGE_S: Final = 8.0  # for the whole: the parser and the plug-ins have limits o
 LOOKED_AT: Final = ("run", "line", "paste")  # acts whose text meets the state of a shell
 THREADS: Final = 32  # most of them never start
 JUDGING_EACH: Final = 4  # at a time, of one operator: who hangs hangs alone
+EXECS_KEPT: Final = 4096
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
 CEDAR_FILE: Final = "policy.cedar"
 CEDAR_TARGET: Final = "holdfast.host.cedar:judge"
@@ -77,6 +79,8 @@ class Gate:
         self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
         self.decisions: Counter[tuple[str, str]] = Counter()  # by act and verdict
         self.took = Histogram()
+        self._index: tuple[Policy, execution.Index] | None = None
+        self._execs: OrderedDict[tuple[Any, ...], Decision] = OrderedDict()  # decisions on execs that depend on nothing else
         for w in self._workers.values():
             self._pool.submit(w.start)
 
@@ -121,7 +125,7 @@ class Gate:
         if request.act in UNGATED:
             return Decision(Verdict.ALLOW, "", "it answers to the envelope alone", request.act, "gate")
         policy = self.policy
-        if self._workers or request.act in TEXT_ACTS:
+        if self._workers or (request.act in TEXT_ACTS and (request.content or request.act != "new")):
             return None
         return replace(policy.decide(request, facts_of(request, _no_parser)), version=self._version)
 
@@ -150,6 +154,56 @@ class Gate:
         except Exception as e:
             return self._refuse(f"the gate failed: {type(e).__name__}: {e}"[:300])
 
+    # ------------------------------------------------------------ at exec depth
+
+    @property
+    def index(self) -> execution.Index | None:
+        """Which programs no rule speaks of; None while plug-ins are asked about every one."""
+        policy = self.policy
+        if self._index is None or self._index[0] is not policy:
+            self._index = (policy, execution.Index(policy))
+        return None if self._workers else self._index[1]
+
+    def quick_exec(self, request: Request, passed: frozenset[str]) -> Decision | None:
+        """The decision on an exec, if neither parser, plug-ins nor the file system has to be asked."""
+        policy = self.policy
+        if self._workers:
+            return None
+        key = (request.actor, request.session, request.content, tuple(request.details.items()), request.cwd, request.shaped, passed, self._version)
+        if (known := self._execs.get(key)) is not None:
+            self._execs.move_to_end(key)
+            return known
+        request = replace(request, mounted=self._mounts(), private=self.private)
+        try:
+            decision = replace(execution.decide(policy, request, facts_of(request, _asks_parser) or Facts(), passed), version=self._version)
+        except _NeedsParser:
+            return None
+        self._execs[key] = decision
+        if len(self._execs) > EXECS_KEPT:
+            self._execs.popitem(last=False)
+        return decision
+
+    async def judge_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], operator: str) -> tuple[Request | None, Decision]:
+        """The same with everybody asked, in a thread, where `prepare` may look at files, and find that nothing has to be judged; and what was judged."""
+        try:
+            async with asyncio.timeout(self.judge_s):
+                turn = self._judging.setdefault(operator, asyncio.Semaphore(JUDGING_EACH))
+                await turn.acquire()
+                loop = asyncio.get_running_loop()
+                work = self._pool.submit(self._work_exec, prepare, passed, self.policy, self._version, list(self._workers.values()))
+                work.add_done_callback(lambda _: _soon(loop, turn.release))
+                return await asyncio.wrap_future(work)
+        except TimeoutError:
+            return None, self._refuse(f"the gate did not decide within {self.judge_s:g} s")
+        except Exception as e:
+            return None, self._refuse(f"the gate failed: {type(e).__name__}: {e}"[:300])
+
+    def _work_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], policy: Policy, version: str, workers: list[Worker]) -> tuple[Request | None, Decision]:
+        request = prepare()
+        if isinstance(request, Decision):
+            return None, request
+        return request, self._work(request, policy, version, workers, passed)
+
     def decide(self, request: Request) -> Decision:
         """The same, for whoever has no loop and may wait."""
         return self.quick(request) or self._work(request, self.policy, self._version, list(self._workers.values()))
@@ -161,18 +215,20 @@ class Gate:
         """What a text would touch, for whoever only wants to know. In a thread."""
         return self.touched(request, self.facts(request))
 
-    def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker]) -> Decision:
+    def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker], passed: frozenset[str] = frozenset()) -> Decision:
         """In a thread, on what was in force when the act came."""
         if request.act in TEXT_ACTS and not request.mounted:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
-        if request.act in LOOKED_AT and request.session:
+        if request.session and (request.act in LOOKED_AT or (request.act == execution.ACT and (workers or execution.Index(policy).looks(request.actor)))):
             request = replace(request, shaped=self.touched(request, facts))
-        opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
         others = list[Decision]()
         if workers and not policy.broken:
             question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")
             others = [w.judge(question, version) for w in workers]
+        if request.act == execution.ACT:
+            return replace(execution.decide(policy, request, facts or Facts(), passed, others), version=version, seen=seen(facts, request.shaped), shaped=request.shaped)
+        opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
         return replace(combine(opinions, others), seen=seen(facts, request.shaped), shaped=request.shaped)
 
     def _refuse(self, why: str) -> Decision:
@@ -270,6 +326,14 @@ def seen(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> bytes:
 def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed
         loop.call_soon_threadsafe(call)
+
+
+class _NeedsParser(BaseException):
+    """Not an Exception: nobody on the way takes it for an answer."""
+
+
+def _asks_parser(text: str, dialect: str) -> dict[str, Any]:
+    raise _NeedsParser
 
 
 def _no_parser(text: str, dialect: str) -> dict[str, Any]:

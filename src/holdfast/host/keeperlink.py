@@ -31,7 +31,7 @@ def stuck(session: str, pid: int) -> Unavailable:
 
 
 class KeeperLink:
-    """Callbacks run on the loop: on_bell() for new output, effects or flags; on_packet(kind, packet); on_closed()."""
+    """Callbacks run on the loop: on_bell() for new output, effects or flags; on_packet(kind, packet); on_closed(); on_gate(listener, error), who owns the listener then."""
 
     def __init__(self, sock: socket.socket, welcome: wire.Welcome, fds: list[int]) -> None:
         self.welcome = welcome
@@ -41,6 +41,7 @@ class KeeperLink:
         self.on_bell: Callable[[], None] = lambda: None
         self.on_packet: Callable[[int, bytes], None] = lambda kind, packet: None
         self.on_closed: Callable[[], None] = lambda: None
+        self.on_gate: Callable[[int, int], None] | None = None      # the listener (or -1), and with which error the kernel refused one
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
@@ -106,16 +107,29 @@ class KeeperLink:
             if self.closed:
                 return
             try:
-                packet = self._sock.recv(KEEPER_PACKET_BYTES)
+                packet, fds, _, _ = socket.recv_fds(self._sock, KEEPER_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
             except BlockingIOError:
                 return
             except OSError:
-                packet = b""
+                packet, fds = b"", []
             if not packet:
                 self.close()
                 self.on_closed()
                 return
-            self.on_packet(packet[0], packet)
+            if fds or packet[0] == wire.GATED:
+                self._gated(packet, fds)
+            else:
+                self.on_packet(packet[0], packet)
+
+    def _gated(self, packet: bytes, fds: list[int]) -> None:
+        try:
+            error = wire.read_gated(packet)
+        except wire.Malformed:
+            error = -1
+        if self.on_gate is not None and (fds or error):
+            self.on_gate(fds.pop() if fds and not error else -1, error)
+        for fd in fds:
+            os.close(fd)
 
     def send_descriptor(self, packet: bytes, fd: int) -> bool:
         """A packet that carries a descriptor: now or not at all."""

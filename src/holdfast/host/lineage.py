@@ -32,6 +32,7 @@ from holdfast.host.session import Session
 from holdfast.model.errors import Unavailable
 
 SAVE_S: Final = 0.5              # after a change; later where that takes long:
+SAVED_S: Final = 0.005           # between looks whether it is written
 SAVE_SHARE: Final = 50           # at most this part of the time is spent on it
 LOST_S: Final = 0.05             # after a loss, before it is looked again
 LOST_SHARE: Final = 10           # at most this part of the time is spent on that
@@ -63,6 +64,7 @@ class Kin:
         self.raised = False                             # a process of a session goes on as another account, or may have while nobody looked
         self._gone: dict[int, tuple[Session, Member]] = {}      # exited, and not forgotten yet
         self._twice: set[int] = set()                           # two processes had this pid since then
+        self.on_exec: Callable[[int], None] = lambda pid: None     # a process of this machine runs another program now
         self._owner: dict[int, Session] = {}
         self._events: procevents.Events | None = None
         self._saving: dict[str, asyncio.TimerHandle] = {}
@@ -76,7 +78,7 @@ class Kin:
     def open(self) -> None:
         """Where the kernel refuses, it is done without; `doctor` says why."""
         with contextlib.suppress(OSError):
-            self._events = procevents.Events(self._forked, self._exited, self._lost)
+            self._events = procevents.Events(self._forked, self._exited, self._lost, lambda pid: self.on_exec(pid))
             self._events.on_account = self._other_account
             self._searching = asyncio.get_running_loop().create_task(self._search())
         for other in self.beside:
@@ -95,6 +97,8 @@ class Kin:
 
     def begin(self, session: Session) -> None:
         lineage = session.commands.lineage
+        if session.ring.accepted:                           # somebody has typed before this host came
+            lineage.typists, lineage.opened = None, True
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
             known = json.loads(_read(f"{session.directory}/{FILE}"))
             self.raised = True
@@ -110,7 +114,7 @@ class Kin:
 
     def seen(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None = None, whole: bool = True) -> None:
         """What was read of its processes, since `looking` gave `before`; `whole`: of all of them."""
-        self._catch_up()
+        self.catch_up()
         lineage = session.commands.lineage
         lineage.found(living, before, whole)
         for pid in [pid for pid, owner in self._owner.items() if owner is session and pid not in lineage.members]:
@@ -144,19 +148,19 @@ class Kin:
 
     def _before_marks(self) -> None:
         """What the shell did before it wrote them is known first."""
-        self._catch_up()
+        self.catch_up()
         for other in self.beside:
             other.catch_up()
 
-    def _catch_up(self) -> None:
-        """What it started, before anything else that is known of it is taken."""
+    def catch_up(self) -> None:
+        """What was started, before a shell's marks are taken or an exec is judged."""
         if self._events is not None and self._events.told:
             self._events.catch_up()
 
     def doers(self, pids: set[int]) -> dict[int, tuple[Session, Cause]]:
         """Of these processes, those of sessions, and on whose order they do what they do. Who belongs to none, or to two one after the other since `forget_exited`, is not in it.
         A fork that was lost leaves its process out; an exit that was lost is found before the pid can be used again."""
-        self._catch_up()
+        self.catch_up()
         found = dict[int, tuple[Session, Cause]]()
         for pid in pids - self._twice if self.told else ():
             if (session := self._owner.get(pid)) is not None:
@@ -190,6 +194,13 @@ class Kin:
         finally:
             self._waiting.discard(session.id)
         session.commands.lineage.certain()
+
+    def cause(self, session: Session, pid: int, parent: int) -> Cause:
+        """Why a process is there that is about to execute something. Where the kernel does not tell of forks, it counts as started now."""
+        lineage = session.commands.lineage
+        if pid not in lineage.members and not self.told and self._owner.get(parent) is session:
+            self._forked(parent, pid)
+        return lineage.of(pid)
 
     def _exited(self, pid: int, status: int) -> None:
         session = self._owner.pop(pid, None)
@@ -232,6 +243,13 @@ class Kin:
     def _save_soon(self, session: Session) -> None:
         if session.id not in self._saving:
             self._saving[session.id] = session.loop.call_later(self._save_s, self._begin_save, session)
+
+    async def saved(self, session: Session) -> None:
+        """What is known now is written down when this returns: for what must mean the same to the next host."""
+        while session.id in self._writing:
+            await asyncio.sleep(SAVED_S)
+        self._writing.add(session.id)
+        await self._save(session)
 
     def _begin_save(self, session: Session) -> None:
         self._saving.pop(session.id, None)

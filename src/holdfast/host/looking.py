@@ -120,7 +120,7 @@ async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     offset, body = await session.view.look(look)
     kind, why, foreground = await session.attention()
     return {"id": session.id, "name": session.name, "state": session.state, "offset": offset,
-            "size": {"cols": session.size[0], "rows": session.size[1]}, **body, "exit_code": None,
+            "size": {"cols": session.size[0], "rows": session.size[1]}, **body, "exit_code": None, "gate": session.layout.get("gate"),
             "waiting": {"for": kind, "why": why, "foreground": foreground}}
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.host import environment, layouts
+from holdfast.host import environment, execgate, layouts
 from holdfast.host.shell import launch
 from holdfast.host.store import Record
 from holdfast.model.errors import Unavailable
@@ -54,6 +54,8 @@ async def prepare(engine: Engine, session_id: str, name: str, request: dict[str,
         raise Unavailable(f"cannot write {home.run}: {e.strerror}", "free disk space or make the directory writable") from e
     cols, rows = request["size"] or (COLS_DEFAULT, ROWS_DEFAULT)
     label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator, "token": token(request.get("token"))}
+    gate, gated = execgate.mode(request.get("gate"), settings.gate, contained)
+    label |= gated
     if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
         label["argv"] = [argv[0][:PATH_CHARS], "..."]
     label["given"] = request.get("given", [])[:GIVEN_MAX]     # variables that its maker set for it: theirs, not the machine's
@@ -61,5 +63,5 @@ async def prepare(engine: Engine, session_id: str, name: str, request: dict[str,
     spawn = wire.Spawn(
         session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, settings.ring_bytes, int(settings.host_away_s * 1000), json.dumps(label).encode(),
         tuple(os.fsencode(a) for a in launched.argv), tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"],
-        containment=layouts.containment(home, own) if contained else None)
+        containment=layouts.containment(home, own) if contained else None, gate=gate)
     return record, label, spawn

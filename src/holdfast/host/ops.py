@@ -221,7 +221,7 @@ OPS: dict[str, Op] = {
     "metrics": Op(metrics.metrics, {"families": Field(bool, False)}, "observe"),
     "events": Op(looking.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
     "new": Op(steering.new, {**_ON_MACHINE, "name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
-                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None), "given": Field(list, [])}, "new", act=True),
+                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None), "given": Field(list, []), "gate": Field(str, None)}, "new", act=True),
     "ls": Op(looking.ls, {"all": Field(bool, False)}),
     "get": Op(looking.get, {"session": _S}, "observe"),
     "rename": Op(steering.rename, {**_ACT, "name": _S}, "end", act=True),

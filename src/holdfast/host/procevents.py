@@ -1,4 +1,4 @@
-"""Forks and exits of this machine as the kernel tells them: the process connector, a netlink multicast.
+"""Forks, execs and exits of this machine as the kernel tells them: the process connector, a netlink multicast.
 
 It works for root, and since Linux 6.6 for ordinary users; not in another pid, user or network namespace than the machine's first (a container). There the question is refused, or
 not answered at all: so nothing counts as told before the first message has come (`told`), and whoever needs to know looks at /proc instead, now and then.
@@ -30,7 +30,8 @@ _CN = struct.Struct("=IIIIHH")          # idx, val, seq, ack, length, flags
 _EVENT = struct.Struct("=IIQ")          # what, cpu, time
 _FORK = struct.Struct("=IIII")          # parent pid, parent tgid, child pid, child tgid
 _EXIT = struct.Struct("=IIII")          # pid, tgid, code, signal
-_NONE, _FORKED, _UID, _EXITED = 0, 0x1, 0x4, 0x80000000
+_EXEC = struct.Struct("=II")            # pid, tgid
+_NONE, _FORKED, _EXECUTED, _UID, _EXITED = 0, 0x1, 0x2, 0x4, 0x80000000
 _STATUS = struct.Struct("=I")
 _NLMSG_DONE = 3
 _BODY = _NLMSG.size + _CN.size
@@ -42,9 +43,10 @@ MESSAGE_BYTES: Final = 4096
 class Events:
     """One per host. Callbacks come on the loop."""
 
-    def __init__(self, on_fork: Callable[[int, int], None], on_exit: Callable[[int, int], None], on_lost: Callable[[], None]) -> None:
+    def __init__(self, on_fork: Callable[[int, int], None], on_exit: Callable[[int, int], None], on_lost: Callable[[], None],
+                 on_exec: Callable[[int], None] = lambda pid: None) -> None:
         """OSError with the reason if the kernel refuses to tell."""
-        self._on_fork, self._on_exit, self._on_lost = on_fork, on_exit, on_lost
+        self._on_fork, self._on_exit, self._on_lost, self._on_exec = on_fork, on_exit, on_lost, on_exec
         self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else: sudo, for example
         self._numbers: dict[int, int] = {}          # of each processor, the last message's
         self.told = False                           # the kernel has begun
@@ -90,6 +92,8 @@ class Events:
                 self._on_fork(parent, child)
         elif what == _UID:
             self.on_account(_FORK.unpack_from(data, _FACTS)[1])
+        elif what == _EXECUTED:
+            self._on_exec(_EXEC.unpack_from(data, _FACTS)[1])
         elif what == _EXITED:
             pid, group, status, _ = _EXIT.unpack_from(data, _FACTS)
             if pid == group:

@@ -281,7 +281,7 @@ class Session:
             await self.look_and_ask(operator)
             if self.lane.known(client, number):
                 raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
-            self.commands.typed(operator, data, self.lane.next, self.scanned)
+            self.commands.typed(operator, data, self.lane.next, self.scanned, (client, number))
             self.turn.typed(operator, data, time.monotonic(), key)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None

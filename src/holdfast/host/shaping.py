@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.core import execution
 from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts
 from holdfast.core.implied import implied
@@ -30,7 +31,7 @@ from holdfast.core.lineage import Cause
 from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
-from holdfast.core.touching import World, shaped, touched, touched_by_program
+from holdfast.core.touching import World, kinds_of_others, shaped, touched, touched_by_program
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
 
@@ -166,15 +167,21 @@ class Shapes:
         session = self._find(request.session)
         if session is None:
             return request.shaped
+        if request.act == execution.ACT:
+            return self._by_program(session, request, facts)
         view = session.commands.shaping.view
         text = request.content.decode("utf-8", "replace")
         reader = request.foreground if request.act != "run" else ""
         return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request))), request.actor.operator)
 
-    def touched_by_program(self, session: Session, request: Request, facts: Facts) -> tuple[Shaped, ...]:
-        """Of a program that is about to be executed in the session. In a thread."""
+    def kinds(self, session: Session, actor: str) -> frozenset[str]:
+        """Of which kinds something there may be another's. Files always may."""
+        return kinds_of_others(session.commands.shaping.view, actor) | {"file"}
+
+    def _by_program(self, session: Session, request: Request, facts: Facts | None) -> tuple[Shaped, ...]:
+        """Of a program that is about to be executed in the session."""
         world = self._world(session, request)
-        files = [path for command in facts.commands for path in (*(place.path for item in command.paths for place in item if not place.glob), *world.implied(command, request.cwd))]
+        files = [path for command in (facts.commands if facts is not None else ()) for path in (*(place.path for item in command.paths for place in item if not place.glob), *world.implied(command, request.cwd))]
         path = request.content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
         return bounded((*request.shaped, *touched_by_program(session.commands.shaping.view, path, [*dict.fromkeys(files)], request.actor.operator, (), world)), request.actor.operator)
 

@@ -88,7 +88,7 @@ def observed(session: Session | None, conn: Connection, act: str, content: bytes
 def _at(seen: Seen, place: Place) -> Request:
     if not seen.marks:
         return seen.request
-    return replace(seen.request, cwd=place.path, state=_mark(*seen.marks, place.inode))
+    return replace(seen.request, cwd=place.path, state=fingerprint(*seen.marks, place.inode))
 
 
 def _look(session: Session | None, conn: Connection, act: str, content: bytes, details: Mapping[str, str]) -> Seen:
@@ -97,10 +97,10 @@ def _look(session: Session | None, conn: Connection, act: str, content: bytes, d
     request = _request(session, conn, act, content, details)
     root = process.read_stat(session.record.root_pid)
     if root is None or root.start != session.record.root_start:
-        return Seen(replace(request, foreground="?", state=_mark(session.id, session.record.epoch, "gone")))
+        return Seen(replace(request, foreground="?", state=fingerprint(session.id, session.record.epoch, "gone")))
     who = (session.record.boot, session.record.root_pid, root.start)
     if act not in READ_ACTS:
-        return Seen(replace(request, home=home_of(session), state=_mark(*who)))
+        return Seen(replace(request, home=home_of(session), state=fingerprint(*who)))
     foreground, reader = _foreground(session, root)
     shell = foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
     where = reader.pid if shell and reader is not None else root.pid if session.commands.kind is not None else None
@@ -196,5 +196,5 @@ def _home(pid: int) -> str | None:
         return None
 
 
-def _mark(*facts: object) -> bytes:
+def fingerprint(*facts: object) -> bytes:
     return hashlib.blake2b(repr(facts).encode(), digest_size=16).digest()

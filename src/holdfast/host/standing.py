@@ -253,6 +253,15 @@ class Standing:
             raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them", what="operator", word=name[:80])
         return found
 
+    def kind_of(self, name: str) -> str | None:
+        """Human, agent or service; None: nobody of that name is known."""
+        found = self._roster.operators.get(name)
+        return None if found is None else found.kind
+
+    def only_people(self, session: str, now: float) -> bool:
+        """Whether nobody but people may act in that session."""
+        return not any((self.kind_of(one.operator) or "agent") != "human" and self.rights_of(one.key, session, now) & {"run", "input"} for one in self._roster.keys.values())
+
     def living(self, name: str) -> Operator:
         """The operator of that name, if it is one who is known and was not revoked."""
         found = self._operator(name)

@@ -48,6 +48,8 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
         raise Usage("the environment must be NAME=VALUE without NUL")
     if not all(isinstance(name, str) and name in q["env"] for name in q["given"]):
         raise Usage("what was given is part of the environment")
+    if q["gate"] not in (None, "exec", "input"):
+        raise Usage("--gate is exec or input")
     if q["umask"] > 0o777:
         raise Usage("a umask is at most 0777")
     q["token"] = q["token"] and f"{conn.key.hex()[:16]}.{q['token']}"           # of one's own requests only
@@ -60,10 +62,10 @@ async def new(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     if conn.kind != "human" or q.get("limited!"):
         q["env"] = environment.of_stranger(q["env"], bool(q.get("limited!")))
     program = q["argv"] or [ops.engine.settings.shell or q["env"].get("SHELL") or "/bin/sh"]
-    details = {"contained": str(bool(q["contained"])), "cwd": q["cwd"], "environment": environment.digest(q["env"])}
+    details = {"contained": str(bool(q["contained"])), "cwd": q["cwd"], "environment": environment.digest(q["env"]), **({"gate": q["gate"]} if q["gate"] else {}), **({} if q["argv"] else {"shell": program[0]})}
 
     async def observe() -> Request:
-        asked = await situation(None, conn, "exec" if q["argv"] else "new", "\0".join(program).encode("utf-8", "surrogateescape"), details)
+        asked = await situation(None, conn, "new", "\0".join(q["argv"]).encode("utf-8", "surrogateescape"), details)
         return replace(asked, name=q["name"] or "", cwd=q["cwd"], project=q["cwd"], home=q["env"].get("HOME"), contained=q["contained"])
 
     command = await _only_its_commands(ops, conn, "new", None, q, await observe())

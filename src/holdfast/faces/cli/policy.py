@@ -236,7 +236,7 @@ def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
             raise Usage(f"{label}: `expect` is one of allow, ask, refuse")
         merged = {**defaults, **example}
         if ("text" in merged) + ("argv" in merged) + (
-            merged.get("act", "run") not in ("run", "line", "paste", "keys", "exec")
+            merged.get("act", "run") not in ("run", "line", "paste", "keys", "exec") and "argv" not in merged
         ) != 1:
             raise Usage(f"{label}: it needs `text` or `argv`, or an `act` that has neither")
         merged.setdefault("name", str(merged.get("text") or merged.get("argv") or merged.get("act")))
@@ -256,7 +256,7 @@ def _request(example: dict[str, Any]) -> Request:
     from holdfast.core.conditions import Actor, Request
 
     e = {"kind": "agent", "home": "/home/user", "cwd": "/home/user/project", **example}
-    act = e.get("act", "exec" if "argv" in e else "run")
+    act = e.get("act", "new" if "argv" in e else "run")
     content = "\0".join(map(str, e["argv"])) if "argv" in e else e.get("text", "")
     return Request(
         act,
@@ -279,13 +279,15 @@ def _request(example: dict[str, Any]) -> Request:
 
 
 def _judge(found: Policy, request: Request) -> Decision:
+    from holdfast.core import execution
     from holdfast.core.gate import facts_of
     from holdfast.host.parse import Parser
 
     global _parser
     if _parser is None:
         _parser = Parser()
-    return found.decide(request, facts_of(request, _parser))
+    facts = facts_of(request, _parser)
+    return execution.decide(found, request, facts) if request.act == execution.ACT and facts is not None else found.decide(request, facts)
 
 
 _parser: Any = None

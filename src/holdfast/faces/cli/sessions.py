@@ -28,6 +28,7 @@ def new_parser(p: ArgumentParser) -> None:
     p.add_argument("--size", metavar="COLSxROWS", help="size of its terminal (default: yours, or 80x24)")
     p.add_argument("--contained", action="store_const", const=True, help="out of reach of keys, host and other sessions (the default for agents)")
     p.add_argument("--plain", dest="contained", action="store_const", const=False, help="like a login shell (the default for people)")
+    p.add_argument("--gate", choices=("exec", "input"), help="how deep the policy sees: every program that starts, or what is typed and run (default: exec where it costs nothing)")
     p.add_argument("--no-attach", action="store_true", help="do not attach")
     p.add_argument("--observe", action="store_true", help="attach without the right to type")
     p.add_argument("--json", action="store_true", help="print the session as JSON; does not attach")
@@ -59,6 +60,8 @@ def new(args: Namespace) -> int:
         environ = {key: value for key, value in environ.items() if key in given or key in CARRIED}
         cwd, agent = (args.cwd if args.cwd and os.path.isabs(args.cwd) else ""), None
     set_here: dict[str, Any] = {"given": sorted({item.partition("=")[0] for item in args.env})} if args.env else {}
+    if args.gate:
+        set_here["gate"] = args.gate
     made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
                               existing=args.existing, contained=args.contained, agent=agent, **set_here)
     if attaching:

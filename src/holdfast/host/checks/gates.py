@@ -58,12 +58,13 @@ def _exec_gate_seccomp(surroundings: Surroundings) -> Outcome:
     try:
         listener = syscall("seccomp", _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER, program)
     except OSError as error:
-        return Outcome(False, f"seccomp notification: {error.strerror}",
-                       "upgrade to Linux 5.4 or later; a second such filter above this one is refused")
+        return Outcome(False, f"seccomp notification: {error.strerror}: sessions are gated at input depth" + (", as this runs in a gated one itself" if error.errno == errno.EBUSY else ""),
+                       "start the host outside of a gated session" if error.errno == errno.EBUSY else "upgrade to Linux 5.5 or later")
     os.close(listener)
     if surroundings.uid == 0:
-        return Outcome(True, "a filter with a listener was installed")
-    return Outcome(True, "a filter with a listener was installed; by no_new_privs, so sudo is dead behind it")
+        return Outcome(True, "a filter with a listener was installed: every session is gated at exec depth, unless it is asked not to be")
+    return Outcome(True, "a filter with a listener was installed: contained sessions are gated at exec depth; plain ones at input depth, as it takes no_new_privs there, and sudo would be dead behind it "
+                         "(`new --gate exec` for one)")
 
 
 def _exec_gate_fanotify(surroundings: Surroundings) -> Outcome:

@@ -1,0 +1,113 @@
+"""What the gate at exec depth costs: the same work in a session with it and in one without, in turns, in one run.
+
+    python -m bench.execgate [--rounds N] [--files N] [--agent] [--json FILE]
+
+    make      `make -j2` of a small tree of C files that was generated for it, from clean
+    git       `git status` in a repository of some hundred files, several times
+    pytest    a run of a few tests that start programs
+    storm     programs that do nothing, one after the other and many at once: all cost is the gate's
+
+Each figure is the median of the rounds; the ratio is of the medians. --agent: the work is an agent's, whose programs more rules speak of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+WORK = {
+    "make": "make -C {tree} -s clean; make -C {tree} -s -j2",
+    "git": "for i in 1 2 3 4 5 6 7 8 9 10; do git -C {repo} status --short >/dev/null; done",
+    "pytest": "{python} -m pytest -q -p no:cacheprovider {tests} >/dev/null",
+    "storm": "i=0; while [ $i -lt 500 ]; do /bin/true; i=$((i+1)); done",
+    "storm at once": "seq 500 | xargs -P 8 -n 1 /bin/true",
+}
+TIMED = "s=$(date +%s%N); {work}; e=$(date +%s%N); echo TOOK $((e-s))"
+DEPTHS = ("input", "exec")
+
+
+def main(argv: list[str] | None = None) -> int:
+    p = argparse.ArgumentParser(prog="bench.execgate")
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--files", type=int, default=24)
+    p.add_argument("--only", default="")
+    p.add_argument("--agent", action="store_true")
+    p.add_argument("--json")
+    args = p.parse_args(argv)
+    with tempfile.TemporaryDirectory(prefix="hf-bench-") as top:
+        found = measure(Path(top), args.rounds, args.files, args.agent, args.only.split(",") if args.only else list(WORK))
+    for name, one in found.items():
+        print(f"{name:14} input {one['input']*1e3:8.1f} ms   exec {one['exec']*1e3:8.1f} ms   ratio {one['ratio']:.3f}")
+    if args.json:
+        Path(args.json).write_text(json.dumps(found, indent=1))
+    return 0
+
+
+def measure(top: Path, rounds: int, files: int, agent: bool, names: list[str]) -> dict[str, dict[str, float]]:
+    env = {**os.environ, "HOLDFAST_HOME": str(top / "hf"), "PYTHONPATH": str(Path(__file__).parents[1] / "src"), "USER": "bench", "SHELL": "/bin/bash"}
+
+    def holdfast(*words: str) -> str:
+        return subprocess.run([sys.executable, "-m", "holdfast", *words], env=env, check=True, capture_output=True, text=True, cwd=top).stdout
+
+    places = {"tree": str(tree(top / "tree", files)), "repo": str(repository(top / "repo")), "tests": str(tests(top / "tests")), "python": sys.executable}
+    who: tuple[str, ...] = ()
+    try:
+        if agent:
+            holdfast("operator", "add", "bot", "--kind", "agent")
+            holdfast("grant", "bot", "--rights", "execute,observe")
+            who = ("--as", "bot")
+        for depth in DEPTHS:
+            holdfast("new", depth, "--contained", "--gate", depth, "--no-attach", "--cwd", str(top), "--", "bash")
+        took: dict[str, dict[str, list[float]]] = {name: {depth: [] for depth in DEPTHS} for name in names}
+        for number in range(rounds + 1):
+            for name in names:
+                script = top / "work.sh"
+                script.write_text(TIMED.format(work=WORK[name].format(**places)) + "\n")
+                for depth in DEPTHS if number % 2 else DEPTHS[::-1]:
+                    out = holdfast(*who, "run", depth, "--", f"bash {script}")
+                    if number:                                   # the first is for the caches
+                        took[name][depth].append(int(out.rsplit("TOOK", 1)[1]) / 1e9)
+    finally:
+        subprocess.run([sys.executable, "-m", "holdfast", "end", "input", "exec"], env=env, capture_output=True, cwd=top)
+        subprocess.run([sys.executable, "-m", "holdfast", "down"], env=env, capture_output=True, cwd=top)
+    middle = {name: {depth: statistics.median(values) for depth, values in each.items()} for name, each in took.items()}
+    return {name: {**each, "ratio": each["exec"] / each["input"]} for name, each in middle.items()}
+
+
+def tree(top: Path, files: int) -> Path:
+    top.mkdir()
+    for n in range(files):
+        (top / f"f{n}.c").write_text("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n" + "".join(
+            f"int f{n}_{m}(int x) {{ char b[64]; snprintf(b, 64, \"%d\", x * {m}); return atoi(b) + {n}; }}\n" for m in range(40)))
+    names = " ".join(f"f{n}.o" for n in range(files))
+    (top / "main.c").write_text("int main(void) { return 0; }\n")
+    (top / "Makefile").write_text(f"all: prog\nprog: main.o {names}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\nclean:\n\trm -f *.o prog\n")
+    return top
+
+
+def repository(top: Path) -> Path:
+    top.mkdir()
+    for n in range(300):
+        (top / f"file{n}").write_text(f"{n}\n")
+    git = shutil.which("git") or "git"
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"]):
+        subprocess.run([git, *words], cwd=top, check=True, capture_output=True)
+    return top
+
+
+def tests(top: Path) -> Path:
+    top.mkdir()
+    (top / "test_it.py").write_text("import subprocess\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(40))\ndef test_it(n):\n"
+                                    "    assert subprocess.run(['echo', str(n)], capture_output=True).stdout == f'{n}\\n'.encode()\n")
+    return top
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""S4 at exec depth: the host dies again and again while programs start, and every exec is answered as if it had not."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+
+import pytest
+from tests.e2e.harness import eventually, installation
+
+KILLS = 30
+POLICY = """version = 1
+extends = "default"
+[[rule]]
+name = "no tac"
+verdict = "refuse"
+because = "nobody reads backwards"
+when = { command = ["tac"] }
+"""
+WORK = """
+n=0
+while [ ! -e %s ]; do
+    n=$((n+1))
+    if [ "$(/bin/echo $n)" = $n ]; then echo good; else echo bad $n; fi
+    tac /dev/null 2>/dev/null
+    [ $? = 126 ] && echo good || echo bad tac $n
+done >> %s
+echo over
+"""
+
+
+@pytest.mark.parametrize("layout", ("--contained", "--plain") if os.getuid() == 0 else ("--contained",))
+def test_s4_every_exec_is_right_whenever_the_host_dies(tmp_path_factory: pytest.TempPathFactory, layout: str) -> None:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as hf:
+        (hf.home / "policy.toml").write_text(POLICY)
+        (hf.home / "policy.toml").chmod(0o600)
+        hf.new("lab", layout, "--cwd", str(hf.user), "--", "bash")
+        results = hf.user / "results"
+        results.touch()
+        (hf.user / "work.sh").write_text(WORK % (hf.user / "enough", results))
+        hf.ok("run", "lab", "--", f"bash {hf.user}/work.sh > {hf.user}/out 2>&1 &")
+        rng, kills = random.Random(30), 0
+        while kills < KILLS:
+            goal = lines(results) + rng.randrange(2, 12)
+            eventually(lambda goal=goal: lines(results) >= goal, "some more execs")  # type: ignore[misc]
+            os.kill(hf.host_pid, signal.SIGKILL)
+            kills += 1
+            hf.ok("ls")                                  # the command line starts the next host
+        (hf.user / "enough").touch()
+        eventually(lambda: (hf.user / "out").read_bytes() == b"over\n", "the end of the work")
+        told = results.read_text().splitlines()
+        assert not [line for line in told if line != "good"][:5] and len(told) > 2 * KILLS and kills == KILLS
+        print(f"{len(told)} execs, {kills} kills")
+
+
+def lines(file: Path) -> int:
+    return file.read_bytes().count(b"\n")

@@ -1,0 +1,333 @@
+"""Ways around the gate at exec depth (P4): each is tried for real, and what becomes of it is the table in docs/exec-gate.md."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.e2e.harness import Installation, eventually, installation
+
+POLICY = """version = 1
+extends = "default"
+[[rule]]
+name = "no tac"
+verdict = "refuse"
+because = "nobody reads backwards"
+when = { command = ["tac"] }
+[[rule]]
+name = "no programs from memory"
+verdict = "refuse"
+because = "nobody has seen such a file"
+when = { act = ["exec"], command = ["/memfd:secret*"] }
+"""
+PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+INTEL = pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code of another processor")
+COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
+
+
+@pytest.fixture(scope="module", params=("--contained", "--plain") if os.getuid() == 0 else ("--contained",))
+def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
+        (made.home / "policy.toml").write_text(POLICY)
+        (made.home / "policy.toml").chmod(0o600)
+        made.new("lab", request.param, "--cwd", str(made.user), "--", "bash")
+        assert made.get("lab")["gate"] == "exec"
+        (made.user / "word").write_text("reachable\n")
+        yield made
+
+
+def tries(hf: Installation, code: str, rc: int | None = None) -> str:
+    """What Python code inside prints, in its end."""
+    file = hf.user / "try.py"
+    file.write_text("import ctypes, mmap, os, signal, struct, subprocess, sys, threading\nlibc = ctypes.CDLL(None, use_errno=True)\n" + code)
+    done = hf.cli("run", "lab", "--", f"{PYTHON} {file}")
+    assert rc is None or done.rc == rc, done
+    return done.out
+
+
+def told(hf: Installation, name: str) -> list[dict[str, Any]]:
+    return [e for e in hf.ok("events", "lab", "--limit", "100000", "--json").records if e["event"] == name]
+
+
+def refused(hf: Installation, code: str) -> None:
+    before = len(told(hf, "exec.refused"))
+    out = tries(hf, code)
+    assert "reachable" not in out, out
+    eventually(lambda: len(told(hf, "exec.refused")) > before, f"the refusal to be told; it said {out}")
+
+
+def test_p4_a_daemon_that_left_its_session(lab: Installation) -> None:
+    refused(lab, f"""
+r, w = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.dup2(w, 1)
+        try:
+            os.execv("/usr/bin/tac", ["tac", "{lab.user}/word"])
+        except OSError as e:
+            os.write(w, str(e).encode())
+    os._exit(0)
+os.close(w)
+print(os.read(r, 100))
+""")
+
+
+@pytest.mark.parametrize(("name", "argv0"), [("x", "tac"), ("secret", "x")])
+def test_p4_a_program_from_memory(lab: Installation, name: str, argv0: str) -> None:
+    """By the name it is given, or by what it is: a rule can name either."""
+    refused(lab, f"""
+fd = os.memfd_create("{name}", 0)
+os.write(fd, open("/usr/bin/tac", "rb").read())
+try:
+    os.execve(fd, ["{argv0}", "{lab.user}/word"], {{}})
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_by_the_dynamic_linker(lab: Installation) -> None:
+    linker = next((str(p) for p in (*Path("/lib64").glob("ld-linux*"), *Path("/lib").glob("ld-linux*"))), None)
+    if linker is None:
+        pytest.skip("no dynamic linker where it is looked for")
+    refused(lab, f"""
+try:
+    os.execv("{linker}", ["{linker}", "--inhibit-cache", "/usr/bin/tac", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_by_a_link(lab: Installation) -> None:
+    refused(lab, f"""
+os.path.lexists("{lab.user}/innocent") or os.symlink("/usr/bin/tac", "{lab.user}/innocent")
+try:
+    os.execv("{lab.user}/innocent", ["innocent", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_a_copy_under_another_name_is_another_program(lab: Installation) -> None:
+    """Stated, not prevented: rules about names are about names. Rules about paths still speak of it."""
+    assert "reachable" in tries(lab, f"""
+import shutil
+shutil.copy("/usr/bin/tac", "{lab.user}/copied")
+os.execv("{lab.user}/copied", ["copied", "{lab.user}/word"])
+""", 0)
+
+
+def test_p4_what_is_no_exec_is_not_shown(lab: Installation) -> None:
+    """Stated, not prevented: a sourced script and the body of `python -c` run in a program that was shown; what they start is."""
+    (lab.user / "sourced").write_text("while read -r line; do echo $line; done < word\n")
+    assert "reachable" in lab.ok("run", "lab", "--", f"cd {lab.user}; . ./sourced").out
+
+
+@INTEL
+def test_p4_a_tracer_changes_the_words_of_a_stopped_exec(lab: Installation) -> None:
+    """It stops before the gate is asked, so what it wrote is what is judged."""
+    refused(lab, f"""
+class Regs(ctypes.Structure):
+    _fields_ = [(n, ctypes.c_ulonglong) for n in "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs gs ds es fsb gsb".split()]
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+child = os.fork()
+if child == 0:
+    libc.ptrace(0, 0, 0, 0)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        os.execv("/usr/bin/cat", ["cat", "{lab.user}/word"])
+    except OSError as e:
+        print(e, flush=True)
+    os._exit(0)
+os.waitpid(child, 0)
+libc.ptrace(0x4200, child, 0, 1)
+regs = Regs()
+changed = False
+while True:
+    libc.ptrace(24, child, 0, 0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) or os.WIFSIGNALED(status):
+        break
+    libc.ptrace(12, child, 0, ctypes.addressof(regs))
+    if not changed and regs.orig_rax == 59:
+        with open(f"/proc/{{child}}/mem", "r+b", 0) as memory:
+            memory.seek(regs.rdi); memory.write(b"/usr/bin/tac\\0")
+        changed = True
+print("changed", changed)
+""")
+
+
+@INTEL
+def test_p4_by_the_old_way_into_the_kernel(lab: Installation) -> None:
+    """int 0x80: another personality with other numbers, and words with shorter addresses."""
+    before = len(told(lab, "exec.refused"))
+    out = tries(lab, f"""
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+page = libc.mmap(0, 4096, 7, 0x22 | 0x40, -1, 0)
+words = [b"/usr/bin/tac", b"tac", b"{lab.user}/word"]
+at, places = page + 512, []
+for word in words:
+    ctypes.memmove(at, word + b"\\0", len(word) + 1)
+    places.append(at)
+    at += len(word) + 1
+ctypes.memmove(page + 256, struct.pack("<3I", places[1], places[2], 0), 12)
+code = b"\\x53\\xb8" + struct.pack("<I", 11) + b"\\xbb" + struct.pack("<I", places[0]) + b"\\xb9" + struct.pack("<I", page + 256) + b"\\x31\\xd2\\xcd\\x80\\x5b\\xc3"
+ctypes.memmove(page, code, len(code))
+print("came back", ctypes.CFUNCTYPE(ctypes.c_int)(page)())
+""")
+    assert "reachable" not in out
+    if "came back" in out:                                       # else this kernel has no such way in
+        assert "-13" in out
+        eventually(lambda: len(told(lab, "exec.refused")) > before, "the refusal to be told")
+
+
+@INTEL
+def test_p4_by_the_personality_with_short_pointers(lab: Installation) -> None:
+    out = tries(lab, f"""
+words = (ctypes.c_char_p * 3)(b"tac", b"{lab.user}/word", None)
+for number in (520, 545, 59, 322):
+    libc.syscall(0x40000000 | number, b"/usr/bin/tac", words, None)
+    print(os.strerror(ctypes.get_errno()))
+""")
+    assert "reachable" not in out
+
+
+def test_p4_a_filter_below_does_not_help(lab: Installation) -> None:
+    """One of its own that allows everything, and one that hands execs to a tracer: the gate's answer counts more than theirs."""
+    for action in (0x7FFF0000, 0x7FF00000):
+        refused(lab, f"""
+class P(ctypes.Structure): _fields_ = (("l", ctypes.c_ushort), ("f", ctypes.c_char_p))
+libc.prctl(38, 1, 0, 0, 0)
+assert libc.syscall({{"x86_64": 317, "aarch64": 277}}[os.uname().machine], 1, 0, ctypes.byref(P(1, struct.pack("HBBI", 6, 0, 0, {action})))) == 0
+try:
+    os.execv("/usr/bin/tac", ["tac", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+
+
+@COMPILER
+@pytest.mark.parametrize("how", ["preload", "static"])
+def test_p4_compiled_in(lab: Installation, how: str) -> None:
+    source = lab.user / "evil.c"
+    body = f'char *a[] = {{"tac", "{lab.user}/word", 0}}; execv("/usr/bin/tac", a); perror("tac");'
+    if how == "preload":
+        source.write_text(f"#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void go(void) {{ {body} }}\n")
+        made = subprocess.run(["cc", "-shared", "-fPIC", "-o", lab.user / "evil.so", source], capture_output=True)
+        call = f'os.execve("/usr/bin/cat", ["cat", "/dev/null"], {{"LD_PRELOAD": "{lab.user}/evil.so"}})'
+    else:
+        source.write_text(f"#include <stdio.h>\n#include <unistd.h>\nint main(void) {{ {body} return 1; }}\n")
+        made = subprocess.run(["cc", "-static", "-o", lab.user / "evil", source], capture_output=True)
+        call = f'os.execv("{lab.user}/evil", ["evil"])'
+    if made.returncode:
+        pytest.skip(f"it cannot be compiled here: {made.stderr!r}")
+    refused(lab, call)
+
+
+RACE = """
+CHILDREN = 120
+r, w = os.pipe()
+killed = ran = stopped = 0
+%s
+for n in range(CHILDREN):
+    child = libc.fork()
+    if child == 0:
+        os.dup2(r, 0)
+        %s
+        os._exit(77)
+    pids.append(child)
+os.close(w); os.close(r)
+stop()
+for child in pids:
+    _, status = os.waitpid(child, 0)
+    killed += os.WIFSIGNALED(status)
+    stopped += os.WIFEXITED(status) and os.WEXITSTATUS(status) == 77
+    ran += status == 0
+print(f"killed={killed} refused={stopped} ran={ran}")
+"""
+
+
+def race(lab: Installation, setup: str, call: str) -> dict[str, int]:
+    before = len(told(lab, "exec.mismatch"))
+    out = tries(lab, RACE % (setup, call))
+    print(out)
+    found = {k: int(v) for k, _, v in (word.partition("=") for word in out.split() if "=" in word)}
+    assert found["killed"] + found["refused"] + found["ran"] == 120, out
+    if found["killed"]:
+        eventually(lambda: [e for e in told(lab, "exec.mismatch")[before:] if e.get("killed")], "what ran instead to be told")
+    return found
+
+
+def test_p4_words_that_are_changed_after_the_look(lab: Installation) -> None:
+    """The path lies in memory that another process writes to all the time. What slips through is seen by what it is then, told and killed."""
+    race(lab, """
+pids = []
+page = mmap.mmap(-1, 4096)
+page[:13] = b"/usr/bin/cat\\0"
+flipper = os.fork()
+if flipper == 0:
+    while True:
+        page[9:12] = b"tac"; page[9:12] = b"cat"
+def stop():
+    os.kill(flipper, 9); os.waitpid(flipper, 0)
+address = ctypes.addressof(ctypes.c_char.from_buffer(page))
+words = (ctypes.c_char_p * 2)(b"x", None)
+""", "libc.execv(ctypes.c_void_p(address), words)")
+
+
+def test_p4_a_file_that_is_replaced_after_the_look(lab: Installation) -> None:
+    race(lab, f"""
+pids = []
+link, one, two = ("{lab.user}/" + n for n in ("link", "one", "two"))
+flipper = os.fork()
+if flipper == 0:
+    while True:
+        for target, fresh in (("/usr/bin/cat", one), ("/usr/bin/tac", two)):
+            try:
+                os.symlink(target, fresh)
+                os.rename(fresh, link)
+            except OSError:
+                pass
+while not os.path.lexists(link):
+    pass
+def stop():
+    os.kill(flipper, 9); os.waitpid(flipper, 0)
+""", "libc.execv(link.encode(), (ctypes.c_char_p * 2)(b'x', None))")
+
+
+def test_p4_thousands_at_once(lab: Installation) -> None:
+    out = lab.ok("run", "lab", "--", "seq 3000 | xargs -P 100 -n 1 /bin/echo | sort -n | uniq | wc -l").out
+    assert out.split()[-1] == "3000"
+    before = len(told(lab, "exec.refused"))
+    (lab.user / "many.sh").write_text("n=0; for i in $(seq 1500); do tac word 2>/dev/null && n=$((n+1)); done; echo let through: $n\n")
+    out = lab.ok("run", "lab", "--", f"cd {lab.user} && bash many.sh").out
+    assert "let through: 0" in out
+    aggregated = eventually(lambda: [e for e in told(lab, "exec.refused")[before:] if "count" in e], "the sum")
+    assert len(told(lab, "exec.refused")) - before < 1000 and aggregated[0]["count"] > 1
+
+
+def test_p4_more_words_than_are_read(lab: Installation) -> None:
+    """Its name is known: what is refused by name is refused."""
+    refused(lab, """
+try:
+    os.execv("/usr/bin/tac", ["tac"] + ["x"] * 70000)
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_a_list_of_words_that_is_not_one(lab: Installation) -> None:
+    out = tries(lab, """
+libc.execv(b"/usr/bin/cat", ctypes.c_void_p(8))
+print(os.strerror(ctypes.get_errno()))
+libc.execv(ctypes.c_void_p(8), ctypes.c_void_p(8))
+print(os.strerror(ctypes.get_errno()))
+""")
+    assert out.splitlines()[0] in ("Bad address", "Permission denied") and out.splitlines()[1] in ("Bad address", "Permission denied")
