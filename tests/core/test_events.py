@@ -14,7 +14,7 @@ from holdfast.core import events, gate
 
 ROOT = Path(__file__).parents[2]
 HOST = ROOT / "src" / "holdfast" / "host"
-NOTES = ("event", "note", "_note", "_told", "_write", "_enter", "_save")      # functions that are given the name of an event
+NOTES = ("event", "note", "_note", "_told", "_write", "_enter", "_save", "tell")      # functions that are given the name of an event
 NAME = re.compile(r"[a-z]+\.[a-z_]+|revoked")
 
 
