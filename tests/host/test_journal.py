@@ -193,6 +193,17 @@ def test_p1_what_an_actor_says_it_has_seen_must_be_known(database: Path, monkeyp
     at_desk(database, second)
 
 
+def test_p2_what_was_seen_a_moment_ago_is_at_hand_though_more_has_been_written_since(database: Path) -> None:
+    """Or a refusal that may not wait would be recorded without what was refused."""
+
+    async def scenario(desk: Desk) -> None:
+        first, second = await desk.act(), await desk.act()
+        assert desk.journal.knows_now(first.session, first.hash) and desk.journal.knows_now(first.session, second.hash)
+        assert not desk.journal.knows_now(first.session, "0" * 64)
+
+    at_desk(database, scenario)
+
+
 def test_p1_a_cover_for_another_session_or_client_is_refused(database: Path) -> None:
     async def work(desk: Desk) -> None:
         number = desk.scribe.ann.next()

@@ -147,11 +147,14 @@ class Journal:
     async def knows(self, session: str, hash: str) -> bool:
         """Whether this is one of the newest RECENT_ENTRIES. A statement that says it has seen something else must not be recorded: the
         record would not verify, and a hostile actor could spoil it that way."""
-        recent = self._writer.recent
-        if session not in recent:
+        recent, read = self._writer.recent, self._writer.read
+        if session not in read and hash not in recent.get(session, ()):
             known: list[str] = await self._store.write(lambda db: table.newest_hashes(db, session, RECENT_ENTRIES))
-            recent.setdefault(session, deque(known, RECENT_ENTRIES))
-        return hash in recent[session]
+            if session not in read:
+                newer = [one for one in recent.get(session, ()) if one not in known]      # written since it was looked
+                recent[session] = deque([*known, *newer], RECENT_ENTRIES)
+                read.add(session)
+        return hash in recent.get(session, ())
 
     def knows_now(self, session: str, hash: str) -> bool:
         """The same for what must not wait; False if it is not at hand."""

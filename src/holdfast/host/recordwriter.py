@@ -57,7 +57,8 @@ class RecordWriter:
         self.failing = False                         # the disk took nothing the last time
         self.newest: dict[str, Item] = {}            # session -> its last item, while it waits: keys are added to it
         self.tips: dict[str, Written] = {}
-        self.recent: dict[str, deque[str]] = {}      # hashes of the newest entries, of sessions where somebody asked
+        self.recent: dict[str, deque[str]] = {}      # hashes of the newest entries: those of this host, and of `read` sessions the older ones, too
+        self.read: set[str] = set()
         self.entries = 0                             # that were made durable
         self.took = Histogram()                      # a group of them
         self._store = store
@@ -196,8 +197,7 @@ class RecordWriter:
 
     def remember(self, written: Written) -> None:
         self.tips[written.session] = written._replace(content=None, salt=None)
-        if written.session in self.recent:
-            self.recent[written.session].append(written.hash)
+        self.recent.setdefault(written.session, deque(maxlen=RECENT_ENTRIES)).append(written.hash)
 
     def _refuse(self, batch: list[Item], error: Unavailable) -> None:
         """The disk takes nothing: who waits to act is told, also who came meanwhile; what is owed stays first in the queue."""
@@ -235,6 +235,7 @@ class RecordWriter:
     def forget(self, session: str) -> None:
         self.tips.pop(session, None)
         self.recent.pop(session, None)
+        self.read.discard(session)
         self._head_at.pop(session, None)
         self._lost.pop(session, None)
         self._unsigned.discard(session)
