@@ -71,13 +71,14 @@ class Compared:
 
     async def _judge(self, one: Expected, now: Program, how: str, start: int) -> None:
         """It is what it is. If that is something the policy would have stopped, it is stopped now."""
+        if how == "file" and one.program.path.startswith(execution.SYSTEM) and await asyncio.to_thread(os.path.realpath, one.program.path) == now.path:
+            self._links[one.program.path, now.path] = time.monotonic() + LINKS_S        # a link of the machine's own: both names were judged
+            if len(self._links) > LINKS_MAX:
+                self._links.popitem(last=False)
+            return
         request = self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid))
         _, decision = await self._host.gate.judge_exec(lambda: request, one.session.commands.approved(one.cause.act), one.actor.operator)
         if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(notified.resolved, one.pid, one.program.path) in (now.path, one.program.path, None):
-            if one.program.path.startswith(execution.SYSTEM) and await asyncio.to_thread(os.path.realpath, one.program.path) == now.path:       # a link of the machine's own
-                self._links[one.program.path, now.path] = time.monotonic() + LINKS_S
-                if len(self._links) > LINKS_MAX:
-                    self._links.popitem(last=False)
             return
         killed = decision.verdict is not Verdict.ALLOW
         if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:
