@@ -44,6 +44,13 @@ def free_port() -> int:
         return int(one.getsockname()[1])
 
 
+def server(hf: Installation) -> Path:
+    """A program that an agent may start without being asked: what it does stands in a file of the project."""
+    file = hf.user / "server.py"
+    file.write_text(SERVER)
+    return file
+
+
 def needs(*programs: str) -> None:
     for program in programs:
         if shutil.which(program, path="/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin") is None:
@@ -59,7 +66,7 @@ def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_wa
         pytest.skip("the kernel does not tell of processes here: that it is gone is seen (test_graph), not how")
     hf.ready("dev")
     port = free_port()
-    started = hf.ok("run", "dev", "--as", "agent", "--json", "--", f'{sys.executable} -c "{SERVER}" {port} &').json
+    started = hf.ok("run", "dev", "--as", "agent", "--json", "--", f"{sys.executable} {server(hf)} {port} &").json
     assert started["exit_code"] == 0 and started["ref"]
     log = f"dev server running on :{port} ({started['ref']})"                 # what an agent would write down
     up = hf.ok("wait", "dev", "--for", f"port:{port}", "--timeout", "60", "--json").json

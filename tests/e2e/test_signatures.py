@@ -146,14 +146,14 @@ def test_o_mode_8_refused_before_it_runs(hf: Installation) -> None:
     (hf.home / "policy.toml").write_text('version = 1\nextends = "default"\n[[rule]]\nname = "agents do not touch it"\nverdict = "refuse"\nbecause = "ann prepared this"\n'
                                          'who = { kind = ["agent"] }\nwhen = { act = ["run"] }\n')
     (hf.home / "policy.toml").chmod(0o600)
-    hf.quick("--as", "ann", "run", "work", "--", "PATH=/tmp/poisoned:$PATH")
+    hf.quick("--as", "ann", "run", "work", "--", f"mkdir {hf.user}/poisoned; cp /usr/bin/touch {hf.user}/poisoned; PATH={hf.user}/poisoned:$PATH")
     hf.quick("--as", "ann", "turn", "work", "release")
     before = numbers(hf)
     assert hf.attempt("--as", "builder", "run", "work", "--", "touch", str(hf.user / "done")).rc == 255
     [refused] = named(hf, "gate.refused")
     assert (refused["operator"], refused["kind"], refused["act"], refused["rule"]) == ("builder", "agent", "command", "agents do not touch it")
     entry = eventually(lambda: [one for one in (json.loads(line) for line in hf.quick("log", "work", "--json").splitlines()) if one.get("verdict") == "refuse"], "the entry")[0]
-    assert refused["originators"] == entry["originators"] and entry["originators"], "never only the trigger"
+    assert refused["originators"] == entry["originators"] == ["ann"], "not only the trigger"
     after = numbers(hf)
     assert of(after, "holdfast_gate_decisions_total", act="run", verdict="refuse") == of(before, "holdfast_gate_decisions_total", act="run", verdict="refuse") + 1
     assert of(after, "holdfast_acts_total", kind="command", verdict="refused") == 1 and of(after, "holdfast_gate_seconds_count") > of(before, "holdfast_gate_seconds_count")

@@ -53,6 +53,7 @@ class Program(NamedTuple):
     path: str                    # the file, as it was named by whoever executes it, made absolute
     argv: tuple[str, ...]
     unread: str = ""             # why its words are not known
+    named: bool = False          # by an absolute path of the file system: if nothing is there, nothing runs
 
     @property
     def argv0(self) -> str:

@@ -295,9 +295,9 @@ class Gated:
         program, index = expected.program, self.host.gate.index
         if not self.host.kin.told:                           # nobody would see if it were there after all
             return None
-        if file is None:
+        if file is None and program.named:
             return Decision(Verdict.ALLOW, "", ABSENT)
-        if index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file)):
+        if index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file or program.path)):
             return Decision(Verdict.ALLOW, "", execution.ALLOWED)
         return None
 

@@ -52,7 +52,7 @@ def read(one: Notified) -> Program:
         dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else _AT_FDCWD
         file = _file(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
         try:
-            return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small)))
+            return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small)), named=path.startswith("/") and not path.startswith(("/proc/", "/dev/")))
         except _Unread as e:
             return Program(file, (), str(e))
     except (OSError, _Unread, OverflowError, ValueError) as e:
