@@ -105,6 +105,8 @@ def test_p4_a_refusal_is_told_and_recorded(house: Installation) -> None:
     entry = eventually(lambda: [e for e in house.ok("log", "lab", "--json").records if e["kind"] == "exec" and "factor" in str(e)], "the entry")[-1]
     assert entry["actor"] == "ann" and entry["verdict"] == "refuse" and entry["facts"]["rule"] == "only of execs" and entry["facts"]["words"].endswith("factor 91")
     assert json.loads(house.ok("log", "verify", "lab", "--json").out)["ok"] is True
+    page = house.ok("metrics").out
+    assert 'holdfast_gate_decisions_total{act="exec",verdict="refuse"}' in page and 'holdfast_gate_decisions_total{act="exec",verdict="allow"}' in page
 
 
 def test_p4_what_is_asked_about_waits_and_goes_on_when_it_is_approved(apart: Installation) -> None:

@@ -307,6 +307,7 @@ class Gated:
         if decision.verdict is Verdict.ALLOW:
             self._allow(one, expected)
         elif decision.verdict is Verdict.ASK and len(self.held) < HELD_MAX:
+            self.host.gate.decisions[execution.ACT, "ask"] += 1
             self.held[one.id] = (one, self.session.spawn(self._hold(one, expected, request, decision)))
             self._look_again()
         else:
@@ -343,11 +344,13 @@ class Gated:
             self.held.pop(one.id, None)
 
     def _allow(self, one: Notified, expected: Expected) -> None:
+        self.host.gate.decisions[execution.ACT, "allow"] += 1
         self.host.compared.expect(expected)
         self._send(one, 0, wire.CONTINUE)
 
     def _refuse(self, one: Notified, expected: Expected, decision: Decision, why: str = "") -> None:
         if self._send(one, REFUSED):
+            self.host.gate.decisions[execution.ACT, "refuse"] += 1
             self.tell("exec.refused", expected, decision, why)
 
     def _send(self, one: Notified, error: int, flags: int = 0) -> bool:
