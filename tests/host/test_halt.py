@@ -93,7 +93,9 @@ def nothing_moves(execution: Execution) -> dict[int, tuple[str, int]]:
     kernel; on a busy machine that takes a moment of a processor, later.)"""
     everybody = below(execution.keeper_pid)
     init = [pid for pid in everybody if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
-    before = cpu_ticks([pid for pid in everybody if pid not in init])
+    others = [pid for pid in everybody if pid not in init]
+    until(lambda: all(state != "R" for state, _ in cpu_ticks(others).values()), "everybody to lie down: the kernel counts them as frozen a moment before")
+    before = cpu_ticks(others)
     deadline = time.monotonic() + STILL_S
     while time.monotonic() < deadline:
         now = cpu_ticks(list(before))
