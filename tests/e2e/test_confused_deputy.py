@@ -126,9 +126,9 @@ def log(hf: Installation, session: str) -> list[dict[str, Any]]:
     return hf.attempt("log", session, "--json").records
 
 
-def last(hf: Installation, session: str, who: str, text: str) -> dict[str, Any]:
-    """The record of what they intended."""
-    return [e for e in log(hf, session) if e["actor"] == who and e["phase"] == "intent" and (e["content"] or "").rstrip("\r") == text][-1]
+def last(hf: Installation, session: str, who: str, text: str | None) -> dict[str, Any]:
+    """The record of what they intended. None: what a program read that hides what is typed, as every line editor does."""
+    return [e for e in log(hf, session) if e["actor"] == who and e["phase"] == "intent" and e["kind"] != "turn" and (e["content"] and e["content"].rstrip("\r")) == text][-1]
 
 
 def events(hf: Installation, session: str, *names: str) -> list[dict[str, Any]]:
@@ -212,12 +212,13 @@ def test_p3_half_a_line_that_another_completes(house: Installation) -> None:
     refusing(house, 'shaped = ["line"], shaped_by = ["eve"]')
     error = the_error(house.attempt("--as", "bob", "send", "half", " two", "--enter", "--json"), 4)
     assert error["name"] == "gate_refused"
-    assert [(e["event"], e["originators"]) for e in events(house, "half", "originators.foreign", "gate.refused")] == [("originators.foreign", ["eve"]), ("gate.refused", ["eve"])]
+    assert [(e["event"], e["originators"]) for e in events(house, "half", "originators.foreign", "gate.refused")] == [("originators.foreign", ["eve"]), ("gate.refused", ["eve", "unknown"])]
+    assert not (d / "sprung").exists()
     policy(house, DEFAULT)
     house.quick("--as", "bob", "send", "half", " two", "--enter")
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, "half", "bob", " two")
-    assert entry["originators"] == ["eve"] and ("line", "", "eve") in shaped(entry), entry
+    assert entry["originators"] == ["eve", "unknown"] and ("line", "", "eve") in shaped(entry), "with something on the line nobody knows for certain what Enter submits"
     house.end("half")
 
 
@@ -228,12 +229,12 @@ def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(hou
     members = json.loads(house.quick("graph", "loop", "--json"))["processes"]
     assert "eve" in {p["actor"] for p in members} and "bob" not in {p["actor"] for p in members}, members
     told = house.quick("--as", "bob", "seize", "loop")
-    assert "eve" in told and "job" in told, told
+    assert "runs: bash" in told and "started by eve" in told, told
     if SILENT:
         pytest.skip(f"nobody is told who writes files here: {SILENT}")
     refusing(house, 'act = ["exec"], shaped_by = ["bob"]', "eve")
     tock = house.ok("--as", "bob", "run", "loop", "--", "echo x >tick; read code <tock; echo $code").out
-    assert tock == "126\n" and not (d / "sprung").exists(), tock
+    assert tock.endswith("126\n") and not (d / "sprung").exists(), tock
     [event] = eventually(lambda: events(house, "loop", "exec.refused"), "the event")
     assert (event["operator"], event["originators"]) == ("eve", ["bob"]) and event["program"].endswith("/sh"), event
     entry = eventually(lambda: [e for e in log(house, "loop") if e["kind"] == "exec"], "the entry")[-1]
@@ -361,7 +362,7 @@ def test_p3_what_is_typed_into_a_program_is_unknown(house: Installation, program
     house.quick("--as", "eve", "turn", name, "release")
     house.quick("--as", "bob", "send", name, uses, "--enter")
     eventually(lambda: "\nsprung" in house.screen(name).lower() or "'sprung'" in house.screen(name).lower(), "what it does")
-    entry = last(house, name, "bob", uses)
+    entry = last(house, name, "bob", None)
     assert "unknown" in entry["originators"] and ("shell", "unknown") in [(kind, who) for kind, _, who in shaped(entry)], entry
     house.end(name)
 

@@ -221,4 +221,6 @@ def _absolute(entry: str, cwd: str | None) -> str:
 
 
 def _file(name: str, cwd: str | None) -> list[str]:
-    return [name] if name.startswith("/") else [f"{cwd}/{name}"] if cwd else []
+    """As everybody else names it: without `./`. What `..` leads to only the file system knows."""
+    path = name if name.startswith("/") else f"{cwd}/{name}" if cwd else ""
+    return ["/" + "/".join(part for part in path.split("/") if part not in ("", "."))] if path else []
