@@ -66,6 +66,8 @@ WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambd
     (CWD, {}, "true", [("cwd", "/proj", True)]),
     (("alias", "q"), {}, "/proj/run.sh", [("file", "/proj/run.sh", True)]),
     (("alias", "q"), {}, "sh run.sh", [("file", "/proj/run.sh", True)]),
+    (("alias", "q"), {}, "./run.sh", [("file", "/proj/run.sh", True)]),
+    (("alias", "q"), {}, "/proj/.//run.sh", [("file", "/proj/run.sh", True)]),
 ])
 def test_p3_what_a_command_touches(piece: Piece, more: dict[str, Any], text: str, expected: list[tuple[str, str, bool]]) -> None:
     assert found(view(piece, **more), text, world=WORLD) == expected
