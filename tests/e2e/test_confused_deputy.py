@@ -22,6 +22,7 @@ from tests.e2e.harness import Installation, eventually, installation
 from tests.e2e.test_commands import the_error
 from tests.host.ordinary_user import ordinary_user
 
+from holdfast.host.parse import find_shfmt
 from holdfast.testing.kernel import silent_about_files, silent_about_processes
 
 DEFAULT = 'version = 1\nextends = "default"\n'
@@ -36,6 +37,7 @@ LIBRARY = """#include <fcntl.h>
 __attribute__((constructor)) static void sprung(void) { open("sprung", O_CREAT | O_WRONLY, 0600); }
 """
 SILENT = silent_about_files() or silent_about_processes()
+pytestmark = pytest.mark.skipif(find_shfmt() is None, reason="without the shell's grammar nothing is known of a text, and everything is unknown")
 
 
 @dataclass(frozen=True)
@@ -102,11 +104,11 @@ def refusing(hf: Installation, when: str, who: str = "bob") -> None:
     policy(hf, DEFAULT + RULE.format(who=who, when=when))
 
 
-def place(hf: Installation, name: str) -> Path:
+def place(hf: Installation, name: str, *how: str) -> Path:
     """A directory of its own, with a session in it."""
     d = hf.user / name.replace(" ", "-")
     d.mkdir()
-    hf.new(d.name, "--cwd", str(d), "--", "bash")
+    hf.new(d.name, *how, "--cwd", str(d), "--", "bash")
     return d
 
 
@@ -139,6 +141,11 @@ def shaped(entry: dict[str, Any]) -> list[tuple[str, str, str]]:
     return [(one["kind"], one["name"], one["actor"]) for one in entry["facts"].get("shaped", ())]
 
 
+def by_eve(found: list[str]) -> bool:
+    """She is named, and nobody else. Where nobody is told who writes files, a file that is read may be anybody's, too."""
+    return found == ["eve"] or (bool(SILENT) and found == ["eve", "unknown"])
+
+
 def needs(trap: Trap, d: Path) -> None:
     if trap.needs and shutil.which(trap.needs) is None:
         pytest.skip(f"{trap.needs} is not installed")
@@ -169,15 +176,15 @@ def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(house: Installati
     error = the_error(house.attempt("--as", "bob", "run", d.name, "--json", "--", trap.trigger), 4, rc=255)
     assert error["name"] == "gate_refused" and "eve left it there" in error["message"], error
     told = [e for e in events(house, d.name, "originators.foreign", "gate.refused") if e["operator"] == "bob"]       # eve may have touched what is bob's
-    assert [(e["event"], e["operator"], e["originators"]) for e in told] == [("originators.foreign", "bob", ["eve"]), ("gate.refused", "bob", ["eve"])], told
+    assert [e["event"] for e in told] == ["originators.foreign", "gate.refused"] and told[0]["originators"] == ["eve"] and by_eve(told[1]["originators"]), told
     assert kind in told[0]["kinds"] and told[0]["verdict"] == "refuse" and told[1]["rule"] == "nobody runs what eve left"
     refused = [e for e in log(house, d.name) if e["actor"] == "bob" and e["verdict"] == "refuse"]
-    assert [e["originators"] for e in refused] == [["eve"]] and not (d / "sprung").exists(), refused
+    assert len(refused) == 1 and by_eve(refused[0]["originators"]) and not (d / "sprung").exists(), refused
     policy(house, DEFAULT)                               # people are not asked: he runs into it, and it is known whose it was
     run(house, d.name, "bob", trap.trigger)
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, d.name, "bob", trap.trigger)
-    assert entry["originators"] == ["eve"] and (kind, name, "eve") in shaped(entry), entry
+    assert by_eve(entry["originators"]) and (kind, name, "eve") in shaped(entry), entry
     assert next(one for one in entry["facts"]["shaped"] if one["name"] == name)["act"] is not None
     house.end(d.name)
 
@@ -294,9 +301,9 @@ def tool(hf: Installation, name: str) -> Path:
 
 def refused_exec(hf: Installation, d: Path) -> dict[str, Any]:
     event = eventually(lambda: events(hf, d.name, "exec.refused"), "the event")[-1]
-    assert (event["operator"], event["originators"], event["rule"]) == ("bob", ["eve"], "nobody runs what eve left"), event
+    assert (event["operator"], event["rule"]) == ("bob", "nobody runs what eve left") and by_eve(event["originators"]), event
     entry = eventually(lambda: [e for e in log(hf, d.name) if e["kind"] == "exec"], "the entry")[-1]
-    assert (entry["actor"], entry["originators"], entry["verdict"]) == ("bob", ["eve"], "refuse"), entry
+    assert (entry["actor"], entry["verdict"]) == ("bob", "refuse") and by_eve(entry["originators"]), entry
     assert not (d / "sprung").exists()
     return event
 
@@ -329,9 +336,11 @@ def test_p4_typed_by_hand_on_an_attached_terminal(deep: Installation) -> None:
 
 @pytest.mark.parametrize("case", ["path", "preload", "variable", "cwd", "makefile", "git hook"])
 def test_p4_state_that_another_shaped_counts_for_every_program(house: Installation, case: str) -> None:
-    trap, d = TRAPS[case], place(house, f"deep {case}")
-    if house.get(d.name)["gate"] != "exec" or (SILENT and trap.kind == "file"):
-        pytest.skip("the gate is not so deep here, or nobody is told who writes files")
+    trap = TRAPS[case]
+    if SILENT and trap.kind == "file":
+        pytest.skip(f"nobody is told who writes files here: {SILENT}")
+    d = place(house, f"deep {case}", "--contained" if os.getuid() else "--plain")
+    assert house.get(d.name)["gate"] == "exec"
     stage(house, d, trap, "eve")
     refusing(house, f'act = ["exec"], shaped = ["{trap.kind}"], shaped_by = ["eve"]')
     run_any(house, d.name, "bob", trap.trigger)
@@ -380,6 +389,9 @@ def test_p3_a_file_that_no_session_wrote_is_unknown(house: Installation) -> None
 def test_p3_as_an_ordinary_user(house: Installation) -> None:
     """The shell's word is the same; who wrote a file is a guess there, and says so."""
     with ordinary_user() as user:
-        python = user.python("pytest", "apsw", "avt")
-        done = user.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
-        assert done is not None and done.returncode == 0, done and done.stdout[-3000:]
+        place = user.home / "python"
+        made = user.run([user.python("pytest", "apsw", "avt", "venv"), "-m", "venv", "--without-pip", str(place)])
+        assert made is not None and made.returncode == 0, made
+        shutil.copy(str(find_shfmt()), place / "bin" / "shfmt")
+        done = user.run([str(place / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
+        assert done is not None and done.returncode == 0, done and done.stdout[-6000:]
