@@ -252,6 +252,36 @@ def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(hou
     house.end("loop")
 
 
+@pytest.mark.parametrize("how", ["run", "line", "hand"])
+def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(house: Installation, how: str) -> None:
+    """Else whoever wants to be nobody has another `source` it."""
+    d = place(house, f"read in {how}")
+    run(house, d.name, "bob", "echo \"alias harmless='true'\" >own.sh; . ./own.sh")
+    run(house, d.name, "eve", f"echo \"alias deploy='touch {d}/sprung'\" >env.sh")
+    if how == "run":
+        run(house, d.name, "bob", ". ./env.sh")
+    elif how == "line":
+        house.wait(d.name, "idle")
+        house.quick("--as", "bob", "send", d.name, ". ./env.sh", "--enter")
+        house.quick("--as", "bob", "turn", d.name, "release")
+    else:
+        house.wait(d.name, "idle")
+        terminal = house.attach(d.name, "--as", "bob")
+        terminal.see("run> ")
+        terminal.send(". ./env.sh; echo d''one\r")
+        terminal.until(lambda: "done" in terminal.rows(), "its end")
+        terminal.leave()
+    house.wait(d.name, "idle")
+    run(house, d.name, "bob", "deploy")
+    entry = last(house, d.name, "bob", "deploy")
+    assert entry["originators"] == (["unknown"] if how == "hand" or (SILENT and "eve" not in entry["originators"]) else ["eve"]), entry
+    run(house, d.name, "tester", "deploy")
+    assert {"bob"} < set(last(house, d.name, "tester", "deploy")["originators"]), "and not only who read it in"
+    run(house, d.name, "bob", "harmless")
+    assert SILENT or last(house, d.name, "bob", "harmless")["originators"] == [], "one's own is one's own"
+    house.end(d.name)
+
+
 # ---------------------------------------------------------------- agents
 
 

@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 UNKNOWN: Final = "unknown"
+UNSEEN: Final = (UNKNOWN,)        # the names, where nobody has looked
 SHAPED_MAX: Final = 64           # of one act; of more, those that are another's come first
 KINDS: Final = (
     "alias",                     # the command's name is an alias
@@ -74,6 +75,11 @@ def names(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
     unseen = UNKNOWN in found
     found.pop(UNKNOWN, None)
     return (*found, UNKNOWN) if unseen else tuple(found)
+
+
+def written(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
+    """Who else may have written what a shell reads in and runs (`source`, `eval`): of files and variables."""
+    return names((one for one in items if one.kind in ("file", "variable", "shell")), actor)
 
 
 def bounded(items: Iterable[Shaped], actor: str) -> tuple[Shaped, ...]:

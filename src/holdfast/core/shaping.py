@@ -35,6 +35,8 @@ DEFINERS: Final = names_of("eval source . unset declare typeset local export rea
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
 _COMPUTED: Final = re.compile(r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]")
+_READ_IN: Final = re.compile(r"(?:^|[;|&({\n]|\b(?:then|do|else|builtin|command|time)\s)\s*(?:source|eval|\.)\s")
+_READERS: Final = frozenset((".", "source", "eval"))
 _TOKEN: Final = re.compile(r"[^\s;|&()<>$`'\"{}=]+")
 _SHOWN: Final = re.compile(r"[\x20-\x7e\n\u00a0-\ud7ff\ue000-\U0010ffff]*")
 
@@ -205,6 +207,13 @@ class Shape:
         """Who shaped an alias or a function that this text may run through; None: not known what it says. Names that it computes may be any."""
         named = None if text is None or _COMPUTED.search(text) else {*_TOKEN.findall(text)}
         return tuple(dict.fromkeys(hand.actor for (kind, name), author in self._authors.items() if kind in ("alias", "function") and (named is None or name in named) for hand in author))
+
+    def reads_in(self, text: str | None) -> bool:
+        """Whether a text may have this shell itself run what a file or a variable says: what that changes is also its author's doing."""
+        if text is None or _READ_IN.search(text):
+            return True
+        aliases = self._state.aliases if self._state is not None else {}
+        return any(not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text))
 
     def may_define(self, text: str) -> bool:
         """Whether a text may define functions in this shell, for all that is known. Sure is only the other answer: plain commands, none of them a function, an alias or a builtin that could."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from holdfast.core.commands import (
@@ -25,6 +25,7 @@ from holdfast.core.commands import (
     Shell,
 )
 from holdfast.core.lineage import Cause, Lineage
+from holdfast.core.originators import UNSEEN
 from holdfast.host.halfline import HalfLine, Note
 from holdfast.host.shaping import Shaping
 from holdfast.host.shell.run import TRIGGER
@@ -125,7 +126,7 @@ class Commands:
         """Rules that ask, and were answered for this act."""
         return self._approved.get(act, frozenset()) if act is not None else frozenset()
 
-    def typed(self, operator: str, data: bytes, act: int, scanned: int, which: tuple[int, int] | None = None) -> None:
+    def typed(self, operator: str, data: bytes, act: int, scanned: int, which: tuple[int, int] | None = None, writers: Sequence[str] = UNSEEN) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
         if which is not None and (rules := self._cleared.pop(which, None)) is not None:
             self._approved[act] = rules
@@ -133,7 +134,7 @@ class Commands:
                 self._approved.popitem(last=False)
         self.lineage.typed(operator, act, data)
         if (b"\r" in data or b"\n" in data) and data != TRIGGER:
-            self.shaping.typed(data)
+            self.shaping.typed(data, writers)
         if self._scanner is None or self.shell.goes_on(data):
             return
         before = self.shell.line_open, self.shell.typeahead

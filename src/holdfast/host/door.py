@@ -103,6 +103,11 @@ class Act:
         return seen
 
     @property
+    def writers(self) -> tuple[str, ...]:
+        """Who else wrote the files and variables that it names."""
+        return originators.written(self.shaped, self.conn.operator) if self.shaped is not None else originators.UNSEEN
+
+    @property
     def taken(self) -> int | None:
         """The session's number of it, once the keeper has it."""
         return self._taken

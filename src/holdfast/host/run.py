@@ -181,7 +181,7 @@ async def _start(session: Session, conn: Connection, act: Act, runid: str, text:
     except OSError as e:
         raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
     probe("host.run.written")
-    session.commands.shaping.entered(text)
+    session.commands.shaping.entered(text, act.writers)
     act.taken = await session.type(conn.operator, conn.client, act.number, trigger, key=conn.key)
     probe("host.run.typed")
 

@@ -16,12 +16,13 @@ import json
 import os
 import signal
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core import session as lifecycle
 from holdfast.core.filter import ViewerFilter
+from holdfast.core.originators import UNSEEN
 from holdfast.core.resume import LOOKBACK_BYTES, filter_after
 from holdfast.core.skim import flows
 from holdfast.host import hurry, observe, process
@@ -270,7 +271,7 @@ class Session:
         """Raw keys of an attached client, let through by its keyboard."""
         self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
-    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False, key: bytes = b"") -> int:
+    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False, key: bytes = b"", writers: Sequence[str] = UNSEEN) -> int:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
         is asked before, and again afterwards, because that took time. Who was overtaken by a later act of the same client is told so: its number is
         used up, and it must not be taken for a repeat of what was done."""
@@ -281,7 +282,7 @@ class Session:
             await self.look_and_ask(operator)
             if self.lane.known(client, number):
                 raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
-            self.commands.typed(operator, data, self.lane.next, self.scanned, (client, number))
+            self.commands.typed(operator, data, self.lane.next, self.scanned, (client, number), writers)
             self.turn.typed(operator, data, time.monotonic(), key)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None

@@ -28,7 +28,7 @@ from holdfast.core.conditions import Request
 from holdfast.core.facts import Facts
 from holdfast.core.implied import implied
 from holdfast.core.lineage import Cause
-from holdfast.core.originators import UNKNOWN, Shaped, bounded
+from holdfast.core.originators import UNKNOWN, UNSEEN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
 from holdfast.core.touching import World, kinds_of_others, shaped, touched, touched_by_program
@@ -70,18 +70,18 @@ class Shaping:
 
     # ------------------------------------------------------------ before the shell reads it
 
-    def typed(self, data: bytes) -> None:
-        """Bytes with a line end in them, about to be written to the terminal."""
+    def typed(self, data: bytes, writers: Iterable[str] = UNSEEN) -> None:
+        """Bytes with a line end in them, about to be written to the terminal. `writers`: whose files and variables it names; nobody has looked at what is typed by hand."""
         line = self.begun() + data
         text = _edited(line).decode("utf-8", "replace").replace("\r", "\n").rstrip("\n")
-        self.entered(text if len(line) < STAGED_BYTES else None)
+        self.entered(text if len(line) < STAGED_BYTES else None, writers)
 
-    def entered(self, text: str | None) -> None:
+    def entered(self, text: str | None, writers: Iterable[str] = UNSEEN) -> None:
         """A text that the shell will run; None: not known."""
         if self.listens:
             defines = text is None or self.shape.may_define(text)
             self._entered = bool(self._entered) or defines
-            self._through = (*(self._through or ()), *self.shape.through(text))
+            self._through = (*(self._through or ()), *self.shape.through(text), *(writers if self.shape.reads_in(text) else ()))
             if defines:
                 self._ask()
 

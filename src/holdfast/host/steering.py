@@ -153,7 +153,7 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     refuse_long_line(data, bool(terminal.lflag & termios.ICANON))
     commit, sequence = _commit(ops, conn, act, "input", shown_to(session, terminal)), 0
     for i, at in enumerate(range(0, len(data), INPUT_CHUNK_BYTES)):
-        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None, act.repeat, conn.key)
+        sequence = await session.type(conn.operator, conn.client, q["seq"] + i, data[at:at + INPUT_CHUNK_BYTES], commit if not i else None, act.repeat, conn.key, act.writers)
         act.taken, act.part = sequence, {"bytes": min(len(data), at + INPUT_CHUNK_BYTES), "of": len(data)}
     act.part = {}
     return {"id": session.id, "bytes": len(data), "act": sequence, "ref": f"{session.ref}#{sequence}"}
