@@ -193,6 +193,15 @@ def test_p3_who_shaped_what_a_text_runs_through() -> None:
     assert [(hand.actor, hand.sure) for hand in shape.view.authors["variable", "y"]] == [("bob", True), ("eve", False)]
 
 
+def test_p3_what_a_shell_may_read_in() -> None:
+    shape = Shape()
+    shape.snapshot(snap(1, {})._replace(aliases={"act": (".",), "l": ("ls",)}))
+    for text in (None, ". file", "cd x && . file", "source file", "if . file; then ls; fi", "eval x", "act", "true; act", "\\. file", "'source' file", "$x file", "builtin . file", "{ . file; }"):
+        assert shape.reads_in(text), text
+    for text in ("ls .", "l -l", "find . -name x", "cp a .", "./run.sh", "x=1", "git add ."):
+        assert not shape.reads_in(text), text
+
+
 def test_p3_what_was_set_when_the_session_was_made_is_its_makers() -> None:
     shape = Shape({"TARGET": "eve", "PATH": "eve", "GONE": "eve"})
     shape.snapshot(snap(1, {("variable", "TARGET"): b"1", ("variable", "x"): b"1"}))

@@ -99,6 +99,12 @@ def test_p3_what_was_taken_away_was_shaped_too() -> None:
     assert found(v, "ls") == [("alias", "ls", True), ("variable", "PROXY", True)]
 
 
+@pytest.mark.parametrize(("actor", "sure"), [("shell", True), ("bob", False)])
+def test_p4_a_program_that_a_shell_starts_may_be_a_hooks_or_a_traps(actor: str, sure: bool) -> None:
+    v = view(("trap", "DEBUG"), ("variable", "PROMPT_COMMAND"), ("option", "noglob"))
+    assert [(s.kind, s.name, s.sure) for s in touched_by_program(v, "/bin/ls", [], actor)] == [("trap", "DEBUG", sure), ("hook", "PROMPT_COMMAND", sure)]
+
+
 def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
     v = view(("alias", "make"), ("function", "make"), ("variable", "LD_PRELOAD"), ("variable", "own"), ("path", "/evil"), CWD, exported=["LD_PRELOAD"])
     assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["/proj/run.sh"], "bob", ("carl",), WORLD)} == {

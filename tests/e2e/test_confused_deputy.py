@@ -378,6 +378,17 @@ def test_p4_state_that_another_shaped_counts_for_every_program(house: Installati
     house.end(d.name)
 
 
+@pytest.mark.parametrize("case", ["hook", "trap"])
+def test_p4_a_program_that_a_hook_or_a_trap_starts_names_who_left_it(house: Installation, case: str) -> None:
+    """It may be bob's own as well, as far as the kernel tells: so she is named as perhaps, and a rule about what she left has to ask, or to refuse the line."""
+    d = place(house, f"deep {case}", "--contained" if os.getuid() else "--plain")
+    stage(house, d, TRAPS[case], "eve")
+    policy(house, DEFAULT + RULE.format(who="bob", when='act = ["exec"], command = ["touch"]') + RULE.format(who="bob", when='act = ["exec"], shaped_by = ["carl"]').replace("what eve", "what carl"))
+    run(house, d.name, "bob", "true")
+    refused_exec(house, d)
+    house.end(d.name)
+
+
 # ---------------------------------------------------------------- what cannot be seen
 
 

@@ -35,7 +35,7 @@ DEFINERS: Final = names_of("eval source . unset declare typeset local export rea
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
 _COMPUTED: Final = re.compile(r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]")
-_READ_IN: Final = re.compile(r"(?:^|[;|&({\n]|\b(?:then|do|else|builtin|command|time)\s)\s*(?:source|eval|\.)\s")
+_READ_IN: Final = re.compile(r"(?:^|[;|&({\n]|\b(?:if|elif|while|until|then|do|else|builtin|time)\s)\s*(?:source|eval|\.)\s")
 _READERS: Final = frozenset((".", "source", "eval"))
 _TOKEN: Final = re.compile(r"[^\s;|&()<>$`'\"{}=]+")
 _SHOWN: Final = re.compile(r"[\x20-\x7e\n\u00a0-\ud7ff\ue000-\U0010ffff]*")
@@ -210,7 +210,7 @@ class Shape:
 
     def reads_in(self, text: str | None) -> bool:
         """Whether a text may have this shell itself run what a file or a variable says: what that changes is also its author's doing."""
-        if text is None or _READ_IN.search(text):
+        if text is None or _READ_IN.search(text) or _COMPUTED.search(text):
             return True
         aliases = self._state.aliases if self._state is not None else {}
         return any(not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from holdfast.core.facts import Command, Facts
+from holdfast.core.lineage import SHELL
 from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import HOOKS, Author, View
 from holdfast.core.shellstate import CWD, Piece, names_of
@@ -81,11 +82,13 @@ def touched(view: View, facts: Facts | None, text: str, actor: str, cwd: str | N
 
 
 def touched_by_program(view: View, path: str, files: Sequence[str], actor: str, typists: Iterable[str] = (), world: World = NO_WORLD) -> tuple[Shaped, ...]:
-    """For a program that is about to be executed, and the `files` that it is given or reads unasked: no alias and no function is between, only what it is handed and where it is."""
+    """For a program that is about to be executed, and the `files` that it is given or reads unasked: no alias and no function is between, only what it is handed and where it is. What the shell
+    starts by itself it starts for a hook or a trap; what it starts while somebody's command runs may be a trap's."""
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
         found.append(Shaped("shell", view.blind, UNKNOWN))
     found += _of(view, CWD, "cwd", view.state.cwd if view.state is not None else "")
+    found += [one if actor == SHELL.actor else one._replace(sure=False) for one in _always(view) if one.kind in ("hook", "trap")]
     found += _of(view, ("path", path.rpartition("/")[0]), "path")
     return bounded([*found, *_handed(view), *world.writers([path, *files])], actor)
 
