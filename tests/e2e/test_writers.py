@@ -49,6 +49,7 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
         (found,) = wrote(hf, "proj", f"{where}/{path}")
         assert found["actor"] == "ann" and found["act"] and hf.ok("resolve", found["act"]).rc == 0
     assert actors(hf, "proj", f"{where}/mine") == ["bob"]
+    assert actors(hf, "proj", "mine") == actors(hf, "proj", "./mine") == ["bob"], "from where the shell is"
     run(hf, "proj", "bob", "python3 -c 'import os; open(\"fresh\", \"w\").write(\"all:\\n\"); os.rename(\"fresh\", \"Makefile\")'")
     assert actors(hf, "proj", f"{where}/Makefile") == ["bob"], "as editors save"
     said = hf.ok("graph", "proj", "--wrote", f"{where}/mine").out

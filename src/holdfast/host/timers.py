@@ -13,6 +13,7 @@ import pwd
 from typing import Any, Final
 
 from holdfast.core.originators import Shaped
+from holdfast.host.notified import cwd_of
 from holdfast.host.session import Session
 from holdfast.host.writers import Writers
 
@@ -34,8 +35,9 @@ async def timers(writers: Writers, session: Session) -> list[dict[str, Any]]:
 
 
 async def written(writers: Writers, session: Session, names: list[Any]) -> dict[str, Any]:
-    """Who wrote these; `file_events`: whether the kernel tells."""
-    found = await writers.each(session, [name for name in names if isinstance(name, str)])
+    """Who wrote these; `file_events`: whether the kernel tells. What does not begin with a slash is meant from where the session's program is."""
+    where = cwd_of(session.record.root_pid)
+    found = await writers.each(session, [name if where is None else os.path.join(where, name) for name in names if isinstance(name, str)])
     return {"wrote": _shown(found, session), "file_events": writers.told, "not_told": dict(writers.refused)}
 
 
