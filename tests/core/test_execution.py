@@ -61,6 +61,31 @@ def test_p4_the_file_counts_and_what_it_is_called_too() -> None:
     assert judge(["-bash"], path="/usr/bin/bash").verdict is Verdict.ALLOW
 
 
+def test_p4_a_word_that_is_no_text_hides_nothing() -> None:
+    for odd in ("\udcff", "a\udcc3(", "\x01", "\x1b[31m", "a\nb", "\u202e"):
+        assert judge(["rm", "-rf", "/", odd]).verdict is Verdict.REFUSE, ascii(odd)
+        assert judge([odd, "-rf", "/"], path="/usr/bin/rm").verdict is Verdict.REFUSE, ascii(odd)
+        assert judge(["ls", odd]).verdict is Verdict.ALLOW, ascii(odd)
+
+
+def test_p4_what_runs_a_script_is_judged_with_it() -> None:
+    for by in ({execution.SCRIPT: "/usr/bin/rm -rf"}, {execution.SCRIPT: "/srv/app/link -rf", execution.SCRIPT_FILE: "/usr/bin/rm"}):
+        assert judge(["x", "/"], path="/srv/app/x", details=by).verdict is Verdict.REFUSE, by
+        assert judge(["x", "/"], path="/srv/app/x", details=by, unread="too many").verdict is Verdict.REFUSE, by
+    for fine in ("/bin/sh -e", "/usr/bin/env python3", "/usr/bin/python3 -I"):
+        assert judge(["x", "/"], path="/srv/app/x", details={execution.SCRIPT: fine, execution.SCRIPT_FILE: fine.split()[0]}).verdict is Verdict.ALLOW, fine
+    said = execution.show(b"/srv/app/x\0/", {execution.SCRIPT: "/usr/bin/rm -rf"})
+    assert said == "/srv/app/x / (a script that /usr/bin/rm -rf runs)"
+
+
+@pytest.mark.parametrize(("by", "silent"), [
+    (("/bin/sh",), True), (("/usr/bin/env", "python3"), True), (("/usr/bin/rm", "-rf"), False), (("/usr/bin/env", "rm"), False), (("/usr/bin/env", "-S", "rm -rf"), False), (("/srv/app/link",), False),
+])
+def test_p4_the_index_knows_what_runs_a_script(by: tuple[str, ...], silent: bool) -> None:
+    found = policy.parse('version = 1\n[[rule]]\nname = "no rm"\nverdict = "refuse"\nbecause = "x"\nwhen = { command = ["rm"] }\n', "test")
+    assert Index(found).silent_on_script(PERSON, by, "/usr/bin/rm" if by[0].endswith("link") else by[0]) is silent
+
+
 def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again() -> None:
     assert judge(["rm", "-rf", "/srv/other"], passed=frozenset(("deletes stay inside", "writes stay inside"))).verdict is Verdict.ALLOW
     assert judge(["rm", "-rf", "/srv/other"], passed=frozenset(("deletes stay inside",))).verdict is Verdict.ASK

@@ -27,6 +27,7 @@ because = "nobody has seen such a file"
 when = { act = ["exec"], command = ["/memfd:secret*"] }
 """
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+EXECVEAT = 322 if os.uname().machine == "x86_64" else 281
 INTEL = pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code of another processor")
 COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
@@ -109,6 +110,88 @@ def test_p4_by_a_link(lab: Installation) -> None:
 os.path.lexists("{lab.user}/innocent") or os.symlink("/usr/bin/tac", "{lab.user}/innocent")
 try:
     os.execv("{lab.user}/innocent", ["innocent", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+
+
+@pytest.mark.parametrize("line", ["#!/usr/bin/tac", "#! /usr/bin/tac -b", "#!{user}/innocent.tac", "#!{user}/first"])
+def test_p4_by_the_first_line_of_a_script(lab: Installation, line: str) -> None:
+    """The kernel runs it in the script's place, without another exec."""
+    refused(lab, f"""
+os.path.lexists("{lab.user}/innocent.tac") or os.symlink("/usr/bin/tac", "{lab.user}/innocent.tac")
+for name, text in ("first", "#!/usr/bin/tac"), ("second", "{line.format(user=lab.user)}"):
+    with open("{lab.user}/" + name, "w") as file:
+        file.write(text + chr(10) + "reachable" + chr(10))
+    os.chmod("{lab.user}/" + name, 0o755)
+try:
+    os.execv("{lab.user}/second", ["second"])
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_a_script_that_is_the_machines_own(lab: Installation) -> None:
+    """It goes on before its first line was looked at; what runs it is looked at then."""
+    script = Path("/usr/local/bin/holdfast-test-script")
+    try:
+        script.write_text(f"#!/usr/bin/tac {lab.user}/wait\n")
+        script.chmod(0o755)
+    except OSError:
+        pytest.skip("needs a directory of the system")
+    try:
+        assert "code 137" in lab.cli("run", "lab", "--", f"mkfifo {lab.user}/wait; {script}; echo code $?").out
+        assert [e["program"] for e in told(lab, "exec.mismatch") if e["killed"]] == ["/usr/bin/tac"]
+    finally:
+        script.unlink()
+
+
+@pytest.mark.parametrize("how", ["dots", "descriptor", "directory", "again", "gone"])
+def test_p4_by_a_path_that_seems_to_lead_nowhere(lab: Installation, how: str) -> None:
+    refused(lab, f"""
+how, at = "{how}", "{lab.user}/where-{how}"
+os.makedirs(at, exist_ok=True)
+fd, usr = os.open("/usr/bin/tac", os.O_PATH), os.open("/usr/bin", os.O_PATH)
+words = (ctypes.c_char_p * 3)(b"x", b"{lab.user}/word", None)
+for name, to in (("link", "/usr/lib"), ("later", "/usr/bin/tac")):
+    if how == "again" and name == "later":
+        try:
+            os.execv(at + "/later", ["x", "{lab.user}/word"])
+        except OSError as e:
+            print(e)
+    os.path.lexists(at + "/" + name) or os.symlink(to, at + "/" + name)
+if how in ("descriptor", "directory"):
+    libc.unshare(0x10000000) if os.getuid() else None
+    try:
+        os.chroot(at)
+    except OSError as e:
+        print(e)
+try:
+    if how == "dots":
+        os.execv(at + "/link/../bin/tac", ["x", "{lab.user}/word"])
+    elif how == "again":
+        os.execv(at + "/later", ["x", "{lab.user}/word"])
+    elif how == "descriptor":
+        print(libc.syscall({EXECVEAT}, fd, b"", words, None, 0x1000), ctypes.get_errno())
+    elif how == "directory":
+        print(libc.syscall({EXECVEAT}, usr, b"tac", words, None, 0), ctypes.get_errno())
+    else:
+        copy = at + "/tac"
+        with open(copy, "wb") as file:
+            file.write(open("/usr/bin/tac", "rb").read())
+        os.chmod(copy, 0o755)
+        fd = os.open(copy, os.O_RDONLY)
+        os.unlink(copy)
+        os.execve(fd, ["tac", "{lab.user}/word"], {{}})
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_a_word_that_is_no_text(lab: Installation) -> None:
+    refused(lab, f"""
+try:
+    os.execv(b"/usr/bin/tac", [b"tac", b"{lab.user}/word", bytes([255])])
 except OSError as e:
     print(e)
 """)

@@ -9,7 +9,7 @@ At input depth a text is judged, and much of it cannot be known; here the kernel
    read nothing is let through.
 3. A rule that names the act `exec` is for this depth alone; one that names other acts is not for it.
 4. What counts is the file that is executed, not what it is told its name is. A name that differs is judged too (programs like busybox go by it), and so is the program that is given to the
-   dynamic linker. A copy under another name is another program: rules about its paths still speak of it, rules about its name do not.
+   dynamic linker, and the one in the first line of a script (`#!`), which the kernel runs without another exec. A copy under another name is another program: rules about its paths still speak of it, rules about its name do not.
 5. Text in the arguments of a shell (`sh -c`) is judged with it: a redirection or a builtin in it never becomes an exec.
 
 `Index` answers one question before all this, in microseconds: whether any rule could speak of that program at all, for that kind of actor.
@@ -25,7 +25,7 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core import effects, originators, wrappers
 from holdfast.core.conditions import Actor, Look, Request, meets
-from holdfast.core.facts import Facts, Parse, Surroundings, of_argv, unknown
+from holdfast.core.facts import Facts, Parse, Surroundings, of_argv
 from holdfast.core.interpreters import SHELLS
 from holdfast.core.policy import Decision, Policy, Rule, Verdict, strictest, units
 from holdfast.core.reasons import Reason
@@ -34,6 +34,8 @@ from holdfast.core.words import Word
 ACT: Final = "exec"
 ALLOWED: Final = "no rule speaks of it"
 FILE: Final = "file"                              # of details: what the path leads to, if it is a link
+SCRIPT: Final = "script"                          # of details: its first line says that this runs it, as it is named there
+SCRIPT_FILE: Final = "script_file"                # of details: what that leads to, if it is a link
 UNREAD: Final = "unread"                          # of details: its words could not be read, and why
 _BINS: Final = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/", "/usr/local/sbin/")
 SYSTEM: Final = (*_BINS, "/usr/lib/", "/usr/lib64/", "/usr/libexec/", "/lib/", "/lib64/")      # where links are the machine's own
@@ -53,7 +55,7 @@ class Program(NamedTuple):
     path: str                    # the file, as it was named by whoever executes it, made absolute
     argv: tuple[str, ...]
     unread: str = ""             # why its words are not known
-    named: bool = False          # by an absolute path of the file system: if nothing is there, nothing runs
+    way: str = ""                # by which this process can open what the kernel would: a path with links and dots in it may lead elsewhere when it is tidied, and a descriptor's may lead nowhere
 
     @property
     def argv0(self) -> str:
@@ -66,12 +68,17 @@ class Program(NamedTuple):
 
     @property
     def details(self) -> dict[str, str]:
-        found = {"argv0": self.argv0} if self.argv and _base(self.argv0) != _base(self.path) else {}
+        found = {"argv0": legible(self.argv0)} if self.argv and _base(self.argv0) != _base(self.path) else {}
         return {**found, UNREAD: self.unread} if self.unread else found
 
 
 def _base(path: str) -> str:
     return path.rpartition("/")[2]
+
+
+def legible(text: str) -> str:
+    """Bytes that are no text, escaped."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def name_of(path: str) -> str:
@@ -85,6 +92,7 @@ def show(content: bytes, details: Mapping[str, str]) -> str:
     words = content.decode("utf-8", "surrogateescape").split("\0")
     more = [f"called {details['argv0']}"] if "argv0" in details else []
     more += [f"which is {details[FILE]}"] if FILE in details else []
+    more += [f"a script that {details[SCRIPT]} runs"] if SCRIPT in details else []
     more += [f"and words that are not known: {details[UNREAD]}"] if UNREAD in details else []
     return shlex.join(words) + (f" ({'; '.join(more)})" if more else "")
 
@@ -93,19 +101,13 @@ def show(content: bytes, details: Mapping[str, str]) -> str:
 
 def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surroundings) -> Facts:
     """Of the file with its arguments, and of whatever else these words may stand for."""
-    try:
-        words = content.decode().split("\0")
-    except UnicodeDecodeError:
-        return unknown(Reason("control"))
+    words = content.decode("utf-8", "backslashreplace").split("\0")       # one word that is no text makes nothing unknown of the others
+    found = of_argv(words, parse, around)
+    for other in (*_others(words, details.get("argv0", ""), details.get(FILE, "")), *_scripts(words, details)):
+        found.commands += of_argv(other, parse, around).commands
     if UNREAD in details:
-        found = of_argv(words, parse, around)
         found.commands = [replace(c, words=(_MORE,), open_paths=True, reasons=(*c.reasons, Reason("arguments"))) for c in found.commands]
         found.reasons.append(Reason("size", details[UNREAD]))
-        return found
-    found = of_argv(words, parse, around)
-    for other in _others(words, details.get("argv0", ""), details.get(FILE, "")):
-        more = of_argv(other, parse, around)
-        found.commands += more.commands
     return found
 
 
@@ -121,6 +123,11 @@ def _others(words: Sequence[str], argv0: str, file: str) -> list[list[str]]:
         if at < len(words):
             found.append(list(words[at:]))
     return found
+
+
+def _scripts(words: Sequence[str], details: Mapping[str, str]) -> list[list[str]]:
+    by = shlex.split(details.get(SCRIPT, ""))
+    return [[name, *by[1:], *words] for name in dict.fromkeys((by[0], details.get(SCRIPT_FILE, by[0])))] if by else []
 
 
 # ---------------------------------------------------------------- rules
@@ -207,6 +214,15 @@ class Index:
             elif one in wrappers.WRAPPERS:
                 return False
         return not _base(path).startswith(_LINKERS)
+
+    def silent_on_script(self, actor: Actor, by: Sequence[str], file: str) -> bool:
+        """The same of what runs a script: `by`, which is `file`. What `env` finds for it is an exec of its own."""
+        found = by[1] if _base(by[0]) == "env" and len(by) == 2 and not by[1].startswith("-") and "=" not in by[1] else by[0]
+        return self.silent(actor, found, (found,)) and (found is not by[0] or self.silent(actor, file, (file,))) and self._unnamed(actor, _base(by[0]))
+
+    def _unnamed(self, actor: Actor, name: str) -> bool:
+        words = self._of(actor.kind, actor.operator, actor.attached)
+        return name not in words.names and not (words.begins and name.startswith(words.begins))
 
     def looks(self, actor: Actor, kinds: Collection[str] = originators.KINDS) -> bool:
         """Whether a rule asks who shaped what it runs on, and others have shaped something of these kinds."""

@@ -103,7 +103,7 @@ def programs(facts: Facts | None) -> Command | None:
 
 def commitment(content: bytes, details: Mapping[str, str] = MappingProxyType({})) -> str:
     """What an approval binds of the act: its bytes, and what else it names (a signal, a process, rights)."""
-    more = canonical.encode(dict(details)) if details else b""
+    more = canonical.encode({name: execution.legible(value) for name, value in details.items()}) if details else b""
     return hashlib.blake2b(len(content).to_bytes(8, "big") + content + more, digest_size=32).hexdigest()
 
 
@@ -146,7 +146,7 @@ def bind(request: Request, version: str) -> Binding:
         request.actor.key,
         request.act,
         commitment(request.content, request.details),
-        request.cwd or "",
+        execution.legible(request.cwd or ""),
         version,
         request.state.hex(),
     )

@@ -4,7 +4,7 @@ The gate reads a task's words from its memory, and the kernel reads them again w
 mapping) can write others there, and the file behind the path can be replaced. Nothing prevents that; but the kernel tells when a process runs another program, and then what it is called and
 which file it is can be compared with what was let through. What differs is told (`exec.mismatch`), judged anew, and killed if the policy would not have let it go: it may have run for a moment.
 
-A script is shown by its own path and runs as its interpreter with the path among its words: that is no difference. Where the kernel does not tell of execs (host/procevents.py) nothing is compared.
+A script is shown by its own path and runs as its interpreter with the path among its words: that is no difference, if it is the interpreter that was judged with it, or one that the policy lets go. Where the kernel does not tell of execs (host/procevents.py) nothing is compared.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Expected(NamedTuple):
     cause: Cause
     looks: bool = False          # a rule asks who shaped what it runs on
     absent: bool = False         # there was no such file when it was looked at
+    script: notified.Script | None = None      # what runs it, if it was looked at and is one
 
 
 class Compared:
@@ -64,6 +65,11 @@ class Compared:
         if one is None or (now := notified.ran(pid)) is None:
             return
         how = differs(one.program, now) or ("file" if one.absent else "")
+        if how == "script":
+            index = self._host.gate.index
+            judged = one.script is not None and now.path == one.script.file and now.argv[:len(one.script.by)] == one.script.by
+            if judged or (index is not None and not one.looks and index.silent(one.actor, now.path, now.argv)):
+                return
         if how == "file" and self._links.get((one.program.path, now.path), 0.0) > time.monotonic():
             return
         if how and (found := process.read_stat(pid)) is not None:
@@ -78,7 +84,9 @@ class Compared:
             return
         request = self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid))
         _, decision = await self._host.gate.judge_exec(lambda: request, one.session.commands.approved(one.cause.act), one.actor.operator)
-        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(notified.resolved, one.pid, one.program.path) in (now.path, one.program.path, None):
+        if decision.verdict is Verdict.ALLOW and how == "script":
+            return
+        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(notified.resolved, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, None):
             return
         killed = decision.verdict is not Verdict.ALLOW
         if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:
@@ -91,8 +99,8 @@ class Compared:
                        shown=one.program.path[:1000], killed=killed)
 
 
-def differs(judged: Program, now: Program) -> Literal["", "file", "words"]:
-    """In what it is another one: the file (by a link, or another that took its place), or its words."""
+def differs(judged: Program, now: Program) -> Literal["", "file", "script", "words"]:
+    """In what it is another one: the file (by a link, or another that took its place), what runs a script, or its words."""
     if judged.unread:
         return ""
     path = now.path.removesuffix(" (deleted)")
@@ -100,4 +108,4 @@ def differs(judged: Program, now: Program) -> Literal["", "file", "words"]:
         return "" if path == judged.path.removesuffix(" (deleted)") else "file"
     before = len(now.argv) - len(judged.argv)                # of a script: its interpreter, perhaps an option, its path
     script = before > 0 and path != judged.path and now.argv[before + 1:] == judged.argv[1:] and os.path.basename(now.argv[before]) == os.path.basename(judged.path)
-    return "" if script else "words"
+    return "script" if script else "words"

@@ -26,6 +26,7 @@ import errno
 import fcntl
 import os
 import select
+import shlex
 import signal
 import threading
 import time
@@ -45,7 +46,7 @@ from holdfast.core.record import Draft
 from holdfast.host import notified
 from holdfast.host.compared import Compared, Expected
 from holdfast.host.connection import GAVE_UP
-from holdfast.host.notified import Notified
+from holdfast.host.notified import Notified, Script
 from holdfast.host.rekindle import rekindle
 from holdfast.host.selector import add_hot, remove_hot
 from holdfast.host.session import Session
@@ -74,7 +75,6 @@ PROGRAM_CHARS: Final = 200
 WORDS_SHOWN: Final = 1000
 OF_AGENTS: Final = "agent"
 ABSENT: Final = "there is no such file"
-FILES_MAX, FILE_S = 4096, 1.0    # paths outside of the system: what is behind them is looked at so often. What took its place meanwhile is seen when it runs
 REFUSED: Final = -errno.EACCES
 
 def typed_by(cause: Cause) -> tuple[Shaped, ...]:
@@ -180,7 +180,6 @@ class Gated:
         self.host, self.session, self.listener = host, session, listener
         self.held: dict[int, tuple[Notified, asyncio.Task[None]]] = {}
         self._judging = 0
-        self._files: dict[str, tuple[float, str | None]] = {}      # what a path led to, and until when that is believed
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._loop = session.loop
@@ -251,9 +250,6 @@ class Gated:
             expected = Expected(session, pid, program, actor, cause, looks)
             if index is not None and not looks and not program.unread and program.path.startswith(execution.SYSTEM) and index.silent(actor, program.path, program.argv):
                 return self._allow(one, expected)
-            until, file = self._files.get(program.path, (0.0, None))
-            if not looks and until > time.monotonic() and (plainly := self._plainly(expected, file)) is not None:
-                return self._allow(one, expected._replace(absent=plainly.because is ABSENT))
             request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
             passed = session.commands.approved(cause.act)
             decision = host.gate.quick_exec(request, passed) if not looks and request.contained and program.path.startswith(execution.SYSTEM) else None
@@ -268,36 +264,36 @@ class Gated:
         return None
 
     async def _judge(self, one: Notified, expected: Expected, request: Request, passed: frozenset[str]) -> None:
+        scripts = list[Script | None]()
         try:
-            judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request), passed, request.actor.operator)
-            self._decided(one, expected._replace(absent=decision.because is ABSENT), judged or request, decision)
+            judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request, scripts), passed, request.actor.operator)
+            self._decided(one, expected._replace(absent=decision.because is ABSENT, script=next(iter(scripts), None)), judged or request, decision)
         except BaseException:
             self._send(one, REFUSED)
             raise
         finally:
             self._judging -= 1
-            if len(self._files) > FILES_MAX:
-                self._files.clear()
             self._read_on()
 
-    def _looked_at(self, one: Notified, expected: Expected, request: Request) -> Request | Decision:
-        """In a thread. Who looks for a program along PATH tries many that are not there: those need no judgement. One that is there after all is judged when it runs."""
-        path = expected.program.path
-        file = notified.resolved(one.thread, path)
-        if self._waits(one):
-            self._files[path] = (time.monotonic() + FILE_S, file)
-            if (decision := self._plainly(expected, file)) is not None:
-                return decision
-        return _behind(request, path, file)
+    def _looked_at(self, one: Notified, expected: Expected, request: Request, scripts: list[Script | None]) -> Request | Decision:
+        """In a thread, each time: what was found a moment ago may be a link to something else by now. Who looks for a program along PATH tries many that are not there: those need no judgement. One that is there after all is judged when it runs."""
+        path, way = expected.program.path, expected.program.way
+        file = notified.resolved(path, way)
+        script = notified.script(one.thread, way) if file is not None else None
+        scripts.append(script)
+        if self._waits(one) and (decision := self._plainly(expected, file, script)) is not None:
+            return decision
+        return _behind(request, path, file, script)
 
-    def _plainly(self, expected: Expected, file: str | None) -> Decision | None:
+    def _plainly(self, expected: Expected, file: str | None, script: Script | None) -> Decision | None:
         """Allowed, if it is not there, or no rule speaks of it by either name."""
         program, index = expected.program, self.host.gate.index
         if not self.host.kin.told:                           # nobody would see if it were there after all
             return None
-        if file is None and program.named:
+        if file is None:
             return Decision(Verdict.ALLOW, "", ABSENT)
-        if index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file or program.path)):
+        if index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file)) and (
+                script is None or index.silent_on_script(expected.actor, *script)):
             return Decision(Verdict.ALLOW, "", execution.ALLOWED)
         return None
 
@@ -319,7 +315,7 @@ class Gated:
                 raise GateRefused("it does not wait any more", how="gone")
             program = await asyncio.to_thread(notified.read, one)
             again = self.host.request(self.session, request.actor, expected.cause, program, notified.cwd_of(one.thread))
-            return await asyncio.to_thread(_resolved, one, again)
+            return await asyncio.to_thread(_resolved, one, again, program)
 
         async def judge(again: Request) -> Decision:
             passed = self.session.commands.approved(expected.cause.act)
@@ -443,13 +439,14 @@ def says(depth: str, why: str) -> dict[str, str]:
             f"the policy sees what is typed and run, not what programs start in turn: {why}"}
 
 
-def _resolved(one: Notified, request: Request) -> Request:
-    path = request.content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-    return _behind(request, path, notified.resolved(one.thread, path))
+def _resolved(one: Notified, request: Request, program: Program) -> Request:
+    return _behind(request, program.path, notified.resolved(program.path, program.way), notified.script(one.thread, program.way))
 
 
-def _behind(request: Request, path: str, file: str | None) -> Request:
-    return replace(request, details={**request.details, execution.FILE: file}) if file is not None and file not in (path, "?") else request
+def _behind(request: Request, path: str, file: str | None, script: Script | None) -> Request:
+    more = {execution.FILE: file} if file is not None and file not in (path, "?") else {}
+    more |= {execution.SCRIPT: shlex.join(script.by), execution.SCRIPT_FILE: script.file} if script is not None else {}
+    return replace(request, details={**request.details, **{name: execution.legible(value) for name, value in more.items()}}) if more else request
 
 
 def _answer(answer: asyncio.Future[tuple[int, int]], listener: int, error: int) -> None:
