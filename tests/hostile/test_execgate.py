@@ -396,11 +396,16 @@ def test_p4_thousands_at_once(lab: Installation) -> None:
     assert len(told(lab, "exec.refused")) - before < 1000 and aggregated[0]["count"] > 1
 
 
+def test_p4_as_many_words_as_a_directory_has_files(lab: Installation) -> None:
+    """They are read beside the loop, and known."""
+    assert tries(lab, 'os.execv("/usr/bin/rm", ["rm", "-f"] + ["x"] * 70000)', rc=0) == ""
+
+
 def test_p4_more_words_than_are_read(lab: Installation) -> None:
     """Its name is known: what is refused by name is refused."""
     refused(lab, """
 try:
-    os.execv("/usr/bin/tac", ["tac"] + ["x"] * 70000)
+    os.execv("/usr/bin/tac", ["tac"] + ["x"] * 140000)
 except OSError as e:
     print(e)
 """)

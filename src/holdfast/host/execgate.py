@@ -239,7 +239,7 @@ class Gated:
         probe("host.exec.read")
         host, session = self.host, self.session
         try:
-            program = notified.read(one)
+            program = notified.read(one, soon=True)
             host.kin.catch_up()
             pid, cause = one.thread, session.commands.lineage.of(one.thread)
             if cause.act is None and (found := notified.process_of(one.thread)) is not None:
@@ -252,7 +252,7 @@ class Gated:
                 return self._allow(one, expected)
             request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
             passed = session.commands.approved(cause.act)
-            decision = host.gate.quick_exec(request, passed) if not looks and request.contained and program.path.startswith(execution.SYSTEM) else None
+            decision = host.gate.quick_exec(request, passed) if not looks and program.unread is not notified.LATER and request.contained and program.path.startswith(execution.SYSTEM) else None
             if decision is not None and decision.verdict is not Verdict.ASK:       # what is asked about is looked at as closely as can be
                 return self._decided(one, expected, request, decision)
         except Exception as e:
@@ -266,6 +266,9 @@ class Gated:
     async def _judge(self, one: Notified, expected: Expected, request: Request, passed: frozenset[str]) -> None:
         scripts = list[Script | None]()
         try:
+            if expected.program.unread is notified.LATER:
+                expected = expected._replace(program=await asyncio.to_thread(notified.read, one))
+                request = self.host.request(self.session, expected.actor, expected.cause, expected.program, request.cwd)
             judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request, scripts), passed, request.actor.operator)
             self._decided(one, expected._replace(absent=decision.because is ABSENT, script=next(iter(scripts), None)), judged or request, decision)
         except BaseException:

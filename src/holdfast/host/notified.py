@@ -14,7 +14,9 @@ from typing import Final, NamedTuple
 from holdfast.core.execution import Program
 from holdfast.wire import notification as wire
 
-WORDS_MAX: Final = 65_536
+WORDS_MAX: Final = 131_072
+SOON_WORDS, SOON_BYTES = 512, 64 << 10                 # read on the loop; more takes milliseconds, and others wait
+LATER: Final = "it was not read to its end"            # of a program that has more than that
 ARGV_BYTES_MAX: Final = 2 << 20                        # what the kernel itself takes, as machines mostly are
 PATH_BYTES_MAX: Final = 4096
 _CHUNK: Final = 4096
@@ -40,8 +42,8 @@ def parse(data: bytes | bytearray) -> Notified:
     return Notified(id, thread, nr & 0xFFFF_FFFF, arch, tuple(args))
 
 
-def read(one: Notified) -> Program:
-    """What it would run. Never raises: of a task that is gone nothing is known, and the kernel says so to whoever asks."""
+def read(one: Notified, soon: bool = False) -> Program:
+    """What it would run; `soon`: only if that is quick, else its words are LATER. Never raises: of a task that is gone nothing is known, and the kernel says so to whoever asks."""
     at = one.nr in _EXECVEAT.get(one.arch, ())
     path_at, argv_at = (one.args[1], one.args[2]) if at else (one.args[0], one.args[1])
     small = one.arch in (_I386, _ARM) or one.nr in (_X32 | 520, _X32 | 545)
@@ -55,9 +57,9 @@ def read(one: Notified) -> Program:
         dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else _AT_FDCWD
         file, way = _file(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
         try:
-            return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small)), way=way)
+            return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small, soon)), way=way)
         except _Unread as e:
-            return Program(file, (), str(e), way)
+            return Program(file, (), LATER if soon else str(e), way)
     except (OSError, _Unread, OverflowError, ValueError) as e:
         return Program("?", (), f"its memory cannot be read: {e}")
     finally:
@@ -129,7 +131,7 @@ class _Reader:
             found += piece
         raise _Unread(f"a word has more than {limit} bytes")
 
-    def words(self, at: int, small: bool) -> list[bytes]:
+    def words(self, at: int, small: bool, soon: bool = False) -> list[bytes]:
         if not at:
             return []
         size, layout = (4, "I") if small else (8, "Q")
@@ -142,9 +144,11 @@ class _Reader:
             for pointer in struct.unpack_from(f"<{count}{layout}", block):
                 if not pointer:
                     return found
-                word = self.text(pointer, ARGV_BYTES_MAX)
+                word = self.text(pointer, ARGV_BYTES_MAX if not soon else SOON_BYTES)
                 found.append(word)
                 total += len(word) + 1
+                if soon and (len(found) > SOON_WORDS or total > SOON_BYTES):
+                    raise _Unread(LATER)
                 if len(found) > WORDS_MAX or total > ARGV_BYTES_MAX:
                     raise _Unread(f"more than {WORDS_MAX} words or {ARGV_BYTES_MAX} bytes")
 
