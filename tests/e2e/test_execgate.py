@@ -99,11 +99,16 @@ def test_p4_a_refusal_is_told_and_recorded(house: Installation) -> None:
     free(house, "lab")
     script = house.user / "do.sh"
     script.write_text("factor 91; exit 3\n")
+    watching = house.attach("lab")
+    watching.expect(rb"\$ |# ")
     assert house.attempt("--as", "ann", "run", "lab", "--", f"bash {script}").rc == 3
+    watching.expect(r"factor \(ann\) was not started: ")
+    assert watching.leave() == 0
     told = eventually(lambda: [e for e in events(house, "exec.refused") if e.get("program", "").endswith("/factor")], "the event")
     assert told[-1]["rule"] == "only of execs" and told[-1]["operator"] == "ann" and told[-1]["program"].endswith("/factor")
     entry = eventually(lambda: [e for e in house.ok("log", "lab", "--json").records if e["kind"] == "exec" and "factor" in str(e)], "the entry")[-1]
     assert entry["actor"] == "ann" and entry["verdict"] == "refuse" and entry["facts"]["rule"] == "only of execs" and entry["facts"]["words"].endswith("factor 91")
+    assert "factor 91 (pid " in house.ok("log", "lab").out
     assert json.loads(house.ok("log", "verify", "lab", "--json").out)["ok"] is True
     page = house.ok("metrics").out
     assert 'holdfast_gate_decisions_total{act="exec",verdict="refuse"}' in page and 'holdfast_gate_decisions_total{act="exec",verdict="allow"}' in page

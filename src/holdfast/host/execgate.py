@@ -402,6 +402,7 @@ class Gated:
                  "caused_by": cause.ref(session.ref), **more}
         shapers = originators.names((*(decision.shaped or ()), *typed_by(cause)), cause.actor)
         session.event(event, operator=cause.actor, originators=list(shapers), because=why or decision.because, **facts)
+        session.tell_viewers("not_started" if event == "exec.refused" else "not_as_shown", operator=cause.actor, program=execution.legible(facts["program"]), because=why or decision.because)
         self._post(cause.actor, shapers, why or explain(decision), {"event": event, **facts, "words": execution.show(program.content, program.details)[:WORDS_SHOWN]})
 
     def _tell_rest(self) -> None:

@@ -181,6 +181,8 @@ def _what(e: dict[str, Any]) -> str:
         return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
     if e["kind"] == "spawn" and "argv" in e["facts"]:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
+    if e["kind"] == "exec" and "words" in e["facts"]:
+        return shown(str(e["facts"]["words"]))[:CONTENT_CHARS] + f" (pid {e['facts'].get('pid')}, by {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
     if e["kind"] == "exit":
         return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":
