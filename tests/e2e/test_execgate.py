@@ -121,6 +121,8 @@ def test_p4_what_is_asked_about_waits_and_goes_on_when_it_is_approved(apart: Ins
     held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
     question = asked(apart)
     assert question["act"] == "exec" and question["operator"] == "bot" and question["text"].endswith("/rev") and question["cwd"] == str(apart.user), question
+    eventually(lambda: apart.ok("attention", "lab", "--json").json["kind"] == "approval", "that somebody is needed")
+    assert "lab: waits for approval" in apart.ok("attention", "lab").out
     approve(apart, question)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"before\ncba\nafter\n", (out, err)

@@ -25,7 +25,7 @@ class Stage:
         self.looks: dict[str, int] = {}
         self.followers: list[Callable[[], None]] = []
         self.engine: Any = SimpleNamespace(sessions={}, ended={}, unreachable={}, unreached={}, kin=SimpleNamespace(on_change=[]),
-                                           events=SimpleNamespace(follow=self.followers.append, unfollow=self.followers.remove))
+                                           events=SimpleNamespace(follow=self.followers.append, unfollow=self.followers.remove), desk=SimpleNamespace(approvals=SimpleNamespace(open={})))
         for name in names:
             self.add(name)
         monkeypatch.setattr(noticing, "attended", self._attended)

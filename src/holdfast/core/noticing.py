@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 PENDING_MAX: Final = 4096        # sessions of which something waits to be told to one reader
 WAITS: Final = ("input", "secret")
 OVER: Final = ("exited", "lost")
-KINDS: Final = (*WAITS, "idle", "working", "halted", *OVER, "unknown")
+KINDS: Final = (*WAITS, "approval", "idle", "working", "halted", *OVER, "unknown")
 """By how much somebody is needed is another matter: what a program waits for comes first here, because nothing goes on without it."""
 
 

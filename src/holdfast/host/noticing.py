@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.core import execution
 from holdfast.core.noticing import OVER, Notice, Pending, doubtful, news
 from holdfast.host.attending import Attended, attended
 from holdfast.host.connection import Connection
@@ -139,7 +140,7 @@ class Noticing:
         due = []
         for one in [one for one in self._engine.sessions if any(asking.wants(one) for asking in self._asking)]:
             session, seen = self._engine.sessions[one], self._seen.setdefault(one, _Seen())
-            signs = session.ring.head, session.ring.written, session.state, session.name, self._stirs[one]
+            signs = session.ring.head, session.ring.written, session.state, session.name, self._stirs[one], self._held(one)
             if signs != seen.signs:
                 seen.signs, seen.moved = signs, now
             if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S):
@@ -174,6 +175,8 @@ class Noticing:
                 found, before = await self._read(session), self.last(session.id)
                 if doubtful(before, found.kind):
                     found = await self._read(session)
+                if found.kind == "working" and (held := self._held(session.id)):
+                    found = found._replace(kind="approval", why="a program that it would start waits for approval" if held == 1 else f"{held} programs that it would start wait for approval")
         finally:
             if self._next.get(session.id) is asyncio.current_task():
                 del self._next[session.id]
@@ -193,6 +196,10 @@ class Noticing:
             return await attended(session, state)
         except (Unavailable, TimeoutError, OSError):
             return NO_ANSWER
+
+    def _held(self, session: str) -> int:
+        """Programs that wait in the kernel until somebody has decided."""
+        return sum(p.binding.session == session and p.binding.act == execution.ACT and p.state == "waiting" for p in self._engine.desk.approvals.open.values())
 
     def _elsewhere(self, session: str) -> Notice | None:
         """Of one that is not among the living."""

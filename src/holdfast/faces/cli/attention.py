@@ -63,6 +63,8 @@ def said(n: Notice, now: float) -> str:
     about = f"{program}, " if program else ""
     if n.kind in ("input", "secret"):
         return f"{name}: waits for {'a secret' if n.kind == 'secret' else 'input'} ({about}since {long})"
+    if n.kind == "approval":
+        return f"{name}: waits for approval ({n.why}, since {long}; `holdfast approvals`)"
     if n.kind == "working":
         return f"{name}: works ({about}for {long})"
     if n.kind == "idle":
