@@ -72,8 +72,9 @@ class Terminal:
         seen: list[Attention] = []
 
         def reached() -> bool:
+            there = any(one.comm.startswith(program) for one in self.foreground())       # before: the shell that has not read the line yet waits for input as well
             seen.append(self.attention(prompt, shell))
-            return seen[-1].kind is kind and any(one.comm.startswith(program) for one in self.foreground())
+            return there and seen[-1].kind is kind
 
         self.until(reached, lambda: (kind, program, seen[-1:], self.foreground()))
         for _ in range(5):

@@ -529,8 +529,15 @@ def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_o
             room.kin.begin(room.session)                                    # as the next host finds it
             room.run("bob", 4, "sleep 0.05; echo z > file; sleep 0.05")
             assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "ann's is still there"
-            room.run("bob", 5, "kill %1; wait; sleep 0.05; echo z > file; sleep 0.05")
-            assert writers.every(room.session, path) == (Shaped("file", path, "bob", 5, sure=False),)
+            room.run("bob", 5, "kill %1; wait")
+            found: tuple[Shaped, ...] = ()
+            for act in range(6, 40):                                        # on a busy machine the kernel drops some of what it tells: then it is unknown until somebody has looked
+                room.run("bob", act, "sleep 0.05; echo z > file; sleep 0.05")
+                found = writers.every(room.session, path)
+                if found != (Shaped("file", path, UNKNOWN),):
+                    break
+                await asyncio.sleep(0)
+            assert found == (Shaped("file", path, "bob", act, sure=False),)
 
     go(main())
 
