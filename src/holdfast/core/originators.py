@@ -29,7 +29,6 @@ KINDS: Final = (
     "cwd",                       # where it runs
     "file",                      # a program, script or other file that it reads or runs
     "line",                      # the text itself: who typed on it
-    "process",                   # what started it, or what it talks to
     "shell",                     # the state of the shell as a whole, where it could not be seen
 )
 
@@ -49,7 +48,7 @@ class Shaped(NamedTuple):
 
 _WORDS: Final = {
     "path": "entry {name} of PATH", "variable": "variable {name}", "preload": "variable {name}", "hook": "hook {name}", "trap": "trap on {name}", "option": "option {name}",
-    "cwd": "change of directory", "file": "file {name}", "line": "part of the line", "process": "process {name}", "alias": "alias {name}", "function": "function {name}"}
+    "cwd": "change of directory", "file": "file {name}", "line": "part of the line", "alias": "alias {name}", "function": "function {name}"}
 
 
 def told(one: Shaped) -> str:

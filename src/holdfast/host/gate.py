@@ -159,10 +159,14 @@ class Gate:
     @property
     def index(self) -> execution.Index | None:
         """Which programs no rule speaks of; None while plug-ins are asked about every one."""
-        policy = self.policy
-        if self._index is None or self._index[0] is not policy:
-            self._index = (policy, execution.Index(policy))
-        return None if self._workers else self._index[1]
+        found = self._index_of(self.policy)
+        return None if self._workers else found
+
+    def _index_of(self, policy: Policy) -> execution.Index:
+        known = self._index
+        if known is None or known[0] is not policy:
+            known = self._index = (policy, execution.Index(policy))
+        return known[1]
 
     def quick_exec(self, request: Request, passed: frozenset[str]) -> Decision | None:
         """The decision on an exec, if neither parser, plug-ins nor the file system has to be asked."""
@@ -220,7 +224,7 @@ class Gate:
         if request.act in TEXT_ACTS and not request.mounted:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
-        if request.session and (request.act in LOOKED_AT or (request.act == execution.ACT and (workers or execution.Index(policy).looks(request.actor)))):
+        if request.session and (request.act in LOOKED_AT or (request.act == execution.ACT and (workers or self._index_of(policy).looks(request.actor)))):
             request = replace(request, shaped=self.touched(request, facts))
         others = list[Decision]()
         if workers and not policy.broken:

@@ -18,8 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import stat
 import threading
 import time
 from collections.abc import Callable
@@ -27,7 +25,7 @@ from typing import Any, Final, Protocol
 
 from holdfast.core.interpreters import reads_orders
 from holdfast.core.lineage import Cause, Member
-from holdfast.host import observe, process, procevents
+from holdfast.host import kept, observe, process, procevents
 from holdfast.host.session import Session
 from holdfast.model.errors import Unavailable
 
@@ -100,7 +98,7 @@ class Kin:
         if session.ring.accepted:                           # somebody has typed before this host came
             lineage.typists, lineage.opened = None, True
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            known = json.loads(_read(f"{session.directory}/{FILE}"))
+            known = json.loads(kept.read(f"{session.directory}/{FILE}", FILE_BYTES))
             self.raised = True
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
@@ -269,22 +267,9 @@ class Kin:
             self._writing.discard(session.id)
 
     def _write(self, directory: str, known: dict[str, Any]) -> None:
-        """A file, because it must outlive a process, not the machine; one that cannot be written costs what began since the last."""
-        fresh = f"{directory}/{FILE}.new"
-        with self._pen, contextlib.suppress(OSError):
-            try:
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
-                    file.write(json.dumps(known))
-                os.rename(fresh, f"{directory}/{FILE}")
-            except OSError:
-                os.unlink(fresh)
-
-
-def _read(path: str) -> bytes:
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:      # whatever is there: it is not waited for
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise ValueError("no file")
-        return file.read(FILE_BYTES)
+        """One that cannot be written costs what began since the last."""
+        with self._pen:
+            kept.write(f"{directory}/{FILE}", (json.dumps(known),))
 
 
 def _starts(pids: list[int]) -> dict[int, int]:

@@ -17,7 +17,6 @@ import contextlib
 import json
 import os
 import secrets
-import stat
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from holdfast.core.originators import UNKNOWN, UNSEEN, Shaped, bounded
 from holdfast.core.shaping import NOTHING, Shape, View
 from holdfast.core.shellstate import SNAPSHOT_BYTES, read, sealed
 from holdfast.core.touching import World, kinds_of_others, shaped, touched, touched_by_program
+from holdfast.host import kept
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
 
@@ -217,17 +217,9 @@ class Shapes:
             self._writing.discard(session.id)
 
     def _write(self, directory: str, known: dict[str, Any], taken: Iterable[int]) -> None:
-        """A file, because it must outlive a process, not the machine; one that cannot be written costs what is known now: then it is unknown to the next host."""
-        fresh = f"{directory}/{FILE}.new"
-        with self._pen, contextlib.suppress(OSError):
-            try:
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
-                    file.write(json.dumps(known))
-                os.rename(fresh, f"{directory}/{FILE}")
-            except OSError:
-                os.unlink(fresh)
-                raise
-            for seq in taken:
+        """One that cannot be written costs what is known now: then it is unknown to the next host, and the shell's own files stay."""
+        with self._pen:
+            for seq in taken if kept.write(f"{directory}/{FILE}", (json.dumps(known),)) else ():
                 _empty(f"{directory}/{SLOT}{seq % SLOTS}", seq)
 
 
@@ -259,8 +251,7 @@ def _edited(line: bytes) -> bytes:
 def _slot(path: str, most: int) -> bytes | None:
     """Whatever is there: it is not waited for."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None
+        return kept.read(path, most)
     except OSError:
         return None
 

@@ -21,7 +21,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any, Final
@@ -31,7 +31,7 @@ from holdfast.core.commands import CommandStarted, Effect, PromptShown
 from holdfast.core.lineage import Cause, Member
 from holdfast.core.originators import UNKNOWN, Shaped
 from holdfast.core.writers import Author, Entry, Stamp, Table, guessed, shaped
-from holdfast.host import fileevents, paths, process
+from holdfast.host import fileevents, kept, paths, process
 from holdfast.host.lineage import Kin
 from holdfast.host.session import Session
 
@@ -368,22 +368,18 @@ class Writers:
         return found
 
     def _write(self, rows: Iterable[list[Any]], breath: float) -> None:
-        fresh = f"{self._path}.new"
-        with self._pen, contextlib.suppress(OSError):
-            try:
-                with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
-                    file.write(json.dumps([process.boot_id(), self._kin.raised]) + "\n")
-                    for n, row in enumerate(rows):
-                        file.write(json.dumps(row) + "\n")
-                        if breath and not n % ROWS_AT_ONCE:
-                            time.sleep(breath)
-                os.rename(fresh, self._path)
-            except OSError:
-                os.unlink(fresh)
+        def lines() -> Iterator[str]:
+            yield json.dumps([process.boot_id(), self._kin.raised]) + "\n"
+            for n, row in enumerate(rows):
+                yield json.dumps(row) + "\n"
+                if breath and not n % ROWS_AT_ONCE:
+                    time.sleep(breath)
+
+        with self._pen:
+            kept.write(self._path, lines())
 
     def _restore(self) -> None:
-        with open(os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-            (boot, raised), *rows = (json.loads(line) for line in file.read(FILE_BYTES).splitlines())
+        (boot, raised), *rows = (json.loads(line) for line in kept.read(self._path, FILE_BYTES).splitlines())
         self._kin.raised = self._kin.raised or bool(raised)
         self.table.restore(rows, boot == process.boot_id())
         self.table.clock(time.time(), time.clock_gettime(_STEADY))
