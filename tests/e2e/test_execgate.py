@@ -10,20 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.gated import LAYOUTS, NO_TAC, obey
 from tests.e2e.harness import DEADLINE_S, Installation, eventually, installation
 from tests.e2e.test_gate import approve, free, waiting
 from tests.host.ordinary_user import ordinary_user
 
 from holdfast.host.parse import find_shfmt
 
-POLICY = """version = 1
-extends = "default"
-[[rule]]
-name = "no tac"
-verdict = "refuse"
-because = "nobody reads backwards"
-when = { command = ["tac"] }
-[[rule]]
+POLICY = NO_TAC + """[[rule]]
 name = "ask about rev"
 verdict = "ask"
 because = "it turns things around"
@@ -36,15 +30,13 @@ verdict = "refuse"
 because = "not at this depth"
 when = { act = ["exec"], command = ["factor"] }
 """
-LAYOUTS = ("--contained", "--plain") if os.getuid() == 0 else ("--contained",)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
 def house(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
         made.env["PYTHONPATH"] = os.environ.get("PYTHONPATH", made.env["PYTHONPATH"])      # as an ordinary user: where its libraries are
-        (made.home / "policy.toml").write_text(POLICY)
-        (made.home / "policy.toml").chmod(0o600)
+        obey(made, POLICY)
         made.people("ann")
         made.people("bot", rights="execute,observe", kind="agent")
         made.new("lab", request.param, "--cwd", str(made.user), "--", "bash")

@@ -8,17 +8,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from tests.e2e.gated import LAYOUTS, NO_TAC, obey
 from tests.e2e.harness import eventually, installation
 
 KILLS = 30
-POLICY = """version = 1
-extends = "default"
-[[rule]]
-name = "no tac"
-verdict = "refuse"
-because = "nobody reads backwards"
-when = { command = ["tac"] }
-"""
 WORK = """
 n=0
 while [ ! -e %s ]; do
@@ -31,11 +24,10 @@ echo over
 """
 
 
-@pytest.mark.parametrize("layout", ("--contained", "--plain") if os.getuid() == 0 else ("--contained",))
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_s4_every_exec_is_right_whenever_the_host_dies(tmp_path_factory: pytest.TempPathFactory, layout: str) -> None:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as hf:
-        (hf.home / "policy.toml").write_text(POLICY)
-        (hf.home / "policy.toml").chmod(0o600)
+        obey(hf, NO_TAC)
         hf.new("lab", layout, "--cwd", str(hf.user), "--", "bash")
         results = hf.user / "results"
         results.touch()

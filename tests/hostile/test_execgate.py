@@ -11,16 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.e2e.gated import LAYOUTS, NO_TAC, obey
 from tests.e2e.harness import Installation, eventually, installation
 
-POLICY = """version = 1
-extends = "default"
-[[rule]]
-name = "no tac"
-verdict = "refuse"
-because = "nobody reads backwards"
-when = { command = ["tac"] }
-[[rule]]
+POLICY = NO_TAC + """[[rule]]
 name = "no programs from memory"
 verdict = "refuse"
 because = "nobody has seen such a file"
@@ -32,11 +26,10 @@ INTEL = pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code 
 COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
-@pytest.fixture(scope="module", params=("--contained", "--plain") if os.getuid() == 0 else ("--contained",))
+@pytest.fixture(scope="module", params=LAYOUTS)
 def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
-        (made.home / "policy.toml").write_text(POLICY)
-        (made.home / "policy.toml").chmod(0o600)
+        obey(made, POLICY)
         made.new("lab", request.param, "--cwd", str(made.user), "--", "bash")
         assert made.get("lab")["gate"] == "exec"
         (made.user / "word").write_text("reachable\n")
