@@ -132,6 +132,21 @@ def test_an_answer_counts_only_once_the_terminal_has_shown_all_of_it(desk: Desk)
     assert desk.deciding.key(b"y", b"\x1c") and len(desk.asked) == 3, "too early: it waits on"
 
 
+def test_a_size_that_is_told_twice_loses_no_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[int] = []
+    monkeypatch.setattr("termios.tcflush", lambda fd, queue: flushed.append(queue))
+    assert desk.deciding.resized() is None and not desk.screen.shown, "nothing is asked"
+    desk.event("asked", decides=True)
+    desk.deciding.show()
+    desk.deciding.came(8, True, {"approvals": [{**PENDING, "text": "x" * 4000}]})
+    desk.deciding.key(b" ", b"\x1c")
+    second, desk.screen.shown = desk.screen.shown, ""
+    del flushed[:]
+    assert desk.deciding.resized() is None and desk.screen.shown == second and not flushed, "the same page, and what was typed to it"
+    desk.screen.cols, desk.screen.rows = 100, 60
+    assert desk.deciding.resized() is None and "bot asks to run" in desk.screen.shown and flushed, "another size: from its beginning"
+
+
 def test_what_cannot_be_decided_here_is_told(desk: Desk) -> None:
     desk.event("asked", decides=False, why_not="you have no right")
     desk.deciding.show()

@@ -430,9 +430,6 @@ def test_p3_a_file_that_no_session_wrote_is_unknown(house: Installation) -> None
 def test_p3_as_an_ordinary_user(house: Installation) -> None:
     """The shell's word is the same; who wrote a file is a guess there, and says so."""
     with ordinary_user() as user:
-        place = user.home / "python"
-        made = user.run([user.python("pytest", "apsw", "avt", "venv"), "-m", "venv", "--without-pip", str(place)])
-        assert made is not None and made.returncode == 0, made
-        shutil.copy(str(find_shfmt()), place / "bin" / "shfmt")
-        done = user.run([str(place / "bin" / "python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
+        python = user.own_python("pytest", "apsw", "avt")
+        done = user.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
         assert done is not None and done.returncode == 0, done and done.stdout[-6000:]

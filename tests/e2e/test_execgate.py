@@ -188,6 +188,6 @@ def test_p4_as_an_ordinary_user(house: Installation) -> None:
     if house.get("lab")["layout"] != "plain":
         pytest.skip("once is enough")
     with ordinary_user() as user:
-        python = user.python("pytest", "apsw")
+        python = user.own_python("pytest", "apsw")
         done = user.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
-        assert done is not None and done.returncode == 0, done
+        assert done is not None and done.returncode == 0, done and done.stdout[-6000:]

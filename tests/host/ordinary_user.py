@@ -18,6 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.host.parse import find_shfmt
+
 SITE_PACKAGES = Path(pytest.__file__).resolve().parent.parent
 SOURCE = Path(__file__).resolve().parents[2]
 RUN_LIMIT_S = 280.0
@@ -51,6 +53,14 @@ class OrdinaryUser:
             if probe is not None and probe.returncode == 0:
                 return candidate
         pytest.skip(f"no interpreter that an ordinary user may run finds {', '.join(modules)}")
+
+    def own_python(self, *modules: str) -> str:
+        """The same in an environment of theirs, with the shell's grammar beside it, which a gate reads commands with."""
+        place = self.home / "python"
+        made = self.run([self.python("venv", *modules), "-m", "venv", "--without-pip", str(place)])
+        assert made is not None and made.returncode == 0, made
+        shutil.copy(str(find_shfmt()), place / "bin" / "shfmt")
+        return str(place / "bin" / "python")
 
 
 @contextlib.contextmanager

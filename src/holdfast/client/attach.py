@@ -551,7 +551,7 @@ class Attachment:
                     self._refresh()
 
     def _resized(self) -> None:
-        self._instead(self.deciding.draw())
+        self._instead(self.deciding.resized())
         if self.link.sock is not None:
             try:
                 self.link.send(frames.resize(0, *self.term.size()))

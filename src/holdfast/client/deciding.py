@@ -99,6 +99,7 @@ class Deciding:
         self._shown: dict[str, Any] | None = None          # the question on the screen
         self._pages: list[list[str]] = []
         self._page = 0
+        self._fits = (0, 0)                                # the size they were made for
         self.at: float | None = None                       # when to say again that something waits
 
     @property
@@ -181,11 +182,18 @@ class Deciding:
         self._shown = body["approvals"][0]
         return self.draw()
 
+    def resized(self) -> str | None:
+        """Terminals say one change twice: for the same size it is the same page again, and an answer to what already stood there is kept."""
+        if self._shown is None or self._overlay.term.size() != self._fits:
+            return self.draw()
+        self._overlay.draw(self._pages[self._page])
+        return None
+
     def draw(self) -> str | None:
         """From its beginning, for the terminal as it is now."""
         if (p := self._shown) is None:
             return None
-        cols, rows = self._overlay.term.size()
+        self._fits = cols, rows = self._overlay.term.size()
         room = rows - 1
         if cols < COLS_MIN or rows < ROWS_MIN or self._overlay.term.pending is not None:
             self.leave()
