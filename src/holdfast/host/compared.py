@@ -21,7 +21,7 @@ from holdfast.core.conditions import Actor
 from holdfast.core.execution import Program
 from holdfast.core.lineage import Cause
 from holdfast.core.policy import Verdict
-from holdfast.host import notified, process
+from holdfast.host import lookup, notified, process
 from holdfast.host.session import Session
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Expected(NamedTuple):
     cause: Cause
     looks: bool = False          # a rule asks who shaped what it runs on
     absent: bool = False         # there was no such file when it was looked at
-    script: notified.Script | None = None      # what runs it, if it was looked at and is one
+    script: lookup.Script | None = None      # what runs it, if it was looked at and is one
 
 
 class Compared:
@@ -86,7 +86,7 @@ class Compared:
         _, decision = await self._host.gate.judge_exec(lambda: request, one.session.commands.approved(one.cause.act), one.actor.operator)
         if decision.verdict is Verdict.ALLOW and how == "script":
             return
-        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(notified.resolved, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, None):
+        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(lookup.resolved, one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, None):
             return
         killed = decision.verdict is not Verdict.ALLOW
         if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:

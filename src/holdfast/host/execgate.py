@@ -43,10 +43,11 @@ from holdfast.core.originators import Shaped
 from holdfast.core.policy import Decision, Verdict, explain
 from holdfast.core.rate import Bucket, take
 from holdfast.core.record import Draft
-from holdfast.host import notified
+from holdfast.host import lookup, notified
 from holdfast.host.compared import Compared, Expected
 from holdfast.host.connection import GAVE_UP
-from holdfast.host.notified import Notified, Script
+from holdfast.host.lookup import Script
+from holdfast.host.notified import Notified
 from holdfast.host.rekindle import rekindle
 from holdfast.host.selector import add_hot, remove_hot
 from holdfast.host.session import Session
@@ -250,6 +251,8 @@ class Gated:
             expected = Expected(session, pid, program, actor, cause, looks)
             if index is not None and not looks and not program.unread and program.path.startswith(execution.SYSTEM) and index.silent(actor, program.path, program.argv):
                 return self._allow(one, expected)
+            if host.kin.told and lookup.absent_now(one.thread, program.way):
+                return self._allow(one, expected._replace(absent=True))
             request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
             passed = session.commands.approved(cause.act)
             decision = host.gate.quick_exec(request, passed) if not looks and program.unread is not notified.LATER and request.contained and program.path.startswith(execution.SYSTEM) else None
@@ -279,10 +282,10 @@ class Gated:
             self._read_on()
 
     def _looked_at(self, one: Notified, expected: Expected, request: Request, scripts: list[Script | None]) -> Request | Decision:
-        """In a thread, each time: what was found a moment ago may be a link to something else by now. Who looks for a program along PATH tries many that are not there: those need no judgement. One that is there after all is judged when it runs."""
+        """In a thread, each time: what was found a moment ago may be a link to something else by now. What is not there needs no judgement; if it is there after all it is judged when it runs."""
         path, way = expected.program.path, expected.program.way
-        file = notified.resolved(path, way)
-        script = notified.script(one.thread, way) if file is not None else None
+        file = lookup.resolved(one.thread, path, way)
+        script = lookup.script(one.thread, way) if file is not None else None
         scripts.append(script)
         if self._waits(one) and (decision := self._plainly(expected, file, script)) is not None:
             return decision
@@ -444,7 +447,7 @@ def says(depth: str, why: str) -> dict[str, str]:
 
 
 def _resolved(one: Notified, request: Request, program: Program) -> Request:
-    return _behind(request, program.path, notified.resolved(program.path, program.way), notified.script(one.thread, program.way))
+    return _behind(request, program.path, lookup.resolved(one.thread, program.path, program.way), lookup.script(one.thread, program.way))
 
 
 def _behind(request: Request, path: str, file: str | None, script: Script | None) -> Request:

@@ -7,11 +7,11 @@ bounded, nothing waits on a file system, and whatever cannot be read is said to 
 from __future__ import annotations
 
 import os
-import stat
 import struct
 from typing import Final, NamedTuple
 
 from holdfast.core.execution import Program
+from holdfast.host import lookup
 from holdfast.wire import notification as wire
 
 WORDS_MAX: Final = 131_072
@@ -20,13 +20,10 @@ LATER: Final = "it was not read to its end"            # of a program that has m
 ARGV_BYTES_MAX: Final = 2 << 20                        # what the kernel itself takes, as machines mostly are
 PATH_BYTES_MAX: Final = 4096
 _CHUNK: Final = 4096
-_FIRST_LINE: Final = 256                              # of a script, as the kernel reads it
-_SCRIPTS_MAX: Final = 5                               # that run each other, likewise
 _POINTERS: Final = 64                                 # read at once at first
-_AT_FDCWD, _AT_EMPTY_PATH = -100, 0x1000
+_AT_EMPTY_PATH: Final = 0x1000
 _X86_64, _I386, _ARM, _X32 = 0xC000_003E, 0x4000_0003, 0x4000_0028, 0x4000_0000
 _EXECVEAT: Final = {_X86_64: (322, _X32 | 545, _X32 | 322), _I386: (358,), 0xC000_00B7: (281,), _ARM: (387,)}
-SELF: Final = ("/proc/self/", "/proc/thread-self/")
 
 
 class Notified(NamedTuple):
@@ -54,8 +51,8 @@ def read(one: Notified, soon: bool = False) -> Program:
     try:
         reader = _Reader(memory)
         path = os.fsdecode(reader.text(path_at, PATH_BYTES_MAX))
-        dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else _AT_FDCWD
-        file, way = _file(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
+        dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else lookup.AT_FDCWD
+        file, way = lookup.named(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
         try:
             return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small, soon)), way=way)
         except _Unread as e:
@@ -151,92 +148,3 @@ class _Reader:
                     raise _Unread(LATER)
                 if len(found) > WORDS_MAX or total > ARGV_BYTES_MAX:
                     raise _Unread(f"more than {WORDS_MAX} words or {ARGV_BYTES_MAX} bytes")
-
-
-def _file(thread: int, path: str, dirfd: int, empty: bool) -> tuple[str, str]:
-    """The path, absolute; of a descriptor, what it is. And by which way it is found from here."""
-    if path.startswith(SELF):
-        path = f"/proc/{thread}/{path.split('/', 3)[3]}"
-    if path.startswith("/dev/fd/"):
-        path = f"/proc/{thread}/fd/{path[8:]}"
-    if path.startswith(f"/proc/{thread}/fd/") or path == f"/proc/{thread}/exe":
-        return _link(path), path
-    if path.startswith("/"):
-        return os.path.normpath(path), f"/proc/{thread}/root{path}"
-    start = f"/proc/{thread}/cwd" if dirfd == _AT_FDCWD else f"/proc/{thread}/fd/{dirfd}"
-    base = _link(start)
-    return (base, start) if empty and not path else (os.path.normpath(os.path.join(base, path)), f"{start}/{path}")
-
-
-def _link(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return "?"
-
-
-class Script(NamedTuple):
-    """What runs a script."""
-
-    by: tuple[str, ...]          # as its first line says; of a script that runs a script, that one's first
-    file: str                    # what that leads to
-
-
-def script(thread: int, way: str) -> Script | None:
-    """What the kernel would run in place of this file; None: the file itself, or nothing. Asks the file system: in a thread."""
-    by, file = tuple[str, ...](), ""
-    for _ in range(_SCRIPTS_MAX):
-        line = _first_line(way)
-        if not line.startswith(b"#!"):
-            break
-        name, _, rest = line[2:].strip(b" \t").replace(b"\t", b" ").partition(b" ")
-        if not name:
-            break
-        words = tuple(os.fsdecode(word) for word in (name, rest.strip(b" ")) if word)
-        by = (*words, *((by[0], *by[1:]) if by else ()))
-        file, way = _file(thread, words[0], _AT_FDCWD, False)
-    return Script(by, resolved(file, way) or file) if by else None
-
-
-def _first_line(path: str) -> bytes:
-    try:
-        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return b""
-            file = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                return os.pread(file, _FIRST_LINE, 0).partition(b"\n")[0].partition(b"\0")[0]
-            finally:
-                os.close(file)
-        finally:
-            os.close(fd)
-    except OSError:
-        return b""
-
-
-def resolved(path: str, way: str) -> str | None:
-    """The file behind links, as the task would find it; None: there is none. Asks the file system: in a thread."""
-    try:
-        fd = os.open(way, os.O_PATH | os.O_CLOEXEC)
-    except (FileNotFoundError, NotADirectoryError):
-        return path if _leads_away(way) else None
-    except OSError:
-        return path
-    try:
-        return _link(f"/proc/self/fd/{fd}")
-    finally:
-        os.close(fd)
-
-
-def _leads_away(way: str) -> bool:
-    """Whether a link on it is told from the root: that is another one for the task, perhaps."""
-    for end in (*[at for at, letter in enumerate(way) if letter == "/"][4:], len(way)):       # behind /proc/PID/root
-        try:
-            if os.readlink(way[:end]).startswith("/"):
-                return True
-        except FileNotFoundError:
-            return False
-        except OSError:
-            continue                                         # no link
-    return False
