@@ -308,11 +308,15 @@ class Installation:
                 with contextlib.suppress(ProcessLookupError):       # a host that was on its way to nowhere had begun one
                     os.kill(pid, signal.SIGTERM)
             select.select([], [], [], POLL_S)
+        told = {pid: f"{words} ({what_it_does(pid)})" for pid, words in left.items()}
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         Groups(str(self.home)).sweep(set())  # of sessions that ended while no host was there
-        assert not left, f"processes of {self.home} are left: {left}; {problems}"
+        assert not left, f"processes of {self.home} are left: {told}; {problems}"
+        log = self.home / "host.log"
+        said = log.read_text(errors="replace") if log.exists() else ""
+        assert "Traceback" not in said, f"a host failed at something: {said[-6000:]}"
         assert not (odd := self.odd_events()), odd
 
     def odd_events(self) -> list[str]:
@@ -376,6 +380,17 @@ class Gate:
             return True
 
         eventually(opened, f"somebody to read {self.path}")
+
+
+def what_it_does(pid: int) -> str:
+    """Its title, state, parent, and where in the kernel it waits, for whoever reads why it was left."""
+    found = []
+    for name in ("comm", "stat", "wchan", "syscall", "stack"):
+        with contextlib.suppress(OSError):
+            found.append(" ".join(Path(f"/proc/{pid}/{name}").read_text().split()[:12]))
+    with contextlib.suppress(OSError):
+        found += [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+    return "; ".join(found)
 
 
 def state_of(pid: int) -> str:

@@ -264,3 +264,51 @@ def test_p3_a_variable_that_the_maker_set_is_the_makers(house: Installation) -> 
     entry = last(house, "made", "bob")
     assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [("variable", "TARGET", "eve")], entry
     house.end("made")
+
+
+FORGER = """
+import glob, mmap, os, sys
+maps = {}
+while True:
+    for path in glob.glob(sys.argv[1] + "/shape.[0-7]"):
+        try:
+            with open(path, "r+b") as file:
+                data = file.read()
+                if b"alias ls=" in data:
+                    file.seek(0)
+                    file.write(data.replace(b"alias ls=", b"alias lx="))
+                if path not in maps and data:
+                    maps[path] = mmap.mmap(file.fileno(), 0)
+        except (OSError, ValueError):
+            pass
+    if not os.path.exists("forging"):
+        open("forging", "w").close()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md")
+@pytest.mark.parametrize("layout", ["--plain", "--contained"])
+def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(house: Installation, layout: str) -> None:
+    name = f"forged{layout[2:]}"
+    house.new(name, layout, "--cwd", str(house.user), "--", "bash")
+    run(house, name, "bob", "true")
+    (house.user / "forge.py").write_text(FORGER)
+    (house.user / "forging").unlink(missing_ok=True)
+    run(house, name, "eve", "/usr/bin/python3 forge.py \"${_hfs[dir]}\" & echo $!")
+    eventually((house.user / "forging").exists, "the forger to have been through all of them")
+    run(house, name, "eve", "alias ls='echo evil'")
+    run(house, name, "bob", "ls")
+    entry = last(house, name, "bob", "ls")
+    assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
+
+    def doubted() -> list[dict[str, Any]]:
+        return [e for e in house.ok("events", name, "--json").records if e["event"] == "originators.doubted"]
+
+    eventually(doubted, "it to be told")
+    [forger] = [p for p in json.loads(house.ok("graph", name, "--json").out)["processes"] if "forge.py" in p["argv"]]
+    assert {(e["operator"], e["pid"]) for e in doubted()} == {("eve", forger["pid"])}, doubted()
+    run(house, name, "bob", "kill %1")
+    eventually(lambda: run(house, name, "bob", "pwd") and last(house, name, "bob", "pwd")["originators"] == [], "the shell to be believed again")
+    run(house, name, "bob", "ls")
+    assert "eve" in last(house, name, "bob", "ls")["originators"], "nothing that happened meanwhile was lost"
+    house.end(name)

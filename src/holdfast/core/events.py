@@ -93,6 +93,8 @@ EVENTS: Final[dict[str, Event]] = {
     "originators.foreign": Event("an act was about to run on state that others shaped, and the gate was told", {
         **_WHO, "act": Fact("text", "which kind of act"), "originators": Fact("list", "who shaped it"), "kinds": Fact("list", "which kinds of state: alias, path, file ..."),
         "verdict": Fact("text", "what the gate said")}),
+    "originators.doubted": Event("a program other than the shell opened a file in which the shell says what it is made of: what it is made of is unknown until it says so again. Root's sessions only", {
+        **_WHO, "pid": Fact("number*", "of that program"), "caused_by": Fact("text?*", "the reference of the act that started it"), "because": Fact("text", "in words")}),
     "exec.refused": Event("a program was about to run inside the session, and the policy refused it. Of very many in a short time, how many", _EXEC),
     "exec.mismatch": Event("what ran inside the session was not what had been judged: its words or its file were changed in between", {
         **_EXEC, "shown": Fact("text*", "the program that had been judged"), "killed": Fact("yes*", "whether it was killed for that")}),

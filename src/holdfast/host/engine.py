@@ -113,6 +113,7 @@ class Engine:
         """Every keeper of this home, again; what has no keeper any more is said to be lost."""
         await self.halter.in_thread(self.halter.groups.leave)
         self.kin.open()
+        self.shapes.open()
         known = {r.id: r for r in self.store.records()}
         found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
         for session_id, error in zip(found, await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True), strict=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.core import record
 from holdfast.core.conditions import Request
 from holdfast.core.originators import foreign, names
+from holdfast.core.shaping import View
 from holdfast.host.connection import Connection
 from holdfast.host.gate import Gate
 from holdfast.host.journal import Journal, Typist
@@ -38,10 +39,10 @@ def look(session: Session, conn: Connection, gate: Gate, journal: Journal, typis
     others = [who for who in session.turn.begun_by() if who != conn.operator]
     if not others and not view.blind and all(hand.actor == conn.operator for author in view.authors.values() for hand in author):
         return
-    session.spawn(_note(session, conn, gate, journal, typist, number, line_request(session, conn, line)))
+    session.spawn(_note(session, conn, gate, journal, typist, number, line_request(session, conn, line), view))
 
 
-async def _note(session: Session, conn: Connection, gate: Gate, journal: Journal, typist: Typist, number: int, request: Request) -> None:
+async def _note(session: Session, conn: Connection, gate: Gate, journal: Journal, typist: Typist, number: int, request: Request, view: View) -> None:
     busy = _looking.get(session.id, 0)
     if busy >= LOOKS_MAX:
         found = None
@@ -50,7 +51,7 @@ async def _note(session: Session, conn: Connection, gate: Gate, journal: Journal
         try:
             found = None
             with contextlib.suppress(HoldfastError, TimeoutError):
-                found = await asyncio.wait_for(asyncio.to_thread(gate.shaped, request), gate.judge_s)
+                found = await asyncio.wait_for(asyncio.to_thread(gate.shaped, request, view), gate.judge_s)
         finally:
             if (left := _looking[session.id] - 1):
                 _looking[session.id] = left

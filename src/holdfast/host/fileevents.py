@@ -26,7 +26,7 @@ BYTES_AT_ONCE: Final = 12 << 10         # some 128 events
 MOUNTS_MAX: Final = 512
 READ_MAX: Final = 8192                   # events, for whoever needs to know all that was told
 
-MODIFY, ATTRIB, CLOSE_WRITE, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x80, 0x100, 0x400
+MODIFY, ATTRIB, CLOSE_WRITE, OPEN, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x20, 0x80, 0x100, 0x400
 WRITES: Final = MODIFY | CLOSE_WRITE
 TOUCHES: Final = ATTRIB | MOVED_TO
 _OVERFLOW, _ONDIR = 0x4000, 0x4000_0000
@@ -62,27 +62,19 @@ class Events:
         self._own = os.getpid()
         self._timer: asyncio.TimerHandle | None = None
         self._loop = asyncio.get_running_loop()
-        self._fd = _checked("fanotify_init", _libc.fanotify_init(_CLOEXEC | _NONBLOCK | _REPORT, os.O_RDONLY | os.O_CLOEXEC))
-        try:
-            self.mark("/")                                       # an ordinary user may ask, but not for whole file systems
-            self.unmark()
-        except PermissionError:
-            os.close(self._fd)
-            raise
-        except OSError:
-            pass                                                 # this one cannot be marked: others may
+        self._fd = group()
         self._loop.add_reader(self._fd, self._some)
 
     def mark(self, path: str) -> None:
         """Everything on the file system that is mounted there, from now on."""
         if self._fd < 0:
             raise OSError("closed")
-        _checked("fanotify_mark", _libc.fanotify_mark(self._fd, ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM), ctypes.c_uint64(_MASK), _AT_FDCWD, os.fsencode(path)))
+        _mark(self._fd, path)
 
     def unmark(self) -> None:
         """Nothing more is told, until something is marked again."""
         if self._fd >= 0:
-            _checked("fanotify_mark", _libc.fanotify_mark(self._fd, ctypes.c_uint(_MARK_FLUSH | _MARK_FILESYSTEM), ctypes.c_uint64(0), _AT_FDCWD, None))
+            _unmark(self._fd)
 
     def marked(self) -> set[int]:
         """The devices of the file systems that are marked still: who unmounts one takes its mark with it."""
@@ -139,6 +131,33 @@ class Events:
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
             self._fd = -1
+
+
+def group() -> int:
+    """Where the kernel tells of files, and who it was. OSError with the reason if it does not: an ordinary user may ask, but not for whole file systems, and is not told who."""
+    fd = _checked("fanotify_init", _libc.fanotify_init(_CLOEXEC | _NONBLOCK | _REPORT, os.O_RDONLY | os.O_CLOEXEC))
+    try:
+        _mark(fd, "/")
+        _unmark(fd)
+    except PermissionError:
+        os.close(fd)
+        raise
+    except OSError:
+        pass                                                 # this one cannot be marked: others may
+    return fd
+
+
+def watch(fd: int, file: int) -> None:
+    """This one file (O_PATH is enough), from now on: who opens it, too."""
+    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_ADD), ctypes.c_uint64(OPEN | WRITES | ATTRIB), _AT_FDCWD, b"/proc/self/fd/%d" % file))
+
+
+def _mark(fd: int, path: str) -> None:
+    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM), ctypes.c_uint64(_MASK), _AT_FDCWD, os.fsencode(path)))
+
+
+def _unmark(fd: int) -> None:
+    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_FLUSH | _MARK_FILESYSTEM), ctypes.c_uint64(0), _AT_FDCWD, None))
 
 
 def parsed(data: bytes, own: int) -> tuple[int, list[Event], bool]:

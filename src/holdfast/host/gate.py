@@ -34,6 +34,7 @@ from holdfast.core.gate import TEXT_ACTS, facts_of
 from holdfast.core.originators import Shaped
 from holdfast.core.places import same
 from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, combine
+from holdfast.core.shaping import View
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
@@ -68,7 +69,7 @@ class Gate:
         self.judge_s = judge_s
         self.private = private  # where keys are kept
         self.on_policy = on_policy
-        self.touched: Callable[[Request, Facts | None], tuple[Shaped, ...]] = lambda request, facts: request.shaped  # in a thread
+        self.touched: Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]] = lambda request, facts, view: request.shaped  # in a thread
         self._make = worker
         self._workers = {p: worker(p) for p in plugins}
         self._pool = ThreadPoolExecutor(THREADS, "gate")
@@ -215,9 +216,9 @@ class Gate:
     def facts(self, request: Request) -> Facts | None:
         return facts_of(request, self.parser, same if request.contained else real)
 
-    def shaped(self, request: Request) -> tuple[Shaped, ...]:
-        """What a text would touch, for whoever only wants to know. In a thread."""
-        return self.touched(request, self.facts(request))
+    def shaped(self, request: Request, view: View) -> tuple[Shaped, ...]:
+        """What a text would touch of a shell as it was then, for whoever only wants to know. In a thread."""
+        return self.touched(request, self.facts(request), view)
 
     def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker], passed: frozenset[str] = frozenset()) -> Decision:
         """In a thread, on what was in force when the act came."""
@@ -225,7 +226,7 @@ class Gate:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
         if request.session and (request.act in LOOKED_AT or (request.act == execution.ACT and (workers or self._index_of(policy).looks(request.actor)))):
-            request = replace(request, shaped=self.touched(request, facts))
+            request = replace(request, shaped=self.touched(request, facts, None))
         others = list[Decision]()
         if workers and not policy.broken:
             question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")

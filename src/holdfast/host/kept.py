@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 def write(path: str, pieces: Iterable[str]) -> bool:
@@ -23,9 +23,12 @@ def write(path: str, pieces: Iterable[str]) -> bool:
         return False
 
 
-def read(path: str, most: int) -> bytes:
-    """At most so much of it. OSError if there is no such file."""
+def read(path: str, most: int, fits: Callable[[int], bool] = lambda fd: True) -> bytes:
+    """At most so much of it. OSError if there is no such file, or what was read does not fit."""
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no file")
-        return file.read(most)
+        data = file.read(most)
+        if not fits(file.fileno()):
+            raise OSError(f"{path} is not what it should be")
+        return data

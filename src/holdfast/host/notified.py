@@ -1,6 +1,6 @@
 """One exec that waits at the gate: who it is and what it would run, read from the memory of the task itself while the kernel holds it.
 
-What is read is what the task's memory says now; whoever shares that memory may change it before the kernel reads it again (host/execgate.py looks afterwards at what really ran). Everything is
+What is read is what the task's memory says now; whoever shares that memory may change it before the kernel reads it again (host/compared.py looks afterwards at what really ran). Everything is
 bounded, nothing waits on a file system, and whatever cannot be read is said to be unread: the policy then asks rather than guesses.
 """
 

@@ -1,7 +1,8 @@
 """The live shells' own word on what they are made of, read at each of their marks and given to `core/shaping.py`; and what of it an act would touch.
 
 A shell writes what it is made of beside a mark, before the mark (`_hf_shape` in host/shell). When the mark comes the file is read at once, on the loop: it is small and bounded, and
-whoever waits for a run to end must not be asked about the next one with older knowledge. What cannot be read is missed, and what was missed is unknown.
+whoever waits for a run to end must not be asked about the next one with older knowledge. What cannot be read is missed, and what was missed is unknown; so is, as root, what anybody but the shell
+may have written there (host/witness.py).
 
 Functions are listed only when a file asks for it (`bodies`), because hundreds of them take the shell milliseconds. It is there before a line is typed that may define some: the host
 knows every line before the shell does.
@@ -34,6 +35,7 @@ from holdfast.core.touching import World, kinds_of_others, shaped, touched, touc
 from holdfast.host import kept
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
+from holdfast.host.witness import Witness
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
@@ -57,6 +59,7 @@ class Shaping:
         self.directory, self.listens, self._posix = directory, kind is not None, kind == "posix"
         self.shape = Shape({str(name): str(label.get("by") or UNKNOWN) for name in label.get("given") or ()})
         self.begun: Callable[[], bytes] = bytes          # what stands on the line already
+        self.genuine: Callable[[int, int], bool] = lambda slot, fd: True      # whether the shell itself wrote what is open there
         self.on_change: Callable[[], None] = lambda: None
         self.taken: set[int] = set()                     # marks whose files are not emptied yet
         self.key = secrets.token_bytes(KEY_BYTES)
@@ -106,7 +109,8 @@ class Shaping:
         """A mark that has a snapshot beside it. A POSIX shell has none beside a prompt, except the first: what was typed there it never says."""
         if not self.listens or seq <= self.shape.seq or (self._posix and prompt and seq > 1 and self.shape.quiet):
             return
-        found = read(data) if (data := _slot(f"{self.directory}/{SLOT}{seq % SLOTS}", SNAPSHOT_BYTES + 1)) is not None else None
+        data = _slot(f"{self.directory}/{SLOT}{seq % SLOTS}", SNAPSHOT_BYTES + 1, lambda fd: self.genuine(seq % SLOTS, fd))
+        found = read(data) if data is not None else None
         if found is None or found.seq != seq:
             self.shape.missed(seq)
         else:
@@ -138,12 +142,20 @@ class Shapes:
     def __init__(self, find: Callable[[str], Session | None], writers: WritersOf) -> None:
         """`find`: a session by its id; `writers`: who wrote these files (host/writers.py). Both are called in threads."""
         self._find, self._writers = find, writers
+        self._witness: Witness | None = None
         self._saving: dict[str, asyncio.TimerHandle] = {}
         self._writing: set[str] = set()
         self._pen = threading.Lock()
 
+    def open(self) -> None:
+        with contextlib.suppress(OSError, AttributeError):       # AttributeError: a C library without it
+            self._witness = Witness()
+
     def begin(self, session: Session) -> None:
         shaping = session.commands.shaping
+        if (witness := self._witness) is not None and shaping.listens:
+            witness.begin(session)
+            shaping.genuine = lambda slot, fd: witness.genuine(session, slot, fd)
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             if (saved := _slot(f"{session.directory}/{FILE}", FILE_BYTES)) is not None:
                 shaping.restore(json.loads(saved))
@@ -153,23 +165,27 @@ class Shapes:
     def end(self, session: Session) -> None:
         if (timer := self._saving.pop(session.id, None)) is not None:
             timer.cancel()
+        if self._witness is not None:
+            self._witness.end(session)
 
     def close(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
             if session.id in self._saving or session.id in self._writing:
-                self._write(session.directory, session.commands.shaping.save(), session.commands.shaping.taken)
+                self._write(session, session.commands.shaping.save(), session.commands.shaping.taken)
             self.end(session)
+        if self._witness is not None:
+            self._witness.close()
 
     # ------------------------------------------------------------ what an act would touch
 
-    def touched(self, request: Request, facts: Facts | None) -> tuple[Shaped, ...]:
-        """In a thread: files are looked at."""
+    def touched(self, request: Request, facts: Facts | None, view: View | None = None) -> tuple[Shaped, ...]:
+        """Of the shell as it is, or was in `view`. In a thread: files are looked at."""
         session = self._find(request.session)
         if session is None:
             return request.shaped
         if request.act == execution.ACT:
             return self._by_program(session, request, facts)
-        view = session.commands.shaping.view
+        view = view or session.commands.shaping.view
         text = request.content.decode("utf-8", "replace")
         reader = request.foreground if request.act != "run" else ""
         return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request))), request.actor.operator)
@@ -212,15 +228,31 @@ class Shapes:
         if shell.at_prompt and not shell.submitted:      # else it may be about to write into one of them
             taken, shaping.taken = shaping.taken, taken
         try:
-            await asyncio.to_thread(self._write, session.directory, shaping.save(), taken)
+            await asyncio.to_thread(self._write, session, shaping.save(), taken)
         finally:
             self._writing.discard(session.id)
 
-    def _write(self, directory: str, known: dict[str, Any], taken: Iterable[int]) -> None:
+    def _write(self, session: Session, known: dict[str, Any], taken: Iterable[int]) -> None:
         """One that cannot be written costs what is known now: then it is unknown to the next host, and the shell's own files stay."""
-        with self._pen:
-            for seq in taken if kept.write(f"{directory}/{FILE}", (json.dumps(known),)) else ():
-                _empty(f"{directory}/{SLOT}{seq % SLOTS}", seq)
+        with self._pen, contextlib.suppress(OSError):
+            if kept.write(f"{session.directory}/{FILE}", (json.dumps(known),)):
+                for seq in taken:
+                    self._empty(session, seq % SLOTS, seq)
+                for slot in self._witness.doubted(session) if self._witness is not None else ():
+                    self._empty(session, slot, None)
+
+    def _empty(self, session: Session, slot: int, seq: int | None) -> None:
+        """Another file, rather than an empty one: what is written into one that was emptied goes to the disk at once on some file systems, while the shell waits. `seq`: if it is still of that mark."""
+        path = f"{session.directory}/{SLOT}{slot}"
+
+        def still() -> bool:
+            return seq is None or ((head := _slot(path, HEAD_BYTES)) is not None and head.split(b"\0")[2:3] == [b"%d" % seq])
+
+        if still():
+            if self._witness is not None:
+                self._witness.replace(session, slot, still)
+            else:
+                write_private(Path(path), b"")
 
 
 def changes(session: Session) -> list[dict[str, Any]]:
@@ -248,19 +280,12 @@ def _edited(line: bytes) -> bytes:
     return bytes(made)
 
 
-def _slot(path: str, most: int) -> bytes | None:
+def _slot(path: str, most: int, genuine: Callable[[int], bool] = lambda fd: True) -> bytes | None:
     """Whatever is there: it is not waited for."""
     try:
-        return kept.read(path, most)
+        return kept.read(path, most, genuine)
     except OSError:
         return None
-
-
-def _empty(path: str, seq: int) -> None:
-    """Another file, rather than an empty one: what is written into one that was emptied goes to the disk at once on some file systems, while the shell waits."""
-    if (head := _slot(path, HEAD_BYTES)) is not None and head.split(b"\0")[2:3] == [b"%d" % seq]:
-        with contextlib.suppress(OSError):
-            write_private(Path(path), b"")
 
 
 __all__ = ["NOTHING", "Shapes", "Shaping", "changes"]

@@ -1,0 +1,132 @@
+"""Whether only the shell wrote what a shell says it is made of (P3): the kernel's word on who opens the files it says it in. Root's only.
+
+A shell's word is a file in the session's private directory (host/shaping.py), and every program of the session has the rights to write there. So each of those files is watched by itself: who opens
+or changes it is told with its pid, before the open returns, so nobody can have written, or mapped it, unseen. Anybody but the shell, be it only to read, makes that file say nothing: what the shell
+is made of is unknown until the next mark, and an event says who it was. The host puts a fresh file in its place, which has no name until it is watched.
+
+Nothing is read until a mark comes, so this wakes nobody. What the kernel dropped makes all of them say nothing.
+
+Not covered: code in the shell itself, and programs that change its memory (a debugger); and, of files that a host finds when it begins, what was done to them before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from holdfast.host import fileevents
+from holdfast.host.shell.launch import SLOT, SLOTS
+
+if TYPE_CHECKING:
+    from holdfast.host.session import Session
+
+READS_MAX: Final = 256           # of the kernel's queue, at one mark: more than it can hold
+EVENT: Final = "originators.doubted"
+
+
+class _Watched(NamedTuple):
+    session: Session
+    slot: int
+
+
+class Witness:
+    """One per host, on its loop; only `replace` is called in a thread."""
+
+    def __init__(self) -> None:
+        """OSError if the kernel does not tell who it was."""
+        self._group = fileevents.group()
+        self._watched: dict[bytes, _Watched] = {}
+        self._doubted: dict[bytes, int] = {}         # files that another opened, and who
+
+    def close(self) -> None:
+        if self._group >= 0:
+            os.close(self._group)
+            self._group = -1
+
+    def begin(self, session: Session) -> None:
+        for slot in range(SLOTS):
+            with contextlib.suppress(OSError):
+                fd = os.open(_path(session, slot), os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    self._watch(session, slot, fd)
+                finally:
+                    os.close(fd)
+
+    def end(self, session: Session) -> None:
+        for key in [key for key, one in self._watched.items() if one.session is session]:
+            del self._watched[key]
+            self._doubted.pop(key, None)
+
+    def genuine(self, session: Session, slot: int, fd: int) -> bool:
+        """Whether this file, which was just read, holds the shell's own words."""
+        self._read()
+        key = fileevents.key_of(fd)
+        return key is not None and self._watched.get(key) == (session, slot) and key not in self._doubted
+
+    def doubted(self, session: Session) -> list[int]:
+        """Of which of its files that is not so: they want replacing."""
+        return [one.slot for key in [*self._doubted] if (one := self._watched.get(key)) is not None and one.session is session]
+
+    def replace(self, session: Session, slot: int, still: Callable[[], bool]) -> None:
+        """An empty one in its place, if that is `still` wanted when all is ready: the shell goes on, and may have written into it again."""
+        path = _path(session, slot)
+        fresh = f"{path}.new"
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(fresh)
+        try:
+            fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        except OSError:                              # a file system that has no files without a name
+            fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            os.fchmod(fd, 0o600)                     # whatever the umask is
+            self._watch(session, slot, fd)
+            with contextlib.suppress(FileExistsError):
+                os.link(f"/proc/self/fd/{fd}", fresh, src_dir_fd=fd)         # with it Python asks for the file behind the link, which is the one
+            if still():
+                os.replace(fresh, path)
+                self._keep(session, slot, fd)
+            else:
+                os.unlink(fresh)
+        finally:
+            os.close(fd)
+
+    def _watch(self, session: Session, slot: int, fd: int) -> None:
+        fileevents.watch(self._group, fd)
+        if (key := fileevents.key_of(fd)) is not None:
+            self._watched[key] = _Watched(session, slot)
+
+    def _keep(self, session: Session, slot: int, fd: int) -> None:
+        """Only this one is that file now."""
+        key = fileevents.key_of(fd)
+        for old in [old for old, one in [*self._watched.items()] if one == (session, slot) and old != key]:
+            self._watched.pop(old, None)
+            self._doubted.pop(old, None)
+
+    def _read(self) -> None:
+        for _ in range(READS_MAX):
+            try:
+                data = os.read(self._group, fileevents.BYTES_AT_ONCE)
+            except OSError:                          # nothing more; or closed
+                return
+            _, found, lost = fileevents.parsed(data, os.getpid())
+            for _, pid, key in found:
+                if (one := self._watched.get(key)) is not None and pid != one.session.commands.lineage.root and key not in self._doubted:
+                    self._doubt(key, one, pid)
+            if lost:
+                for key, one in [*self._watched.items()]:
+                    if key not in self._doubted:
+                        self._doubt(key, one, None)
+
+    def _doubt(self, key: bytes, one: _Watched, pid: int | None) -> None:
+        first = not self.doubted(one.session)
+        self._doubted[key] = pid or 0
+        if first:
+            cause = one.session.commands.lineage.of(pid) if pid is not None else None
+            one.session.event(EVENT, **({"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)} if cause is not None else {"operator": "unknown"}),
+                              because="another program opened the file in which the shell says what it is made of" if pid is not None else "the kernel told of too many at once")
+
+
+def _path(session: Session, slot: int) -> str:
+    return f"{session.directory}/{SLOT}{slot}"

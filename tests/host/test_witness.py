@@ -1,0 +1,131 @@
+"""Whether only the shell wrote what a shell says (P3): real processes open, map and replace the files, and the kernel's word decides."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holdfast.core.lineage import Cause
+from holdfast.host import fileevents
+from holdfast.host.session import Session
+from holdfast.host.shell.launch import SLOT, SLOTS
+from holdfast.host.witness import EVENT, Witness
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file")
+
+
+class Shell:
+    """A process that writes when it is told to, and its session."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        for slot in range(SLOTS):
+            (directory / f"{SLOT}{slot}").touch(0o600)
+        self.process = subprocess.Popen([sys.executable, "-u", "-c", "import sys\nfor line in sys.stdin:\n    open(line.strip(), 'r+').write('said')\n    print()"],
+                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.told: list[dict[str, Any]] = []
+        lineage = SimpleNamespace(root=self.process.pid, of=lambda pid: Cause("eve", 7))
+        self.session = cast(Session, SimpleNamespace(directory=str(directory), commands=SimpleNamespace(lineage=lineage), ref="hf:s",
+                                                     event=lambda name, **facts: self.told.append({"event": name, **facts})))
+
+    def path(self, slot: int) -> Path:
+        return self.directory / f"{SLOT}{slot}"
+
+    def says(self, slot: int) -> None:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(f"{self.path(slot)}\n")
+        self.process.stdin.flush()
+        assert self.process.stdout.readline() == "\n"
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Iterator[Shell]:
+    made = Shell(tmp_path)
+    yield made
+    made.process.kill()
+    made.process.communicate()
+
+
+@pytest.fixture
+def witness(shell: Shell) -> Iterator[Witness]:
+    made = Witness()
+    made.begin(shell.session)
+    yield made
+    made.close()
+
+
+def genuine(witness: Witness, shell: Shell, slot: int, taken_for: int | None = None) -> bool:
+    with open(shell.path(slot), "rb") as file:
+        return witness.genuine(shell.session, slot if taken_for is None else taken_for, file.fileno())
+
+
+def other(code: str, path: Path) -> int:
+    """Another program that does something to it; its pid."""
+    process = subprocess.Popen([sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{code}", str(path)])
+    assert process.wait() == 0
+    return process.pid
+
+
+def test_p3_the_shells_own_words_are_believed(shell: Shell, witness: Witness) -> None:
+    for slot in (1, 2, 1):
+        shell.says(slot)
+        assert genuine(witness, shell, slot)
+    assert not genuine(witness, shell, 1, taken_for=2) and not shell.told, "one file is not another"
+
+
+@pytest.mark.parametrize("code", [
+    "open(path).read()", "open(path, 'r+').write('forged')", "os.truncate(path, 0)", "mmap.mmap(os.open(path, os.O_RDWR), 4)[0:1] = b'x'",
+    "os.link(path, path + 'x'); open(path + 'x', 'a').write('forged')", "os.chmod(path, 0o666)"])
+def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(shell: Shell, witness: Witness, code: str) -> None:
+    shell.says(3)
+    pid = other(code, shell.path(3))
+    assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3]
+    assert [(one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told] == [(EVENT, pid, "eve", "hf:s#7")]
+    shell.says(4)
+    other(code, shell.path(4))
+    assert not genuine(witness, shell, 4) and len(shell.told) == 1, "told once, until it is put right"
+    shell.says(2)
+    assert genuine(witness, shell, 2), "the others are as good as they were"
+    for slot in witness.doubted(shell.session):
+        witness.replace(shell.session, slot, lambda: True)
+    assert not shell.path(3).read_text() and oct(shell.path(3).stat().st_mode & 0o777) == "0o600"
+    shell.says(3)
+    assert genuine(witness, shell, 3) and not witness.doubted(shell.session)
+
+
+@pytest.mark.parametrize("code", ["os.replace(path + '.mine', path)", "os.unlink(path); open(path, 'w').write('x')", "os.unlink(path); os.symlink(path[:-1] + '2', path)"])
+def test_p3_another_file_in_its_place_says_nothing(shell: Shell, witness: Witness, code: str) -> None:
+    Path(f"{shell.path(5)}.mine").write_text("forged")
+    other(code, shell.path(5))
+    shell.says(5)
+    assert not genuine(witness, shell, 5)
+    witness.replace(shell.session, 5, lambda: True)
+    shell.says(5)
+    assert genuine(witness, shell, 5)
+
+
+def test_p3_a_file_that_the_shell_wrote_again_meanwhile_is_left(shell: Shell, witness: Witness) -> None:
+    shell.says(1)
+    witness.replace(shell.session, 1, lambda: False)
+    assert shell.path(1).read_text() == "said" and genuine(witness, shell, 1)
+    assert sorted(os.listdir(shell.directory)) == [f"{SLOT}{slot}" for slot in range(SLOTS)], "nothing is left beside them"
+
+
+def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+    shell.says(1)
+    monkeypatch.setattr(fileevents, "parsed", lambda data, own: (1, [], True))
+    assert not genuine(witness, shell, 1) and witness.doubted(shell.session) == [*range(SLOTS)]
+    assert [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+
+
+def test_p3_of_a_session_that_has_ended_nothing_is_kept(shell: Shell, witness: Witness) -> None:
+    other("open(path)", shell.path(1))
+    witness.end(shell.session)
+    assert not genuine(witness, shell, 1) and not witness.doubted(shell.session) and not shell.told
