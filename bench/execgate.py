@@ -7,7 +7,7 @@
     pytest    a run of a few tests that start programs
     storm     programs that do nothing, one after the other and many at once: all cost is the gate's
 
-Each figure is the median of the rounds; the ratio is of the medians. --agent: the work is an agent's, whose programs more rules speak of.
+Each figure is the median of the rounds; the ratio is the median of the rounds' own, whose two halves ran one after the other: what else the machine does changes from minute to minute. --agent: the work is an agent's, whose programs more rules speak of.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 
 WORK = {
     "make": "make -C {tree} -s clean; make -C {tree} -s -j2",
-    "git": "for i in 1 2 3 4 5 6 7 8 9 10; do git -C {repo} status --short >/dev/null; done",
+    "git": "for i in $(seq 40); do git -C {repo} status --short >/dev/null; done",
     "pytest": "{python} -m pytest -q -p no:cacheprovider {tests} >/dev/null",
     "storm": "i=0; while [ $i -lt 500 ]; do /bin/true; i=$((i+1)); done",
     "storm at once": "seq 500 | xargs -P 8 -n 1 /bin/true",
@@ -78,7 +78,7 @@ def measure(top: Path, rounds: int, files: int, agent: bool, names: list[str]) -
         subprocess.run([sys.executable, "-m", "holdfast", "end", "input", "exec"], env=env, capture_output=True, cwd=top)
         subprocess.run([sys.executable, "-m", "holdfast", "down"], env=env, capture_output=True, cwd=top)
     middle = {name: {depth: statistics.median(values) for depth, values in each.items()} for name, each in took.items()}
-    return {name: {**each, "ratio": each["exec"] / each["input"]} for name, each in middle.items()}
+    return {name: {**each, "ratio": statistics.median(e / i for e, i in zip(took[name]["exec"], took[name]["input"], strict=True))} for name, each in middle.items()}
 
 
 def tree(top: Path, files: int) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
+from errno import ENOENT, ENOTDIR
 from pathlib import Path
 
 import pytest
@@ -43,24 +44,24 @@ def task() -> Iterator[Task]:
         os.waitpid(pid, 0)
 
 
-def found(pid: int, path: str) -> str | None:
+def found(pid: int, path: str) -> str | int:
     file, way = lookup.named(pid, path)
     return lookup.resolved(pid, file, way)
 
 
-def absent(pid: int, path: str) -> bool:
+def absent(pid: int, path: str) -> int:
     return lookup.absent_now(pid, lookup.named(pid, path)[1])
 
 
 def test_p4_what_is_not_there_is_known_at_once_when_the_kernel_remembers(task: Task, tmp_path: Path) -> None:
     pid = task(tmp_path)
     name = f"{tmp_path}/nothing"
-    assert found(pid, name) is None and not os.path.exists(name)
-    assert absent(pid, name) and absent(pid, f"{tmp_path}/./nothing"), "it was looked for a moment ago"
+    assert found(pid, name) == ENOENT and not os.path.exists(name)
+    assert absent(pid, name) == absent(pid, f"{tmp_path}/./nothing") == ENOENT, "it was looked for a moment ago"
     (tmp_path / "nothing").write_text("")
     assert not absent(pid, name) and found(pid, name) == name
     (tmp_path / "nothing").unlink()
-    assert absent(pid, name)
+    assert absent(pid, name) == ENOENT
 
 
 def test_p4_what_the_kernel_does_not_remember_is_not_said_at_once(task: Task, tmp_path: Path) -> None:
@@ -81,7 +82,7 @@ def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(task: 
     for path in (f"{tmp_path}/trick", f"{tmp_path}/chain"):
         assert not absent(pid, path) and found(pid, path) == path
     for path in ("/proc/./self/fd/777", "//proc/self/fd/777", "/proc/../proc/thread-self/fd/777"):
-        assert not absent(pid, path) and found(pid, path) is not None
+        assert not absent(pid, path) and isinstance(found(pid, path), str)
     assert found(pid, "/proc/self/fd/777") == "/usr/bin/env" and found(pid, "/dev/fd/777") == "/usr/bin/env"
 
 
@@ -89,10 +90,10 @@ def test_p4_a_directory_that_is_a_link_is_followed(task: Task, tmp_path: Path) -
     (tmp_path / "real").mkdir()
     (tmp_path / "by").symlink_to("real")
     pid = task(tmp_path)
-    assert found(pid, f"{tmp_path}/by/nothing") is None and found(pid, "by/nothing") is None and found(pid, "../nothing") is None
+    assert found(pid, f"{tmp_path}/by/nothing") == found(pid, "by/nothing") == found(pid, "../nothing") == ENOENT
     (tmp_path / "real" / "it").write_text("#!/usr/bin/env -S x y\n")
     assert found(pid, f"{tmp_path}/by/it") == found(pid, "by/it") == f"{tmp_path}/real/it"
-    assert found(pid, f"{tmp_path}/real/it/below") is None, "it is no directory"
+    assert found(pid, f"{tmp_path}/real/it/below") == ENOTDIR, "it is no directory"
     script = lookup.script(pid, lookup.named(pid, "by/it")[1])
     assert script is not None and script.by == ("/usr/bin/env", "-S x y") and script.file == os.path.realpath("/usr/bin/env")
 
@@ -111,7 +112,7 @@ def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(task: 
     assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == "/none", "a link that leads nowhere is judged by its name"
     script = lookup.script(pid, lookup.named(pid, "/it")[1])
     assert script is not None and script == (("/opt/runner",), f"{root}/opt/runner")
-    assert found(pid, "/usr/bin/env") is None and found(pid, "/opt/../../../../usr/bin/env") is None, "there is none below that root"
+    assert found(pid, "/usr/bin/env") == found(pid, "/opt/../../../../usr/bin/env") == ENOENT, "there is none below that root"
     assert found(pid, "opt/nothing") == str(Path(f"{root}/opt/nothing")), "from a directory below another root nothing is certain"
 
 

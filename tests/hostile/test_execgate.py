@@ -378,6 +378,34 @@ def stop():
 """, "libc.execv(link.encode(), (ctypes.c_char_p * 2)(b'x', None))")
 
 
+def test_p4_a_file_that_comes_after_the_look(lab: Installation) -> None:
+    """What is not there when it is looked for is answered so: it does not run if it comes a moment later."""
+    out = tries(lab, f"""
+place, link, gone = "{lab.user}/comes", "{lab.user}/comes/innocent", "{lab.user}/comes/gone"
+os.makedirs(place, exist_ok=True)
+os.symlink("/usr/bin/tac", gone)
+stop = threading.Event()
+def flip():
+    while not stop.is_set():
+        os.rename(gone, link)
+        os.rename(link, gone)
+flipper = threading.Thread(target=flip)
+flipper.start()
+answers = set()
+for _ in range(400):
+    try:
+        done = subprocess.run([link, "{lab.user}/word"], capture_output=True)
+        answers.add(done.stdout or done.returncode)
+    except OSError as e:
+        answers.add(type(e).__name__)
+stop.set()
+flipper.join()
+print("ANSWERS", *sorted(map(str, answers)))
+""", rc=0)
+    answers = out.partition("ANSWERS")[2].split()
+    assert answers and {*answers} <= {"FileNotFoundError", "PermissionError"}, out
+
+
 def test_p4_thousands_at_once(lab: Installation) -> None:
     out = lab.ok("run", "lab", "--", "seq 3000 | xargs -P 100 -n 1 /bin/echo | sort -n | uniq | wc -l").out
     assert out.split()[-1] == "3000"

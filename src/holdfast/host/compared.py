@@ -10,6 +10,7 @@ A script is shown by its own path and runs as its interpreter with the path amon
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import time
@@ -40,7 +41,6 @@ class Expected(NamedTuple):
     actor: Actor
     cause: Cause
     looks: bool = False          # a rule asks who shaped what it runs on
-    absent: bool = False         # there was no such file when it was looked at
     script: lookup.Script | None = None      # what runs it, if it was looked at and is one
 
 
@@ -64,7 +64,7 @@ class Compared:
         one = self._expected.pop(pid, None)
         if one is None or (now := notified.ran(pid)) is None:
             return
-        how = differs(one.program, now) or ("file" if one.absent else "")
+        how = differs(one.program, now)
         if how == "script":
             index = self._host.gate.index
             judged = one.script is not None and now.path == one.script.file and now.argv[:len(one.script.by)] == one.script.by
@@ -86,7 +86,7 @@ class Compared:
         _, decision = await self._host.gate.judge_exec(lambda: request, one.session.commands.approved(one.cause.act), one.actor.operator)
         if decision.verdict is Verdict.ALLOW and how == "script":
             return
-        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(lookup.resolved, one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, None):
+        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(lookup.resolved, one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR):
             return
         killed = decision.verdict is not Verdict.ALLOW
         if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import hashlib
 import os
 import re
@@ -291,6 +292,7 @@ def _mark(path: str | None) -> tuple[Any, ...]:
     return tuple(marks)
 
 
+@functools.cache
 def _beside(path: str | None, name: str) -> str | None:
     return None if path is None else os.path.join(os.path.dirname(path), name)
 

@@ -12,7 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.core import execution, originators, record
@@ -44,13 +44,20 @@ STILL_S: Final = 1.0             # between looks whether who is held still waits
 TOLD: Final = (16, 1)            # refusals told one by one, in so many seconds; of more, how many
 PROGRAM_CHARS: Final = 200
 WORDS_SHOWN: Final = 1000
-ABSENT: Final = "there is no such file"
 REFUSED: Final = -errno.EACCES
 
 
 def typed_by(cause: Cause) -> tuple[Shaped, ...]:
     """Who else had a hand in the line that caused it."""
     return tuple(Shaped("line", "", name, cause.act) for name in cause.others)
+
+
+@dataclass(slots=True)
+class _Look:
+    """What was found behind a path."""
+
+    absent: int = 0              # nothing: the error
+    script: Script | None = None
 
 
 class Gated:
@@ -117,7 +124,10 @@ class Gated:
         probe("host.exec.read")
         host, session = self.host, self.session
         try:
-            program = notified.read(one, soon=True)
+            with notified.Reading(one) as reading:
+                if (error := lookup.absent_now(one.thread, reading.way)):
+                    return self._absent(one, error)
+                program = reading.program(soon=True)
             host.kin.catch_up()
             pid, cause = one.thread, session.commands.lineage.of(one.thread)
             if cause.act is None and (found := notified.process_of(one.thread)) is not None:
@@ -128,8 +138,6 @@ class Gated:
             expected = Expected(session, pid, program, actor, cause, looks)
             if index is not None and not looks and not program.unread and program.path.startswith(execution.SYSTEM) and index.silent(actor, program.path, program.argv):
                 return self._allow(one, expected)
-            if host.kin.told and lookup.absent_now(one.thread, program.way):
-                return self._allow(one, expected._replace(absent=True))
             request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
             passed = session.commands.approved(cause.act)
             decision = host.gate.quick_exec(request, passed) if not looks and program.unread is not notified.LATER and request.contained and program.path.startswith(execution.SYSTEM) else None
@@ -144,13 +152,15 @@ class Gated:
         return None
 
     async def _judge(self, one: Notified, expected: Expected, request: Request, passed: frozenset[str]) -> None:
-        scripts = list[Script | None]()
+        look = _Look()
         try:
             if expected.program.unread is notified.LATER:
                 expected = expected._replace(program=await asyncio.to_thread(notified.read, one))
                 request = self.host.request(self.session, expected.actor, expected.cause, expected.program, request.cwd)
-            judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request, scripts), passed, request.actor.operator)
-            self._decided(one, expected._replace(absent=decision.because is ABSENT, script=next(iter(scripts), None)), judged or request, decision)
+            judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request, look), passed, request.actor.operator)
+            if look.absent:
+                return self._absent(one, look.absent)
+            self._decided(one, expected._replace(script=look.script), judged or request, decision)
         except BaseException:
             self._send(one, REFUSED)
             raise
@@ -158,27 +168,23 @@ class Gated:
             self._judging -= 1
             self._read_on()
 
-    def _looked_at(self, one: Notified, expected: Expected, request: Request, scripts: list[Script | None]) -> Request | Decision:
-        """In a thread, each time: what was found a moment ago may be a link to something else by now. What is not there needs no judgement; if it is there after all it is judged when it runs."""
+    def _looked_at(self, one: Notified, expected: Expected, request: Request, look: _Look) -> Request | Decision:
+        """In a thread, each time: what was found a moment ago may be a link to something else by now. What is not there needs no judgement."""
         path, way = expected.program.path, expected.program.way
         file = lookup.resolved(one.thread, path, way)
-        script = lookup.script(one.thread, way) if file is not None else None
-        scripts.append(script)
-        if self._waits(one) and (decision := self._plainly(expected, file, script)) is not None:
-            return decision
-        return _behind(request, path, file, script)
-
-    def _plainly(self, expected: Expected, file: str | None, script: Script | None) -> Decision | None:
-        """Allowed, if it is not there, or no rule speaks of it by either name."""
-        program, index = expected.program, self.host.gate.index
-        if not self.host.kin.told:                           # nobody would see if it were there after all
-            return None
-        if file is None:
-            return Decision(Verdict.ALLOW, "", ABSENT)
-        if index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file)) and (
-                script is None or index.silent_on_script(expected.actor, *script)):
+        if isinstance(file, int):
+            look.absent = file
+            return Decision(Verdict.REFUSE, "", "there is no such file")
+        look.script = lookup.script(one.thread, way)
+        if self._waits(one) and self._silent(expected, file, look.script):
             return Decision(Verdict.ALLOW, "", execution.ALLOWED)
-        return None
+        return _behind(request, path, file, look.script)
+
+    def _silent(self, expected: Expected, file: str, script: Script | None) -> bool:
+        """No rule speaks of it, by either name. If that could not be compared afterwards it is judged all the same."""
+        program, index = expected.program, self.host.gate.index
+        return (self.host.kin.told and index is not None and not expected.looks and not program.unread and all(index.silent(expected.actor, each, program.argv) for each in (program.path, file))
+                and (script is None or index.silent_on_script(expected.actor, *script)))
 
     # ------------------------------------------------------------ answering
 
@@ -226,6 +232,10 @@ class Gated:
         self.host.gate.decisions[execution.ACT, "allow"] += 1
         self.host.compared.expect(expected)
         self._send(one, 0, wire.CONTINUE)
+
+    def _absent(self, one: Notified, error: int) -> None:
+        """Answered as the kernel would: it could be there when the kernel looks, and nobody would have judged it."""
+        self._send(one, -error)
 
     def _refuse(self, one: Notified, expected: Expected, decision: Decision, why: str = "") -> None:
         if self._send(one, REFUSED):
@@ -306,8 +316,8 @@ def _resolved(one: Notified, request: Request, program: Program) -> Request:
     return _behind(request, program.path, lookup.resolved(one.thread, program.path, program.way), lookup.script(one.thread, program.way))
 
 
-def _behind(request: Request, path: str, file: str | None, script: Script | None) -> Request:
-    more = {execution.FILE: file} if file is not None and file not in (path, "?") else {}
+def _behind(request: Request, path: str, file: str | int, script: Script | None) -> Request:
+    more = {execution.FILE: file} if isinstance(file, str) and file not in (path, "?") else {}
     more |= {execution.SCRIPT: shlex.join(script.by), execution.SCRIPT_FILE: script.file} if script is not None else {}
     return replace(request, details={**request.details, **{name: execution.legible(value) for name, value in more.items()}}) if more else request
 

@@ -2,8 +2,8 @@
 
 The kernel is asked to keep to the task's root (`RESOLVE_IN_ROOT`), so a link that is told from the root is followed there and not here. Two questions:
 
-1. On the loop, where nothing may wait: is it certainly not there? (`absent_now`.) Whoever looks for a program along PATH tries many names that are not, each by an exec. The kernel
-   answers from what it has in memory (`RESOLVE_CACHED`), or says that it would have to ask a file system, which may be slow, remote or a program of the session itself. Links are not
+1. On the loop, where nothing may wait: is it certainly not there? (`absent_now`.) Whoever looks for a program along PATH tries many names that are not, each by an exec; they are answered as
+   the kernel would. It answers from what it has in memory (`RESOLVE_CACHED`), or says that it would have to ask a file system, which may be slow, remote or a program of the session itself. Links are not
    followed, so what `/proc/self` is to this process is never taken for what it is to the task.
 2. In a thread, where file systems may be asked: which file it is behind all links, and what runs it if it is a script.
 """
@@ -53,30 +53,30 @@ def named(thread: int, path: str, dirfd: int = AT_FDCWD, empty: bool = False) ->
     return (base, start) if empty and not path else (os.path.normpath(os.path.join(base, path)), f"{start}/{path}")
 
 
-def absent_now(thread: int, way: str) -> bool:
-    """Whether it is certainly not there. Waits for nothing; of what cannot be said at once it says no."""
+def absent_now(thread: int, way: str) -> int:
+    """The error by which whoever runs it is told that it is not there; 0: that cannot be said at once. Waits for nothing."""
     root = f"/proc/{thread}/root"
     if not way.startswith(f"{root}/"):
-        return False
+        return 0
     try:
         top = os.open(root, _PATH)
     except OSError:
-        return False
+        return 0
     try:
         os.close(_openat2(top, way[len(root):], _NO_LINKS | _IN_ROOT | _CACHED))
-        return False
+        return 0
     except OSError as e:
-        return e.errno in _GONE
+        return e.errno if e.errno in _GONE else 0
     finally:
         os.close(top)
 
 
-def resolved(thread: int, path: str, way: str) -> str | None:
-    """The file behind links; None: there is none; the path itself where that cannot be said. Asks the file system: in a thread."""
+def resolved(thread: int, path: str, way: str) -> str | int:
+    """The file behind links; the error, if there certainly is none; the path itself where that cannot be said. Asks the file system: in a thread."""
     try:
         fd = _open(thread, way)
     except OSError as e:
-        return None if e.errno in _GONE and _missing(thread, way) else path
+        return e.errno if e.errno in _GONE and _missing(thread, way) else path
     try:
         return _link(f"/proc/self/fd/{fd}")
     finally:
@@ -96,7 +96,10 @@ def script(thread: int, way: str) -> Script | None:
         words = tuple(os.fsdecode(word) for word in (name, rest.strip(b" ")) if word)
         by = (*words, *((by[0], *by[1:]) if by else ()))
         file, way = named(thread, words[0])
-    return Script(by, resolved(thread, file, way) or file) if by else None
+    if not by:
+        return None
+    found = resolved(thread, file, way)
+    return Script(by, found if isinstance(found, str) else file)
 
 
 def _first_line(thread: int, way: str) -> bytes:

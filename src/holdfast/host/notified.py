@@ -39,28 +39,47 @@ def parse(data: bytes | bytearray) -> Notified:
     return Notified(id, thread, nr & 0xFFFF_FFFF, arch, tuple(args))
 
 
-def read(one: Notified, soon: bool = False) -> Program:
-    """What it would run; `soon`: only if that is quick, else its words are LATER. Never raises: of a task that is gone nothing is known, and the kernel says so to whoever asks."""
-    at = one.nr in _EXECVEAT.get(one.arch, ())
-    path_at, argv_at = (one.args[1], one.args[2]) if at else (one.args[0], one.args[1])
-    small = one.arch in (_I386, _ARM) or one.nr in (_X32 | 520, _X32 | 545)
-    try:
-        memory = os.open(f"/proc/{one.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:
-        return Program("?", (), f"its memory cannot be read: {e.strerror}")
-    try:
-        reader = _Reader(memory)
-        path = os.fsdecode(reader.text(path_at, PATH_BYTES_MAX))
-        dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else lookup.AT_FDCWD
-        file, way = lookup.named(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
+def read(one: Notified) -> Program:
+    """What it would run, to its last word."""
+    with Reading(one) as reading:
+        return reading.program()
+
+
+class Reading:
+    """What it would run, as far as somebody wants to know: first the file. Never raises: of a task that is gone nothing is known, and the kernel says so to whoever asks."""
+
+    def __init__(self, one: Notified) -> None:
+        at = one.nr in _EXECVEAT.get(one.arch, ())
+        path_at, self._argv_at = (one.args[1], one.args[2]) if at else (one.args[0], one.args[1])
+        self._small = one.arch in (_I386, _ARM) or one.nr in (_X32 | 520, _X32 | 545)
+        self.file, self.way, self._why = "?", "", ""
+        self._memory = -1
         try:
-            return Program(file, tuple(os.fsdecode(word) for word in reader.words(argv_at, small, soon)), way=way)
+            self._memory = os.open(f"/proc/{one.thread}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            self._reader = _Reader(self._memory)
+            path = os.fsdecode(self._reader.text(path_at, PATH_BYTES_MAX))
+            dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else lookup.AT_FDCWD
+            self.file, self.way = lookup.named(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
+        except (OSError, _Unread, OverflowError, ValueError) as e:
+            self._why = f"its memory cannot be read: {e.strerror if isinstance(e, OSError) else e}"
+
+    def program(self, soon: bool = False) -> Program:
+        """With its words; `soon`: only if that is quick, else they are LATER."""
+        if self._why:
+            return Program("?", (), self._why)
+        try:
+            return Program(self.file, tuple(os.fsdecode(word) for word in self._reader.words(self._argv_at, self._small, soon)), way=self.way)
         except _Unread as e:
-            return Program(file, (), LATER if soon else str(e), way)
-    except (OSError, _Unread, OverflowError, ValueError) as e:
-        return Program("?", (), f"its memory cannot be read: {e}")
-    finally:
-        os.close(memory)
+            return Program(self.file, (), LATER if soon else str(e), self.way)
+        except (OSError, OverflowError, ValueError) as e:
+            return Program("?", (), f"its memory cannot be read: {e}")
+
+    def __enter__(self) -> Reading:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._memory >= 0:
+            os.close(self._memory)
 
 
 def cwd_of(thread: int) -> str | None:
