@@ -16,7 +16,7 @@ from holdfast.core.lineage import Cause
 from holdfast.host import fileevents
 from holdfast.host.session import Session
 from holdfast.host.shell.launch import SLOT, SLOTS
-from holdfast.host.witness import EVENT, Witness
+from holdfast.host.witness import Witness
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file")
 
@@ -87,7 +87,7 @@ def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(shell: Shell, 
     shell.says(3)
     pid = other(code, shell.path(3))
     assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3]
-    assert [(one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told] == [(EVENT, pid, "eve", "hf:s#7")]
+    assert [(one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told] == [("originators.doubted", pid, "eve", "hf:s#7")]
     shell.says(4)
     other(code, shell.path(4))
     assert not genuine(witness, shell, 4) and len(shell.told) == 1, "told once, until it is put right"
@@ -122,7 +122,7 @@ def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(shell: Shell, 
     shell.says(1)
     monkeypatch.setattr(fileevents, "parsed", lambda data, own: (1, [], True))
     assert not genuine(witness, shell, 1) and witness.doubted(shell.session) == [*range(SLOTS)]
-    assert [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+    assert [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
 
 
 def test_p3_of_a_session_that_has_ended_nothing_is_kept(shell: Shell, witness: Witness) -> None:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 READS_MAX: Final = 256           # of the kernel's queue, at one mark: more than it can hold
-EVENT: Final = "originators.doubted"
 
 
 class _Watched(NamedTuple):
@@ -124,7 +123,7 @@ class Witness:
         self._doubted[key] = pid or 0
         if first:
             cause = one.session.commands.lineage.of(pid) if pid is not None else None
-            one.session.event(EVENT, **({"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)} if cause is not None else {"operator": "unknown"}),
+            one.session.event("originators.doubted", **({"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)} if cause is not None else {"operator": "unknown"}),
                               because="another program opened the file in which the shell says what it is made of" if pid is not None else "the kernel told of too many at once")
 
 
