@@ -75,6 +75,18 @@ def test_p1_typed_keys_are_ranges_that_their_typist_signs_for_and_what_was_typed
     verified(hf, "typed", tmp_path)
 
 
+def test_p1_the_line_that_ends_a_session_is_signed_for(hf: Installation, tmp_path: Path) -> None:
+    hf.new("last", "--", "bash")
+    t = hf.attach("last")
+    t.expect(r"\$ ")
+    t.send("exit 3\r")
+    t.wait()
+    entries = eventually(lambda: [e for e in log(hf, "last") if e["kind"] in ("keys", "cover")], "its keys")
+    typed = {n for e in entries if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
+    eventually(lambda: {n for e in log(hf, "last") if e["kind"] == "cover" for n in range(e["first"], e["number"] + 1)} == typed, "the signature over the last line")
+    verified(hf, "last", tmp_path)
+
+
 def test_p2_secrets_at_a_prompt_without_echo_are_never_stored(hf: Installation, tmp_path: Path) -> None:
     hf.new("secret", "--", "bash")
     hf.ok("send", "secret", "read -s x", "--enter")

@@ -42,6 +42,7 @@ class Keyboard:
         self._until = 0.0
         self.taken = self.not_taken = 0         # inputs
         self._typists: dict[Viewer, tuple[Typist, Uncovered]] = {}
+        self._last: dict[Viewer, tuple[Typist, Uncovered]] = {}      # who was there when the session ended: the word for their last keys is still to come
 
     # ------------------------------------------------------------ who is there
 
@@ -56,7 +57,9 @@ class Keyboard:
 
     def end(self, viewer: Viewer, how: str) -> None:
         viewer.held.clear()
-        typist, _ = self._typists.pop(viewer)
+        typist, _ = known = self._typists.pop(viewer)
+        if how == "ended":
+            self._last[viewer] = known
         self._told(viewer, "client.left", how=how)
         self._journal.post(record.Draft(typist.session, typist.epoch, "fact", "leave", typist.actor, typist.modality, record.HOST, typist.key, typist.client,
                                         originators=(), facts={"how": how}))
@@ -167,7 +170,9 @@ class Keyboard:
 
     async def cover(self, viewer: Viewer, statement: str, signature: str, salt: str) -> dict[str, str | int]:
         """The actor's signature over keys that came: checked against them, and recorded, also if who sent it does not wait for that."""
-        typist, uncovered = self._typists[viewer]
+        if (known := self._typists.get(viewer) or self._last.get(viewer)) is None:
+            raise Refused("not attached any more", "attach again")
+        typist, uncovered = known
         try:
             body, signed = statement.encode(), bytes.fromhex(signature)
             said = record.read_statement(body, signed, typist.key or "")

@@ -221,7 +221,7 @@ class Viewer:
 
     def seen(self, offset: int) -> None:
         """A viewer that reads the ring itself tells how far it is."""
-        if self.tag and self._letterbox is None and self.offset < offset <= self.session.ring.head:
+        if not self.closed and self.tag and self._letterbox is None and self.offset < offset <= self.session.ring.head:
             self.offset = offset
             if self.session.ring.head - offset <= 2 * SEEN_EVERY_BYTES:
                 self.lagging = False

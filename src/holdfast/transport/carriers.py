@@ -7,7 +7,7 @@ library is loaded only by who dials by it. A token is given apart and travels as
     NotAllowed    it is a relay, and does not let us in
     PeerFault     it sent what is no message of ours
     Usage         the address or the file of certificates is none
-    Impossible    gRPC is asked for and not installed
+    Impossible    gRPC is asked for and not installed, or a library is broken
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from holdfast.model import address
+from holdfast.model.errors import Impossible
 
 
 class Carrier(Protocol):
@@ -46,6 +47,8 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> Carrier:
         from holdfast.transport import grpc
 
         return grpc.dial(url, token, ca)
-    from holdfast.transport import websocket
-
+    try:
+        from holdfast.transport import websocket
+    except ImportError as e:
+        raise Impossible(f"the library websockets cannot be used: {e}", "install Holdfast again") from e
     return websocket.dial(url, token, ca, wait_s)
