@@ -57,6 +57,9 @@ def test_p4_the_file_counts_and_what_it_is_called_too() -> None:
     assert judge(["rm", "-rf", "/"], path="/usr/bin/busybox").verdict is Verdict.REFUSE
     assert judge(["x", "-rf", "/"], path="/tmp/x").verdict is Verdict.ALLOW
     assert judge(["x", "-rf", "/"], path="/tmp/x", details={execution.FILE: "/usr/bin/rm"}).verdict is Verdict.REFUSE
+    assert judge(["./rm", "-rf", "/"], path="/tmp/rm", details={execution.FILE: "/usr/bin/busybox"}).verdict is Verdict.REFUSE      # it goes by the name of the link
+    assert judge(["./rm", "-rf", "/"], path="/tmp/rm").verdict is Verdict.ALLOW                                                     # a program of its own
+    assert judge(["./rm", "-rf", "/"], path="/tmp/rm", details={execution.FILE: "/srv/app/x.sh", execution.SCRIPT: "/bin/sh", execution.SCRIPT_FILE: "/usr/bin/dash"}).verdict is Verdict.ALLOW
     assert judge(["ld.so", "--library-path", "/lib", "/usr/bin/rm", "-rf", "/"], path="/lib64/ld-linux-x86-64.so.2").verdict is Verdict.REFUSE
     assert judge(["-bash"], path="/usr/bin/bash").verdict is Verdict.ALLOW
 

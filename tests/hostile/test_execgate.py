@@ -108,6 +108,19 @@ except OSError as e:
 """)
 
 
+def test_p4_by_a_link_that_has_the_name(lab: Installation) -> None:
+    """Programs like busybox go by the name of the link: it is refused before it runs, not found to be another afterwards."""
+    before = len(told(lab, "exec.mismatch"))
+    refused(lab, f"""
+os.path.lexists("{lab.user}/tac") or os.symlink("/usr/bin/cat", "{lab.user}/tac")
+try:
+    os.execv("{lab.user}/tac", ["./tac", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+    assert len(told(lab, "exec.mismatch")) == before
+
+
 @pytest.mark.parametrize("line", ["#!/usr/bin/tac", "#! /usr/bin/tac -b", "#!{user}/innocent.tac", "#!{user}/first"])
 def test_p4_by_the_first_line_of_a_script(lab: Installation, line: str) -> None:
     """The kernel runs it in the script's place, without another exec."""

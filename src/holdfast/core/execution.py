@@ -103,7 +103,7 @@ def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surr
     """Of the file with its arguments, and of whatever else these words may stand for."""
     words = content.decode("utf-8", "backslashreplace").split("\0")       # one word that is no text makes nothing unknown of the others
     found = of_argv(words, parse, around)
-    for other in (*_others(words, details.get("argv0", ""), details.get(FILE, "")), *_scripts(words, details)):
+    for other in (*_others(words, _called(words[0], details), details.get(FILE, "")), *_scripts(words, details)):
         found.commands += of_argv(other, parse, around).commands
     if UNREAD in details:
         found.commands = [replace(c, words=(_MORE,), open_paths=True, reasons=(*c.reasons, Reason("arguments"))) for c in found.commands]
@@ -111,11 +111,18 @@ def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surr
     return found
 
 
-def _others(words: Sequence[str], argv0: str, file: str) -> list[list[str]]:
+def _called(path: str, details: Mapping[str, str]) -> str:
+    """The name that it is told is its own, if that is another than its file's: also that of a link to a program that goes by its name. (A script is told its path.)"""
+    if "argv0" in details:
+        return _base(details["argv0"]).lstrip("-")
+    name = _base(path)
+    return name if FILE in details and SCRIPT not in details and name not in (_base(details[FILE]), name_of(path)) else ""
+
+
+def _others(words: Sequence[str], name: str, file: str) -> list[list[str]]:
     found = [[file, *words[1:]]] if file else []
-    called = _base(argv0).lstrip("-")
-    if called:
-        found.append([called, *words[1:]])
+    if name:
+        found.append([name, *words[1:]])
     if _base(words[0]).startswith(_LINKERS):
         at = 1
         while at < len(words) and words[at].startswith("-"):
