@@ -42,6 +42,24 @@ def test_p2_one_line_per_act() -> None:
     ]
 
 
+def test_an_act_has_the_number_by_which_the_graph_knows_it() -> None:
+    scribe = Scribe()
+    scribe.act(scribe.ann, b"make")
+    intent, outcome = entries(scribe)
+    outcome = {**outcome, "facts": {**outcome["facts"], "act": 6}}
+    assert face.lines([intent, outcome], False)[0].endswith("command: make -> allowed, applied, exit 0 (act 6) [originators unknown]")
+    held = {**intent, "phase": "fact", "kind": "exec", "verdict": "refuse", "reason": "no", "facts": {"words": "/usr/bin/nc", "pid": 7, "caused_by": "hf:s@1#6"}}
+    assert "exec: /usr/bin/nc (pid 7, of act 6) -> refused: no" in face.lines([held], False)[0]
+
+
+def test_a_typed_line_says_on_whose_state_once_and_in_words() -> None:
+    scribe = Scribe()
+    scribe.act(scribe.ann, b"make")
+    entered = {**entries(scribe)[0], "phase": "fact", "kind": "entered", "verdict": None, "content": None, "kept": False, "attestation": "host", "originators": ["bob"],
+               "facts": {"shaped": [{"act": None, "actor": "bob", "kind": "line", "name": ""}]}}
+    assert face.lines([entered], False)[0].endswith("entered [on bob's part of the line; by the host's word]")
+
+
 def test_an_outcome_that_comes_alone_is_its_own_line() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"make")

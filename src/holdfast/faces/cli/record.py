@@ -182,7 +182,7 @@ def _what(e: dict[str, Any]) -> str:
     if e["kind"] == "spawn" and "argv" in e["facts"]:
         return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "exec" and "words" in e["facts"]:
-        return shown(str(e["facts"]["words"]))[:CONTENT_CHARS] + f" (pid {e['facts'].get('pid')}, by {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
+        return shown(str(e["facts"]["words"]))[:CONTENT_CHARS] + f" (pid {e['facts'].get('pid')}, of act {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
     if e["kind"] == "exit":
         return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":
@@ -195,7 +195,7 @@ def _what(e: dict[str, Any]) -> str:
     if e["kept"]:
         return "(taken away)"
     if e["attestation"] == "host" and e["facts"]:
-        return shown(" ".join(f"{k}={v}" for k, v in e["facts"].items()))[:CONTENT_CHARS]
+        return shown(" ".join(f"{k}={v}" for k, v in e["facts"].items() if k != "shaped"))[:CONTENT_CHARS]
     return "(not stored)" if e["commit"] else ""
 
 
@@ -237,7 +237,8 @@ def _plain(kind: str, content: str) -> str:
 def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
     code = e["facts"].get("exit_code")
     command = f" ({shown(str(e['facts'].get('command')))[:CONTENT_CHARS]})" if e["kind"] == "signal" and e["facts"].get("command") else ""
-    text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + command + _because(e)
+    act = f" (act {e['facts']['act']})" if isinstance(e["facts"].get("act"), int) else ""          # as `graph` has it: not the number of an entry
+    text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + act + command + _because(e)
     return paint("good" if e["outcome"] == "applied" and not code else "bad" if e["outcome"] in ("void", "failed") else "wait", text)
 
 
