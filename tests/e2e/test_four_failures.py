@@ -353,6 +353,22 @@ def test_s4_r7_after_a_crash_it_is_known_which_steps_were_done_and_which_is_in_f
     hf.end("steps")
 
 
+def test_s4_a_run_that_outlives_the_host_has_its_end_in_the_record_though_its_client_came_back(hf: Installation) -> None:
+    hf.ready("again")
+    gate = hf.gate("again-gate")
+    agent = hf.start("run", "again", "--as", "agent", "--", f"cat {gate}; (exit 7)")
+    process(hf, "again", f"cat {gate}")
+    os.kill(hf.host_pid, signal.SIGKILL)
+    hf.ok("ls")                                              # there is a host again
+    eventually(lambda: hf.ask("stats")["under_way"].get("run"), "its client to come back")
+    gate.open()
+    agent.communicate(timeout=DEADLINE_S)
+    assert agent.returncode == 7
+    eventually(lambda: "applied, exit 7" in hf.ok("log", "again").out, "its exit in the record")
+    assert len([e for e in hf.ok("log", "again", "--json").records if e["kind"] == "exit"]) == 1
+    hf.end("again")
+
+
 def test_s4_a_client_that_dies_alone_leaves_a_run_whose_end_is_recorded(hf: Installation) -> None:
     hf.ready("alone")
     gate = hf.gate("alone-gate")

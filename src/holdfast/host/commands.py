@@ -51,7 +51,7 @@ class Commands:
         self.prompted_at = 0                               # where the last prompt stands in the output
         self.prompted = time.monotonic()                   # and when it came
         self.watchers: list[Callable[[list[Effect]], None]] = []
-        self.followed: set[str] = set()                    # runs that somebody waits for
+        self.followed: set[str] = set()                    # runs whose end will be in their outcome: who gave them waits for it
         self.on_alone: Callable[[RunDone], None] = lambda run: None      # one has finished that nobody waits for
         self.before_marks: Callable[[], None] = lambda: None
         self._cleared: OrderedDict[tuple[int, int], frozenset[str]] = OrderedDict()      # by client and its number: not typed yet

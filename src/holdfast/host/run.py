@@ -36,9 +36,9 @@ SHOWN_S = 0.15                 # after a prompt: for the editor to show what was
 async def run(session: Session, conn: Connection, number: int, request: dict[str, Any], act: Act, commit: Commit) -> dict[str, Any]:
     """Streams the output to `conn` as answers to request `number`; gives the result."""
     runid = f"{conn.client:x}-{act.number}"
-    watch = _Watch(session, runid)
-    started, done = watch.started, watch.done
     known = session.commands.runs.get(runid)
+    watch = _Watch(session, runid, known is None)
+    started, done = watch.started, watch.done
     holds = False
     try:
         if known is None:
@@ -73,13 +73,15 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
 class _Watch:
     """Waits for the marks of one run. The stream learns its end in the same step, before it sends on what follows."""
 
-    def __init__(self, session: Session, runid: str) -> None:
-        self.session, self.runid = session, runid
+    def __init__(self, session: Session, runid: str, first: bool) -> None:
+        """`first`: not one that is followed again. Of that the outcome is written already, without its end (host/aftermath.py writes it)."""
+        self.session, self.runid, self.first = session, runid, first
         self.started: asyncio.Future[RunStarted] = session.loop.create_future()
         self.done: asyncio.Future[RunDone] = session.loop.create_future()
         self.stream: Stream | None = None
         session.commands.watchers.append(self._look)
-        session.commands.followed.add(runid)
+        if first:
+            session.commands.followed.add(runid)
         session.streams.append(self._here)
 
     def _here(self) -> None:
@@ -96,7 +98,8 @@ class _Watch:
 
     def close(self) -> None:
         self.session.commands.watchers.remove(self._look)
-        self.session.commands.followed.discard(self.runid)
+        if self.first:
+            self.session.commands.followed.discard(self.runid)
         self.session.streams.remove(self._here)
         self.started.cancel()
         self.done.cancel()
