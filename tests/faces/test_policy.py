@@ -190,6 +190,13 @@ def test_approvals_are_listed_escaped(host: Host, capsys: pytest.CaptureFixture[
     assert run("approvals") == 0 and capsys.readouterr().out == ""
 
 
+def test_the_list_says_on_whose_state_it_runs_and_why_an_approval_would_not_count(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    host.pending[0] = {**host.pending[0], "shaped": ["bob's alias gs"], "counts": False, "why_not": "code in it could read your key", "recover": "lock it"}
+    assert run("approvals") == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "it runs on bob's alias gs" in out and "yours would not count: code in it could read your key; lock it" in out
+
+
 @pytest.mark.parametrize("answer", ["approve", "deny"])
 def test_deciding_signs_what_was_shown(answer: str, host: Host, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     asked = at_a_terminal(monkeypatch, "y", "n")

@@ -63,7 +63,7 @@ def _wrote(found: dict[str, Any], path: str, as_json: bool) -> int:
         put_json(found)
         return NotFound.exit_code if not people else Unavailable.exit_code if people[0]["actor"] == "unknown" else 0
     if not people:
-        raise NotFound(f"nobody in any session wrote {path}, or it does not exist", "it is the machine's")
+        raise NotFound(f"nobody in any session wrote {path}, or it does not exist", "if it is there, it is as it was before the first session began; a path without a slash in front begins where the shell is")
     if people[0]["actor"] != "unknown":
         print(table(("FILE", "BY", "ACT", "SURE"), [(clean(one["name"]), clean(one["actor"]), (one["act"] or "").partition("#")[2], "yes" if one.get("sure", True) and one["actor"] != "unknown" else "no") for one in people]))
     if people[0]["actor"] == "unknown":

@@ -329,8 +329,10 @@ def _listed(found: list[dict[str, Any]]) -> Iterator[str]:
         yield f"{p['id']}  {act if len(act) <= wide and p['whole'] else act[:max(0, wide - 3)] + '...'}"
         where = f"on {p['name'] or p['session']}" if p["session"] else "on this machine"
         given = f", {len(p['given'])} of {p['needed']} approved" if p["needed"] > 1 else ", approved" if p["state"] == "approved" else ""
-        mine = "" if p["counts"] or p["state"] == "approved" else "; yours would not count"
-        for line in (f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}{mine}", f"because {p['because']}"):
+        more = [f"it runs on {', '.join(p['shaped'])}"] if p.get("shaped") else []
+        if not p["counts"] and p["state"] != "approved":
+            more.append("; ".join(filter(None, (f"yours would not count: {p['why_not']}", p["recover"]))))
+        for line in (f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}", f"because {p['because']}", *more):
             yield from (f"    {part}" for part in wrap(clean(line), int(min(room, 1000)) - 4))
 
 
