@@ -224,3 +224,15 @@ def test_approvals_on_a_narrow_terminal_begin_with_what_is_asked(house: Installa
     assert rows[1].startswith("    bot on lab,") and rows[2].startswith("    because ") and all(len(row) <= 80 for row in rows)
     held.send_signal(signal.SIGINT)
     assert waiting(house, 0) == [] and held.wait(30) == 130
+
+
+def test_a2_what_would_land_in_anothers_line_is_refused_before_anybody_is_asked_about_it(house: Installation) -> None:
+    house.ready("line", "--contained", "--cwd", "/tmp", "--", "bash")
+    terminal = attached(house, "--as", "ann", "attach", "line")
+    terminal.send("echo unfini")
+    terminal.see("unfini")
+    done = house.cli("--as", "bot", "send", "line", "rm -rf /srv/elsewhere", "--enter", "--json")
+    assert done.rc == 4 and "turn_held" in done.err and not json.loads(house.quick("approvals", "--json")), done
+    terminal.send(b"\x15")
+    assert terminal.leave() == 0
+    house.end("line")

@@ -147,6 +147,7 @@ async def send(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
         raise Refused(f"numbers {act.number} to {last} of this client were used in part", "number every act anew, one number for each piece")
     terminal = await session.terminal()
     if not act.repeat:
+        await session.look_and_ask(conn.operator, take=False)     # first: nobody is asked about what would be refused all the same
         hidden = shown_to(session, terminal) == (False, True)
         what = "paste" if q["paste"] else "line" if b"\r" in data or b"\n" in data else "keys"
         await ops.engine.door.clear(act, number, what, lambda: session.turn.begun() + data, wait_s=q["hold"], secret=hidden)
