@@ -60,15 +60,12 @@ class Aftermath:
     def begin(self, session: Session) -> None:
         left = self._left[session.id] = _Left(session.loop.time())
         session.commands.on_alone = lambda run: self._alone(session, run)
-        session.ended.add_done_callback(lambda _: self._end(session, left))
         if session.commands.kind in MARKED:
             self._name_soon(session, left)
 
-    def _end(self, session: Session, left: _Left) -> None:
-        if left.naming is not None:
+    def end(self, session: Session) -> None:
+        if (left := self._left.pop(session.id, None)) is not None and left.naming is not None:
             left.naming.cancel()
-        if self._left.get(session.id) is left:
-            del self._left[session.id]
 
     # ------------------------------------------------------------ processes
 

@@ -57,6 +57,7 @@ from holdfast.core.policy import UNGATED, Decision, Verdict, explain
 from holdfast.host.connection import GAVE_UP, Connection
 from holdfast.host.gate import Gate
 from holdfast.host.store import Store
+from holdfast.host.telling import tell
 from holdfast.model import signing
 from holdfast.model.errors import GateRefused, Held, NotAllowed, NotFound, Refused, Unavailable, Usage
 
@@ -335,8 +336,7 @@ class Desk:
                         waiter.set_result(outcome)
         self._arm()
         if done:
-            for told in tuple(self.on_change):
-                told()
+            tell(self.on_change)
 
     def _tell(self, what: str, pending: Pending, **more: Any) -> None:
         self._note(pending.binding.session, f"approval.{what}", {**facts(pending), **more})

@@ -29,6 +29,7 @@ from holdfast.core.originators import UNSEEN
 from holdfast.host.halfline import HalfLine, Note
 from holdfast.host.shaping import Shaping
 from holdfast.host.shell.run import TRIGGER
+from holdfast.host.telling import tell
 
 RUNS_KEPT = 64
 CLEARED_KEPT = 256               # acts that were approved: what they start is not asked about again for the same reason
@@ -84,7 +85,7 @@ class Commands:
         marks = self._scanner.feed(offset, piece) if self._scanner is not None else ()
         if not marks:
             return
-        self.before_marks()
+        tell((self.before_marks,))
         now = time.time()
         effects = list[Effect]()
         for mark in marks:
@@ -94,8 +95,7 @@ class Commands:
             if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
                 self.shaping.mark(mark.seq, mark.kind is MarkKind.PROMPT)
             self._take(handled, mark)
-        for watcher in tuple(self.watchers):
-            watcher(effects)
+        tell(self.watchers, effects)
 
     def _take(self, effects: list[Effect], mark: Mark) -> None:
         for e in effects:

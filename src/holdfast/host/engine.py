@@ -49,6 +49,7 @@ from holdfast.host.session import Session
 from holdfast.host.shaping import Shapes
 from holdfast.host.store import Record, Store
 from holdfast.host.tally import Tally
+from holdfast.host.telling import tell
 from holdfast.host.uplinks import Uplinks
 from holdfast.host.writers import Writers
 from holdfast.model import ids
@@ -232,9 +233,8 @@ class Engine:
         session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
-        for one in (self.kin, self.tally, self.aftermath, self.shapes):
-            one.begin(session)
         session.ended.add_done_callback(lambda _: self._over(session))
+        tell((one.begin for one in (self.kin, self.tally, self.aftermath, self.shapes)), session)
         session.on_link_lost = lambda: self._spawn(self._reclaim(session))
         return session
 
@@ -378,15 +378,14 @@ class Engine:
         """At once, before anybody who waits for the end goes on: its name is free, and it is found among the ended."""
         self.sessions.pop(session.id, None)
         self.ended[session.id] = session.record
-        self.desk.session_changed(session.id, None)
+        tell((self.desk.session_changed,), session.id, None)
         self._leave(session)
         task = asyncio.get_running_loop().create_task(bury(self, session))
         self._burying.add(task)
         task.add_done_callback(self._buried)
 
     def _leave(self, session: Session) -> None:
-        for one in (self.kin, self.tally, self.shapes, self.execgate):
-            one.end(session)
+        tell((one.end for one in (self.kin, self.tally, self.aftermath, self.shapes, self.execgate)), session)
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._burying.discard(task)

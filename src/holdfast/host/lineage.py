@@ -27,6 +27,7 @@ from holdfast.core.interpreters import reads_orders
 from holdfast.core.lineage import Cause, Member
 from holdfast.host import kept, observe, process, procevents
 from holdfast.host.session import Session
+from holdfast.host.telling import tell
 from holdfast.model.errors import Unavailable
 
 SAVE_S: Final = 0.5              # after a change; later where that takes long:
@@ -79,8 +80,7 @@ class Kin:
             self._events = procevents.Events(self._forked, self._exited, self._lost, lambda pid: self.on_exec(pid))
             self._events.on_account = self._other_account
             self._searching = asyncio.get_running_loop().create_task(self._search())
-        for other in self.beside:
-            other.open()
+        tell(other.open for other in self.beside)
 
     @property
     def events(self) -> procevents.Events | None:
@@ -103,8 +103,7 @@ class Kin:
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
         self.seen(session, _living(session))
-        for other in self.beside:
-            other.begin(session)
+        tell((other.begin for other in self.beside), session)
 
     def looking(self, session: Session) -> frozenset[int]:
         """Before somebody reads all of its processes: who was there."""
@@ -121,16 +120,14 @@ class Kin:
         self._save_soon(session)
 
     def end(self, session: Session) -> None:
-        for other in self.beside:
-            other.end(session)
+        tell((other.end for other in self.beside), session)
         for pid in [pid for pid, owner in self._owner.items() if owner is session]:
             del self._owner[pid]
         if (timer := self._saving.pop(session.id, None)) is not None:
             timer.cancel()
 
     def close(self) -> None:
-        for other in self.beside:
-            other.close()
+        tell(other.close for other in self.beside)
         if self._events is not None:
             self._events.close()
         if self._searching is not None:
@@ -146,9 +143,7 @@ class Kin:
 
     def _before_marks(self) -> None:
         """What the shell did before it wrote them is known first."""
-        self.catch_up()
-        for other in self.beside:
-            other.catch_up()
+        tell((self.catch_up, *(other.catch_up for other in self.beside)))
 
     def catch_up(self) -> None:
         """What was started, before a shell's marks are taken or an exec is judged."""
@@ -233,8 +228,7 @@ class Kin:
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
     def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:
-        for changed in self.on_change:
-            changed(session, what, pid, status, was)
+        tell(self.on_change, session, what, pid, status, was)
 
     # ------------------------------------------------------------ for the next host
 

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.core import devices, envelope, rate, scope
 from holdfast.core.envelope import Allowed, Command, Denied, Facts, Revoked
 from holdfast.host.roster import Held, Key, Operator, Revocation, Roster, Subject
+from holdfast.host.telling import tell
 from holdfast.model import rights, signing
 from holdfast.model.errors import NotAllowed, NotFound, Refused
 from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAMED
@@ -294,5 +295,4 @@ class Standing:
         self.version += 1
         self._yes.clear()
         self._grantors.clear()
-        for told in self.on_change:
-            told()
+        tell(self.on_change)
