@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
+from holdfast.host.burying import bury
 from holdfast.host.commands import Commands
 from holdfast.host.engine import Engine
 from holdfast.host.lineage import Kin
+from holdfast.host.session import Session
+from holdfast.host.store import Record
 from holdfast.host.telling import tell
 
 NONCE = "n" * 16
@@ -137,5 +140,47 @@ def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(monkeypatch
         one: Any = SimpleNamespace(id="s", record="its record")
         Engine._over(engine, one)
         assert await buried is one and engine.ended == {"s": "its record"} and last.told == ["end"] and len(errors) >= 4
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked_at_for_the_last_time() -> None:
+    """Who waits for the end, and its keeper, would wait for ever."""
+    async def main() -> None:
+        errors, loop = logged(), asyncio.get_running_loop()
+        record: Any = SimpleNamespace(ended=None, exit_code=None, reason="", survivors=0, state="live")
+        closed = list[str]()
+        one: Any = SimpleNamespace(id="s", loop=loop, record=record, view=SimpleNamespace(look=broken), viewers=[SimpleNamespace(pump=broken)], streams=[broken], ring=SimpleNamespace(start=0, head=7),
+                                   keeper_pid=os.getpid(), change=broken, lane=SimpleNamespace(close=lambda: closed.append("lane")), ended=loop.create_future(), ends=set(),
+                                   pace=SimpleNamespace(returned=asyncio.Event()), link=SimpleNamespace(unmute=broken, welcome=SimpleNamespace(root_pid=1)))
+        one.pace.returned.set()
+        one._close = lambda *args: Session._close(one, *args)
+        await Session._finish(one, 3 << 8)
+        assert one.ended.done() and (record.exit_code, record.reason, record.output_end, record.state) == (3, "exited", 7, "ended") and closed == ["lane"] and errors
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path) -> None:
+    async def main() -> None:
+        errors, done, told = logged(), list[str](), list[str]()
+
+        class Kept:
+            async def write(self, *_: Any, **__: Any) -> None:
+                done.append("written")
+
+        async def dispose() -> None:
+            broken()
+
+        async def in_thread(*_: Any) -> None:
+            done.append("group")
+
+        record: Any = Record("s", "work", "ended", 1, 0.0, [], "", "")
+        watching = [SimpleNamespace(conn=SimpleNamespace(event=broken)), SimpleNamespace(conn=SimpleNamespace(event=lambda name, **_: told.append(name)))]
+        one: Any = SimpleNamespace(id="s", record=record, viewers=watching, behind=broken, remove_viewer=broken, streams=[], link=SimpleNamespace(send=lambda packet: done.append("released")),
+                                   dispose=dispose, directory=str(tmp_path / "s"))
+        engine: Any = SimpleNamespace(store=Kept(), ended={}, halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)), forget_old=lambda: done.append("old ones"))
+        await bury(engine, one)
+        assert done == ["written", "released", "group", "old ones"] and told == ["ended"] and len(errors) == 5
 
     asyncio.run(asyncio.wait_for(main(), 60))

@@ -1,4 +1,4 @@
-"""What is done after the end of a session: what is known of it is kept, who watches gets the rest of it, then its keeper may go."""
+"""What is done after the end of a session: what is known of it is kept, who watches gets the rest of it, then its keeper may go: whatever fails with one of those who watched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from holdfast.host import store
+from holdfast.host.telling import anyway
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S
 from holdfast.model.probe import probe
@@ -29,17 +30,22 @@ async def bury(engine: Engine, session: Session) -> None:
     except Unavailable as e:
         durable = False
         engine.events.note(session.id, "store.failed", {"detail": e.message})
-    await _let_finish(session)
+    what = f"after the end of {session.id}"
+    with anyway(what):
+        await _let_finish(session)
     for viewer in list(session.viewers):
-        viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
-        session.remove_viewer(viewer, "ended")
+        with anyway(what):
+            viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
+        with anyway(what):
+            session.remove_viewer(viewer, "ended")
     await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
     if not durable and session.id in engine.ended:
         await engine.store.write(store.save(record), patient=True)
     probe("host.end.recorded")
     session.link.send(wire.release())
     probe("host.end.released")
-    await session.dispose()
+    with anyway(what):
+        await session.dispose()
     shutil.rmtree(session.directory, ignore_errors=True)
     await engine.halter.in_thread(engine.halter.groups.remove, session.id)
     engine.forget_old()

@@ -34,6 +34,7 @@ from holdfast.host.keeperlink import KeeperLink
 from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
+from holdfast.host.telling import anyway, tell
 from holdfast.host.turn import SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
@@ -436,16 +437,17 @@ class Session:
 
     def _begin_end(self, status: int) -> None:
         if self._ending is None:
-            self._ending = self.loop.create_task(self._finish(status))
+            self._ending = self.spawn(self._finish(status))
 
     async def _finish(self, status: int) -> None:
         """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
         probe("host.exit.seen")
         await self.pace.returned.wait()          # who was attached when the last host died gets the end of it
-        self._eof = self.loop.create_future()
-        self.link.unmute()
-        self._bell()
-        await self._drained(self._eof)
+        with anyway(f"the last output of {self.id}"):
+            self._eof = self.loop.create_future()
+            self.link.unmute()
+            self._bell()
+            await self._drained(self._eof)
         while self.ends:                         # who is left needs its keeper until they are gone, too
             await asyncio.wait(self.ends)
         code: int | None = None
@@ -467,18 +469,20 @@ class Session:
             await asyncio.wait({eof}, timeout=EXIT_DRAIN_S)
 
     async def _close(self, code: int | None, reason: str, status: int) -> None:
-        r = self.record
-        with contextlib.suppress(OSError, ValueError):
+        """Whatever of it cannot be done: it is over, and all who wait for that learn it."""
+        r, what = self.record, f"the end of {self.id}"
+        with anyway(what):
+            r.survivors = len(await asyncio.to_thread(observe.descendants, self.keeper_pid, False))
+        with anyway(what), contextlib.suppress(OSError, ValueError):
             _, (r.screen, r.ansi) = await self.view.look(lambda s: (s.text(), s.ansi().decode("utf-8", "replace")))
-        for viewer in self.viewers:
-            viewer.pump()
-        for stream in tuple(self.streams):
-            stream()
+        tell((*(viewer.pump for viewer in self.viewers), *self.streams))
         r.ended, r.exit_code, r.reason = time.time(), code, reason
         r.output_start, r.output_end = self.ring.start, self.ring.head
-        r.survivors = max(0, len(observe.descendants(self.keeper_pid, with_argv=False)))
-        self.change("exited" if status >= 0 else "lost", exit_code=code, reason=reason, survivors=r.survivors)
-        self.lane.close()
+        with anyway(what):
+            self.change("exited" if status >= 0 else "lost", exit_code=code, reason=reason, survivors=r.survivors)
+        r.state = "ended"
+        with anyway(what):
+            self.lane.close()
         if not self.ended.done():
             self.ended.set_result(None)
 
@@ -490,7 +494,7 @@ class Session:
     def lost(self) -> None:
         """The keeper died under us: the terminal and the programs on it are gone. Said, not hidden."""
         if not self.ended.done() and self._ending is None:
-            self._ending = self.loop.create_task(self._close(None, "lost: its keeper died", -1))
+            self._ending = self.spawn(self._close(None, "lost: its keeper died", -1))
 
     async def dispose(self) -> None:
         self.turn.close()

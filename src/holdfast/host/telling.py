@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import ParamSpec
 
 P = ParamSpec("P")
@@ -14,17 +15,19 @@ log = logging.getLogger("holdfast.host")
 
 def tell(listeners: Iterable[Callable[P, object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
     for one in tuple(listeners):
-        try:
+        with anyway(f"in {getattr(one, '__qualname__', one)}"):
             one(*args, **kwargs)
-        except Exception as e:
-            failed(f"in {getattr(one, '__qualname__', one)}", e)
 
 
-def failed(what: str, error: Exception) -> None:
-    """As the loop does with what escapes into it."""
+@contextmanager
+def anyway(what: str) -> Iterator[None]:
+    """What comes after it is done whether or not this can be. What was raised is logged, as the loop does with what escapes into it."""
     try:
-        loop = asyncio.get_running_loop()
-    except RuntimeError:
-        log.error("%s", what, exc_info=error)
-    else:
-        loop.call_exception_handler({"message": what, "exception": error})
+        yield
+    except Exception as e:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            log.error("%s", what, exc_info=e)
+        else:
+            loop.call_exception_handler({"message": what, "exception": e})
