@@ -165,3 +165,36 @@ def test_in_a_sandbox_without_privilege_there_is_a_reason() -> None:
     if done.returncode:
         pytest.skip(f"no setpriv: {done.stderr}")
     assert "refuses" in done.stdout
+
+
+@told
+def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_told(tmp_path: Path) -> None:
+    async def main() -> None:
+        found, lost, errors, more = list[fileevents.Event](), list[str](), list[object](), asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+
+        def take(events: list[fileevents.Event]) -> None:
+            if not lost:
+                raise ZeroDivisionError
+            found.extend(events)
+            more.set()
+
+        def missed() -> None:
+            lost.append("lost")
+            more.set()
+
+        events = Events(take, lambda: None, missed)
+        try:
+            events.mark(str(tmp_path))
+            for name in ("first", "second"):
+                more.clear()
+                await (await asyncio.create_subprocess_exec("sh", "-c", f"echo x > {tmp_path}/{name}")).wait()
+                key = named(tmp_path / name)
+                while not (key in {key for _, _, key in found} if lost and name == "second" else lost):
+                    await asyncio.wait_for(more.wait(), 20)
+                    more.clear()
+            assert lost == ["lost"] and [type(one) for one in errors] == [ZeroDivisionError]
+        finally:
+            events.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))

@@ -8,6 +8,8 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -139,3 +141,48 @@ asyncio.run(main())
 """
     done = subprocess.run(["unshare", "-n", sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() in ("refused", "silent"), done
+
+
+def test_what_one_message_breaks_counts_as_lost_and_the_next_are_taken(deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]], caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever catches up, before a shell's mark is taken, is not to fail for it."""
+    events, forks, lost = deaf
+
+    def broken(pid: int, status: int) -> None:
+        raise ZeroDivisionError
+
+    events._on_exit = broken
+    waiting = iter([message(0x80000000, 1, 6, 6), message(1, 2, 5, 5, 7, 7)])
+
+    def receive(_: int) -> bytes:
+        try:
+            return next(waiting)
+        except StopIteration:
+            raise BlockingIOError from None
+
+    sock = events._sock
+    try:
+        kernel: Any = SimpleNamespace(recv=receive, fileno=sock.fileno)
+        events._sock = kernel
+        events.catch_up()
+    finally:
+        events._sock = sock
+    assert forks == [(5, 7)] and lost == ["lost"] and [one.exc_info[0] for one in caplog.records if one.exc_info] == [ZeroDivisionError]
+
+
+@told
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another account")
+@pytest.mark.parametrize("way", ["setuid", "setgid"])
+def test_p3_who_goes_on_as_another_account_or_group_is_told(way: str) -> None:
+    async def main() -> None:
+        events, _, exits, _ = opened()
+        others = list[int]()
+        events.on_account = others.append
+        try:
+            child = await asyncio.create_subprocess_exec(sys.executable, "-c", f"import os; os.{way}(54321)")
+            await child.wait()
+            await until(exits, child.pid)
+            assert child.pid in others
+        finally:
+            events.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))

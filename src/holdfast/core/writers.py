@@ -10,7 +10,7 @@ A file is known by a key that the caller makes (file system, inode, generation):
    some time after the last event only, so that a later write cannot have the same.
 5. A file without an entry is nobody's if it has not changed since before the first session began (`horizon`): the machine's. Otherwise nobody knows. Change times are the wall clock's:
    when that is set back, the horizon goes back with it (`clock`).
-6. Where nothing is told of files at all, what this account can neither write nor replace is nobody's too, as long as no process of a session went on as another account; and if exactly one act had something running in the moment of the change, it is
+6. Where nothing is told of files at all, what this account can neither write nor replace is nobody's too, as long as no process of a session went on as another account or group; and if exactly one act had something running in the moment of the change, it is
    named, but not as sure: somebody outside may have been it.
 
 Only the last ENTRIES_MAX files are kept; what had to go is unknown, never nobody's.

@@ -20,6 +20,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
+from holdfast.host.telling import failed
+
 PAUSE_S: Final = 0.05
 EVENTS_AT_ONCE: Final = 128              # before the loop goes on with other things
 BYTES_AT_ONCE: Final = 12 << 10         # some 128 events
@@ -100,8 +102,12 @@ class Events:
                 return True
             count, found, lost = parsed(data, self._own)
             left -= count
-            if found:
-                self._on_events(found)
+            try:
+                if found:
+                    self._on_events(found)
+            except Exception as e:                           # what comes next must be read still, and this is known no more
+                failed("what was written", e)
+                lost = True
             if lost:
                 self._missed()
         return False

@@ -18,6 +18,8 @@ import struct
 from collections.abc import Callable
 from typing import Final
 
+from holdfast.host.telling import failed
+
 RECEIVE_BYTES: Final = 8 << 20          # of the socket's queue, where that is allowed
 MESSAGES_AT_ONCE: Final = 512           # before the loop goes on with other things
 CATCH_UP_MAX: Final = 16_384            # when what else is known must not be taken before them
@@ -31,7 +33,7 @@ _EVENT = struct.Struct("=IIQ")          # what, cpu, time
 _FORK = struct.Struct("=IIII")          # parent pid, parent tgid, child pid, child tgid
 _EXIT = struct.Struct("=IIII")          # pid, tgid, code, signal
 _EXEC = struct.Struct("=II")            # pid, tgid
-_NONE, _FORKED, _EXECUTED, _UID, _EXITED = 0, 0x1, 0x2, 0x4, 0x80000000
+_NONE, _FORKED, _EXECUTED, _UID, _GID, _EXITED = 0, 0x1, 0x2, 0x4, 0x40, 0x80000000
 _STATUS = struct.Struct("=I")
 _NLMSG_DONE = 3
 _BODY = _NLMSG.size + _CN.size
@@ -47,7 +49,7 @@ class Events:
                  on_exec: Callable[[int], None] = lambda pid: None) -> None:
         """OSError with the reason if the kernel refuses to tell."""
         self._on_fork, self._on_exit, self._on_lost, self._on_exec = on_fork, on_exit, on_lost, on_exec
-        self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else: sudo, for example
+        self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else, or in another group: sudo, for example
         self._numbers: dict[int, int] = {}          # of each processor, the last message's
         self.told = False                           # the kernel has begun
         self.lost = 0                               # how often something was
@@ -71,7 +73,11 @@ class Events:
                     return self.close()
                 self._missed()
                 continue
-            self._message(data)
+            try:
+                self._message(data)
+            except Exception as e:                           # whoever catches up needs the rest
+                failed("what processes did", e)
+                self._missed()
 
     def _message(self, data: bytes) -> None:
         if len(data) < _SMALLEST:
@@ -90,7 +96,7 @@ class Events:
             _, parent, child, group = _FORK.unpack_from(data, _FACTS)
             if child == group:                              # else a thread
                 self._on_fork(parent, child)
-        elif what == _UID:
+        elif what in (_UID, _GID):
             self.on_account(_FORK.unpack_from(data, _FACTS)[1])
         elif what == _EXECUTED:
             self._on_exec(_EXEC.unpack_from(data, _FACTS)[1])

@@ -21,13 +21,18 @@ def tell(listeners: Iterable[Callable[P, object]], /, *args: P.args, **kwargs: P
 
 @contextmanager
 def anyway(what: str) -> Iterator[None]:
-    """What comes after it is done whether or not this can be. What was raised is logged, as the loop does with what escapes into it."""
+    """What comes after it is done whether or not this can be."""
     try:
         yield
     except Exception as e:
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            log.error("%s", what, exc_info=e)
-        else:
-            loop.call_exception_handler({"message": what, "exception": e})
+        failed(what, e)
+
+
+def failed(what: str, error: Exception) -> None:
+    """Into the log, as the loop does with what escapes into it."""
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        log.error("%s", what, exc_info=error)
+    else:
+        loop.call_exception_handler({"message": what, "exception": error})
