@@ -112,7 +112,7 @@ def test_a_process_that_began_between_two_lines_names_both_until_the_marks_are_t
     assert lineage.of(101) == Cause("bob", 2, ("ann",)) and not lineage.doubtful
     lineage.typed("bob", 3, b"x\r")
     lineage.forked(ROOT, 102, never)
-    lineage.certain()
+    lineage.certain(lineage.doubtful)
     lineage.prompt()
     lineage.begun()
     assert lineage.of(102) == Cause("bob", 2)
@@ -229,7 +229,7 @@ def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: 
             case ("prompt",):
                 lineage.prompt()
             case ("certain",):
-                lineage.certain()
+                lineage.certain(lineage.doubtful)
             case "fork", int(n):
                 lineage.forked(ROOT + n // 2, ROOT + n, lambda pid: pid % 3 == 0)
             case "exit", int(n):

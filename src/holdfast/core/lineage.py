@@ -127,12 +127,12 @@ class Lineage:
         return self._now
 
     @property
-    def doubtful(self) -> bool:
-        return bool(self._doubtful)
+    def doubtful(self) -> frozenset[int]:
+        return frozenset(self._doubtful)
 
-    def certain(self) -> None:
-        """All marks that were on their way have come."""
-        self._doubtful.clear()
+    def certain(self, pids: Collection[int]) -> None:
+        """All marks have come that were on their way when these were doubtful. Of who was started since, nothing is said."""
+        self._doubtful = [pid for pid in self._doubtful if pid not in pids]
 
     def finished(self, code: int) -> None:
         """What it executes has this exit code."""
@@ -223,9 +223,10 @@ class Lineage:
         """What was known of it. Its children stay what they are."""
         return self._members.pop(pid, None) if pid != self.root else None
 
-    def found(self, living: Mapping[int, tuple[int, int]], before: Collection[int] | None = None, whole: bool = True) -> None:
-        """What the kernel has: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin. `before`: the members when the look began, if it
+    def found(self, living: Mapping[int, tuple[int, int]], before: Collection[int] | None = None, whole: bool = True) -> list[int]:
+        """What the kernel has: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin: those are given. `before`: the members when the look began, if it
         took time: who came since may not be in it, and who went since may. Not `whole`: there are more."""
+        new = list[int]()
         for pid, one in [*self._members.items()]:
             if pid != self.root and (one.start not in (0, living[pid][0]) if pid in living else whole and (before is None or pid in before)):
                 del self._members[pid]
@@ -236,6 +237,8 @@ class Lineage:
                 above = self._members.get(parent)
                 ordered = parent == self.root and self._shell
                 self._members[pid] = Member(start, parent, above.cause if above is not None and not ordered else UNKNOWN)
+                new.append(pid)
+        return new
 
     def unstarted(self) -> list[int]:
         """Whose start time nobody has said yet."""

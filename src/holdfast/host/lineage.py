@@ -27,7 +27,7 @@ from holdfast.core.interpreters import reads_orders
 from holdfast.core.lineage import Cause, Member
 from holdfast.host import kept, observe, process, procevents
 from holdfast.host.session import Session
-from holdfast.host.telling import tell
+from holdfast.host.telling import anyway, tell
 from holdfast.model.errors import Unavailable
 
 SAVE_S: Final = 0.5              # after a change; later where that takes long:
@@ -64,6 +64,7 @@ class Kin:
         self._gone: dict[int, tuple[Session, Member]] = {}      # exited, and not forgotten yet
         self._twice: set[int] = set()                           # two processes had this pid since then
         self.on_exec: Callable[[int], None] = lambda pid: None     # a process of this machine runs another program now
+        self._sessions: dict[str, Session] = {}
         self._owner: dict[int, Session] = {}
         self._events: procevents.Events | None = None
         self._saving: dict[str, asyncio.TimerHandle] = {}
@@ -102,24 +103,40 @@ class Kin:
             self.raised = True
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
-        self.seen(session, _living(session))
+        self.catch_up()
+        self._sessions[session.id] = self._owner[lineage.root] = session
+        self._take(session, _living(session), None, True)
+        self.catch_up()                                     # what they have started since they were looked at, as their own
         tell((other.begin for other in self.beside), session)
 
     def looking(self, session: Session) -> frozenset[int]:
         """Before somebody reads all of its processes: who was there."""
         return frozenset(session.commands.lineage.members)
 
-    def seen(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None = None, whole: bool = True) -> None:
-        """What was read of its processes, since `looking` gave `before`; `whole`: of all of them."""
+    def seen(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None = None, whole: bool = True) -> bool:
+        """What was read of its processes, since `looking` gave `before`; `whole`: of all of them. Whether there were some that nobody saw begin: what those have started
+        meanwhile was seen by nobody either. A look that comes back after the end says nothing."""
         self.catch_up()
+        return self._sessions.get(session.id) is session and self._take(session, living, before, whole)
+
+    def _take(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None, whole: bool) -> bool:
         lineage = session.commands.lineage
-        lineage.found(living, before, whole)
-        for pid in [pid for pid, owner in self._owner.items() if owner is session and pid not in lineage.members]:
-            del self._owner[pid]
-        self._owner.update(dict.fromkeys(lineage.members, session))
+        known = {pid: lineage.member(pid) for pid in lineage.members}
+        new = lineage.found(living, before, whole)
+        for pid, was in known.items():
+            now = lineage.member(pid)
+            if was is not None and (now is None or was.start not in (0, now.start)):
+                self._is_gone(session, pid, None, was)
+                if now is not None and self.keeps_exited:
+                    self._twice.add(pid)
+        exited = lineage.root not in self._owner
+        self._owner.update((pid, session) for pid in lineage.members if not (exited and pid == lineage.root))
         self._save_soon(session)
+        return bool(new)
 
     def end(self, session: Session) -> None:
+        if self._sessions.get(session.id) is session:
+            del self._sessions[session.id]
         tell((other.end for other in self.beside), session)
         for pid in [pid for pid, owner in self._owner.items() if owner is session]:
             del self._owner[pid]
@@ -132,7 +149,7 @@ class Kin:
             self._events.close()
         if self._searching is not None:
             self._searching.cancel()
-        for session in {session.id: session for session in self._owner.values()}.values():
+        for session in [*self._sessions.values()]:
             if session.id in self._saving or session.id in self._writing:
                 lineage = session.commands.lineage
                 lineage.started(_starts(lineage.unstarted()))
@@ -167,6 +184,8 @@ class Kin:
         self._twice.clear()
 
     def _forked(self, parent: int, child: int) -> None:
+        if (before := self._owner.get(child)) is not None and not _same(before, child):      # nobody told that it was gone
+            self._is_gone(before, child, None, before.commands.lineage.exited(child))
         if child in self._gone:
             self._twice.add(child)
         session = self._owner.get(parent)
@@ -179,14 +198,15 @@ class Kin:
             self._tell(session, "started", child)
 
     async def _make_certain(self, session: Session) -> None:
-        """The keeper's answer comes after the output that it had: then the shell's marks up to now are known."""
+        """The keeper's answer comes after the output that it had: then the shell's marks up to the question are known."""
+        lineage = session.commands.lineage
         try:
-            await session.marks_seen()
-        except Unavailable:
-            pass
+            while asked := lineage.doubtful:
+                with contextlib.suppress(Unavailable):
+                    await session.marks_seen()
+                lineage.certain(asked)
         finally:
             self._waiting.discard(session.id)
-        session.commands.lineage.certain()
 
     def cause(self, session: Session, pid: int, parent: int) -> Cause:
         """Why a process is there that is about to execute something. Where the kernel does not tell of forks, it counts as started now."""
@@ -196,15 +216,24 @@ class Kin:
         return lineage.of(pid)
 
     def _exited(self, pid: int, status: int) -> None:
-        session = self._owner.pop(pid, None)
-        if session is not None:
-            member = session.commands.lineage.exited(pid)
-            if self.keeps_exited and member is not None:
-                self._gone[pid] = session, member
-                if len(self._gone) > EXITED_KEPT:
-                    del self._gone[next(iter(self._gone))]
-            self._save_soon(session)
-            self._tell(session, "exited", pid, status, member)
+        if (session := self._owner.get(pid)) is None:
+            return
+        if self._events is not None and process.lives_on(pid):
+            self._events.threads.add(pid)
+            return
+        self._is_gone(session, pid, status, session.commands.lineage.exited(pid))
+
+    def _is_gone(self, session: Session, pid: int, status: int | None, was: Member | None) -> None:
+        """`was`: what its lineage has forgotten of it; it forgets nothing of its root."""
+        self._owner.pop(pid, None)
+        if self._events is not None:
+            self._events.threads.discard(pid)
+        if self.keeps_exited and (member := was or session.commands.lineage.member(pid)) is not None:
+            self._gone[pid] = session, member
+            if len(self._gone) > EXITED_KEPT:
+                del self._gone[next(iter(self._gone))]
+        self._save_soon(session)
+        self._tell(session, "exited", pid, status, was)
 
     def _other_account(self, pid: int) -> None:
         self.raised = self.raised or pid in self._owner
@@ -220,11 +249,11 @@ class Kin:
             await asyncio.sleep(pause)
             self._missing.clear()
             began = time.monotonic()
-            for session in {session.id: session for session in self._owner.values()}.values():
-                before = self.looking(session)
-                living = await asyncio.to_thread(_living, session)
-                if not session.ended.done():
-                    self.seen(session, living, before)
+            for session in [*self._sessions.values()]:
+                with anyway(f"a look at the processes of {session.id}"):
+                    before = self.looking(session)
+                    if self.seen(session, await asyncio.to_thread(_living, session), before):
+                        self._missing.set()
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
     def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:
@@ -264,6 +293,13 @@ class Kin:
         """One that cannot be written costs what began since the last."""
         with self._pen:
             kept.write(f"{directory}/{FILE}", (json.dumps(known),))
+
+
+def _same(session: Session, pid: int) -> bool:
+    """Whether this process is one that was found by a look, before its beginning was told; not another that has its pid."""
+    member = session.commands.lineage.member(pid)
+    found = process.read_stat(pid) if member is not None and member.start else None
+    return pid == session.commands.lineage.root or (found is not None and member is not None and found.start == member.start)
 
 
 def _starts(pids: list[int]) -> dict[int, int]:

@@ -74,6 +74,15 @@ def read_stat(pid: int) -> Stat | None:
         return None
 
 
+def lives_on(pid: int) -> bool:
+    """Whether a process whose first thread has exited goes on: in another, or as the program that another has become."""
+    try:
+        field = read_short(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        return field[0] not in (b"Z", b"X") or int(field[17]) > 1
+    except (OSError, ValueError, IndexError):
+        return False
+
+
 def identify(pid: int) -> ProcessId | None:
     found = read_stat(pid)
     return ProcessId(pid, found.start, boot_id()) if found else None

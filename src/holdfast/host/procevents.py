@@ -4,7 +4,8 @@ It works for root, and since Linux 6.6 for ordinary users; not in another pid, u
 not answered at all: so nothing counts as told before the first message has come (`told`), and whoever needs to know looks at /proc instead, now and then.
 
 The kernel tells of all processes of the machine; which are a session's is decided by whoever listens. Messages carry a number per processor: a hole means that some were lost, and so does
-ENOBUFS. Then `on_lost` is called, and the listener looks for itself. Exits of threads are left out: only that of a whole process matters.
+ENOBUFS. Then `on_lost` is called, and the listener looks for itself. Exits of threads are left out: only that of a whole process matters. But the kernel tells no more than that its first
+thread is gone, and it may live on in others, or become another program in one of them: whoever finds it alive says so (`threads`), and is told of the exits of the others.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Events:
         """OSError with the reason if the kernel refuses to tell."""
         self._on_fork, self._on_exit, self._on_lost, self._on_exec = on_fork, on_exit, on_lost, on_exec
         self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else, or in another group: sudo, for example
+        self.threads: set[int] = set()              # processes whose first thread is gone: the exit of any other may be theirs
         self._numbers: dict[int, int] = {}          # of each processor, the last message's
         self.told = False                           # the kernel has begun
         self.lost = 0                               # how often something was
@@ -102,8 +104,8 @@ class Events:
             self._on_exec(_EXEC.unpack_from(data, _FACTS)[1])
         elif what == _EXITED:
             pid, group, status, _ = _EXIT.unpack_from(data, _FACTS)
-            if pid == group:
-                self._on_exit(pid, status)
+            if pid == group or group in self.threads:
+                self._on_exit(group, status)
 
     def _missed(self) -> None:
         self.lost += 1
