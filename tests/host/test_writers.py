@@ -21,7 +21,7 @@ from tests.host.ordinary_user import ordinary_user
 from holdfast.core.facts import Surroundings, analyse
 from holdfast.core.implied import implied
 from holdfast.core.originators import UNKNOWN, Shaped
-from holdfast.host import fileevents, paths, process
+from holdfast.host import fileevents, paths, process, timers
 from holdfast.host import writers as module
 from holdfast.host.commands import Commands
 from holdfast.host.lineage import Kin
@@ -71,8 +71,9 @@ class Room:
 
     def close(self) -> None:
         self.kin.end(self.session)
-        os.killpg(self.shell.pid, signal.SIGKILL)
-        self.shell.communicate()
+        if self.shell.poll() is None:
+            os.killpg(self.shell.pid, signal.SIGKILL)
+            self.shell.communicate()
         self.commands.close()
 
 
@@ -567,3 +568,64 @@ def test_all_of_this_as_an_ordinary_user() -> None:
                          "--rootdir", str(Path(__file__).parents[2]), __file__])
         assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
         assert " passed" in done.stdout
+
+
+@told
+def test_p3_what_a_shell_writes_before_it_exits_is_its_authors(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path, "s", "t") as (writers, (room, other)):
+            room.commands.typed("bob", b"echo x > file; exit\r", 3, 0)
+            room._mark("C")
+            room.shell.communicate(b"echo x > file; exit\n")
+            room.kin.catch_up()
+            assert room.shell.pid not in room.kin._owner
+            assert writers.of(other.session, f"{tmp_path}/s/file") == Shaped("file", f"{tmp_path}/s/file", "bob")
+
+    go(main())
+
+
+def test_p3_a_directory_that_does_not_answer_takes_no_more_than_a_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A home on a file server that is gone, for example; everything else of the host needs threads, too."""
+    released, asked = threading.Event(), list[str]()
+
+    def candidates(where: str) -> list[str]:
+        asked.append(where)
+        released.wait()
+        return []
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            monkeypatch.setattr(timers, "candidates", candidates)
+            monkeypatch.setattr(module, "LOOK_S", 0.01)
+            try:
+                for _ in range(2 * module.LOOKERS + 2):
+                    assert await timers.timers(writers, room.session) == []
+                assert len(asked) <= module.LOOKERS
+                assert await asyncio.to_thread(lambda: True)
+            finally:
+                released.set()
+
+    go(main())
+
+
+def test_p3_the_marks_stay_for_the_whole_pause_after_the_last_of_several_sessions(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            loop: Any = writers._loop
+            waiting = list[Any]()
+            real = loop.call_later
+
+            def later(delay: float, work: Any, *args: Any) -> Any:
+                timer = real(delay, work, *args)
+                if work == writers._rest:
+                    waiting.append(timer)
+                return timer
+
+            loop.call_later = later
+            for _ in range(3):
+                writers.end(room.session)
+                writers.begin(room.session)
+            writers.end(room.session)
+            assert [one for one in waiting if not one.cancelled()] == waiting[-1:]
+
+    go(main())

@@ -6,7 +6,6 @@ far as this account may look at the directories where such files lie. Only what 
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import pwd
@@ -18,7 +17,6 @@ from holdfast.host.session import Session
 from holdfast.host.writers import Writers
 
 EACH_MAX: Final = 128            # files of one directory
-TIMERS_S: Final = 1.0            # for directories to be read; what takes longer is left out
 _FILES: Final = ("/etc/crontab", "/etc/anacrontab")
 _OF_ACCOUNT: Final = ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")
 _DIRECTORIES: Final = ("/etc/cron.d", "/etc/cron.hourly", "/etc/cron.daily", "/etc/cron.weekly", "/etc/cron.monthly", "/var/spool/cron/atjobs", "/var/spool/at", "/var/spool/cron/atspool")
@@ -27,11 +25,9 @@ _HOME_UNITS: Final = (".config/systemd/user", ".local/share/systemd/user")
 
 
 async def timers(writers: Writers, session: Session) -> list[dict[str, Any]]:
-    try:
-        staged = await asyncio.wait_for(asyncio.to_thread(candidates, f"/proc/{session.record.root_pid}"), TIMERS_S)
-    except TimeoutError:
-        return []
-    return _shown(await writers.each(session, staged), session)
+    """Of directories that do not answer, none."""
+    staged = await writers.looked(candidates, f"/proc/{session.record.root_pid}")
+    return _shown(await writers.each(session, staged or ()), session)
 
 
 async def written(writers: Writers, session: Session, names: list[Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from holdfast.core.activity import Activity
 from holdfast.core.commands import CommandStarted, Effect, PromptShown
@@ -48,6 +48,9 @@ LOOKERS: Final = 2
 LOOK_S: Final = 2.0              # for all paths of one question
 _STEADY: Final = time.CLOCK_BOOTTIME
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 class Writers:
     """One per host, beside its `Kin`."""
@@ -67,6 +70,7 @@ class Writers:
         self._opened = False
         self._behind = False                                     # not all was known when a mark was taken
         self._saving: asyncio.Handle | None = None
+        self._resting: asyncio.TimerHandle | None = None
         self._save_s = SAVE_S
         self._pen = threading.Lock()
         self._marking = threading.Lock()
@@ -94,6 +98,7 @@ class Writers:
         self._kin.keeps_exited = True
 
     def begin(self, session: Session) -> None:
+        self._wake()
         self.table.began(session.record.created)
         self._sessions[session.id] = session
         self._save_soon()
@@ -109,7 +114,12 @@ class Writers:
             for running in (*filter(None, (self._orders.pop(session.id, None),)), *(self._running.pop(pid) for pid, who in [*self._running.items()] if who.session == session.id)):
                 self._activity.ended(running, time.time())
             if not self._sessions:
-                self._loop.call_later(REST_S, self._rest)
+                self._wake()
+                self._resting = self._loop.call_later(REST_S, self._rest)
+
+    def _wake(self) -> None:
+        if self._resting is not None:
+            self._resting.cancel()
 
     def _rest(self) -> None:
         if not self._sessions and self._events is not None and self._marked:
@@ -120,6 +130,7 @@ class Writers:
             self.table.lost()
 
     def close(self) -> None:
+        self._wake()
         if self._saving is not None:
             self._saving.cancel()
         if self._opened:
@@ -130,6 +141,7 @@ class Writers:
             self._events.close()
         for task in self._tasks:
             task.cancel()
+        self._sessions.clear()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _spawn(self, work: Any) -> None:
@@ -272,13 +284,21 @@ class Writers:
         if not wanted:
             return ()
         found: dict[str, list[paths.Piece]] = {}
-        if self._stuck < LOOKERS:
-            look = self._pool.submit(paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
-            _, late = await asyncio.wait([asyncio.wrap_future(look)], timeout=LOOK_S)
-            if late and not look.cancel():
-                self._stuck += 1
-                look.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._moved_on))
+        await self.looked(paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
         return self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in wanted])
+
+    async def looked(self, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What somebody found who looks at file systems; None: they did not answer in LOOK_S, or all who could look still wait for one that does not."""
+        if self._stuck >= LOOKERS:
+            return None
+        looking = self._pool.submit(look, *args, **kwargs)
+        try:
+            _, late = await asyncio.wait([asyncio.wrap_future(looking)], timeout=LOOK_S)
+            return None if late else looking.result()
+        finally:
+            if not looking.done() and not looking.cancel():
+                self._stuck += 1
+                looking.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._moved_on))
 
     def _moved_on(self) -> None:
         self._stuck -= 1
