@@ -60,7 +60,7 @@ async def _all(session: Session, kill: Kill | None) -> str:
             session.signal_all(signal.SIGCONT)           # a stopped process must see it
         if await _gone(session, wait, final=number == signal.SIGKILL):
             return number.name
-    left = _left(session)
+    left = await asyncio.to_thread(_left, session)
     named = ", ".join(map(str, left[:NAMED_MAX])) + (" ..." if len(left) > NAMED_MAX else "")
     if left and not any(map(_ours, left)):
         raise Impossible(f"still running, because they run as somebody else: {named}", "end them as that account (`sudo kill PID`)", pids=left[:NAMED_MAX])
@@ -71,7 +71,7 @@ async def _all(session: Session, kill: Kill | None) -> str:
 
 async def _gone(session: Session, wait: float, final: bool) -> bool:
     deadline = session.loop.time() + wait
-    while left := _left(session):
+    while left := await asyncio.to_thread(_left, session):
         rest = deadline - session.loop.time()
         if rest <= 0 or not session.answers or (final and not any(map(_ours, left))):
             return False
@@ -80,7 +80,7 @@ async def _gone(session: Session, wait: float, final: bool) -> bool:
 
 
 def _left(session: Session) -> list[int]:
-    """A zombie of a parent that is not ours is that one's business, which is here itself."""
+    """In a thread: there may be very many. A zombie of a parent that is not ours is that one's business, which is here itself."""
     return [one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)]
 
 
