@@ -234,3 +234,10 @@ def test_who_ran_long_ago_is_forgotten_and_then_not_known() -> None:
     for n in range(RUNNING_MAX + 1):
         crowd.began(Author("s", Cause("x", n)), 1.0)
     assert crowd.at(100.0) is None
+
+
+def test_p3_a_file_that_was_written_in_the_tick_in_which_the_first_session_began_is_not_the_machines() -> None:
+    """Change times are of a clock that moves in ticks: they may be a little older than the change."""
+    table = Table()
+    table.began(1000.0)
+    assert not table.old(Stamp(1000 * 10**9 - 4_000_000, 1)) and table.old(Stamp(999 * 10**9, 1))

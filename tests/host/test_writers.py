@@ -629,3 +629,58 @@ def test_p3_the_marks_stay_for_the_whole_pause_after_the_last_of_several_session
             assert [one for one in waiting if not one.cancelled()] == waiting[-1:]
 
     go(main())
+
+
+def test_p3_without_the_kernels_word_what_is_put_out_is_not_hurried_for_whoever_notes_when_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A session hurries while its marks are waited for (`watchers`): nobody waits here."""
+    deaf(monkeypatch)
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            assert not room.commands.watchers
+            room.commands.typed("ann", b"make\r", 1, 0)
+            room._mark("C")
+            assert [who.cause.actor for who in writers._orders.values()] == ["ann"]
+            room._mark("P;0")
+            assert not writers._orders
+
+    go(main())
+
+
+@told
+def test_p3_a_kernel_that_tells_no_more_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(fd: int, size: int) -> bytes:
+        raise OSError(5, "broken")
+
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            room.run("ann", 1, "echo x > file; sleep 1000 &")
+            path = f"{tmp_path}/s/file"
+            assert writers.told and writers.of(room.session, path) == Shaped("file", path, "ann", 1)
+            with monkeypatch.context() as broken:
+                broken.setattr(os, "read", fails)
+                writers.catch_up()
+            room.run("bob", 2, "echo y > file")
+            assert not writers.told and writers.of(room.session, path) == Shaped("file", path, UNKNOWN)
+            assert writers.of(room.session, "/etc/passwd") is None, "older than all sessions, still"
+            room.run("bob", 3, "kill %1; wait")
+            room.kin.catch_up()
+            assert not room.kin._gone, "nobody will ask for them"
+
+    go(main())
+
+
+@told
+def test_p3_a_clock_that_is_set_back_and_forth_between_two_questions_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with host(tmp_path) as (writers, (room,)):
+            writers.of(room.session, "/etc/passwd")
+            horizon, real = writers.table.horizon, time.time
+            with monkeypatch.context() as back:
+                back.setattr(time, "time", lambda: real() - 3600)
+                room.run("bob", 2, "echo y > file")
+                writers.catch_up()
+            writers.of(room.session, "/etc/passwd")
+            assert writers.table.horizon < horizon - 3000
+
+    go(main())

@@ -51,7 +51,8 @@ class Commands:
         self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
         self.prompted_at = 0                               # where the last prompt stands in the output
         self.prompted = time.monotonic()                   # and when it came
-        self.watchers: list[Callable[[list[Effect]], None]] = []
+        self.watchers: list[Callable[[list[Effect]], None]] = []      # who waits for a mark: what is put out is hurried for them
+        self.listeners: list[Callable[[list[Effect]], None]] = []     # who is told of the same, whenever it comes
         self.followed: set[str] = set()                    # runs whose end will be in their outcome: who gave them waits for it
         self.on_alone: Callable[[RunDone], None] = lambda run: None      # one has finished that nobody waits for
         self.before_marks: Callable[[], None] = lambda: None
@@ -95,7 +96,7 @@ class Commands:
             if mark.kind in (MarkKind.PROMPT, MarkKind.DONE):
                 self.shaping.mark(mark.seq, mark.kind is MarkKind.PROMPT)
             self._take(handled, mark)
-        tell(self.watchers, effects)
+        tell((*self.listeners, *self.watchers), effects)
 
     def _take(self, effects: list[Effect], mark: Mark) -> None:
         for e in effects:

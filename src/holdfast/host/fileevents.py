@@ -67,6 +67,11 @@ class Events:
         self._fd = group()
         self._loop.add_reader(self._fd, self._some)
 
+    @property
+    def open(self) -> bool:
+        """Whether the kernel tells still."""
+        return self._fd >= 0
+
     def mark(self, path: str) -> None:
         """Everything on the file system that is mounted there, from now on."""
         if self._fd < 0:

@@ -82,7 +82,7 @@ class Writers:
     @property
     def told(self) -> bool:
         """Whether the kernel tells who writes files, at least on the file systems that are not `refused`."""
-        return self._events is not None and self._kin.told
+        return self._events is not None and self._events.open and self._kin.told
 
     # ------------------------------------------------------------ sessions
 
@@ -106,7 +106,7 @@ class Writers:
             for whose in ("/proc/self", f"/proc/{session.record.root_pid}") if len(self._sessions) == 1 else (f"/proc/{session.record.root_pid}",):
                 self._spawn(asyncio.to_thread(self._mark, whose))
         else:
-            session.commands.watchers.append(lambda effects: self._ordered(session, effects))
+            session.commands.listeners.append(lambda effects: self._ordered(session, effects))
 
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
@@ -205,6 +205,7 @@ class Writers:
             self._behind = not self._events.read() or self._behind
 
     def _written(self, events: list[fileevents.Event]) -> None:
+        self._clock()
         doers = self._kin.doers({pid for _, pid, _ in events})
         authors = {pid: Author(session.id, cause) for pid, (session, cause) in doers.items() if not (self._behind and pid == session.commands.lineage.root)}
         table, wrote = self.table, self.table.wrote
@@ -227,6 +228,9 @@ class Writers:
 
     def _lost(self) -> None:
         self.table.lost()
+        if self._events is not None and not self._events.open:
+            self._behind = self._kin.keeps_exited = False
+            self._kin.forget_exited()
 
     # ------------------------------------------------------------ without it: who ran when
 
@@ -238,6 +242,7 @@ class Writers:
             self._activity.ended(known, time.time())
 
     def _ordered(self, session: Session, effects: list[Effect]) -> None:
+        self._clock()
         for effect in effects:
             if isinstance(effect, CommandStarted | PromptShown) and (before := self._orders.pop(session.id, None)) is not None:
                 self._activity.ended(before, time.time())
@@ -306,9 +311,12 @@ class Writers:
     def _judged(self, session: Session, looks: list[tuple[str, list[paths.Piece]]]) -> tuple[Shaped, ...]:
         self._check_marks()
         self.catch_up()
-        self.table.clock(time.time(), time.clock_gettime(_STEADY))
+        self._clock()
         self._mark_more(session, {piece.key[:8] for _, pieces in looks for piece in pieces[-1:] if piece.key is not None})
         return tuple(dict.fromkeys(one for path, pieces in looks for piece in reversed(pieces) for one in self._piece(session, path, piece)))
+
+    def _clock(self) -> None:
+        self.table.clock(time.time(), time.clock_gettime(_STEADY))
 
     def _piece(self, session: Session, path: str, piece: paths.Piece) -> tuple[Shaped, ...]:
         entry = self.table.entry(piece.key, piece.stamp) if piece.key is not None else None
@@ -402,7 +410,7 @@ class Writers:
         (boot, raised), *rows = (json.loads(line) for line in kept.read(self._path, FILE_BYTES).splitlines())
         self._kin.raised = self._kin.raised or bool(raised)
         self.table.restore(rows, boot == process.boot_id())
-        self.table.clock(time.time(), time.clock_gettime(_STEADY))
+        self._clock()
 
 
 def _stamp(mount: int, key: bytes) -> Stamp | None:
