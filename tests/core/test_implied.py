@@ -99,7 +99,7 @@ def test_p3_what_cannot_be_known_hides_nothing() -> None:
 
 
 def test_the_search_upwards_ends_at_the_root_and_is_bounded() -> None:
-    assert of("npm test", "/", None) == ("/package.json", "/.npmrc")
+    assert of("npm", "/", None) == ("/package.json", "/.npmrc")
     deep = "/d" * 500
     assert len(of("git commit", deep)) <= FILES_MAX and f"{deep}/.git/hooks/pre-commit" in of("git commit", deep)
 
@@ -114,3 +114,27 @@ def test_every_row_says_why_and_names_something() -> None:
 def test_p3_through_wrappers_and_quotes() -> None:
     (found,) = analyse("sudo env A=b 'ma'ke -C sub", Parser(), Surroundings("/p", "/home/u")).commands
     assert implied(found, "/p") == tuple(f"/p/sub/{name}" for name in ("GNUmakefile", "makefile", "Makefile", "BSDmakefile"))
+
+
+@pytest.mark.parametrize(("line", "expected"), [
+    ("make -j -f evil.mk", "/home/u/p/evil.mk"),
+    ("make -l -f evil.mk", "/home/u/p/evil.mk"),
+    ("sed -i -f evil.sed file", "/home/u/p/evil.sed"),
+    ("ruby -C sub run.rb", "/home/u/p/sub/run.rb"),
+    ("bash +o posix evil.sh", "/home/u/p/evil.sh"),
+    ("git --git-dir=/evil status", "/evil/config"),
+    ("git --git-dir /evil commit", "/evil/hooks/pre-commit"),
+    ("git --git-dir evil commit", "/home/u/p/evil/hooks/pre-commit"),
+    ("docker --context x build .", "/home/u/p/Dockerfile"),
+    ("docker build -t x sub", "/home/u/p/sub/Dockerfile"),
+    ("podman build ../other", "/home/u/other/Containerfile"),
+    ("cmake ../source", "/home/u/source/CMakeLists.txt"),
+    ("meson setup build ../source", "/home/u/source/meson.build"),
+    ("pip install ./package", "/home/u/p/package/setup.py"),
+    ("pytest other/tests/test_x.py", "/home/u/p/other/tests/conftest.py"),
+    ("pytest ../other", "/home/u/other/conftest.py"),
+    ("npm install ../package", "/home/u/package/package.json"),
+    ("helm install name ./chart", "/home/u/p/chart/Chart.yaml"),
+])
+def test_p3_no_option_and_no_directory_that_is_named_hides_a_file(line: str, expected: str) -> None:
+    assert expected in of(line)
