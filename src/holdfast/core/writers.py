@@ -30,7 +30,8 @@ from holdfast.core.originators import UNKNOWN, Shaped
 ENTRIES_MAX: Final = 65_536
 SAVED_MAX: Final = 16_384        # the newest, for the next host
 HANDS_MAX: Final = 4             # of more, the last is "unknown"
-SETTLED_AFTER_NS: Final = 50_000_000     # several ticks of the clock that change times are made of: they may be that much older than the change
+TICK_NS: Final = 10_000_000      # of the clock that change times are made of, at most: they may be that much older than the change
+SETTLED_AFTER_NS: Final = 5 * TICK_NS
 STEP_S: Final = 0.5              # a clock that is set back by less is being disciplined
 
 
@@ -173,7 +174,7 @@ class Table:
 
     def old(self, stamp: Stamp) -> bool:
         """It has not changed since before the first session."""
-        return stamp.changed < self.horizon * 1e9 - SETTLED_AFTER_NS
+        return stamp.changed < self.horizon * 1e9 - TICK_NS
 
     def clock(self, wall: float, steady: float) -> None:
         """What both clocks say now. What changed after the wall clock was set back may seem older than it is."""
