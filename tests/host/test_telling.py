@@ -13,10 +13,12 @@ import pytest
 from holdfast.host.burying import bury
 from holdfast.host.commands import Commands
 from holdfast.host.engine import Engine
+from holdfast.host.events import Events
 from holdfast.host.lineage import Kin
 from holdfast.host.session import Session
 from holdfast.host.store import Record
 from holdfast.host.telling import tell
+from holdfast.wire.ring import FLAG_EOF
 
 NONCE = "n" * 16
 
@@ -184,3 +186,28 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
         assert done == ["written", "released", "group", "old ones"] and told == ["ended"] and len(errors) == 5
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_output_reaches_all_who_watch_whoever_of_them_fails() -> None:
+    async def main() -> None:
+        errors, told = logged(), list[str]()
+        one: Any = SimpleNamespace(link=SimpleNamespace(closed=False), lane=SimpleNamespace(settle=lambda: None, awaited=True), ring=SimpleNamespace(flags=FLAG_EOF, head=7), scanned=7,
+                                   viewers=[SimpleNamespace(pump=broken), SimpleNamespace(pump=lambda: told.append("viewer"))], view=SimpleNamespace(fed=7), streams=[broken, lambda: told.append("stream")],
+                                   pace=SimpleNamespace(look=lambda: told.append("pace")), commands=SimpleNamespace(watchers=[]), _eof=asyncio.get_running_loop().create_future())
+        Session._bell(one)
+        assert told == ["viewer", "stream", "pace"] and one._eof.done() and len(errors) == 2
+
+    asyncio.run(main())
+
+
+def test_an_event_reaches_all_who_follow_and_whoever_notes_it_goes_on() -> None:
+    async def main() -> None:
+        errors, told, posted = logged(), list[str](), list[Any]()
+        store: Any = SimpleNamespace(post=posted.append)
+        events = Events(store)
+        events.follow(broken)
+        events.follow(lambda: told.append("told"))
+        events.note("s", "session.exited", {})
+        assert told == ["told"] and len(posted) == 1 and len(errors) == 1
+
+    asyncio.run(main())

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from holdfast.host import store
 from holdfast.host.store import Store
+from holdfast.host.telling import tell
 
 HOWS: Final = ("client.left", "turn.taken")
 
@@ -33,8 +34,7 @@ class Events:
 
     def wake(self) -> None:
         """Something was written that others follow."""
-        for follower in tuple(self._followers):
-            follower()
+        tell(self._followers)
 
     def follow(self, follower: Callable[[], None]) -> None:
         self._followers.append(follower)

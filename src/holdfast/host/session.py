@@ -187,12 +187,10 @@ class Session:
         if head > self.scanned:
             self.last_activity = time.monotonic()
             self._new_output(head)
-        for viewer in self.viewers:
-            viewer.pump()
+        tell(viewer.pump for viewer in self.viewers)
         if head > self.view.fed:
             self.view.poke()
-        for stream in tuple(self.streams):
-            stream()
+        tell(self.streams)
         self.pace.look()
         if self._eof is None and not self.streams and not self.commands.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
             self.link.mute(MUTE_S)                       # who watches reads the ring; the rest can wait a moment

@@ -15,8 +15,10 @@ log = logging.getLogger("holdfast.host")
 
 def tell(listeners: Iterable[Callable[P, object]], /, *args: P.args, **kwargs: P.kwargs) -> None:
     for one in tuple(listeners):
-        with anyway(f"in {getattr(one, '__qualname__', one)}"):
+        try:
             one(*args, **kwargs)
+        except Exception as e:
+            failed(f"in {getattr(one, '__qualname__', one)}", e)
 
 
 @contextmanager
