@@ -20,7 +20,7 @@ def task() -> Iterator[Task]:
     """Stands still in a directory, perhaps below another root; a fork, for below an empty root there is nothing to run."""
     made: list[int] = []
 
-    def begin(cwd: Path, root: Path | None = None) -> int:
+    def begin(cwd: Path, root: Path | None = None, uid: int = 0) -> int:
         read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
@@ -28,6 +28,10 @@ def task() -> Iterator[Task]:
                 os.chdir(cwd)
                 if root is not None:
                     os.chroot(root)
+                if uid:
+                    os.setgroups([])
+                    os.setresgid(uid, uid, uid)
+                    os.setresuid(uid, uid, uid)
                 os.write(write, b"x")
                 signal.pause()
             finally:
@@ -80,10 +84,10 @@ def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(task: 
     (tmp_path / "trick").symlink_to(link.format(fd=777))
     (tmp_path / "chain").symlink_to("trick")
     for path in (f"{tmp_path}/trick", f"{tmp_path}/chain"):
-        assert not absent(pid, path) and found(pid, path) == path
+        assert not absent(pid, path) and found(pid, path) == os.path.realpath("/usr/bin/env")
     for path in ("/proc/./self/fd/777", "//proc/self/fd/777", "/proc/../proc/thread-self/fd/777"):
-        assert not absent(pid, path) and isinstance(found(pid, path), str)
-    assert found(pid, "/proc/self/fd/777") == "/usr/bin/env" and found(pid, "/dev/fd/777") == "/usr/bin/env"
+        assert not absent(pid, path) and found(pid, path) == os.path.realpath("/usr/bin/env")
+    assert found(pid, "/proc/self/fd/777") == found(pid, "/dev/fd/777") == os.path.realpath("/usr/bin/env")
 
 
 def test_p4_a_directory_that_is_a_link_is_followed(task: Task, tmp_path: Path) -> None:
@@ -109,11 +113,54 @@ def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(task: 
     (root / "none").symlink_to(f"{tmp_path}/outside")
     (tmp_path / "outside").write_text("")
     pid = task(root, root)
-    assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == "/none", "a link that leads nowhere is judged by its name"
+    assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == ENOENT, "the link leads nowhere there"
     script = lookup.script(pid, lookup.named(pid, "/it")[1])
     assert script is not None and script == (("/opt/runner",), f"{root}/opt/runner")
     assert found(pid, "/usr/bin/env") == found(pid, "/opt/../../../../usr/bin/env") == ENOENT, "there is none below that root"
-    assert found(pid, "opt/nothing") == str(Path(f"{root}/opt/nothing")), "from a directory below another root nothing is certain"
+    assert found(pid, "opt/nothing") == found(pid, "../../../usr/bin/env") == ENOENT and found(pid, "../../opt/tool") == f"{root}/opt/tool", "its root has nothing above it"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root of a task")
+def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(task: Task, tmp_path: Path) -> None:
+    """A directory that is there for the task, by a link that leads nowhere here."""
+    root = tmp_path / "root"
+    (root / "only" / "there").mkdir(parents=True)
+    (root / "only" / "there" / "tool").write_text("")
+    (root / "work").mkdir()
+    (root / "work" / "by").symlink_to("/only/there")
+    (root / "work" / "tool").symlink_to("/only/there/tool")
+    (root / "work" / "env").symlink_to("/usr/bin/env")
+    pid = task(root / "work", root)
+    assert found(pid, "by/tool") == found(pid, "./tool") == found(pid, "by/../there/tool") == f"{root}/only/there/tool"
+    assert found(pid, "by/nothing") == found(pid, "env") == ENOENT, "what is there for this process is not there for the task"
+
+
+def test_p4_links_of_a_process_are_followed_as_the_task_follows_them(task: Task, tmp_path: Path) -> None:
+    (tmp_path / "tool").write_text("")
+    (tmp_path / "me").symlink_to("/proc/self/cwd")
+    pid = task(tmp_path)
+    for path in ("/proc/self/cwd/tool", "/proc/self/root{}/tool", f"/proc/{pid}/cwd/tool", "/proc/self/task/{pid}/cwd/tool", "me/tool", "{}/me/tool", "me/../{name}/me/me/tool", "/proc/mounts/../../proc/self/cwd/tool"):
+        path = path.replace("{}", str(tmp_path)).replace("{pid}", str(pid)).replace("{name}", tmp_path.name)
+        assert found(pid, path) == (f"{tmp_path}/tool" if "mounts" not in path else ENOTDIR), path
+    assert found(pid, "/proc/self/cwd/nothing") == found(pid, "me/nothing") == ENOENT
+    assert isinstance(found(pid, "/proc/self/nothing"), str), "what a /proc has not, it may have for another"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
+def test_p4_whoever_may_not_search_a_directory_does_not_learn_what_is_not_in_it(task: Task, tmp_path: Path) -> None:
+    """The kernel says EACCES to it, whether there is such a file or not; it is asked."""
+    for each in (tmp_path, *tmp_path.parents):
+        if each.owner() == "root" and each.is_relative_to("/tmp/pytest-of-root"):
+            each.chmod(0o755)
+    (tmp_path / "shut").mkdir(0o700)
+    (tmp_path / "by").symlink_to("shut")
+    paths = [f"{tmp_path}/shut/nothing", f"{tmp_path}/shut/none/nothing", f"{tmp_path}/by/nothing", "shut/nothing", "shut/../nothing"]
+    root, nobody = task(tmp_path), task(tmp_path, uid=65534)
+    for path in paths:
+        assert found(root, path) == ENOENT and isinstance(found(nobody, path), str) and not absent(nobody, path), path
+    for path in (f"{tmp_path}/nothing", "nothing", "./none/nothing"):
+        assert found(nobody, path) == ENOENT, path
+    assert absent(root, paths[0]) == absent(nobody, f"{tmp_path}/nothing") == ENOENT
 
 
 def test_of_a_task_that_is_gone_nothing_is_said(task: Task, tmp_path: Path) -> None:

@@ -453,3 +453,115 @@ libc.execv(ctypes.c_void_p(8), ctypes.c_void_p(8))
 print(os.strerror(ctypes.get_errno()))
 """)
     assert out.splitlines()[0] in ("Bad address", "Permission denied") and out.splitlines()[1] in ("Bad address", "Permission denied")
+
+
+@pytest.mark.parametrize("way", ["/proc/self/root/usr/bin/tac", "/proc/self/cwd/tac", "/proc/self/task/{tid}/root/usr/bin/tac", "{at}/magic", "{at}/root/usr/bin/tac", "/dev/fd/../root/usr/bin/tac", "{tidied}"])
+def test_p4_by_a_link_that_only_the_kernel_can_follow(lab: Installation, way: str) -> None:
+    """A process's own root, directory and descriptors; and dots behind a link, in a path that is a program of the system when it is tidied."""
+    refused(lab, f"""
+at = "{lab.user}/magics"
+deep = at + "/d" * (at.count("/") + 1)
+os.makedirs(deep, exist_ok=True)
+os.makedirs(at + "/usr/bin", exist_ok=True)
+os.chdir("/usr/bin")
+for name, to in dict(magic="/proc/self/root/usr/bin/tac", root="/proc/self/root", above=deep).items() | {{("usr/bin/cat", "/usr/bin/tac")}}:
+    os.path.lexists(at + "/" + name) or os.symlink(to, at + "/" + name)
+tidied = at + "/above" + "/.." * deep[len(at):].count("/") + "/usr/bin/cat"
+assert os.path.normpath(tidied) == "/usr/bin/cat" and os.path.realpath(tidied) == os.path.realpath("/usr/bin/tac")
+try:
+    os.execv("{way}".format(tid=threading.get_native_id(), at=at, tidied=tidied), ["x", "{lab.user}/word"])
+except OSError as e:
+    print(e)
+""")
+
+
+def test_p4_by_a_descriptor_of_one_thread_that_is_another_to_its_process(lab: Installation) -> None:
+    """`/proc/self` is the process, though a thread may have descriptors of its own."""
+    refused(lab, f"""
+os.dup2(os.open("/usr/bin/tac", os.O_PATH), 50)
+def run():
+    assert libc.unshare(0x400) == 0
+    os.dup2(os.open("/usr/bin/cat", os.O_PATH), 50)
+    try:
+        os.execv("/proc/self/fd/50", ["x", "{lab.user}/word"])
+    except OSError as e:
+        print(e)
+thread = threading.Thread(target=run)
+thread.start()
+thread.join()
+""")
+
+
+def test_p4_what_is_there_for_the_task_runs(lab: Installation) -> None:
+    """By whatever path, though it may lead nowhere from the host: never answered as if it were not there."""
+    out = tries(lab, """
+import shutil, tempfile
+at = tempfile.mkdtemp(dir="/tmp")
+os.makedirs(at + "/real/" + "n" * 200)
+os.chdir(at)
+shutil.copy("/usr/bin/true", at + "/real/it")
+shutil.copy("/usr/bin/true", os.fsencode(at) + b"/real/" + bytes([255, 10]))
+os.symlink(at + "/real", "by")
+os.symlink("/proc/self/cwd/real", "own")
+os.symlink(at + "/mounted/d", "inside")
+def runs(path, before=lambda: None, dirfd=None, flags=0):
+    child = os.fork()
+    if child == 0:
+        try:
+            before()
+            if dirfd is None:
+                os.execv(path, ["x"])
+            libc.syscall(%d, dirfd, os.fsencode(path), (ctypes.c_char_p * 2)(b"x", None), None, flags)
+            os._exit(ctypes.get_errno())
+        except OSError as e:
+            os._exit(e.errno)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def other():
+    os.chmod(at, 0o755); os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+def gone():
+    os.mkdir(at + "/gone"); os.chdir(at + "/gone"); os.rmdir(at + "/gone")
+def mounted():
+    os.makedirs(at + "/mounted", exist_ok=True)
+    if libc.unshare(0x20000) == 0 and libc.mount(b"none", b"/", None, 0x44000, None) == 0:      # where it may
+        libc.mount(b"none", (at + "/mounted").encode(), b"tmpfs", 0, None)
+    os.makedirs(at + "/mounted/d", exist_ok=True)
+    shutil.copy(at + "/real/it", at + "/mounted/d/it")
+real = os.open(at + "/real", os.O_PATH)
+it = os.open(at + "/real/it", os.O_PATH)
+found = dict(
+    relative=runs("real/it"), dotted=runs("./real/../real/./it"), link=runs("by/it"), links=runs("by/../by/it"), absolute=runs(at + "/by/it"), own=runs("own/it"), slashes=runs("//" + at + "///real//it"),
+    long=runs("real/" + ("n" * 200 + "/../") * 18 + "it"), bytes=runs(os.fsencode(at) + b"/by/" + bytes([255, 10])), below=runs("it", dirfd=real), at=runs("", dirfd=it, flags=0x1000), upward=runs("../by/it", dirfd=real),
+    descriptor=runs(f"/proc/self/fd/{it}"), short=runs(f"/dev/fd/{it}"), process=runs(f"/proc/{os.getpid()}/cwd/by/it"), gone=runs("/usr/bin/true", gone), cwd=runs("it", lambda: os.chdir("by")),
+    mounted=runs(at + "/mounted/d/it", mounted), by_mounted=runs("inside/it", mounted), in_mounted=runs("d/it", lambda: (mounted(), os.chdir(at + "/mounted"))))
+if os.getuid() == 0:
+    found |= dict(other=runs(at + "/by/it", other), other_relative=runs("by/it", other))
+print("FOUND", {name: code for name, code in found.items() if code})
+shutil.rmtree(at)
+""" % EXECVEAT, rc=0)
+    assert "FOUND {}" in out, out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
+def test_p4_what_is_not_there_is_no_news_to_whoever_may_not_look(lab: Installation) -> None:
+    assert "ANSWERS [13, 13, 2, 2]" in tries(lab, """
+import tempfile
+at = tempfile.mkdtemp(dir="/tmp")
+os.chmod(at, 0o755)
+os.mkdir(at + "/shut", 0o700)
+open(at + "/shut/there", "w").close()
+answers = []
+for path in ("shut/there", "shut/nothing", "nothing", "none/nothing"):
+    for _ in range(2):
+        child = os.fork()
+        if child == 0:
+            os.setgroups([]); os.setresgid(65534, 65534, 65534); os.setresuid(65534, 65534, 65534)
+            try:
+                os.execv(at + "/" + path, ["x"])
+            except OSError as e:
+                os._exit(e.errno)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    answers.append(code)
+print("ANSWERS", answers)
+import shutil
+shutil.rmtree(at)
+""")

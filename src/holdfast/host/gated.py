@@ -136,11 +136,12 @@ class Gated:
             index = host.gate.index
             looks = index is None or index.looks(actor, host.kinds(session, actor.operator) | ({"line"} if cause.others else set()))
             expected = Expected(session, pid, program, actor, cause, looks)
-            if index is not None and not looks and not program.unread and program.path.startswith(execution.SYSTEM) and index.silent(actor, program.path, program.argv):
+            known = program.path.startswith(execution.SYSTEM) and lookup.plain(one.thread, program.path, program.way)
+            if index is not None and not looks and not program.unread and known and index.silent(actor, program.path, program.argv):
                 return self._allow(one, expected)
             request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
             passed = session.commands.approved(cause.act)
-            decision = host.gate.quick_exec(request, passed) if not looks and program.unread is not notified.LATER and request.contained and program.path.startswith(execution.SYSTEM) else None
+            decision = host.gate.quick_exec(request, passed) if not looks and program.unread is not notified.LATER and request.contained and known else None
             if decision is not None and decision.verdict is not Verdict.ASK:       # what is asked about is looked at as closely as can be
                 return self._decided(one, expected, request, decision)
         except Exception as e:

@@ -1,6 +1,7 @@
 """Which file a path leads to, as another task would find it: from its own root and directory, through its own links.
 
-The kernel is asked to keep to the task's root (`RESOLVE_IN_ROOT`), so a link that is told from the root is followed there and not here. Two questions:
+The kernel is asked to keep to the task's root (`RESOLVE_IN_ROOT`), so a link that is told from the root is followed there and not here; what it cannot be asked so is gone step by step
+(host/walk.py). Two questions:
 
 1. On the loop, where nothing may wait: is it certainly not there? (`absent_now`.) Whoever looks for a program along PATH tries many names that are not, each by an exec; they are answered as
    the kernel would. It answers from what it has in memory (`RESOLVE_CACHED`), or says that it would have to ask a file system, which may be slow, remote or a program of the session itself. Links are not
@@ -10,25 +11,16 @@ The kernel is asked to keep to the task's root (`RESOLVE_IN_ROOT`), so a link th
 
 from __future__ import annotations
 
-import ctypes
-import errno
 import os
 import stat
-import struct
 from typing import Final, NamedTuple
+
+from holdfast.host.walk import CACHED, GONE, IN_ROOT, NO_LINKS, PATH_ONLY, Unsure, openat2, rights, searchable, walk
 
 AT_FDCWD: Final = -100
 SELF: Final = ("/proc/self/", "/proc/thread-self/")
 _FIRST_LINE: Final = 256                              # of a script, as the kernel reads it
 _SCRIPTS_MAX: Final = 5                               # that run each other, likewise
-_OPENAT2: Final = 437                                 # on every machine
-_HOW: Final = struct.Struct("=QQQ")
-_NO_LINKS, _IN_ROOT, _CACHED = 0x04, 0x10, 0x20
-_PATH: Final = os.O_PATH | os.O_CLOEXEC
-_PROC: Final = 0x9FA0                                 # its file systems' number
-_STATFS_BYTES: Final = 256
-_GONE: Final = (errno.ENOENT, errno.ENOTDIR)
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Script(NamedTuple):
@@ -39,18 +31,17 @@ class Script(NamedTuple):
 
 
 def named(thread: int, path: str, dirfd: int = AT_FDCWD, empty: bool = False) -> tuple[str, str]:
-    """The path, absolute; of a descriptor, what it is. And by which way it is found from here."""
-    if path.startswith(SELF):
-        path = f"/proc/{thread}/{path.split('/', 3)[3]}"
-    if path.startswith("/dev/fd/"):
-        path = f"/proc/{thread}/fd/{path[8:]}"
-    if path.startswith(f"/proc/{thread}/fd/") or path == f"/proc/{thread}/exe":
-        return _link(path), path
+    """The path, absolute; of a descriptor, what it is. And by which way it is found from here: a beginning of the task's, and the path as it was named."""
     if path.startswith("/"):
-        return os.path.normpath(path), f"/proc/{thread}/root{path}"
+        return _shown(thread, path), f"/proc/{thread}/root{path}"
     start = f"/proc/{thread}/cwd" if dirfd == AT_FDCWD else f"/proc/{thread}/fd/{dirfd}"
     base = _link(start)
     return (base, start) if empty and not path else (os.path.normpath(os.path.join(base, path)), f"{start}/{path}")
+
+
+def plain(thread: int, path: str, way: str) -> bool:
+    """Whether that path is what was named, without a dot or a link of a process in it: not one that was tidied, and may lead elsewhere."""
+    return way == f"/proc/{thread}/root{path}"
 
 
 def absent_now(thread: int, way: str) -> int:
@@ -59,24 +50,36 @@ def absent_now(thread: int, way: str) -> int:
     if not way.startswith(f"{root}/"):
         return 0
     try:
-        top = os.open(root, _PATH)
+        top = os.open(root, PATH_ONLY)
     except OSError:
         return 0
+    path = way[len(root):]
     try:
-        os.close(_openat2(top, way[len(root):], _NO_LINKS | _IN_ROOT | _CACHED))
+        os.close(openat2(top, path, NO_LINKS | IN_ROOT | CACHED))
         return 0
     except OSError as e:
-        return e.errno if e.errno in _GONE else 0
+        return e.errno if e.errno in GONE and _may_know(thread, top, path) else 0
     finally:
         os.close(top)
+
+
+def _may_know(thread: int, top: int, path: str) -> bool:
+    """Whether the kernel would tell that task, too."""
+    try:
+        may = rights(thread)
+    except Unsure:
+        return False
+    return may.all or ("/../" not in path and searchable(top, path, may, NO_LINKS | IN_ROOT | CACHED))
 
 
 def resolved(thread: int, path: str, way: str) -> str | int:
     """The file behind links; the error, if there certainly is none; the path itself where that cannot be said. Asks the file system: in a thread."""
     try:
         fd = _open(thread, way)
+    except Unsure:
+        return path
     except OSError as e:
-        return e.errno if e.errno in _GONE and _missing(thread, way) else path
+        return e.errno if e.errno in GONE else path
     try:
         return _link(f"/proc/self/fd/{fd}")
     finally:
@@ -115,75 +118,48 @@ def _first_line(thread: int, way: str) -> bytes:
                 os.close(file)
         finally:
             os.close(fd)
-    except OSError:
+    except (OSError, Unsure):
         return b""
 
 
 def _open(thread: int, way: str) -> int:
-    root = f"/proc/{thread}/root"
-    if not way.startswith(f"{root}/"):
-        return os.open(way, _PATH)
-    top = os.open(root, _PATH)
-    try:
-        return _openat2(top, way[len(root):], _IN_ROOT)
-    finally:
-        os.close(top)
+    """OSError: as the kernel would say it to the task; Unsure."""
+    start, path = _split(thread, way)
+    if start == "root":
+        try:
+            top = os.open(f"/proc/{thread}/root", PATH_ONLY)
+        except OSError as e:
+            raise Unsure(str(e)) from e
+        try:
+            return openat2(top, path, IN_ROOT)
+        except OSError:
+            pass                                      # there is none; or a link that has no text, or that is another one to every process
+        finally:
+            os.close(top)
+    return walk(thread, start, path)
 
 
-def _missing(thread: int, way: str) -> bool:
-    """Whether what was not found from here is not there for the task either: it ends at a name that its last directory does not have, not at a link that leads nowhere from here, and not in
-    a `/proc`, which shows every process another self."""
-    root = f"/proc/{thread}/root"
-    if not way.startswith(f"{root}/"):
-        start, _, rest = way.partition("/cwd/")
-        base = _link(f"{start}/cwd")
-        if start != f"/proc/{thread}" or not base.startswith("/") or base.endswith(" (deleted)") or _link(root) != "/":
-            return False
-        way = f"{root}{base}/{rest}"
-    try:
-        top = os.open(root, _PATH)
-    except OSError:
-        return False
-    try:
-        parent = way[len(root):].rstrip("/")
-        while True:
-            parent, _, last = parent.rpartition("/")
-            try:
-                fd = _openat2(top, f"{parent}/", _IN_ROOT)
-            except OSError as e:
-                if e.errno not in _GONE or not parent:
-                    return False
-                continue
-            try:
-                return _type(fd) != _PROC and not _is_link(fd, last)
-            finally:
-                os.close(fd)
-    except OSError:
-        return False
-    finally:
-        os.close(top)
+def _split(thread: int, way: str) -> tuple[str, str]:
+    """Where it begins (`root`, `cwd`, `fd/N`), and the path from there."""
+    rest = way.removeprefix(f"/proc/{thread}/")
+    head, slash, path = rest.partition("/")
+    if head == "root":
+        return head, slash + path
+    if head == "fd":
+        number, _, path = path.partition("/")
+        return f"fd/{number}", path
+    return head, path
 
 
-def _is_link(directory: int, name: str) -> bool:
-    try:
-        return stat.S_ISLNK(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)
-    except FileNotFoundError:
-        return False
-
-
-def _type(fd: int) -> int:
-    """Of the file system."""
-    found = ctypes.create_string_buffer(_STATFS_BYTES)
-    if _libc.fstatfs(ctypes.c_int(fd), found):
-        raise OSError(ctypes.get_errno(), "fstatfs")
-    return int(struct.unpack_from("@l", found)[0])
-
-
-def _openat2(top: int, path: str, resolve: int) -> int:
-    fd: int = _libc.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(top), os.fsencode(path), _HOW.pack(_PATH, 0, resolve), ctypes.c_size_t(_HOW.size))
-    if fd < 0:
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
-    return fd
+def _shown(thread: int, path: str) -> str:
+    """As rules and people are shown it."""
+    if path.startswith("/dev/fd/"):
+        path = f"/proc/self/fd/{path[8:]}"
+    if path.startswith(SELF):
+        rest = path.split("/", 3)[3]
+        if rest == "exe" or rest.startswith("fd/"):
+            return _link(f"/proc/{thread}/{rest}")
+    return os.path.normpath(path)
 
 
 def _link(path: str) -> str:
