@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from holdfast.core.lineage import Cause
 from holdfast.host import fileevents
 from holdfast.host.session import Session
+from holdfast.host.shaping import Shapes, Shaping
 from holdfast.host.shell.launch import SLOT, SLOTS
 from holdfast.host.witness import Witness
 
@@ -123,6 +125,94 @@ def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(shell: Shell, 
     monkeypatch.setattr(fileevents, "parsed", lambda data, own: (1, [], True))
     assert not genuine(witness, shell, 1) and witness.doubted(shell.session) == [*range(SLOTS)]
     assert [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
+
+
+HELD = """
+held = os.open(path, os.O_RDWR)
+data = mmap.mmap(held, 4)
+os.close(held)
+print(flush=True)
+sys.stdin.readline()
+data[0:4] = b"evil"
+print(flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: Shell) -> None:
+    """Writes by a mapping are not told; that there is one is known."""
+    for slot in range(SLOTS):
+        shell.says(slot)
+    with subprocess.Popen([sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{HELD}", str(shell.path(3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdin is not None and holder.stdout is not None and holder.stdout.readline() == "\n"
+        witness = Witness()
+        try:
+            witness.begin(shell.session)
+            assert [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+            shell.says(3)
+            holder.stdin.write("\n")
+            holder.stdin.flush()
+            assert holder.stdout.readline() == "\n" and shell.path(3).read_text() == "evil"
+            assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3] and genuine(witness, shell, 2)
+            witness.replace(shell.session, 3, lambda: True)
+            shell.says(3)
+            assert genuine(witness, shell, 3) and shell.path(3).read_text() == "said"
+        finally:
+            witness.close()
+            holder.stdin.close()
+
+
+@pytest.mark.parametrize("code", ["os.mkdir(path + '.new')", "os.symlink('/', path + '.new')", "open(path + '.new', 'w')"])
+def test_p3_nobody_stands_in_the_way_of_a_fresh_one(shell: Shell, witness: Witness, code: str) -> None:
+    other(code, shell.path(1))
+    other("open(path)", shell.path(1))
+    assert not genuine(witness, shell, 1)
+    witness.replace(shell.session, 1, lambda: True)
+    shell.says(1)
+    assert genuine(witness, shell, 1)
+
+
+def test_p3_nothing_is_kept_of_what_was_not_put_in_place(shell: Shell, witness: Witness) -> None:
+    """However often: neither in memory nor beside the files; nor of a session that ended meanwhile."""
+    for _ in range(20):
+        witness.replace(shell.session, 1, lambda: False)
+    shell.path(2).unlink()
+    shell.path(2).mkdir()
+    for _ in range(20):
+        with pytest.raises(OSError):
+            witness.replace(shell.session, 2, lambda: True)
+    assert len(witness._watched) == SLOTS and len(os.listdir(shell.directory)) == SLOTS
+    witness.end(shell.session)
+    witness.replace(shell.session, 1, lambda: True)
+    assert not witness._watched and not witness._doubted
+
+
+def test_p3_more_than_is_read_at_once_makes_all_of_them_say_nothing(shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.host.witness.READS_MAX", 1)
+    shell.says(1)
+    assert not genuine(witness, shell, 1)
+
+
+def test_p3_a_host_that_cannot_be_told_believes_nothing(shell: Shell) -> None:
+    """A program can use up what the kernel gives; then a host that begins is as deaf as if it were nobody's, and must not be taken in."""
+    shapes = Shapes(lambda name: None, lambda session, names: ())
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    shaping = Shaping(str(shell.directory), "bash", {})
+    session = cast(Any, shell.session)
+    session.commands.shaping, session.id, session.turn = shaping, "s", SimpleNamespace(begun=bytes)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        shapes.open()
+        shapes.begin(session)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    shell.says(1)
+    with open(shell.path(1)) as file:
+        assert not shaping.genuine(1, file.fileno()) and [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+        shapes.begin(session)
+        shell.says(1)
+        assert shaping.genuine(1, file.fileno()), "as soon as it can be, it is told"
+    shapes.close([])
 
 
 def test_p3_of_a_session_that_has_ended_nothing_is_kept(shell: Shell, witness: Witness) -> None:

@@ -494,7 +494,7 @@ thread.join()
 
 def test_p4_what_is_there_for_the_task_runs(lab: Installation) -> None:
     """By whatever path, though it may lead nowhere from the host: never answered as if it were not there."""
-    out = tries(lab, """
+    out = tries(lab, f"EXECVEAT = {EXECVEAT}" + """
 import shutil, tempfile
 at = tempfile.mkdtemp(dir="/tmp")
 os.makedirs(at + "/real/" + "n" * 200)
@@ -511,7 +511,7 @@ def runs(path, before=lambda: None, dirfd=None, flags=0):
             before()
             if dirfd is None:
                 os.execv(path, ["x"])
-            libc.syscall(%d, dirfd, os.fsencode(path), (ctypes.c_char_p * 2)(b"x", None), None, flags)
+            libc.syscall(EXECVEAT, dirfd, os.fsencode(path), (ctypes.c_char_p * 2)(b"x", None), None, flags)
             os._exit(ctypes.get_errno())
         except OSError as e:
             os._exit(e.errno)
@@ -537,7 +537,7 @@ if os.getuid() == 0:
     found |= dict(other=runs(at + "/by/it", other), other_relative=runs("by/it", other))
 print("FOUND", {name: code for name, code in found.items() if code})
 shutil.rmtree(at)
-""" % EXECVEAT, rc=0)
+""", rc=0)
     assert "FOUND {}" in out, out
 
 

@@ -35,7 +35,7 @@ from holdfast.core.touching import World, kinds_of_others, shaped, touched, touc
 from holdfast.host import kept
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
-from holdfast.host.witness import Witness
+from holdfast.host.witness import EVENT, SCARCE, Witness
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
@@ -143,19 +143,29 @@ class Shapes:
         """`find`: a session by its id; `writers`: who wrote these files (host/writers.py). Both are called in threads."""
         self._find, self._writers = find, writers
         self._witness: Witness | None = None
+        self._wants = ""                                 # why there is none, though there could be
         self._saving: dict[str, asyncio.TimerHandle] = {}
         self._writing: set[str] = set()
         self._pen = threading.Lock()
 
     def open(self) -> None:
-        with contextlib.suppress(OSError, AttributeError):       # AttributeError: a C library without it
-            self._witness = Witness()
+        try:
+            self._witness, self._wants = Witness(), ""
+        except AttributeError:                           # a C library without it
+            pass
+        except OSError as e:
+            self._wants = str(e.strerror) if e.errno in SCARCE and os.geteuid() == 0 else ""
 
     def begin(self, session: Session) -> None:
         shaping = session.commands.shaping
+        if self._wants:
+            self.open()
         if (witness := self._witness) is not None and shaping.listens:
             witness.begin(session)
             shaping.genuine = lambda slot, fd: witness.genuine(session, slot, fd)
+        elif self._wants and shaping.listens:            # a program may have seen to that
+            shaping.genuine = lambda slot, fd: False
+            session.event(EVENT, operator="unknown", because=f"the kernel does not tell who opens the files in which the shell says what it is made of: {self._wants}")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             if (saved := _slot(f"{session.directory}/{FILE}", FILE_BYTES)) is not None:
                 shaping.restore(json.loads(saved))
@@ -236,10 +246,10 @@ class Shapes:
         """One that cannot be written costs what is known now: then it is unknown to the next host, and the shell's own files stay."""
         with self._pen, contextlib.suppress(OSError):
             if kept.write(f"{session.directory}/{FILE}", (json.dumps(known),)):
-                for seq in taken:
-                    self._empty(session, seq % SLOTS, seq)
-                for slot in self._witness.doubted(session) if self._witness is not None else ():
-                    self._empty(session, slot, None)
+                doubted = self._witness.doubted(session) if self._witness is not None else ()
+                for slot, mark in (*((seq % SLOTS, seq) for seq in taken), *((slot, None) for slot in doubted)):
+                    with contextlib.suppress(OSError):       # one of them may have been made something else
+                        self._empty(session, slot, mark)
 
     def _empty(self, session: Session, slot: int, seq: int | None) -> None:
         """Another file, rather than an empty one: what is written into one that was emptied goes to the disk at once on some file systems, while the shell waits. `seq`: if it is still of that mark."""
