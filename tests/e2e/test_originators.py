@@ -182,8 +182,9 @@ def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation)
     run(house, "next", "bob", "true")
     run(house, "next", "eve", "alias ls='echo s3cret'; export PASSWORD=s3cret; f() { echo s3cret; }")
     directory = house.home / "run" / "s" / house.get("next")["id"]
-    eventually(lambda: (directory / "shaping").exists() and '"alias", "ls"' in (directory / "shaping").read_text() and not any(f.stat().st_size for f in directory.glob("shape.*")), "it to be written down")
-    assert "s3cret" not in (directory / "shaping").read_text()
+    written = house.home / "run" / "memory" / directory.name / "shaping"
+    eventually(lambda: written.exists() and '"alias", "ls"' in written.read_text() and not any(f.stat().st_size for f in directory.glob("shape.*")), "it to be written down")
+    assert "s3cret" not in written.read_text()
     os.kill(house.host_pid, signal.SIGKILL)
     run(house, "next", "bob", "ls")
     assert last(house, "next", "bob", "ls")["originators"] == ["eve"]
@@ -312,3 +313,99 @@ def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believe
     run(house, name, "bob", "ls")
     assert "eve" in last(house, name, "bob", "ls")["originators"], "nothing that happened meanwhile was lost"
     house.end(name)
+
+
+UNASKED = """
+import os, sys
+while True:
+    try:
+        os.unlink(sys.argv[1] + "/bodies")
+    except OSError:
+        pass
+    if not os.path.exists("forging"):
+        open("forging", "w").close()
+"""
+HELD = """
+import mmap, os, signal, sys, time
+host, maps = int(sys.argv[2]), []
+os.kill(host, signal.SIGKILL)
+for n in range(8):
+    path = f"{sys.argv[1]}/shape.{n}"
+    with open(path, "r+b") as file:
+        file.truncate(65536) if not os.path.getsize(path) else None
+        maps.append(mmap.mmap(file.fileno(), os.path.getsize(path)))
+open("forging", "w").close()
+while True:
+    for each in maps:
+        at = each.find(b"alias ls=")
+        if at >= 0:
+            each[at:at + 9] = b"alias lx="
+"""
+
+
+@pytest.mark.parametrize("layout", ["--plain", "--contained"])
+def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(house: Installation, layout: str) -> None:
+    name = f"unasked{layout[2:]}"
+    house.new(name, layout, "--cwd", str(house.user), "--", "bash")
+    run(house, name, "bob", "true")
+    (house.user / "forge.py").write_text(UNASKED)
+    (house.user / "forging").unlink(missing_ok=True)
+    run(house, name, "eve", "/usr/bin/python3 forge.py \"${_hfs[dir]}\" & echo $!")
+    eventually((house.user / "forging").exists, "the forger")
+    run(house, name, "eve", "ls() { echo evil; }")
+    for _ in range(3):
+        run(house, name, "bob", "ls")
+        entry = last(house, name, "bob", "ls")
+        assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
+    run(house, name, "bob", "kill %1; unset -f nothing")
+    eventually(lambda: run(house, name, "bob", "ls") and "eve" in last(house, name, "bob", "ls")["originators"], "it to be known again")
+    house.end(name)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md")
+def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed_after(house: Installation) -> None:
+    house.new("held", "--plain", "--cwd", str(house.user), "--", "bash")
+    run(house, "held", "bob", "true")
+    eventually((house.home / "run" / "memory" / house.get("held")["id"] / "shaping").exists, "it to be written down")
+    (house.user / "forge.py").write_text(HELD)
+    (house.user / "forging").unlink(missing_ok=True)
+    free(house, "held")
+    starting = house.start("--as", "eve", "run", "held", "--", f"until [ -e go ]; do :; done; /usr/bin/python3 forge.py \"${{_hfs[dir]}}\" {house.host_pid} & echo $!")
+    (house.user / "go").touch()
+    starting.communicate(timeout=DEADLINE_S)
+    eventually((house.user / "forging").exists, "the forger to have them")
+    run(house, "held", "eve", "alias ls='echo evil'")
+    run(house, "held", "bob", "ls")
+    entry = last(house, "held", "bob", "ls")
+    assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
+    eventually(lambda: [e for e in house.ok("events", "held", "--json").records if e["event"] == "originators.doubted"], "it to be told")
+    run(house, "held", "bob", "kill %1")
+    eventually(lambda: run(house, "held", "bob", "ls") and "eve" in last(house, "held", "bob", "ls")["originators"], "it to be known again")
+    (house.user / "go").unlink()
+    house.end("held")
+
+
+def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_believes(house: Installation) -> None:
+    """Nor does the host write where they say: a link in the session's directory leads it nowhere."""
+    house.new("apart", "--contained", "--cwd", str(house.user), "--", "bash")
+    own, victim = house.home / "run" / "s" / house.get("apart")["id"], house.home / "victim"
+    victim.write_text("whole")
+    run(house, "apart", "bob", "true")
+    run(house, "apart", "eve", "alias ls='echo evil'")
+
+    def known() -> bool:
+        return any('"alias", "ls"' in file.read_text() for file in house.home.glob(f"run/*/{own.name}/shaping"))
+
+    eventually(known, "it to be written down")
+    run(house, "apart", "eve", f"cd {own}; sed -i s/eve/bob/g shaping lineage; for f in begun shaping.new lineage.new; do ln -sfn {victim} $f; done; mkfifo shaping lineage; cd {house.user}; true")
+    free(house, "apart")
+    house.ok("--as", "bob", "send", "apart", "echo d''one")
+    house.ok("--as", "bob", "send", "apart", "", "--enter")
+    eventually(lambda: "\ndone" in house.screen("apart"), "the typed line")
+    free(house, "apart")
+    assert victim.read_text() == "whole"
+    os.kill(house.host_pid, signal.SIGKILL)
+    run(house, "apart", "bob", "ls")
+    assert "eve" in last(house, "apart", "bob", "ls")["originators"], last(house, "apart", "bob", "ls")
+    house.end("apart")
+    eventually(lambda: not list(house.home.glob(f"run/*/{own.name}")), "nothing of it to be left")

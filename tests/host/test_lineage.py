@@ -48,7 +48,7 @@ def test_p5_a_process_that_was_started_before_a_prompt_is_not_the_prompts(tmp_pa
 def session(directory: Path, id: str = "s") -> Any:
     loop = asyncio.get_running_loop()
     commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid())
-    return SimpleNamespace(id=id, loop=loop, keeper_pid=os.getpid(), commands=commands, directory=str(directory), ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
+    return SimpleNamespace(id=id, loop=loop, keeper_pid=os.getpid(), commands=commands, directory=str(directory), memory=str(directory), ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
 
 
 @asynccontextmanager

@@ -34,7 +34,7 @@ class Shell:
                                         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         self.told: list[dict[str, Any]] = []
         lineage = SimpleNamespace(root=self.process.pid, of=lambda pid: Cause("eve", 7))
-        self.session = cast(Session, SimpleNamespace(directory=str(directory), commands=SimpleNamespace(lineage=lineage), ref="hf:s",
+        self.session = cast(Session, SimpleNamespace(directory=str(directory), memory=str(directory), commands=SimpleNamespace(lineage=lineage), ref="hf:s",
                                                      event=lambda name, **facts: self.told.append({"event": name, **facts})))
 
     def path(self, slot: int) -> Path:
@@ -148,7 +148,7 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
         witness = Witness()
         try:
             witness.begin(shell.session)
-            assert [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+            assert [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
             shell.says(3)
             holder.stdin.write("\n")
             holder.stdin.flush()
@@ -208,7 +208,7 @@ def test_p3_a_host_that_cannot_be_told_believes_nothing(shell: Shell) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     shell.says(1)
     with open(shell.path(1)) as file:
-        assert not shaping.genuine(1, file.fileno()) and [(one["event"], one["operator"]) for one in shell.told] == [(EVENT, "unknown")]
+        assert not shaping.genuine(1, file.fileno()) and [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
         shapes.begin(session)
         shell.says(1)
         assert shaping.genuine(1, file.fileno()), "as soon as it can be, it is told"

@@ -47,7 +47,7 @@ class Room:
         facts = process.read_stat(self.shell.pid)
         assert facts is not None
         record = SimpleNamespace(root_pid=self.shell.pid, root_start=facts.start, created=time.time() if created is None else created)
-        session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), record=record,
+        session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), memory=str(directory), record=record,
                                        ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
         self.session = session
         self.kin = kin

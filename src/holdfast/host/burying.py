@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.host import store
+from holdfast.host import making, store
 from holdfast.host.telling import anyway
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S
@@ -46,7 +45,7 @@ async def bury(engine: Engine, session: Session) -> None:
     probe("host.end.released")
     with anyway(what):
         await session.dispose()
-    shutil.rmtree(session.directory, ignore_errors=True)
+    making.remove(engine.home, session.id)
     await engine.halter.in_thread(engine.halter.groups.remove, session.id)
     engine.forget_old()
 

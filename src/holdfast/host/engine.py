@@ -14,7 +14,6 @@ import contextlib
 import json
 import os
 import secrets
-import shutil
 import socket
 import time
 from collections.abc import Callable, Coroutine
@@ -145,9 +144,9 @@ class Engine:
     def _sweep(self) -> None:
         """Private files of sessions that are no more."""
         with contextlib.suppress(OSError):
-            for name in os.listdir(f"{self.home.run}/s"):
+            for name in {name for each in (making.SHARED, making.MEMORY) if os.path.isdir(f"{self.home.run}/{each}") for name in os.listdir(f"{self.home.run}/{each}")}:
                 if name not in self.sessions and name not in self.unreachable:
-                    shutil.rmtree(f"{self.home.run}/s/{name}", ignore_errors=True)
+                    making.remove(self.home, name)
 
     async def _adopt(self, session_id: str, known: dict[str, Record]) -> None:
         path = f"{self.home.run}/{session_id}{KEEPER_SUFFIX}"
@@ -225,8 +224,7 @@ class Engine:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
-        directory = making.directory(self.home, record.id)
-        session = Session(record, link, label, directory, self.pool, self._session_event, link.peer_pid)
+        session = Session(record, link, label, making.directory(self.home, record.id), making.memory(self.home, record.id), self.pool, self._session_event, link.peer_pid)
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.pace.window_s = self.settings.pace_s
         session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
@@ -280,7 +278,7 @@ class Engine:
         try:
             return await self._create(session_id, name, request, operator)
         except BaseException:
-            shutil.rmtree(f"{self.home.run}/s/{session_id}", ignore_errors=True)
+            making.remove(self.home, session_id)
             raise
         finally:
             self._unreserve(name)

@@ -99,7 +99,7 @@ class Kin:
         if session.ring.accepted:                           # somebody has typed before this host came
             lineage.typists, lineage.opened = None, True
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-            known = json.loads(kept.read(f"{session.directory}/{FILE}", FILE_BYTES))
+            known = json.loads(kept.read(f"{session.memory}/{FILE}", FILE_BYTES))
             self.raised = True
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
@@ -153,7 +153,7 @@ class Kin:
             if session.id in self._saving or session.id in self._writing:
                 lineage = session.commands.lineage
                 lineage.started(_starts(lineage.unstarted()))
-                self._write(session.directory, lineage.save())
+                self._write(session.memory, lineage.save())
             self.end(session)
 
     # ------------------------------------------------------------ the kernel's word
@@ -284,7 +284,7 @@ class Kin:
         try:
             began, lineage = time.monotonic(), session.commands.lineage
             lineage.started(await asyncio.to_thread(_starts, lineage.unstarted()))
-            await asyncio.to_thread(self._write, session.directory, lineage.save())
+            await asyncio.to_thread(self._write, session.memory, lineage.save())
             self._save_s = max(SAVE_S, SAVE_SHARE * (time.monotonic() - began))
         finally:
             self._writing.discard(session.id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -21,14 +22,28 @@ if TYPE_CHECKING:
     from holdfast.host.engine import Engine
 
 KEEPER_SUFFIX: Final = ".keeper"
+SHARED, MEMORY = "s", "memory"   # directories for sessions
 PATH_CHARS: Final = 256
 TOKEN_CHARS: Final = 64
 GIVEN_MAX: Final = 32
 
 
 def directory(home: Home, session_id: str) -> str:
-    """Private files of one session: shell integration, side channel, agent link."""
-    path = f"{home.run}/s/{session_id}"
+    """Private files of one session: shell integration, side channel, agent link. Its programs can read and write there, contained or not."""
+    return _made(f"{home.run}/{SHARED}/{session_id}")
+
+
+def memory(home: Home, session_id: str) -> str:
+    """What one host writes down of it for the next. Programs of a contained session do not get there: they could have the next host believe anything, or have this one write through a link."""
+    return _made(f"{home.run}/{MEMORY}/{session_id}")
+
+
+def remove(home: Home, session_id: str) -> None:
+    for each in (SHARED, MEMORY):
+        shutil.rmtree(f"{home.run}/{each}/{session_id}", ignore_errors=True)
+
+
+def _made(path: str) -> str:
     for one in (os.path.dirname(path), path):                 # makedirs gives the mode to the last of them only
         os.makedirs(one, mode=0o700, exist_ok=True)
     return path

@@ -67,13 +67,14 @@ Commit = Callable[[], Awaitable[None]]
 
 
 class Session:
-    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, pool: Executor,
+    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, memory: str, pool: Executor,
                  on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
         self.id = record.id
         self.label = label
-        self.directory = directory
+        self.directory = directory                         # its programs get there
+        self.memory = memory                               # for the next host
         self.link = link
         self.ring = link.ring
         self.keeper_pid = keeper_pid

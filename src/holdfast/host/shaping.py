@@ -7,7 +7,7 @@ may have written there (host/witness.py).
 Functions are listed only when a file asks for it (`bodies`), because hundreds of them take the shell milliseconds. It is there before a line is typed that may define some: the host
 knows every line before the shell does.
 
-Values are secrets. Only digests are kept, with a key that lies beside them, in the session's private directory, for the next host; and what finding a program needs. A file that has been read is
+Values are secrets. Only digests are kept, with a key that lies beside them, for the next host, where programs of a contained session do not get; and what finding a program needs. A file that has been read is
 replaced by an empty one once what it said is written down: a host that dies before that leaves it to the next one.
 """
 
@@ -35,13 +35,13 @@ from holdfast.core.touching import World, kinds_of_others, shaped, touched, touc
 from holdfast.host import kept
 from holdfast.host.shell.files import write_private
 from holdfast.host.shell.launch import BODIES, SLOT, SLOTS
-from holdfast.host.witness import EVENT, SCARCE, Witness
+from holdfast.host.witness import SCARCE, Witness
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 SAVE_S: Final = 0.5              # after a change
-FILE: Final = "shaping"          # in the session's directory
+FILE: Final = "shaping"          # in the session's memory
 FILE_BYTES: Final = 4 << 20
 KEY_BYTES: Final = 32
 HEAD_BYTES: Final = 64          # of a file: which mark it is of
@@ -165,9 +165,9 @@ class Shapes:
             shaping.genuine = lambda slot, fd: witness.genuine(session, slot, fd)
         elif self._wants and shaping.listens:            # a program may have seen to that
             shaping.genuine = lambda slot, fd: False
-            session.event(EVENT, operator="unknown", because=f"the kernel does not tell who opens the files in which the shell says what it is made of: {self._wants}")
+            session.event("originators.doubted", operator="unknown", because=f"the kernel does not tell who opens the files in which the shell says what it is made of: {self._wants}")
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            if (saved := _slot(f"{session.directory}/{FILE}", FILE_BYTES)) is not None:
+            if (saved := _slot(f"{session.memory}/{FILE}", FILE_BYTES)) is not None:
                 shaping.restore(json.loads(saved))
         shaping.begun = session.turn.begun
         shaping.on_change = lambda: self._save_soon(session)
@@ -245,7 +245,7 @@ class Shapes:
     def _write(self, session: Session, known: dict[str, Any], taken: Iterable[int]) -> None:
         """One that cannot be written costs what is known now: then it is unknown to the next host, and the shell's own files stay."""
         with self._pen, contextlib.suppress(OSError):
-            if kept.write(f"{session.directory}/{FILE}", (json.dumps(known),)):
+            if kept.write(f"{session.memory}/{FILE}", (json.dumps(known),)):
                 doubted = self._witness.doubted(session) if self._witness is not None else ()
                 for slot, mark in (*((seq % SLOTS, seq) for seq in taken), *((slot, None) for slot in doubted)):
                     with contextlib.suppress(OSError):       # one of them may have been made something else

@@ -141,7 +141,7 @@ class SessionTurn:
         cannot be written costs the caution, not the session."""
         self._kept = begun
         with contextlib.suppress(OSError):
-            fd = os.open(f"{self._session.directory}/{BEGUN}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = os.open(f"{self._session.memory}/{BEGUN}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 os.write(fd, begun.encode())
             finally:
@@ -149,7 +149,7 @@ class SessionTurn:
 
     def _recall(self) -> str:
         try:
-            with open(f"{self._session.directory}/{BEGUN}", encoding="utf-8") as f:
+            with open(f"{self._session.memory}/{BEGUN}", encoding="utf-8") as f:
                 begun = f.read(256)
         except (OSError, ValueError):
             return ""
