@@ -565,3 +565,58 @@ print("ANSWERS", answers)
 import shutil
 shutil.rmtree(at)
 """)
+
+
+SILENT = """
+at, asked, over = (f"{user}/" + name for name in ("silent", "asked", "over"))
+os.makedirs(at, exist_ok=True)
+fuse = os.open("/dev/fuse", os.O_RDWR)
+if libc.mount(b"x", at.encode(), b"fuse", 0, b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fuse):
+    sys.exit(99)
+def attributes(node):
+    return struct.pack("<QQQQQQIIIIIIIIII", node, 4096, 8, 0, 0, 0, 0, 0, 0, 0o40755 if node == 1 else 0o100644, 1, 0, 0, 0, 4096, 0)
+def serve():
+    while True:
+        try:
+            _, what, number, node = struct.unpack_from("<IIQQ", os.read(fuse, 1 << 20))
+        except OSError:
+            return
+        answer = {26: struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 0, 0, 65536, 1, 0, 0, 0), 1: struct.pack("<QQQQII", 2, 1, 60, 60, 0, 0) + attributes(2),
+                  3: struct.pack("<QII", 60, 0, 0) + attributes(node), 14: struct.pack("<QII", 1, 0, 0)}.get(what, b"")
+        if what == 15:
+            open(asked, "w").close()         # and never answered
+        elif what not in (2, 42):
+            os.write(fuse, struct.pack("<IiQ", 16 + len(answer), 0 if answer else -38, number) + answer)
+threading.Thread(target=serve, daemon=True).start()
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+page = libc.mmap(None, 4096, 1, 2, os.open(at + "/x", os.O_RDONLY), 0)
+child = libc.fork()
+if child == 0:
+    libc.execv(ctypes.c_void_p(page), (ctypes.c_char_p * 2)(b"x", None))
+    os._exit(ctypes.get_errno())
+_, status = os.waitpid(child, 0)
+print("CODE", os.waitstatus_to_exitcode(status), flush=True)
+while not os.path.exists(over):
+    signal.sigtimedwait([signal.SIGUSR1], 0.05)
+libc.umount2(at.encode(), 2)
+os._exit(0)
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs a file system of one's own")
+def test_p4_a_name_in_memory_that_never_comes_holds_up_nobody_else(lab: Installation) -> None:
+    """It is a file's, of a file system that does not answer. Whoever reads it waits, so the host's loop must not."""
+    if lab.get("lab")["layout"] != "plain":
+        pytest.skip("a contained session of root mounts nothing")
+    (lab.user / "try.py").write_text(f"import ctypes, os, signal, struct, sys, threading\nuser, libc = {str(lab.user)!r}, ctypes.CDLL(None, use_errno=True)\n" + SILENT)
+    going = lab.start("run", "lab", "--", f"{PYTHON} {lab.user}/try.py")
+    try:
+        eventually(lambda: (lab.user / "asked").exists() or going.poll() is not None, "the name to be read")
+        if going.poll() == 99:
+            pytest.skip("it cannot be mounted here")
+        assert lab.get("lab")["gate"] == "exec", "the host is there for others"
+    finally:
+        (lab.user / "over").touch()
+        out, _ = going.communicate(timeout=120)
+    assert b"CODE 13" in out

@@ -18,7 +18,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from holdfast.core import execution
-from holdfast.core.conditions import Actor
+from holdfast.core.conditions import Actor, Request
 from holdfast.core.execution import Program
 from holdfast.core.lineage import Cause
 from holdfast.core.policy import Verdict
@@ -82,11 +82,17 @@ class Compared:
             if len(self._links) > LINKS_MAX:
                 self._links.popitem(last=False)
             return
-        request = self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid))
-        _, decision = await self._host.gate.judge_exec(lambda: request, one.session.commands.approved(one.cause.act), one.actor.operator)
-        if decision.verdict is Verdict.ALLOW and how == "script":
-            return
-        if decision.verdict is Verdict.ALLOW and how == "file" and await asyncio.to_thread(lookup.resolved, one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR):
+        request, leads_there = self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid)), False
+
+        def look() -> Request:
+            """In the gate's threads, which nobody else waits for: the file system may be a program of the session, and not answer."""
+            nonlocal leads_there
+            if how == "file":
+                leads_there = lookup.resolved(one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR)
+            return request
+
+        _, decision = await self._host.gate.judge_exec(look, one.session.commands.approved(one.cause.act), one.actor.operator)
+        if decision.verdict is Verdict.ALLOW and (how == "script" or leads_there):
             return
         killed = decision.verdict is not Verdict.ALLOW
         if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:

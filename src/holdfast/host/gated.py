@@ -124,7 +124,7 @@ class Gated:
         probe("host.exec.read")
         host, session = self.host, self.session
         try:
-            with notified.Reading(one) as reading:
+            with notified.Reading(one, soon=True) as reading:
                 if (error := lookup.absent_now(one.thread, reading.way)):
                     return self._absent(one, error)
                 program = reading.program(soon=True)
@@ -154,11 +154,17 @@ class Gated:
 
     async def _judge(self, one: Notified, expected: Expected, request: Request, passed: frozenset[str]) -> None:
         look = _Look()
-        try:
+
+        def prepare() -> Request | Decision:
+            """In a thread of the gate's: reading may have to wait for a file system, too."""
+            nonlocal expected, request
             if expected.program.unread is notified.LATER:
-                expected = expected._replace(program=await asyncio.to_thread(notified.read, one))
+                expected = expected._replace(program=notified.read(one))
                 request = self.host.request(self.session, expected.actor, expected.cause, expected.program, request.cwd)
-            judged, decision = await self.host.gate.judge_exec(lambda: self._looked_at(one, expected, request, look), passed, request.actor.operator)
+            return self._looked_at(one, expected, request, look)
+
+        try:
+            judged, decision = await self.host.gate.judge_exec(prepare, passed, request.actor.operator)
             if look.absent:
                 return self._absent(one, look.absent)
             self._decided(one, expected._replace(script=look.script), judged or request, decision)
