@@ -122,3 +122,24 @@ def test_what_is_too_large_is_not_read() -> None:
 def test_quotes_without_end_take_no_time() -> None:
     for text in (b"declare -- x=" + b'"\\' * 200_000, b"declare -- x=" + b"$'" * 200_000, b"alias x=" + b"'" * 400_001):
         assert read(b"hf1\0bash\x001\0" + text + b"\0\0\0?\0?\0?\0\0end 1\0") is None
+
+
+def test_an_array_with_a_quote_that_has_no_end_takes_no_time() -> None:
+    """Looked at from each of its bytes anew it would take hours, and nothing else of the host would run meanwhile."""
+    text = b"declare -- PATH=(/a " + b"b" * 400_000 + b'"c"\n'
+    found = read(b"hf1\0bash\x001\0" + text + b"\0\0 \0?\0?\0?\0?\0end 1\0")
+    assert found is not None and found.path[0] == "/a"
+
+
+def test_functions_that_are_named_and_not_shown_are_one_text_not_many() -> None:
+    """Each would be as large as all of them; digesting that takes minutes."""
+    names = b"\n".join(b"f%d" % n for n in range(10_000))
+    for bodies in (b"x" * 400_000, b"f1 () \n{\n}\n" + b"x" * 400_000):
+        found = read(b"hf1\0bash\x001\0\0\0 \0" + names + b"\0" + bodies + b"\0\0?\0end 1\0")
+        assert found is not None and len(found.values) == 10_000
+        assert sum(map(len, found.values.values())) < 2_000_000
+
+
+def test_a_change_of_what_is_listed_is_seen_in_a_function_that_is_not_found() -> None:
+    one, other = (read(b"hf1\0bash\x001\0\0\0 \0f\0" + bodies + b"\0\0?\0end 1\0") for bodies in (b"odd", b"other"))
+    assert one is not None and other is not None and one.values["function", "f"] != other.values["function", "f"]

@@ -47,7 +47,7 @@ _ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:" + _SPAN + rb")*
 _TRAP: Final = re.compile(rb"trap -- ((?:\"(?:[^\"\\]|\\.)*+\"|'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^\"'\\\s])*+) (\S+)\n", re.S)
 _HEAD: Final = re.compile(rb"^(?:function )?(\S+) \(\) *\n", re.M)
 _HASHED: Final = re.compile(rb"(?:builtin hash -p (\S+) (\S+)|hash ([^\s=]+)=(\S+))\n")
-_WORD: Final = re.compile(rb"(?:" + _SPAN + rb"|\n)+?(?=[ \t\n]|$)", re.S)
+_WORD: Final = re.compile(rb"(?:\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\s])++", re.S)      # possessive: a quote without its end must not be looked for again from every place before it
 _QUOTED: Final = re.compile(rb"\"((?:[^\"\\]|\\.)*+)\"|\$'((?:[^'\\]|\\.)*+)'|'([^']*+)'|\\(.)|([^\"'\\]+)", re.S)
 _ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"e": b"\x1b", b"E": b"\x1b", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
 
@@ -239,12 +239,12 @@ def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
         if found[1] in wanted:
             del wanted[found[1]]
             heads.append((found.start(), found[1]))
-    ends = [at for at, _ in heads[1:]] + [len(text)]
-    for (start, name), end in zip(heads, ends, strict=True):
+    for (start, name), (end, _) in zip(heads, [*heads[1:], (len(text), b"")], strict=False):
         if not name.startswith(b"_hf_"):
             values["function", _text(name)] = text[start:end]
+    all_of_it = blake2b(text).digest() if wanted else b""
     for name in wanted:                      # listed, and not found: whatever is listed may be it
-        values["function", _text(name)] = text
+        values["function", _text(name)] = all_of_it
 
 
 def _remembered(text: bytes, values: dict[Piece, bytes], usual: frozenset[str] = frozenset()) -> dict[str, str]:
@@ -266,7 +266,7 @@ def _entries(value: bytes) -> tuple[str, ...]:
     """PATH: one word with colons, or an array (zsh)."""
     value = value.strip()
     if value.startswith(b"("):
-        found = [_plain(one.strip()) for one in _WORD.findall(value[1:-1]) if one.strip()]
+        found = [_plain(one) for one in _WORD.findall(value[1:-1])]
     else:
         found = _plain(value).split(b":")
     return tuple(dict.fromkeys(_text(one) for one in found))
