@@ -31,13 +31,23 @@ def found(v: View, text: str, **how: Any) -> list[tuple[str, str, bool]]:
     return [(s.kind, s.name, s.sure) for s in touched(v, facts(text), text, "bob", "/proj", **how) if s.actor == "eve"]
 
 
-WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambda paths: [Shaped("file", path, "eve", 4) for path in paths if path.startswith(("/evil", "/proj/run.sh"))])
+WORLD = World(lambda path: path in ("/evil/make", "/evil/which", "/bin/ls", "/bin/make"), lambda paths: [Shaped("file", path, "eve", 4) for path in paths if path.startswith(("/evil", "/proj/run.sh", "/usr/local/bin/tool"))])
 
 
 @pytest.mark.parametrize(("piece", "more", "text", "expected"), [
     (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, "ls -l", [("alias", "ls", True)]),
     (("alias", "ls"), {"aliases": {"ls": ("echo",), "l": ("ls",)}}, "l", [("alias", "ls", True)]),
     (("alias", "ls"), {}, "echo ls", []),
+    (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, "X=/tmp ls", [("alias", "ls", True)]),
+    (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, ">/dev/null ls", [("alias", "ls", True)]),
+    (("alias", "ls"), {"aliases": {"ls": ("echo",)}}, "/bin/ls", []),
+    (("function", "make"), {}, "DESTDIR=/x make", [("function", "make", True)]),
+    (("function", "/bin/ls"), {}, "/bin/ls -l", [("function", "/bin/ls", True)]),
+    (("path", "/evil"), {}, "X=/tmp/y make", [("path", "/evil", True), ("file", "/evil/make", True)]),
+    (("path", "/evil"), {}, "/usr/bin/env make", [("path", "/evil", True), ("file", "/evil/make", True)]),
+    (("path", "/evil"), {}, "/bin/make", []),
+    (("path", "/evil"), {}, "which make", [("file", "/evil/which", True), ("path", "/evil", False)]),
+    (("path", "/evil"), {}, "shopt", []),
     (("alias", "G"), {"anywhere": frozenset("G")}, "echo a G", [("alias", "G", True)]),
     (("alias", ".txt"), {"anywhere": frozenset((".txt",))}, "a.txt", [("alias", ".txt", True)]),
     (("function", "ls"), {}, "true && ls", [("function", "ls", True)]),
@@ -46,10 +56,16 @@ WORLD = World(lambda path: path in ("/evil/make", "/bin/ls", "/bin/make"), lambd
     (("path", "/evil"), {}, "ls", []),
     (("path", "/evil"), {}, "nowhere", [("path", "/evil", False)]),
     (("path", "/evil"), {}, "cd /tmp", []),
+    (("alias", "tool"), {}, "/usr/local/bin/tool", [("file", "/usr/local/bin/tool", True)]),
     (("hash", "ls"), {"hashed": {"ls": "/evil/ls"}}, "ls", [("path", "/evil/ls", True), ("file", "/evil/ls", True)]),
     (("hash", "ls"), {"hashed": {"ls": "/bin/ls"}}, "ls", []),
     (("variable", "x"), {}, "echo $x ${y}", [("variable", "x", True)]),
     (("variable", "x"), {}, "echo x", []),
+    (("variable", "x"), {}, "echo ${(f)x}", [("variable", "x", True)]),
+    (("variable", "x"), {}, "echo $=x", [("variable", "x", True)]),
+    (("variable", "x"), {}, "echo ${^x} ${~y}", [("variable", "x", True)]),
+    (("variable", "x"), {}, "echo ${HOME:x}", [("variable", "x", False)]),
+    (("variable", "x"), {}, "typeset -i y=x", [("variable", "x", False)]),
     (("variable", "x"), {}, "echo $((x + 1))", [("variable", "x", False)]),
     (("variable", "TARGET"), {"exported": ["TARGET"]}, "ls", [("variable", "TARGET", True)]),
     (("variable", "TARGET"), {"exported": ["TARGET"]}, "cd /", []),

@@ -88,6 +88,7 @@ class Command:
     inside: str = ""  # substitution, function, text (of `sh -c`, `trap`)
     reasons: tuple[Reason, ...] = ()
     shown: str = ""
+    called: tuple[tuple[str, str], ...] = ()  # names that were written with a path, and that path: no alias, function or entry of PATH is between
 
     @property
     def open_words(self) -> bool:

@@ -88,6 +88,7 @@ class Simple:
         self.via = list(context.via)
         self.reasons = [Reason("shaping", name) for name, value in assigns if dangerous(name, value)]
         self.more = False
+        self.called: dict[str, str] = {}
 
     def run(self, words: list[Word]) -> Moved | None:
         for _ in range(WRAPPERS_MAX):
@@ -131,6 +132,7 @@ class Simple:
         name = text
         if "/" in text:
             name = self._system_name(text) or text
+            self.called[name] = text
         around = self.walk.around
         if name in around.shadowed:
             self.reasons.append(Reason("shadowed", name[:60]))
@@ -272,7 +274,8 @@ class Simple:
         self.walk.add(Command(
             name=name, words=tuple(words), flags=has, paths=tuple(paths), writes=tuple(writes), open_paths=open_paths, network=net, via=tuple(self.via),
             fed_by=self.context.fed_by, assigns=tuple(self.assigns), redirects=self.redirects, background=self.context.background, inside=self.context.inside,
-            reasons=tuple(dict.fromkeys(self.reasons)), shown=self.shown or " ".join([name, *(w.shown for w in words)])))
+            reasons=tuple(dict.fromkeys(self.reasons)), shown=self.shown or " ".join([name, *(w.shown for w in words)]),
+            called=tuple(self.called.items())))
 
     def _writes(self, name: str, word: Word, has: frozenset[str], writes: list[tuple[Place, ...]]) -> None:
         if word.text is None:

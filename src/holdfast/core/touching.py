@@ -35,10 +35,13 @@ _BUILTINS: Final = names_of(
     ". : [ alias autoload bg bind break builtin bye caller case cd chdir command compgen complete compopt continue declare dirs disable disown echo emulate enable eval exec exit export false fc fg float "
     "functions getopts hash help history integer jobs kill let limit local logout mapfile noglob popd print printf pushd pushln pwd read readarray readonly rehash return set setopt shift shopt source "
     "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle")
-_NAMED: Final = re.compile(r"\$\{?[#!]?([A-Za-z_]\w*)|~")
+_SOMEWHERE: Final = names_of(           # of them: those of bash that zsh does not have, and those of zsh that bash does not have
+    "autoload bind bye caller chdir compgen complete compopt disable emulate float functions help integer limit mapfile noglob print pushln readarray rehash setopt shopt unfunction unhash unlimit "
+    "unsetopt vared whence where which zle zmodload zstyle")
+_NAMED: Final = re.compile(r"\$\{?(?:\([^()]*\))?[#!=^~+]*([A-Za-z_]\w*)|~")
 _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
-_ARITHMETIC: Final = re.compile(r"\(\(|\[|\blet\b|\bdeclare\b|\bexport\b|\btest\b|\bread\b|\bfor\b")
+_ARITHMETIC: Final = re.compile(r"\(\(|\[|\$\{[^}]*:|\b(?:let|declare|typeset|integer|float|local|readonly|export|test|read|for|printf|exit|return|shift)\b")
 
 Writers = Callable[[Sequence[str]], Iterable[Shaped]]
 Implied = Callable[[Command, str | None], tuple[str, ...]]
@@ -157,7 +160,7 @@ def _named(view: View, name: str, command: Command, cwd: str | None, world: Worl
     if name == ":":
         return [], False
     state, found, names = view.state, list[Shaped](), [name]
-    written = name == command.name and "/" in command.shown.split(" ")[0] and not name.startswith("/")
+    written = next((path for one, path in command.called if one == name), name if "/" in name else "")
     if not written and state is not None:
         for one in names:                                # grows: an alias stands for others
             found += _of(view, ("alias", one), "alias")
@@ -169,14 +172,14 @@ def _named(view: View, name: str, command: Command, cwd: str | None, world: Worl
                 found += pieces
                 program = program or runs
         return found, program
-    files += _file(name, cwd) if "/" in name else ()
-    return found, True
+    files += _file(written, cwd) if written else ()
+    return [*_of(view, ("alias", written), "alias"), *_of(view, ("function", written), "function")] if written else [], True      # shells take names with a slash in them for those, too
 
 
 def _resolved(view: View, name: str, cwd: str | None, world: World, files: list[str]) -> tuple[list[Shaped], bool]:
     """What a name that is no alias stands for."""
     state, found = view.state, list[Shaped]()
-    if "/" in name:
+    if "/" in name:                                      # in the text of an alias
         files += _file(name, cwd)
         return found, True
     if ("function", name) in view.authors or (state is not None and ("function", name) in state.values):
@@ -190,6 +193,8 @@ def _resolved(view: View, name: str, cwd: str | None, world: World, files: list[
     if name in _BUILTINS:
         if name in ("cd", "pushd", "chdir"):
             found += _of(view, ("variable", "CDPATH"), "variable")
+        if name in _SOMEWHERE and state is not None and (name in state.hashed or any(world.exists(f"{_absolute(entry, cwd)}/{name}") for entry in state.path)):
+            return found + [one._replace(sure=False) for one in _program(view, name, cwd, world, files)], True
         return found, name in ("exec", "command", "builtin", "eval", "source", ".", "noglob", "time")
     return found + _program(view, name, cwd, world, files), True
 
