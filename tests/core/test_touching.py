@@ -10,7 +10,7 @@ from holdfast.core.facts import Facts, Surroundings, analyse
 from holdfast.core.originators import UNKNOWN, Shaped, names
 from holdfast.core.shaping import Hand, View
 from holdfast.core.shellstate import CWD, Piece, Snapshot
-from holdfast.core.touching import World, touched, touched_by_program
+from holdfast.core.touching import World, kinds_of_others, touched, touched_by_program
 from holdfast.host.parse import Parser
 
 EVE = (Hand("eve", 3, True),)
@@ -125,3 +125,12 @@ def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
     v = view(("alias", "make"), ("function", "make"), ("variable", "LD_PRELOAD"), ("variable", "own"), ("path", "/evil"), CWD, exported=["LD_PRELOAD"])
     assert {(s.kind, s.name) for s in touched_by_program(v, "/evil/make", ["/proj/run.sh"], "bob", ("carl",), WORLD)} == {
         ("line", ""), ("cwd", "/proj"), ("path", "/evil"), ("file", "/evil/make"), ("file", "/proj/run.sh"), ("preload", "LD_PRELOAD")}
+
+
+@pytest.mark.parametrize(("piece", "more"), [(("variable", "PS1"), {"active": frozenset(("PS1",))}), (("variable", "PROMPT_COMMAND"), {}), (("trap", "DEBUG"), {}), (("variable", "LD_PRELOAD"), {"exported": ["LD_PRELOAD"]}),
+                                           (("path", "/evil"), {}), (CWD, {}), (("variable", "x"), {"exported": ["x"]})])
+def test_p3_no_kind_is_found_that_was_not_said_to_be_others(piece: Piece, more: dict[str, Any]) -> None:
+    """What nothing is said to be of is not looked for when a program starts."""
+    v = view(piece, **more)
+    assert {one.kind for one in touched_by_program(v, "/evil/x", (), "bob") if one.actor == "eve"} <= kinds_of_others(v, "bob")
+    assert not kinds_of_others(v, "eve")

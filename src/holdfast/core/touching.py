@@ -98,7 +98,9 @@ def touched_by_program(view: View, path: str, files: Sequence[str], actor: str, 
 
 def kinds_of_others(view: View, actor: str) -> frozenset[str]:
     """Of which kinds something is another's, for all that the shell says."""
-    found = {kind_of(piece) for piece, author in view.authors.items() if any(hand.actor != actor for hand in author)}
+    others = [piece for piece, author in view.authors.items() if any(hand.actor != actor for hand in author)]
+    active = view.state.active if view.state is not None else frozenset[str]()
+    found = {kind_of(piece) for piece in others} | {"hook" for kind, name in others if kind == "variable" and name in active}
     return frozenset(found | {"shell"} if view.blind else found)
 
 
