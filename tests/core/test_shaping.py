@@ -202,6 +202,18 @@ def test_p3_what_a_shell_may_read_in() -> None:
         assert not shape.reads_in(text), text
 
 
+def test_p3_aliases_that_count_for_any_word_are_run_through_as_well() -> None:
+    """zsh: `alias -g G=...`, and `alias -s txt=...` for names that end so."""
+    shape = Shape()
+    shape.snapshot(snap(1, {}))
+    shape.began(Cause("eve", 1), 2)
+    shape.snapshot(snap(3, {("alias", "G"): b"; . /evil", ("alias", ".txt"): b"source"})._replace(anywhere=frozenset(("G", ".txt"))))
+    for text in ("echo a G", "notes.txt", "true; ./notes.txt"):
+        assert shape.through(text) == ("eve",) and shape.may_define(text) and shape.reads_in(text), text
+    for text in ("echo a g", "txt", "make"):
+        assert shape.through(text) == () and not shape.may_define(text) and not shape.reads_in(text), text
+
+
 def test_p3_what_was_set_when_the_session_was_made_is_its_makers() -> None:
     shape = Shape({"TARGET": "eve", "PATH": "eve", "GONE": "eve"})
     shape.snapshot(snap(1, {("variable", "TARGET"): b"1", ("variable", "x"): b"1"}))

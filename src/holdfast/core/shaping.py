@@ -31,7 +31,7 @@ HOOKS: Final = names_of("PROMPT_COMMAND precmd_functions preexec_functions chpwd
                          "zshexit_functions command_not_found_handle command_not_found_handler precmd preexec chpwd periodic zshaddhistory")
 DEFINERS: Final = names_of("eval source . unset declare typeset local export readonly builtin command exec trap enable bind complete compopt autoload zmodload functions disable "
                             "unfunction hash rehash unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for while until do done case select in time coproc "
-                            "always repeat foreach end")
+                            "always repeat foreach end mapfile readarray")
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
 _COMPUTED: Final = re.compile(r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]")
@@ -205,20 +205,22 @@ class Shape:
 
     def through(self, text: str | None) -> tuple[str, ...]:
         """Who shaped an alias or a function that this text may run through; None: not known what it says. Names that it computes may be any."""
-        named = None if text is None or _COMPUTED.search(text) else {*_TOKEN.findall(text)}
+        named = None if text is None or _COMPUTED.search(text) else _words(text)
         return tuple(dict.fromkeys(hand.actor for (kind, name), author in self._authors.items() if kind in ("alias", "function") and (named is None or name in named) for hand in author))
 
     def reads_in(self, text: str | None) -> bool:
         """Whether a text may have this shell itself run what a file or a variable says: what that changes is also its author's doing."""
         if text is None or _READ_IN.search(text) or _COMPUTED.search(text):
             return True
-        aliases = self._state.aliases if self._state is not None else {}
-        return any(not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text))
+        aliases, anywhere = (self._state.aliases, self._state.anywhere) if self._state is not None else ({}, frozenset[str]())
+        return not anywhere.isdisjoint(_words(text)) or any(not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text))
 
     def may_define(self, text: str) -> bool:
         """Whether a text may define functions in this shell, for all that is known. Sure is only the other answer: plain commands, none of them a function, an alias or a builtin that could."""
         state = self._state
         if state is None or not self._listed or self._defining or not _SHOWN.fullmatch(text):
+            return True
+        if not state.anywhere.isdisjoint(_words(text)):
             return True
         bare = text.replace("$(", "").replace("${", "")
         if "(" in bare or "{" in bare or "\\" in bare or "`" in bare or "<<" in bare or "!" in bare:
@@ -255,6 +257,12 @@ class Shape:
         made._missed, made._late, made._listed = bool(saved["missed"]), bool(saved["late"]), bool(saved["listed"])
         made._look()
         self.__dict__.update(made.__dict__)
+
+
+def _words(text: str) -> set[str]:
+    """Each as it may be the name of an alias: also by how it ends (zsh)."""
+    words = {*_TOKEN.findall(text)}
+    return words | {f".{word.rpartition('.')[2]}" for word in words if "." in word}
 
 
 def changed(view: View) -> list[tuple[Piece, Author]]:
