@@ -234,6 +234,22 @@ def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Install
     house.end("hand")
 
 
+@pytest.mark.parametrize("end", ["\r", "\n", "\rtrue"])
+def test_p3_a_line_typed_by_hand_names_who_wrote_the_file_that_it_runs(house: Installation, end: str) -> None:
+    """However it is entered, and though nothing of the shell itself is another's."""
+    house.new("file", "--cwd", str(house.user), "--", "bash")
+    run(house, "file", "eve", "echo 'echo wri''tten' > typed.sh")
+    free(house, "file")
+    terminal = house.attach("file", "--as", "bob")
+    terminal.see("typed.sh")
+    terminal.send(f"sh typed.sh{end}")
+    terminal.see("written")
+    entry = eventually(lambda: [e for e in house.ok("log", "file", "--json").records if e["kind"] == "entered"], "the entry")[-1]
+    assert entry["actor"] == "bob" and "eve" in entry["originators"] and entry["content"] is None, entry["facts"]
+    terminal.leave()
+    house.end("file")
+
+
 def test_p5_a_process_has_the_originators_of_its_act(house: Installation) -> None:
     house.new("proc", "--cwd", str(house.user), "--", "bash")
     run(house, "proc", "bob", "true")

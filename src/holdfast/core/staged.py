@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 MOMENT_S = 0.5
 TEXT_BYTES = 1024              # of a staged line; the beginning of a longer one is what is shown
-_PASTE, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
+PASTE, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
 _ENDS_LINE = b"\r\n\x03\x04"
 
 Kind = Literal["character", "sequence", "paste", "line"]
@@ -63,7 +63,7 @@ class Staged:
         cut = _complete(data)
         self._tail, data = data[cut:], data[:cut]
         while data:
-            mark = _PASTE_END if self._paste else _PASTE
+            mark = _PASTE_END if self._paste else PASTE
             text, found, data = data.partition(mark)
             self._line(operator, text)
             if found:

@@ -125,8 +125,8 @@ class Keyboard:
     def _send(self, viewer: Viewer, number: int, data: bytes, ack: bool, now: float) -> None:
         session = self._session
         conn = viewer.conn
-        if data[-1:] == b"\r":
-            entering.look(session, conn, self._gate, self._journal, self._typists[viewer][0], number, data)
+        if b"\r" in data or b"\n" in data:
+            entering.look(session, conn, self._gate, self._journal, self._typists[viewer][0], number, data, self._standing.several)
         session.commands.typed(conn.operator, data, session.lane.next, session.scanned)
         session.submit_keys(conn.client, number, data, ack)
         session.turn.typed(conn.operator, data, now, conn.key)

@@ -56,6 +56,11 @@ class Standing:
         yes = self._yes.get((key, right, session))
         return yes[1] - now if yes is not None else 0.0
 
+    @property
+    def several(self) -> bool:
+        """Whether more than one operator is or was known here."""
+        return len(self._roster.operators) > 1
+
     def who(self, key: bytes) -> Operator:
         """Whose key this is. NotAllowed for a stranger and for whoever was revoked."""
         known = self._roster.keys.get(key)
