@@ -142,6 +142,39 @@ def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again(apart: Insta
     assert held.returncode == 0 and out == b"cba\n", (out, err)
 
 
+@pytest.mark.parametrize(("policy", "becomes"), [(NO_TAC, b"cba\n0\n"), (NO_TAC.replace('"tac"', '"rev"'), b"126\n"), (NO_TAC.replace("= [\"tac\"]", "= ") , b"126\n")])
+def test_p4_what_waits_is_judged_by_the_policy_that_is_in_force(house: Installation, policy: str, becomes: bytes) -> None:
+    """The rule that asked is gone; or it refuses now; or nothing can be used of the policy at all. Nobody has to do anything but change it."""
+    free(house, "lab")
+    script = house.user / "do.sh"
+    script.write_text("echo abc | rev; echo $?\n")
+    held = house.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    asked(house)
+    try:
+        obey(house, policy)
+        out, err = held.communicate(timeout=DEADLINE_S)
+        assert out.endswith(becomes), (out, err)
+    finally:
+        obey(house, POLICY)
+
+
+def test_p4_what_waits_is_asked_about_anew_if_the_policy_still_asks(apart: Installation) -> None:
+    free(apart, "lab")
+    script = apart.user / "do.sh"
+    script.write_text("echo abc | rev; echo $?\n")
+    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    first = asked(apart)
+    try:
+        obey(apart, POLICY.replace("it turns things around", "it mirrors things"))
+        [again] = eventually(lambda: [q for q in waiting(apart) if q["id"] != first["id"]], "a question under the new policy")
+        assert again["because"] == "it mirrors things" and again["text"] == first["text"]
+        approve(apart, again)
+        out, err = held.communicate(timeout=DEADLINE_S)
+        assert out == b"cba\n0\n", (out, err)
+    finally:
+        obey(apart, POLICY)
+
+
 def test_p4_a_held_exec_that_is_killed_withdraws_its_question(apart: Installation) -> None:
     free(apart, "lab")
     script = apart.user / "do.sh"

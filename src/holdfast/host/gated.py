@@ -209,9 +209,12 @@ class Gated:
         async def observe() -> Request:
             if not self._waits(one):
                 raise GateRefused("it does not wait any more", how="gone")
+            nonlocal expected
             program = await asyncio.to_thread(notified.read, one)
-            again = self.host.request(self.session, request.actor, expected.cause, program, notified.cwd_of(one.thread))
-            return await asyncio.to_thread(_resolved, one, again, program)
+            again = self.host.request(self.session, expected.actor, expected.cause, program, notified.cwd_of(one.thread))
+            again, script = await asyncio.to_thread(_resolved, one, again, program)
+            expected = expected._replace(program=program, script=script)
+            return again
 
         async def judge(again: Request) -> Decision:
             passed = self.session.commands.approved(expected.cause.act)
@@ -224,9 +227,16 @@ class Gated:
                     await self.host.desk.hold(request, decision, observe, judge)
                     return self._allow(one, expected)
                 except GateRefused as e:
-                    if e.facts.get("how") == "used" and self._waits(one):
-                        continue                             # another exec of the same had it: this is a question of its own
-                    return self._refuse(one, expected, decision, e.message)
+                    if e.facts.get("how") not in ("used", "void") or not self._waits(one):
+                        return self._refuse(one, expected, decision, e.message)
+                    if e.facts["how"] == "void":             # another policy, or it is another program by now: it is judged as if it came just now
+                        request = await observe()
+                        decision = await judge(request)
+                        if decision.verdict is Verdict.ALLOW:
+                            return self._allow(one, expected)
+                        if decision.verdict is Verdict.REFUSE:
+                            return self._refuse(one, expected, decision)
+                    # else another exec of the same had it: this is a question of its own
         except HoldfastError as e:
             self._refuse(one, expected, decision, e.message)
         except BaseException:
@@ -284,6 +294,7 @@ class Gated:
     def _looked(self) -> None:
         self._looking = None
         if self.held and self.listener >= 0:
+            _ = self.host.gate.version                       # who changes the policy is not to have to do anything else
             self.look()
             self._look_again()
 
@@ -319,8 +330,9 @@ class Gated:
                                          reason=reason.encode("utf-8", "backslashreplace").decode(), facts=clean))
 
 
-def _resolved(one: Notified, request: Request, program: Program) -> Request:
-    return _behind(request, program.path, lookup.resolved(one.thread, program.path, program.way), lookup.script(one.thread, program.way))
+def _resolved(one: Notified, request: Request, program: Program) -> tuple[Request, Script | None]:
+    script = lookup.script(one.thread, program.way)
+    return _behind(request, program.path, lookup.resolved(one.thread, program.path, program.way), script), script
 
 
 def _behind(request: Request, path: str, file: str | int, script: Script | None) -> Request:
