@@ -131,6 +131,15 @@ def test_p4_rules_that_name_the_act() -> None:
     assert judge(["ls"], found=policy.broken("why", "file")).verdict is Verdict.REFUSE
 
 
+@pytest.mark.parametrize(("when", "argv"), [
+    ('{ background = false }', ["true"]), ('{ command = ["rm"], via = ["sh"] }', ["sh", "-c", "rm x"]), ('{ command = ["rm"], background = true }', ["sh", "-c", "rm x &"]),
+    ('{ writes_under = ["/etc"], assigns = ["X"] }', ["sh", "-c", "X=1 cp a /etc/b"])])
+def test_p4_the_index_is_not_silent_on_what_only_the_whole_text_tells(when: str, argv: list[str]) -> None:
+    found = policy.parse(f'version = 1\n[[rule]]\nname = "r"\nverdict = "refuse"\nbecause = "b"\nwhen = {when}\n')
+    assert judge(argv, found=found).rule == "r", "otherwise it proves nothing"
+    assert not Index(found).silent(AGENT, f"/usr/bin/{argv[0]}", argv)
+
+
 @pytest.mark.parametrize("actor", [AGENT, PERSON, Actor("unknown", "", "agent")])
 @pytest.mark.parametrize("argv", [["rm", "-rf", "/"], ["sh", "-c", "echo x > /dev/sda"], ["dd", "of=/dev/sda"], ["true"], ["env", "rm", "-rf", "/"], ["find", "/", "-delete"], ["x", "-rf", "/"],
                                   ["sh", "-c", "kill -9 -1"], ["sudo", "x"], ["chmod", "-R", "0", "/"], ["ld-linux.so", "/usr/bin/rm", "-rf", "/"]])

@@ -244,6 +244,8 @@ class Index:
             when: Mapping[str, Any] = rule.when
             asked = [key for key in _SHAPED if key in when]
             shaped |= {kind for key in asked for kind in (when[key] if key != "shaped_by" else originators.KINDS)}
+            written = any(when.get(key) for key in _NEED_TEXT)       # `background = false` is true of every program
+            text = text or written
             if "command" in when:
                 for entry in when["command"]:
                     name = entry.split()[0]
@@ -253,8 +255,6 @@ class Index:
                         names.add(name)
             elif any(key in when for key in _NEED_WRITES):
                 writes = True
-            elif any(key in when for key in _NEED_TEXT):
-                text = True
-            elif not asked:
+            elif not asked and not written:
                 anything = True
         return _Words(anything, frozenset(names), tuple(begins), writes, text, frozenset(shaped))
