@@ -43,7 +43,7 @@ class Page(asyncio.Protocol):
         self._text, self._kind, self._over = text, kind, over
         self._protocol = ServerProtocol(max_size=0, logger=SILENT)
         self._transport: asyncio.Transport | None = None
-        self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._close)
+        self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
@@ -79,6 +79,11 @@ class Page(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self._over()
+
+    def _abort(self) -> None:
+        """Whoever asks for it and does not read it has had its time."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _close(self) -> None:
         if self._transport is not None:
