@@ -115,14 +115,22 @@ def _machine(engine: Engine) -> Iterator[Family]:
     yield one("holdfast_process_events_told", "gauge", "1 if the kernel tells of every new process; 0: they are looked for now and then.", int(engine.kin.told))
     yield one("holdfast_process_events_total", "counter", "Messages of the kernel about processes of this machine.", told.heard if told is not None else 0)
     yield one("holdfast_process_events_lost_total", "counter", "Times that some of them were lost, and all sessions were looked at.", told.lost if told is not None else 0)
-    yield by("holdfast_trace_spans_total", "counter", "Spans of acts, by what became of them; none where traces are off.", ("result",), engine.tally.spans)
+    yield by("holdfast_trace_spans_total", "counter", "Spans of acts, by what became of them; none where traces are off.", ("result",), dict(engine.tally.spans))      # at once: the thread that exports may add a word
     yield one("holdfast_host_term", "gauge", "Which host of this home this is: one more with every start.", engine.term)
     yield one("holdfast_host_start_time_seconds", "gauge", "When it began, in seconds since 1970.", engine.tally.began)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     yield one("holdfast_host_cpu_seconds_total", "counter", "Processor time of the host.", round(usage.ru_utime + usage.ru_stime, 3))
     yield one("holdfast_host_resident_bytes", "gauge", "Memory that the host holds.", _resident(os.getpid()))
-    yield one("holdfast_host_open_fds", "gauge", "Descriptors that the host has open.", len(os.listdir("/proc/self/fd")))
+    yield one("holdfast_host_open_fds", "gauge", "Descriptors that the host has open.", _open_fds())
     yield by("holdfast_build_info", "gauge", "Always 1; what runs here.", ("version", "python", "wire"), {(__version__, platform.python_version(), str(frames.VERSION)): 1})
+
+
+def _open_fds() -> int:
+    """All that it may have, if there is none left to look with."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1              # the one it is read by
+    except OSError:
+        return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def _resident(pid: int) -> int:
