@@ -211,6 +211,7 @@ def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(house: 
     held = house.start("--as", "bot", "run", "ask", "--", "hello-nobody")
     [question] = eventually(lambda: json.loads(house.ok("--as", "bob", "approvals", "--json").out), "the question")
     assert question["shaped"] == ["eve's function hello-nobody"], question
+    assert "runs on eve's function hello-nobody\n" in house.ok("--as", "bob", "approvals").out
     run_by_eve = house.cli("--as", "eve", "run", "ask", "--", "unset -f hello-nobody; hello-nobody() { echo worse; }")
     assert run_by_eve.rc == 0
     house.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
