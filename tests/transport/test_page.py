@@ -14,8 +14,8 @@ from holdfast.transport.page import Page
 async def ask(text: str, request: bytes, reads: bool) -> tuple[bytes, bool]:
     """What comes back, and whether the host's end was over before the asker's was."""
     loop = asyncio.get_running_loop()
-    over: asyncio.Future[None] = loop.create_future()
-    server = await loop.create_server(lambda: Page(lambda: text, "text/plain", lambda: over.done() or over.set_result(None)), "127.0.0.1", 0)
+    over = asyncio.Event()
+    server = await loop.create_server(lambda: Page(lambda: text, "text/plain", over.set), "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -27,8 +27,8 @@ async def ask(text: str, request: bytes, reads: bool) -> tuple[bytes, bool]:
         while reads and (more := await loop.sock_recv(sock, 65536)):
             got += more
         async with asyncio.timeout(60):
-            await over
-        return got, True
+            await over.wait()
+        return got, over.is_set()
     finally:
         sock.close()
         server.close()
