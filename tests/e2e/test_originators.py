@@ -304,6 +304,16 @@ while True:
 """
 
 
+def test_p3_what_zsh_shows_of_itself_is_nobodys_doing(house: Installation) -> None:
+    house.new("views", "--cwd", str(house.user), "--", "zsh")
+    run(house, "views", "bob", "true")
+    run(house, "views", "eve", "echo ${#functions} ${#galiases} ${#saliases} ${#commands} ${#history} ${#jobstates} ${#dirstack} ${#modules} ${#parameters} >/dev/null")
+    run(house, "views", "bob", "env true")
+    assert last(house, "views", "bob", "env true")["originators"] == [], last(house, "views", "bob", "env true")["facts"]
+    assert "changed" not in house.ok("--as", "bob", "seize", "views").out
+    house.end("views")
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md")
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
 def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(house: Installation, layout: str) -> None:

@@ -36,7 +36,11 @@ _VOLATILE: Final = names_of(
     "RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME _ PIPESTATUS FUNCNAME HISTCMD OLDPWD DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS "
     "BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_LINENO BASH_SOURCE BASH_COMMAND BASH_SUBSHELL BASH_ALIASES BASH_CMDS BASH_REMATCH BASH_MONOSECONDS BASH_TRAPSIG "
     "BASHOPTS SHELLOPTS PWD PATH path PPID COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT ZSH_EVAL_CONTEXT "
-    "ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND match mbegin mend options")
+    "ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND match mbegin mend options "
+    # zsh's views of itself, there once somebody has looked: what they show is listed as what it is
+    "aliases dis_aliases galiases dis_galiases saliases dis_saliases functions dis_functions functions_source dis_functions_source builtins dis_builtins reswords dis_reswords "
+    "patchars dis_patchars modules parameters commands nameddirs userdirs usergroups dirstack history historywords jobdirs jobtexts jobstates "
+    "funcfiletrace funcsourcetrace funcstack functrace")
 _PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))    # ours, or so for the time of a run
 PROMPTS: Final = ("PS0", "PS1", "PS2", "PS3", "PS4", "PROMPT", "RPS1", "RPROMPT", "prompt")
 _RUNS: Final = re.compile(rb"`|\$\((?!\()")
