@@ -30,6 +30,7 @@ _PROC_TOP: Final = 1                                  # and the inode of their f
 _STATFS_BYTES: Final = 256
 _STATUS_BYTES: Final = 8192
 _SEARCH: Final = 1 << 1 | 1 << 2                      # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+_USERS: Final = os.stat("/proc/self/ns/user").st_ino  # the namespace in which our own rights count
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -52,10 +53,12 @@ class Rights(NamedTuple):
 def rights(thread: int) -> Rights:
     """Unsure, if it is gone."""
     try:
-        found = _status(f"/proc/{thread}/status")
-        mighty = int(found["CapEff"][0], 16) & _SEARCH and os.stat(f"/proc/{thread}/ns/user").st_ino == os.stat("/proc/self/ns/user").st_ino
-        return Rights(bool(mighty), int(found["Uid"][3]))
-    except (OSError, KeyError, ValueError, IndexError) as e:
+        text = _short(f"/proc/{thread}/status")
+        uid = text[text.index(b"\nUid:") + 5:].split(None, 4)[3]
+        at = text.index(b"\nCapEff:") + 8
+        mighty = int(text[at:text.index(b"\n", at)], 16) & _SEARCH and os.stat(f"/proc/{thread}/ns/user").st_ino == _USERS
+        return Rights(bool(mighty), int(uid))
+    except (OSError, ValueError, IndexError) as e:
         raise Unsure(str(e)) from e
 
 
@@ -190,12 +193,15 @@ def _mount(fd: int) -> str:
 
 
 def _status(path: str) -> dict[str, list[str]]:
+    return {name: value.split() for name, _, value in (line.partition(":") for line in _short(path).decode("utf-8", "replace").splitlines())}
+
+
+def _short(path: str) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        text = os.read(fd, _STATUS_BYTES).decode("utf-8", "replace")
+        return os.read(fd, _STATUS_BYTES)
     finally:
         os.close(fd)
-    return {name: value.split() for name, _, value in (line.partition(":") for line in text.splitlines())}
 
 
 def _type(fd: int) -> int:
