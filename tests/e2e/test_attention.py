@@ -132,6 +132,23 @@ def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_t
     assert follower.ends() == 0
 
 
+def test_s4_what_ended_while_there_was_no_host_is_told_to_who_follows_all(hf: Installation) -> None:
+    hf.ready("old")
+    hf.end("old")
+    hf.ready("ends")
+    root = hf.get("ends")["pid"]
+    follower = Follower(hf)
+    follower.until("idle", name="ends")
+    follower.process.send_signal(signal.SIGSTOP)              # it comes back when the next host knows all about it already
+    os.kill(hf.host_pid, signal.SIGKILL)
+    os.kill(root, signal.SIGKILL)
+    eventually(lambda: not any(one["name"] == "ends" for one in hf.ls()), "the next host to know that it ended")
+    follower.process.send_signal(signal.SIGCONT)
+    assert follower.until("exited")["name"] == "ends", "and nothing of what was over when it began"
+    follower.process.send_signal(signal.SIGINT)
+    assert follower.ends() == 130
+
+
 def test_s2_a_keeper_that_does_not_answer_is_unknown_not_what_it_was(hf: Installation) -> None:
     hf.ready("still")
     follower = Follower(hf, "still")

@@ -26,7 +26,12 @@ Told = Callable[[Notice], None]
 
 def now(link: Link, sessions: Sequence[str] = ()) -> list[Notice]:
     """What these sessions wait for, or all that may be observed."""
-    return [Notice(**one) for one in link.request("attention", sessions=list(sessions))["attention"]]
+    return [_notice(one) for one in link.request("attention", sessions=list(sessions))["attention"]]
+
+
+def _notice(body: dict[str, Any]) -> Notice:
+    """A newer host may say more of it."""
+    return Notice(**{name: body[name] for name in Notice._fields})
 
 
 class Following:
@@ -56,7 +61,11 @@ class Following:
     def _event(self, event: dict[str, Any]) -> None:
         self._patience.reached(time.monotonic())
         if event.get("event") == "attention":
-            self._tell(Notice(**event["body"]))
+            self._tell(_notice(event["body"]))
+        elif event.get("event") == "over":           # ended before this host was asked: while nobody was there to tell, perhaps
+            notice = _notice(event["body"])
+            if notice.session in self._known:
+                self._tell(notice)
         elif event.get("event") == "missed":
             self._missed(int(event["count"]))
 

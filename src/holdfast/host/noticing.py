@@ -27,6 +27,7 @@ from holdfast.host.connection import Connection
 from holdfast.host.session import Session
 from holdfast.host.standing import FOREVER
 from holdfast.host.store import Record
+from holdfast.host.telling import anyway, failed
 from holdfast.model.errors import NotFound, Unavailable, Usage
 from holdfast.model.limits import OBSERVE_INTERVAL_S, SESSIONS_MAX, KiB
 
@@ -38,6 +39,7 @@ STILL_S: Final = 0.7             # between looks at a session where nothing move
 SETTLE_S: Final = 0.5            # after something moved it is looked at in every round: a program prints its question before it waits for the answer
 SOON_S: Final = 0.02             # between an event and the round it begins: more come together
 LOOK_SHARE: Final = 2
+ENDED_TOLD_MAX: Final = 64       # to whoever begins to follow: the newest
 ANSWER_S: Final = 1.0            # for a keeper to say how its terminal is; it is unknown then
 LOOKS_AT_ONCE: Final = 2
 UNREAD_BYTES: Final = 64 * KiB   # that a reader may leave before the rest waits here, the newest of each session
@@ -129,7 +131,8 @@ class Noticing:
         while True:
             self._woken.clear()
             began = loop.time()
-            await self._round(began)
+            with anyway("a look at what sessions wait for"):
+                await self._round(began)
             pause = (loop.time() - began) * LOOK_SHARE
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(OBSERVE_INTERVAL_S, pause)):
@@ -146,7 +149,9 @@ class Noticing:
             if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S):
                 seen.looked = now
                 due.append(session)
-        await asyncio.gather(*(self._fresh(session) for session in due))
+        for failure in await asyncio.gather(*(self._fresh(session) for session in due), return_exceptions=True):
+            if isinstance(failure, Exception):
+                failed("a look at what a session waits for", failure)      # the others are told
         for one in [one for one in (*self._seen, *(self._engine.ended.keys() - self._over)) if one not in self._engine.sessions]:
             if (notice := self._elsewhere(one)) is not None:
                 self._tell(notice)
@@ -286,6 +291,9 @@ class _Reader:
         noticing.begin(self._asking)
         authority.on_change.append(self._rights_changed)
         try:
+            for record in sorted(self._ops.engine.ended.values(), key=lambda one: one.ended or 0.0)[-ENDED_TOLD_MAX:] if self._only is None else ():
+                if _may(self._ops, self._conn, record.id):       # who followed another host knows it as running, perhaps
+                    self._conn.event("over", request=self._number, body=over(record).facts())
             for notice in await noticing.now(self._only if self._only is not None else noticing.known()):
                 self._asking.put(notice)
             while True:
