@@ -147,6 +147,8 @@ def test_p4_new_sessions_are_judged_by_their_program(house: Installation) -> Non
     error = the_error(house.attempt("--as", "bot", "new", "evil", "--no-attach", "--json", "--", "rm", "-rf", "/"), 4)
     assert error["name"] == "gate_refused"
     assert "evil" not in [s["name"] for s in house.ls("--all")]
+    house.ok("--as", "bot", "new", "bare", "--no-attach", "--", "bash")      # what it will be told to do is judged when it is told
+    house.ok("end", "bare")
 
 
 def test_p4_a_policy_that_is_broken_refuses_everything_but_seizing_and_halting(fresh: Installation) -> None:

@@ -80,7 +80,10 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
     except UnicodeDecodeError:
         return unknown(Reason("control"))
     if request.act == "new":
-        return of_argv(text.split("\0"), parse, around)
+        found = of_argv(text.split("\0"), parse, around)
+        if len(found.commands) == 1:         # what it reads is the session's terminal: what comes there is judged when it does
+            found.commands = [replace(c, reasons=tuple(r for r in c.reasons if r.code != "stdin")) for c in found.commands]
+        return found
     if request.act in ("line", "paste"):
         if request.foreground and request.foreground not in SHELLS:
             if request.foreground == "?" or is_interpreter(request.foreground):
