@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -214,6 +215,17 @@ def test_p4_end_works_while_execs_are_held(apart: Installation) -> None:
     apart.ok("--as", "ann", "end", "brief")
     held.communicate(timeout=DEADLINE_S)
     eventually(lambda: not waiting(apart), "the question to be void")
+
+
+def test_p4_where_the_kernel_refuses_it_nothing_is_made_that_was_to_have_it(house: Installation) -> None:
+    """The kernel allows one gate above a program: a host in a gated session has none to give."""
+    free(house, "lab")
+    inner = house.user / "inner"
+    command = f"HOLDFAST_HOME={inner} PYTHONPATH={house.env['PYTHONPATH']} {sys.executable} -m holdfast"
+    script = house.user / "inner.sh"
+    script.write_text(f"{command} new must --gate exec --no-attach -- bash; echo rc=$?\n{command} ls --json; echo; {command} down\n")
+    done = house.cli("run", "lab", "--", f"bash {script}")
+    assert "rc=7" in done.out and "one above a program, and there is one already" in done.out and '"must"' not in done.out, done
 
 
 def test_p4_as_an_ordinary_user(house: Installation) -> None:
