@@ -228,6 +228,24 @@ def test_p4_where_the_kernel_refuses_it_nothing_is_made_that_was_to_have_it(hous
     assert "rc=7" in done.out and "one above a program, and there is one already" in done.out and '"must"' not in done.out, done
 
 
+def test_p4_a_plug_in_judges_execs_too_and_one_that_is_broken_refuses_them(house: Installation) -> None:
+    pytest.importorskip("cedarpy", reason="the extra cedar is not installed")
+    free(house, "lab")
+    cedar, script = house.home / "policy.cedar", house.user / "do.sh"
+    script.write_text("factor 6; tr a b </dev/null && echo went-on\n")
+    try:
+        cedar.write_text('permit(principal, action, resource);\nforbid(principal, action == Action::"exec", resource) when { context.commands.contains("tr") };\n')
+        done = house.cli("--as", "ann", "run", "lab", "--", f"bash {script}")
+        assert "tr: Permission denied" in done.out and "went-on" not in done.out, done
+        eventually(lambda: [e for e in events(house, "exec.refused") if e.get("program", "").endswith("/tr")], "the refusal to be told")
+        cedar.write_text('forbid(principal, action, resource) when { context.nonsense };\n')
+        broken = house.cli("--as", "ann", "run", "lab", "--", "true")
+        assert broken.rc != 0, broken
+    finally:
+        cedar.unlink()
+    assert "went-on" in house.cli("--as", "ann", "run", "lab", "--", f"bash {script}").out
+
+
 def test_p4_as_an_ordinary_user(house: Installation) -> None:
     """The same in a user namespace; and plain sessions of an ordinary user are not gated so deep."""
     if house.get("lab")["layout"] != "plain":
