@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 READS_MAX: Final = 256           # of the kernel's queue, at one mark: more than it can hold
+TRIES: Final = 3                 # whether somebody writes it: the shell may have had it open when that was asked, and have closed it when it was looked for
 SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)     # a program can have used it up
 _NO_NAMELESS: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -162,13 +163,16 @@ class Witness:
 
 def _nobody_writes(fd: int, but: int | None) -> bool:
     """Whether no process (`but` this one) has the file open for writing, or mapped. It is open here for reading only."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)       # who opens it just now is not to end this process
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-        fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        return True
-    except OSError as e:
-        return e.errno not in (errno.EAGAIN, errno.EACCES) or (but is not None and _has_open(but, os.fstat(fd)))     # a file system that knows of no leases says something else
+    for _ in range(TRIES):
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)       # who opens it just now is not to end this process
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+            fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return True
+        except OSError as e:
+            if e.errno not in (errno.EAGAIN, errno.EACCES) or (but is not None and _has_open(but, os.fstat(fd))):
+                return True                          # a file system that knows of no leases says something else
+    return False
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
