@@ -63,7 +63,7 @@ class Beside:
 def session(directory: Path) -> Any:
     loop = asyncio.get_running_loop()
     commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid())
-    return SimpleNamespace(id="s", loop=loop, keeper_pid=os.getpid(), commands=commands, directory=str(directory), ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
+    return SimpleNamespace(id="s", loop=loop, keeper_pid=os.getpid(), commands=commands, directory=str(directory), memory=str(directory), ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
 
 
 def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(caplog: pytest.LogCaptureFixture) -> None:
@@ -181,7 +181,7 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
         watching = [SimpleNamespace(conn=SimpleNamespace(event=broken)), SimpleNamespace(conn=SimpleNamespace(event=lambda name, **_: told.append(name)))]
         one: Any = SimpleNamespace(id="s", record=record, viewers=watching, behind=broken, remove_viewer=broken, streams=[], link=SimpleNamespace(send=lambda packet: done.append("released")),
                                    dispose=dispose, directory=str(tmp_path / "s"))
-        engine: Any = SimpleNamespace(store=Kept(), ended={}, halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)), forget_old=lambda: done.append("old ones"))
+        engine: Any = SimpleNamespace(home=SimpleNamespace(run=str(tmp_path)), store=Kept(), ended={}, halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)), forget_old=lambda: done.append("old ones"))
         await bury(engine, one)
         assert done == ["written", "released", "group", "old ones"] and told == ["ended"] and len(errors) == 5
 
