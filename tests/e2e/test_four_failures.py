@@ -75,7 +75,7 @@ def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_wa
     events = hf.start("events", "dev", "--follow", "--json")
     hf.under_way("graph", 1)
     hf.under_way("events", 1)
-    names = hf.home / "run" / "s" / str(hf.get("dev")["id"]) / "lineage"
+    names = hf.home / "run" / "memory" / str(hf.get("dev")["id"]) / "lineage"
     eventually(lambda: names.exists() and str(up["pid"]) in names.read_text(), "the host to have looked at it")
     os.kill(int(up["pid"]), signal.SIGSEGV)
 
@@ -314,7 +314,7 @@ def test_s4_r7_after_a_crash_it_is_known_which_steps_were_done_and_which_is_in_f
     first = hf.cli("run", "steps", "--as", "agent", "--json", "--", f"echo 1 >> {done}; (exit 3)").json
     agent = hf.start("run", "steps", "--as", "agent", "--", f"echo 2 >> {done}; cat {gate}; echo 2 >> {done}; (exit 4)")
     eventually(lambda: done.exists() and done.read_text() == "1\n2\n", "the second step to be half done")
-    kept, pid = hf.home / "run" / "s" / str(hf.get("steps")["id"]) / "lineage", process(hf, "steps", f"cat {gate}")["pid"]
+    kept, pid = hf.home / "run" / "memory" / str(hf.get("steps")["id"]) / "lineage", process(hf, "steps", f"cat {gate}")["pid"]
     eventually(lambda: kept.exists() and str(pid) in kept.read_text(), "the host to have written down what it saw")
     agent.kill()
     os.kill(hf.host_pid, signal.SIGKILL)

@@ -102,7 +102,7 @@ def test_s4_the_next_host_knows_who_started_what(hf: Installation) -> None:
     hf.new("kept")
     hf.ok("run", "kept", "--as", "ann", "--", "(setsid sleep 1006 >/dev/null 2>&1 &)")
     before = process(hf, "kept", "sleep 1006")
-    where = hf.home / "run" / "s" / str(hf.get("kept")["id"]) / "lineage"
+    where = hf.home / "run" / "memory" / str(hf.get("kept")["id"]) / "lineage"
     eventually(lambda: where.exists() and str(before["pid"]) in where.read_text(), "it to be written down")
     os.kill(hf.host_pid, signal.SIGKILL)
     after = process(hf, "kept", "sleep 1006")
