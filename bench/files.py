@@ -92,7 +92,7 @@ def _session(directory: str, child: subprocess.Popen[bytes]) -> Any:
     commands = Commands({"shell": None, "nonce": "n" * 16, "by": "ann"}, directory, {}, root=child.pid)
     commands.lineage._members[child.pid] = commands.lineage._members[child.pid]._replace(cause=Cause("ann", 1))
     record = SimpleNamespace(root_pid=child.pid, root_start=facts.start, created=time.time())
-    return SimpleNamespace(id="bench", loop=loop, keeper_pid=child.pid, commands=commands, directory=directory, record=record, ended=loop.create_future(), spawn=loop.create_task)
+    return SimpleNamespace(id="bench", loop=loop, keeper_pid=child.pid, commands=commands, directory=directory, memory=directory, ring=SimpleNamespace(accepted=0), record=record, ended=loop.create_future(), spawn=loop.create_task)
 
 
 async def _late(late: list[float], over: asyncio.Event) -> None:
