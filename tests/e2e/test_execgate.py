@@ -225,7 +225,7 @@ def test_p4_where_the_kernel_refuses_it_nothing_is_made_that_was_to_have_it(hous
     script = house.user / "inner.sh"
     script.write_text(f"{command} new must --gate exec --no-attach -- bash; echo rc=$?\n{command} ls --json; echo; {command} down\n")
     done = house.cli("run", "lab", "--", f"bash {script}")
-    assert "rc=7" in done.out and "one above a program, and there is one already" in done.out and '"must"' not in done.out, done
+    assert "rc=7" in done.out and "one gate above a program, and there is one already" in done.out and '"must"' not in done.out, done
 
 
 def test_p4_a_plug_in_judges_execs_too_and_one_that_is_broken_refuses_them(house: Installation) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core.originators import told_of
+from holdfast.model.printable import printable
 
 SHOWN_TEXT = 40           # of what somebody staged or started
 SHOWN_JOBS = 2
@@ -70,7 +71,7 @@ class Company:
             return f"you may {verb} here for {event.get('in_s'):.0f} s more" + (f"; {names} can grant more" if names else "")
         if name in ("not_started", "not_as_shown"):
             whose = "" if event.get("operator") == self.me else f" ({event.get('operator')})"
-            return _printable(f"{str(event.get('program'))[-SHOWN_TEXT:]}{whose} {'was not started' if name == 'not_started' else 'is not what was shown to the gate'}: {event.get('because')}")
+            return printable(f"{str(event.get('program'))[-SHOWN_TEXT:]}{whose} {'was not started' if name == 'not_started' else 'is not what was shown to the gate'}: {event.get('because')}")
         if name == "resumed":
             return f"{event.get('operator')} resumed the session"
         return None
@@ -86,7 +87,7 @@ class Company:
         """What others made of the shell. What nobody knows is told where everything is asked for, not in one line."""
         told = [told_of(one["kind"], one["name"][:SHOWN_TEXT], one["actor"], one.get("sure", True)) for one in event.get("changed") or () if one["actor"] not in (self.me, "unknown")]
         more = f" and {len(told) - SHOWN_CHANGES} more" if len(told) > SHOWN_CHANGES else ""
-        return _printable(f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}") if told else ""
+        return printable(f"; changed: {', '.join(told[:SHOWN_CHANGES])}{more}") if told else ""
 
     def _turn(self, event: dict[str, Any]) -> str | None:
         holder, previous, how = event.get("holder"), event.get("previous"), event.get("how")
@@ -96,7 +97,3 @@ class Company:
             return f"you have the turn{f' ({previous} had it)' if previous else ''}"
         verb = {"seize": "took the turn", "hand": "was handed the turn", "grant": "was given the turn"}.get(str(how), "has the turn")
         return f"{holder} {verb}" + (" from you" if previous == self.me else f" from {previous}" if previous else "")
-
-
-def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from holdfast.model.printable import printable
+
 if TYPE_CHECKING:
     from holdfast.client.link import Link
     from holdfast.client.overlay import Overlay
@@ -46,7 +48,7 @@ def question(p: dict[str, Any]) -> list[str]:
         lines.insert(5, f"it runs on {', '.join(p['shaped'])}")
     if foreign(p["text"]):
         lines.insert(3, "  (it has letters of other alphabets, which may look like those you know)")
-    return ["".join(c if c.isprintable() else ascii(c)[1:-1] for c in line) for line in lines]
+    return [printable(line) for line in lines]
 
 
 def own(p: dict[str, Any], operator: str) -> bool:

@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.execution import Program
 from holdfast.host import lookup
+from holdfast.host.process import read_short
 from holdfast.wire import notification as wire
 
 WORDS_MAX: Final = 131_072
@@ -103,11 +104,7 @@ def cwd_of(thread: int) -> str | None:
 def process_of(thread: int) -> tuple[int, int] | None:
     """The process that a thread belongs to, and its parent."""
     try:
-        fd = os.open(f"/proc/{thread}/status", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            text = os.read(fd, 4096)
-        finally:
-            os.close(fd)
+        text = read_short(f"/proc/{thread}/status")
         found = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in text.splitlines()) if name in (b"Tgid", b"PPid")}
         return found[b"Tgid"], found[b"PPid"]
     except (OSError, KeyError, ValueError, IndexError):

@@ -64,9 +64,10 @@ class Nursery:
 
                 raise Impossible(f"no contained session on this machine: {text}", f"{allow_namespaces(os.geteuid())}; or leave out --contained")
             if number == errno.EBUSY and text.startswith("no exec gate"):
-                if text.endswith(os.strerror(errno.EBUSY)):
-                    text = "no exec gate: the kernel allows one above a program, and there is one already: this host itself runs in a gated session"
-                raise Impossible(text, "leave out --gate exec: then the policy sees what is typed and run; `holdfast doctor` says why the kernel allows no more")
+                from holdfast.host.execgate import refused  # rarely needed
+
+                why = refused(errno.EBUSY) if text.endswith(os.strerror(errno.EBUSY)) else text
+                raise Impossible(f"no exec gate: {why.removeprefix('no exec gate: ')}", "leave out --gate exec: then the policy sees what is typed and run; `holdfast doctor` says why the kernel allows no more")
             if number in (errno.ENOENT, errno.EACCES, errno.ENOTDIR, errno.ENOEXEC, errno.E2BIG, errno.ELOOP, errno.ENAMETOOLONG):
                 raise Usage(f"cannot run {text}", "check the command and --cwd")
             raise Impossible(f"cannot start a session: {text}", "`holdfast doctor` says what this machine can do")

@@ -16,6 +16,8 @@ import stat
 import struct
 from typing import Final, NamedTuple
 
+from holdfast.host.process import read_short
+
 GONE: Final = (errno.ENOENT, errno.ENOTDIR)
 PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
 NO_LINKS, IN_ROOT, CACHED = 0x04, 0x10, 0x20
@@ -28,7 +30,6 @@ _HOW: Final = struct.Struct("=QQQ")
 _PROC: Final = 0x9FA0                                 # its file systems' number
 _PROC_TOP: Final = 1                                  # and the inode of their first directory
 _STATFS_BYTES: Final = 256
-_STATUS_BYTES: Final = 8192
 _SEARCH: Final = 1 << 1 | 1 << 2                      # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 _USERS: Final = os.stat("/proc/self/ns/user").st_ino  # the namespace in which our own rights count
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -53,7 +54,7 @@ class Rights(NamedTuple):
 def rights(thread: int) -> Rights:
     """Unsure, if it is gone."""
     try:
-        text = _short(f"/proc/{thread}/status")
+        text = read_short(f"/proc/{thread}/status")
         uid = text[text.index(b"\nUid:") + 5:].split(None, 4)[3]
         at = text.index(b"\nCapEff:") + 8
         mighty = int(text[at:text.index(b"\n", at)], 16) & _SEARCH and os.stat(f"/proc/{thread}/ns/user").st_ino == _USERS
@@ -193,15 +194,7 @@ def _mount(fd: int) -> str:
 
 
 def _status(path: str) -> dict[str, list[str]]:
-    return {name: value.split() for name, _, value in (line.partition(":") for line in _short(path).decode("utf-8", "replace").splitlines())}
-
-
-def _short(path: str) -> bytes:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        return os.read(fd, _STATUS_BYTES)
-    finally:
-        os.close(fd)
+    return {name: value.split() for name, _, value in (line.partition(":") for line in read_short(path).decode("utf-8", "replace").splitlines())}
 
 
 def _type(fd: int) -> int:

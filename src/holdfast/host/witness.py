@@ -49,7 +49,7 @@ class Witness:
         """OSError if the kernel does not tell who it was."""
         self._group = fileevents.group()
         self._watched: dict[bytes, _Watched] = {}
-        self._doubted: dict[bytes, int] = {}         # files that another opened, and who
+        self._doubted: set[bytes] = set()            # files that another opened
         self._live: set[int] = set()                 # sessions, by their identity
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Witness:
 
     def doubted(self, session: Session) -> list[int]:
         """Of which of its files that is not so: they want replacing."""
-        return [one.slot for key in [*self._doubted] if (one := self._watched.get(key)) is not None and one.session is session]
+        return sorted(one.slot for key in [*self._doubted] if (one := self._watched.get(key)) is not None and one.session is session)
 
     def replace(self, session: Session, slot: int, still: Callable[[], bool]) -> None:
         """An empty one in its place, if that is `still` wanted when all is ready: the shell goes on, and may have written into it again."""
@@ -129,7 +129,7 @@ class Witness:
 
     def _forget(self, key: bytes) -> None:
         self._watched.pop(key, None)
-        self._doubted.pop(key, None)
+        self._doubted.discard(key)
 
     def _read(self) -> None:
         for _ in range(READS_MAX):
@@ -154,7 +154,7 @@ class Witness:
 
     def _doubt(self, key: bytes, one: _Watched, pid: int | None, because: str = "the kernel told of too many at once") -> None:
         first = not self.doubted(one.session)
-        self._doubted[key] = pid or 0
+        self._doubted.add(key)
         if first:
             cause = one.session.commands.lineage.of(pid) if pid is not None else None
             one.session.event("originators.doubted", **({"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)} if cause is not None else {"operator": "unknown"}),

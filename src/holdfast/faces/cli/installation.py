@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from holdfast import __version__
 from holdfast import home as homes
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.main import shown
 from holdfast.faces.cli.output import color, put_json
+from holdfast.model.printable import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -66,7 +66,7 @@ def up(args: Namespace) -> int:
     if became is not None:
         print(_of_relay(became))
     if broken := _policy(connection.home):
-        print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {shown(broken)}\n"
+        print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {printable(broken)}\n"
               "  `holdfast policy check` says when it is right")
     return _what_next(args, sessions)
 
@@ -74,9 +74,9 @@ def up(args: Namespace) -> int:
 def _of_relay(relay: dict[str, Any]) -> str:
     """One line, whatever became of it."""
     if relay["url"] is None:
-        return f"its relay is not: {shown(relay['why'])}"
+        return f"its relay is not: {printable(relay['why'])}"
     stands = {"registered": ", and this machine is registered there", "unknown": ""}       # unknown: to who may not ask
-    return f"its relay is at {relay['url']}" + stands.get(relay["state"], f"; this machine is not registered there: {shown(relay['why'])}")
+    return f"its relay is at {relay['url']}" + stands.get(relay["state"], f"; this machine is not registered there: {printable(relay['why'])}")
 
 
 def _policy(home: homes.Home) -> str | None:

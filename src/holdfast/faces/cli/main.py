@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from holdfast import __version__
 from holdfast.home import cores
 from holdfast.model.errors import HoldfastError, NotFound, Usage
+from holdfast.model.printable import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -224,13 +225,8 @@ def complain(error: HoldfastError, as_json: bool, is_run: bool) -> int:
         if not os.path.sameopenfile(1, 2):
             print(text, flush=True)
     else:
-        print(f"holdfast: {shown(error.message)}", file=sys.stderr)
+        print(f"holdfast: {printable(error.message)}", file=sys.stderr)
         if error.recover:
-            print(f"  {shown(error.recover)}", file=sys.stderr)
+            print(f"  {printable(error.recover)}", file=sys.stderr)
         sys.stdout.flush()
     return _status(error, is_run)
-
-
-def shown(text: str) -> str:
-    """One line that cannot act on the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

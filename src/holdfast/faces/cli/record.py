@@ -16,9 +16,9 @@ from typing import IO, TYPE_CHECKING, Any
 from holdfast.core import acts
 from holdfast.core.originators import told_of
 from holdfast.faces.cli.connect import link
-from holdfast.faces.cli.main import shown
 from holdfast.faces.cli.output import color, put_json, timed
 from holdfast.model.errors import NotFound, Unavailable, Usage
+from holdfast.model.printable import printable
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -147,11 +147,11 @@ def _line(e: dict[str, Any], outcome: dict[str, Any] | None, colored: bool, cove
 
     stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e["time"] // 1_000_000_000))
     place = paint("dim", f"{stamp} {e['seq']:>5}")
-    device = f" on {shown(str(e['device']))}" if e.get("device") else ""
-    who = f"{place} {paint('who', shown(e['actor']))} ({shown(e['modality'])}{device})"
+    device = f" on {printable(str(e['device']))}" if e.get("device") else ""
+    who = f"{place} {paint('who', printable(e['actor']))} ({printable(e['modality'])}{device})"
     if e["phase"] == "outcome":
-        return f"{who} {shown(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
-    what = f"{shown(e['kind'])}: {text}" if (text := _what(e)) else shown(e["kind"])
+        return f"{who} {printable(e['kind'])} of {e['intent']} -> {_result(e, paint)}"
+    what = f"{printable(e['kind'])}: {text}" if (text := _what(e)) else printable(e["kind"])
     became = []
     if e["verdict"] in ("refuse", "hold"):
         became.append(paint("bad" if e["verdict"] == "refuse" else "wait", {"refuse": "refused", "hold": "held"}[e["verdict"]] + _because(e)))
@@ -171,8 +171,8 @@ def _originators(e: dict[str, Any]) -> str:
             for s in e["facts"].get("shaped") or () if isinstance(s, dict) and s.get("actor") in foreign and s.get("actor") != "unknown"]
     if told:
         more = f" and {len(told) - SHAPED_SHOWN} more" if len(told) > SHAPED_SHOWN else ""
-        return f"on {shown(', '.join(told[:SHAPED_SHOWN]))}{more}" + ("; other originators unknown" if "unknown" in foreign else "")
-    return "originators unknown" if foreign == ["unknown"] else f"on what {shown(', '.join(foreign))} left" if foreign else ""
+        return f"on {printable(', '.join(told[:SHAPED_SHOWN]))}{more}" + ("; other originators unknown" if "unknown" in foreign else "")
+    return "originators unknown" if foreign == ["unknown"] else f"on what {printable(', '.join(foreign))} left" if foreign else ""
 
 
 def _what(e: dict[str, Any]) -> str:
@@ -180,22 +180,22 @@ def _what(e: dict[str, Any]) -> str:
         count = e["number"] - e["first"] + 1
         return f"({count} {'input' if count == 1 else 'inputs'}, not stored)"
     if e["kind"] == "spawn" and "argv" in e["facts"]:
-        return shown(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
+        return printable(" ".join(map(str, e["facts"].get("argv", []))))[:CONTENT_CHARS] + f" ({e['facts'].get('layout')})"
     if e["kind"] == "exec" and "words" in e["facts"]:
-        return shown(str(e["facts"]["words"]))[:CONTENT_CHARS] + f" (pid {e['facts'].get('pid')}, of act {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
+        return printable(str(e["facts"]["words"]))[:CONTENT_CHARS] + f" (pid {e['facts'].get('pid')}, of act {str(e['facts'].get('caused_by')).rpartition('#')[2]})"
     if e["kind"] == "exit":
         return f"of {e['facts'].get('of')} with {e['facts'].get('exit_code')}"
     if e["kind"] == "attach":
         return "to observe" if e["facts"].get("observe") else ""
     if e["kind"] in ("approve", "deny", "withdraw") and "operator" in e["facts"]:
-        return shown(f"the {e['facts'].get('act')} of {e['facts']['operator']} ({e['facts'].get('id')})")
+        return printable(f"the {e['facts'].get('act')} of {e['facts']['operator']} ({e['facts'].get('id')})")
     if e["content"] is not None:
-        text = shown(_plain(e["kind"], e["content"]))
+        text = printable(_plain(e["kind"], e["content"]))
         return text if len(text) <= CONTENT_CHARS and not e["cut"] else text[:CONTENT_CHARS] + "..."
     if e["kept"]:
         return "(taken away)"
     if e["attestation"] == "host" and e["facts"]:
-        return shown(" ".join(f"{k}={v}" for k, v in e["facts"].items() if k != "shaped"))[:CONTENT_CHARS]
+        return printable(" ".join(f"{k}={v}" for k, v in e["facts"].items() if k != "shaped"))[:CONTENT_CHARS]
     return "(not stored)" if e["commit"] else ""
 
 
@@ -236,20 +236,20 @@ def _plain(kind: str, content: str) -> str:
 
 def _result(e: dict[str, Any], paint: Callable[[str, str], str]) -> str:
     code = e["facts"].get("exit_code")
-    command = f" ({shown(str(e['facts'].get('command')))[:CONTENT_CHARS]})" if e["kind"] == "signal" and e["facts"].get("command") else ""
+    command = f" ({printable(str(e['facts'].get('command')))[:CONTENT_CHARS]})" if e["kind"] == "signal" and e["facts"].get("command") else ""
     act = f" (act {e['facts']['act']})" if isinstance(e["facts"].get("act"), int) else ""          # as `graph` has it: not the number of an entry
     text = str(e["outcome"]) + ("" if code is None else f", exit {code}") + act + command + _because(e)
     return paint("good" if e["outcome"] == "applied" and not code else "bad" if e["outcome"] in ("void", "failed") else "wait", text)
 
 
 def _because(e: dict[str, Any]) -> str:
-    return f": {shown(e['reason'].removeprefix('refused: ').removeprefix('refused by '))}" if e["reason"] else ""
+    return f": {printable(e['reason'].removeprefix('refused: ').removeprefix('refused by '))}" if e["reason"] else ""
 
 
 def _attested(e: dict[str, Any], covers: list[dict[str, Any]]) -> Iterator[str]:
     """How it is known who did it; nothing for the ordinary case, the actor's own signature."""
     if e["attestation"].startswith("bridge:"):
-        yield f"signed by the bridge {shown(e['attestation'][7:])}"
+        yield f"signed by the bridge {printable(e['attestation'][7:])}"
     elif e["attestation"] == "channel" and not any(
             c["client"] == e["client"] and c["first"] <= e["number"] and e["first"] <= c["number"] for c in covers):
         yield "not signed yet"
@@ -350,7 +350,7 @@ def _judge(args: Namespace, file: IO[bytes]) -> int:
 def findings_shown(findings: list[Finding], colored: bool) -> Iterator[str]:
     for f in findings:
         level = f"{_COLORS['bad' if f.level == 'broken' else 'wait']}{f.level}\x1b[0m" if colored else f.level
-        yield f"{level} {f.code}{'' if f.seq is None else f' at {f.seq}'}: {shown(f.text)}"
+        yield f"{level} {f.code}{'' if f.seq is None else f' at {f.seq}'}: {printable(f.text)}"
 
 
 def spread(work: Callable[[list[bytes], str], list[Fact | Finding]], chunks: Iterable[list[bytes]], machine: str) -> Iterator[list[Fact | Finding]]:
