@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +51,14 @@ def apart(house: Installation) -> Installation:
     if house.get("lab")["layout"] != "contained":
         pytest.skip("code in a plain session could read the key of whoever approves")
     return house
+
+
+def by_the_agent(hf: Installation, text: str) -> subprocess.Popen[bytes]:
+    """A script that it runs in the session, under way."""
+    free(hf, "lab")
+    script = hf.user / "do.sh"
+    script.write_text(text)
+    return hf.start("--as", "bot", "run", "lab", "--", f"bash {script}")
 
 
 def asked(hf: Installation) -> dict[str, Any]:
@@ -108,10 +117,7 @@ def test_p4_a_refusal_is_told_and_recorded(house: Installation) -> None:
 
 
 def test_p4_what_is_asked_about_waits_and_goes_on_when_it_is_approved(apart: Installation) -> None:
-    free(apart, "lab")
-    script = apart.user / "do.sh"
-    script.write_text("echo before; echo abc | rev; echo after\n")
-    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(apart, "echo before; echo abc | rev; echo after\n")
     question = asked(apart)
     assert question["act"] == "exec" and question["operator"] == "bot" and question["text"].endswith("/rev") and question["cwd"] == str(apart.user), question
     eventually(lambda: apart.ok("attention", "lab", "--json").json["kind"] == "approval", "that somebody is needed")
@@ -122,10 +128,7 @@ def test_p4_what_is_asked_about_waits_and_goes_on_when_it_is_approved(apart: Ins
 
 
 def test_p4_what_is_denied_fails_with_126(apart: Installation) -> None:
-    free(apart, "lab")
-    script = apart.user / "do.sh"
-    script.write_text("rev </dev/null; echo $?\n")
-    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(apart, "rev </dev/null; echo $?\n")
     question = asked(apart)
     approve(apart, question, "deny")
     out, _ = held.communicate(timeout=DEADLINE_S)
@@ -146,10 +149,7 @@ def test_p4_a_rule_that_was_approved_for_the_act_does_not_ask_again(apart: Insta
 @pytest.mark.parametrize(("policy", "becomes"), [(NO_TAC, b"cba\n0\n"), (NO_TAC.replace('"tac"', '"rev"'), b"126\n"), (NO_TAC.replace("= [\"tac\"]", "= ") , b"126\n")])
 def test_p4_what_waits_is_judged_by_the_policy_that_is_in_force(house: Installation, policy: str, becomes: bytes) -> None:
     """The rule that asked is gone; or it refuses now; or nothing can be used of the policy at all. Nobody has to do anything but change it."""
-    free(house, "lab")
-    script = house.user / "do.sh"
-    script.write_text("echo abc | rev; echo $?\n")
-    held = house.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(house, "echo abc | rev; echo $?\n")
     asked(house)
     try:
         obey(house, policy)
@@ -160,10 +160,7 @@ def test_p4_what_waits_is_judged_by_the_policy_that_is_in_force(house: Installat
 
 
 def test_p4_what_waits_is_asked_about_anew_if_the_policy_still_asks(apart: Installation) -> None:
-    free(apart, "lab")
-    script = apart.user / "do.sh"
-    script.write_text("echo abc | rev; echo $?\n")
-    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(apart, "echo abc | rev; echo $?\n")
     first = asked(apart)
     try:
         obey(apart, POLICY.replace("it turns things around", "it mirrors things"))
@@ -177,10 +174,7 @@ def test_p4_what_waits_is_asked_about_anew_if_the_policy_still_asks(apart: Insta
 
 
 def test_p4_a_held_exec_that_is_killed_withdraws_its_question(apart: Installation) -> None:
-    free(apart, "lab")
-    script = apart.user / "do.sh"
-    script.write_text("rev </dev/null; echo over $?\n")
-    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(apart, "rev </dev/null; echo over $?\n")
     asked(apart)
     apart.ok("--as", "ann", "halt", "lab")
     apart.ok("--as", "ann", "resume", "lab")
@@ -192,10 +186,7 @@ def test_p4_a_held_exec_that_is_killed_withdraws_its_question(apart: Installatio
 
 
 def test_s4_an_exec_that_is_held_outlives_the_host(apart: Installation) -> None:
-    free(apart, "lab")
-    script = apart.user / "do.sh"
-    script.write_text("echo abc | rev; echo end\n")
-    held = apart.start("--as", "bot", "run", "lab", "--", f"bash {script}")
+    held = by_the_agent(apart, "echo abc | rev; echo end\n")
     question = asked(apart)
     os.kill(apart.host_pid, signal.SIGKILL)
     [again] = eventually(lambda: waiting(apart), "the question at the next host")

@@ -284,6 +284,16 @@ def test_p3_a_variable_that_the_maker_set_is_the_makers(house: Installation) -> 
     house.end("made")
 
 
+def forged(hf: Installation, name: str, layout: str, code: str) -> None:
+    """A session in which a program of eve's does this to the files in which the shell says what it is made of; it has been through all of them."""
+    hf.new(name, layout, "--cwd", str(hf.user), "--", "bash")
+    run(hf, name, "bob", "true")
+    (hf.user / "forge.py").write_text(code)
+    (hf.user / "forging").unlink(missing_ok=True)
+    run(hf, name, "eve", '/usr/bin/python3 forge.py "${_hfs[dir]}" & echo $!')
+    eventually((hf.user / "forging").exists, "the forger to have been through all of them")
+
+
 FORGER = """
 import glob, mmap, os, sys
 maps = {}
@@ -318,12 +328,7 @@ def test_p3_what_zsh_shows_of_itself_is_nobodys_doing(house: Installation) -> No
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
 def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(house: Installation, layout: str) -> None:
     name = f"forged{layout[2:]}"
-    house.new(name, layout, "--cwd", str(house.user), "--", "bash")
-    run(house, name, "bob", "true")
-    (house.user / "forge.py").write_text(FORGER)
-    (house.user / "forging").unlink(missing_ok=True)
-    run(house, name, "eve", "/usr/bin/python3 forge.py \"${_hfs[dir]}\" & echo $!")
-    eventually((house.user / "forging").exists, "the forger to have been through all of them")
+    forged(house, name, layout, FORGER)
     run(house, name, "eve", "alias ls='echo evil'")
     run(house, name, "bob", "ls")
     entry = last(house, name, "bob", "ls")
@@ -373,12 +378,7 @@ while True:
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
 def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(house: Installation, layout: str) -> None:
     name = f"unasked{layout[2:]}"
-    house.new(name, layout, "--cwd", str(house.user), "--", "bash")
-    run(house, name, "bob", "true")
-    (house.user / "forge.py").write_text(UNASKED)
-    (house.user / "forging").unlink(missing_ok=True)
-    run(house, name, "eve", "/usr/bin/python3 forge.py \"${_hfs[dir]}\" & echo $!")
-    eventually((house.user / "forging").exists, "the forger")
+    forged(house, name, layout, UNASKED)
     run(house, name, "eve", "ls() { echo evil; }")
     for _ in range(3):
         run(house, name, "bob", "ls")
