@@ -42,8 +42,8 @@ def called(stage: Stage, comm: str) -> list[int]:
     return found
 
 
-def faults_of(busy: Busy) -> list[str]:
-    return [str(f)[:500] for f in busy.stop()]
+def faults_of(busy: Busy, may_skip: bool = False) -> list[str]:
+    return [str(f)[:500] for f in busy.stop(may_skip)]
 
 
 # ---------------------------------------------------------------- nursery and keepers
@@ -210,7 +210,7 @@ def test_s4_no_descriptor_left_for_clients(stage: Stage) -> None:
 @pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_the_host_stopped_for_a_moment(stage: Stage) -> None:
     stage.start_host()
-    busy = Busy(stage, "busy", 6, burst=64, pause_ms=2)
+    busy = Busy(stage, "busy", 6, burst=32)
     client = Attached(stage, "busy", eye=False).attached()
     rng = random.Random(2)
     for seconds in (0.1, 0.4, 1.2):
@@ -399,6 +399,6 @@ def test_s3_terminal_put_back_and_session_alive_when_attach_is_told_to_go(stage:
         stage.pump.until(lambda client=client: b"keeps running" in client.data, "it says so")  # type: ignore[misc]
         assert farewell(80, 24) in client.data
         client.close()
-    assert faults_of(busy) == []
+    assert faults_of(busy, may_skip=True) == []
 
 

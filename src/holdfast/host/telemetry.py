@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from holdfast.host import metrics
 from holdfast.model import address
 from holdfast.model.errors import HoldfastError
+from holdfast.transport import accepting
 
 if TYPE_CHECKING:
     from holdfast.home.config import Settings
@@ -30,7 +31,6 @@ class Telemetry:
     def __init__(self, engine: Engine, settings: Settings) -> None:
         self._engine = engine
         self._pages = 0
-        self._listener: socket.socket | None = None
         self._traces: Traces | None = None
         begin = asyncio.get_running_loop().create_task
         self._tasks = [*([begin(self._serve(*address.endpoint(settings.metrics)))] if settings.metrics else ()),
@@ -52,22 +52,22 @@ class Telemetry:
         from holdfast.transport.page import Page
 
         loop = asyncio.get_running_loop()
-        self._listener = await self._listen(host, port)
-        while True:
-            try:
-                sock, _ = await loop.sock_accept(self._listener)
-            except OSError:
-                await asyncio.sleep(AGAIN_S)
-                continue
-            if self._pages >= PAGES_MAX:
-                sock.close()
-                continue
-            self._pages += 1
-            try:
-                await loop.connect_accepted_socket(lambda: Page(lambda: metrics.text(self._engine), TYPE, self._left), sock)
-            except OSError:
-                sock.close()
-                self._left()
+        with await self._listen(host, port) as listener:
+            while True:
+                try:
+                    sock, _ = await accepting.accept(listener)
+                except OSError:
+                    await asyncio.sleep(AGAIN_S)
+                    continue
+                if self._pages >= PAGES_MAX:
+                    sock.close()
+                    continue
+                self._pages += 1
+                try:
+                    await loop.connect_accepted_socket(lambda: Page(lambda: metrics.text(self._engine), TYPE, self._left), sock)
+                except OSError:
+                    sock.close()
+                    self._left()
 
     async def _listen(self, host: str, port: int) -> socket.socket:
         if not address.loopback(host):
@@ -93,8 +93,6 @@ class Telemetry:
     def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        if self._listener is not None:
-            self._listener.close()
         if self._traces is not None:
             self._traces.close()
 

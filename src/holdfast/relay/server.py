@@ -32,6 +32,7 @@ from websockets.typing import Subprotocol
 from holdfast.model import limits
 from holdfast.relay.admission import Admission, Approach, TurnedAway, by_browser
 from holdfast.relay.hub import Hub, Visit
+from holdfast.transport import accepting
 from holdfast.transport.messages import Cutter
 from holdfast.transport.page import GUARDED, SILENT, at, from_a_page
 from holdfast.wire import outer
@@ -277,12 +278,13 @@ class Door:
         self._greeting: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
         self._task = asyncio.get_running_loop().create_task(self._accept())
+        self._task.add_done_callback(lambda _: listener.close())
 
     async def _accept(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                sock, address = await loop.sock_accept(self._listener)
+                sock, address = await accepting.accept(self._listener)
             except OSError as e:
                 if e.errno != errno.ECONNABORTED:
                     await asyncio.sleep(ACCEPT_PAUSE_S)
@@ -312,7 +314,6 @@ class Door:
         self._task.cancel()
         for task in self._greeting:
             task.cancel()
-        self._listener.close()
 
 
 def listen(host: str, port: int) -> socket.socket:

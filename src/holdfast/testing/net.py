@@ -284,13 +284,14 @@ class Net:
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> Net:
-        from holdfast.transport import unix
+        from holdfast.transport import accepting, unix
 
         self.world.pumps.append(self.pump)
         self.world.on_kill.append(self._killed)
-        Loop.dial, Loop.accept = self._dial_soon, Listener.accept
+        Loop.dial = self._dial_soon
         self._undo.enter_context(replaced(socket, "create_connection", self._connect))
         self._undo.enter_context(replaced(unix, "pair", plugs))
+        self._undo.enter_context(replaced(accepting, "accept", Listener.accept))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,6 +15,8 @@ import struct
 import threading
 from typing import Any, Final
 
+from holdfast.transport import accepting
+
 OPEN, CUT, SILENT = "open", "cut", "silent"
 PIECE_BYTES: Final = 16 * 1024
 
@@ -60,15 +62,15 @@ class Road:
     async def _serve(self) -> None:
         self._loop, self._over, self._changed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
         self._listener.setblocking(False)
-        accepting = self._loop.create_task(self._accept())
+        task = self._loop.create_task(self._accept())
+        task.add_done_callback(lambda _: self._listener.close())
         self._ready.set()
         await self._over.wait()
-        accepting.cancel()
-        self._listener.close()
+        task.cancel()
 
     async def _accept(self) -> None:
         while True:
-            sock, _ = await self._loop.sock_accept(self._listener)
+            sock, _ = await accepting.accept(self._listener)
             task = self._loop.create_task(self._carry(sock))
             self._running.add(task)
             task.add_done_callback(self._running.discard)

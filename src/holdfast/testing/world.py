@@ -345,10 +345,9 @@ class Selector(selectors.EpollSelector):
 
 
 class Loop(asyncio.SelectorEventLoop):
-    """asyncio's own, in the world. `dial` and `accept` are the network's (testing/net.py)."""
+    """asyncio's own, in the world. `dial` is the network's (testing/net.py)."""
 
     dial: Callable[[Actor, str, int], Coroutine[Any, Any, socket.socket]]
-    accept: Callable[[Any], Coroutine[Any, Any, tuple[socket.socket, Any]]]
 
     def __init__(self, actor: Actor) -> None:
         super().__init__(Selector())
@@ -356,9 +355,6 @@ class Loop(asyncio.SelectorEventLoop):
 
     async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, *, sock: socket.socket | None = None, **how: Any) -> Any:
         return await super().create_connection(protocol_factory, sock=sock or await Loop.dial(self.actor, host, port))
-
-    async def sock_accept(self, sock: Any) -> tuple[socket.socket, Any]:
-        return await Loop.accept(sock)
 
 
 # ------------------------------------------------------------ what is put between
