@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.conditions import Actor, Request
 from holdfast.core.facts import Unparseable
 from holdfast.core.policy import Decision, Verdict, explain
-from holdfast.host.gate import JUDGING_EACH, THREADS, Gate, load, mounted, real
+from holdfast.host.gate import JUDGING_ALL, JUDGING_EACH, Gate, load, mounted, real
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 
@@ -276,26 +276,30 @@ def test_cedar_comes_and_goes_with_its_file(cedar: Callable[..., Gate], tmp_path
 
 
 def test_p4_who_hangs_in_the_gate_hangs_alone(opened: Open) -> None:
-    """A file system or a parser that does not answer keeps threads; never more than one operator's share of them."""
+    """A file system or a parser that does not answer keeps threads: of one session, of one operator, never all."""
     let_go = threading.Event()
 
-    class Stuck(Parser):
+    class Silent(Parser):
         def __call__(self, text: str, dialect: str) -> Any:
             if "hang" in text:
                 let_go.wait(120)
             return super().__call__(text, dialect)
 
-    gate = opened(ALLOW, parser=Stuck(wait_s=60.0), judge_s=6.0)
+    gate = opened(ALLOW, parser=Silent(wait_s=60.0), judge_s=5.0)
 
-    async def both() -> tuple[list[Decision], Decision]:
-        hung = [asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(THREADS + JUDGING_EACH)]
+    async def scene() -> None:
+        hung = [asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(2 * JUDGING_EACH)]
         await asyncio.sleep(0)
-        other = await gate.judge(replace(request("ls"), actor=Actor("ann", "ka", "human")))
-        return await asyncio.gather(*hung), other
+        assert (await gate.judge(replace(request("ls"), session="s2"))).verdict is Verdict.ALLOW, "another session of the same operator"
+        assert {d.verdict for d in await asyncio.gather(*hung)} == {Verdict.REFUSE} and "did not decide" in hung[0].result().because
+        at_once = await gate.judge(request("ls"))
+        assert at_once.verdict is Verdict.REFUSE and "does not answer" in at_once.because
+        everywhere = [replace(request(f"hang {n}"), session=f"s{n}") for n in range(2, 2 * JUDGING_ALL)]
+        refused = await asyncio.gather(*map(gate.judge, everywhere))
+        assert {d.verdict for d in refused} == {Verdict.REFUSE}
+        assert (await gate.judge(replace(request("ls"), actor=Actor("ann", "ka", "human")))).verdict is Verdict.ALLOW, "another operator"
 
     try:
-        hung, other = asyncio.run(both())
+        asyncio.run(scene())
     finally:
         let_go.set()
-    assert other.verdict is Verdict.ALLOW
-    assert {d.verdict for d in hung} == {Verdict.REFUSE} and all("did not decide" in d.because for d in hung)

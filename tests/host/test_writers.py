@@ -336,7 +336,7 @@ def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, 
                 assert [(one.name, one.actor) for one in found] == [(names[0], "ann"), ("/dead", UNKNOWN)]
             assert [one.actor for one in await writers.each(room.session, names[:1])] == [UNKNOWN], "nobody is left who could look"
             hold.set()
-            while writers._stuck:
+            while writers._threads._rooms:
                 await asyncio.sleep(0)
             assert [one.actor for one in await writers.each(room.session, names[:1])] == ["ann"]
 

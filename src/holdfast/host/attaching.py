@@ -24,7 +24,7 @@ async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     session = ops.engine.find(q["session"])
     observe = q["observe"] or "input" not in ops.engine.authority.rights_of(conn.key, session.id, time.time())
     if q["agent"] and not observe and not conn.channel:
-        await refresh_agent(session.directory, q["agent"])
+        await refresh_agent(ops.engine.threads, session.id, session.directory, q["agent"])
         session = ops.engine.find(session.id)            # that may have taken a moment
     if conn in ops.viewers:
         ops.leave(conn, "switched")

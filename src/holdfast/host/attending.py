@@ -5,12 +5,12 @@ A halted session waits for nothing but to be resumed, whatever its terminal look
 
 from __future__ import annotations
 
-import asyncio
 import termios
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.attention import classify
 from holdfast.host import observe, process
+from holdfast.model.errors import Unavailable
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
@@ -37,7 +37,10 @@ async def attend(session: Session, state: wire.State) -> tuple[str, str, str]:
 async def attended(session: Session, state: wire.State) -> Attended:
     """In a thread: a session that starts and ends processes all the time is looked at for long."""
     commands = session.commands
-    found = await asyncio.to_thread(_attend, session, state, commands.shell.at_prompt if commands.kind else None)
+    try:
+        found = await session.looked(_attend, session, state, commands.shell.at_prompt if commands.kind else None)
+    except Unavailable as e:
+        found = Attended("unknown", e.message, "", None, None)
     return found._replace(kind="halted", why=HALTED) if session.state == "halted" else found
 
 

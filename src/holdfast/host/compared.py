@@ -10,6 +10,7 @@ A script is shown by its own path and runs as its interpreter with the path amon
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import os
 import signal
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 EXPECTED_MAX: Final = 8192
 LINKS_MAX, LINKS_S = 1024, 60.0
+BEHIND_S: Final = 2.0            # for a file system to say where a link leads
 
 
 class Expected(NamedTuple):
@@ -77,7 +79,7 @@ class Compared:
 
     async def _judge(self, one: Expected, now: Program, how: str, start: int) -> None:
         """It is what it is. If that is something the policy would have stopped, it is stopped now."""
-        if how == "file" and one.program.path.startswith(execution.SYSTEM) and await asyncio.to_thread(os.path.realpath, one.program.path) == now.path:
+        if how == "file" and one.program.path.startswith(execution.SYSTEM) and await _behind(one.session, one.program.path) == now.path:
             self._links[one.program.path, now.path] = time.monotonic() + LINKS_S        # a link of the machine's own: both names were judged
             if len(self._links) > LINKS_MAX:
                 self._links.popitem(last=False)
@@ -91,7 +93,7 @@ class Compared:
                 leads_there = lookup.resolved(one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR)
             return request
 
-        _, decision = await self._host.gate.judge_exec(look, one.session.commands.approved(one.cause.act), one.actor.operator)
+        _, decision = await self._host.gate.judge_exec(look, one.session.commands.approved(one.cause.act), one.actor.operator, one.session.id)
         if decision.verdict is Verdict.ALLOW and (how == "script" or leads_there):
             return
         killed = decision.verdict is not Verdict.ALLOW
@@ -103,6 +105,12 @@ class Compared:
         if (gated := self._host.gated(one.session)) is not None:
             gated.tell("exec.mismatch", one._replace(program=now), decision, "" if killed else "what ran is not what was shown to the gate",
                        shown=one.program.path[:1000], killed=killed)
+
+
+async def _behind(session: Session, path: str) -> str | None:
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(session.in_thread(os.path.realpath, path), BEHIND_S)
+    return None
 
 
 def differs(judged: Program, now: Program) -> Literal["", "file", "script", "words"]:

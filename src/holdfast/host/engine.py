@@ -49,6 +49,7 @@ from holdfast.host.shaping import Shapes
 from holdfast.host.store import Record, Store
 from holdfast.host.tally import Tally
 from holdfast.host.telling import tell
+from holdfast.host.threads import Threads
 from holdfast.host.uplinks import Uplinks
 from holdfast.host.writers import Writers
 from holdfast.model import ids
@@ -94,6 +95,7 @@ class Engine:
         self.writers = Writers(self.kin, home.state)
         self.shapes = Shapes(self.sessions.get, self.writers.all)
         self.pool = ThreadPoolExecutor(1, "view")
+        self.threads = Threads("sessions")
         self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
@@ -224,7 +226,7 @@ class Engine:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
-        session = Session(record, link, label, making.directory(self.home, record.id), making.memory(self.home, record.id), self.pool, self._session_event, link.peer_pid)
+        session = Session(record, link, label, making.directory(self.home, record.id), making.memory(self.home, record.id), self.pool, self.threads, self._session_event, link.peer_pid)
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.pace.window_s = self.settings.pace_s
         session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
@@ -443,6 +445,7 @@ class Engine:
         for session in list(self.sessions.values()):
             await session.dispose()
         self.pool.shutdown(wait=True)
+        self.threads.close()
         self.desk.close()
         self.gate.close()
         self.halter.close()

@@ -58,7 +58,7 @@ async def _note(session: Session, conn: Connection, gate: Gate, journal: Journal
     if busy < LOOKS_MAX and request is not None:
         _looking[session.id] = busy + 1
         try:
-            found = await asyncio.wait_for(asyncio.to_thread(gate.shaped, request, view), gate.judge_s)
+            found = await asyncio.wait_for(session.in_thread(gate.shaped, request, view), gate.judge_s)
         except Exception as e:                       # nobody is kept from typing by it, and what was not found is unknown
             if not isinstance(e, (HoldfastError, TimeoutError)):
                 session.loop.call_exception_handler({"message": f"what a line of {session.id} touches", "exception": e})

@@ -13,6 +13,7 @@ import stat
 
 from holdfast.core.interpreters import SHELLS
 from holdfast.home import Home
+from holdfast.host.threads import Threads
 
 AGENT_S = 5.0          # for the socket's file system to answer
 
@@ -70,11 +71,11 @@ def of_session(given: dict[str, str], home: Home, session_id: str, directory: st
     return env
 
 
-async def refresh_agent(directory: str, target: str) -> None:
+async def refresh_agent(threads: Threads, session_id: str, directory: str, target: str) -> None:
     """Points the session's agent socket at the newest client's, so that ssh inside keeps working after a reconnect. Where it points to is the
     client's to say: a file system that does not answer holds up nobody else."""
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.to_thread(_point, directory, target), AGENT_S)
+        await asyncio.wait_for(threads.of(session_id, _point, directory, target), AGENT_S)
 
 
 def _point(directory: str, target: str) -> None:

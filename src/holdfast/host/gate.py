@@ -2,8 +2,9 @@
 
 What has no text and no plug-ins to ask (a key of a person, a size) is decided at once, by rules alone: that is microseconds.
 Everything else goes to a thread: the parser is a process, links are followed on the file system, plug-ins are processes
-(host/plugins.py). The loop waits for the answer for JUDGE_S; a thread that is still stuck then is left behind, the act is
-refused, and when all threads are stuck everything is refused. Error means refuse, and the reason says which.
+(host/plugins.py). The loop waits for the answer for JUDGE_S; a thread that is still stuck then is left behind, and the act is
+refused. Threads are shared out by operator and session (host/threads.py): where all of a share are stuck everything is refused
+at once, there. Error means refuse, and the reason says which.
 
 The policy file is looked at before every act, by what the kernel says of it (inode, size, times), and read again when that
 changed. A file that cannot be read or used, or that others could have written, refuses everything but seizing, halting and
@@ -22,7 +23,6 @@ import stat
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any, Final
 
@@ -38,11 +38,13 @@ from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, 
 from holdfast.core.shaping import View
 from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
+from holdfast.host.threads import Share, Stuck, Threads
+from holdfast.model.errors import Unavailable
 
 JUDGE_S: Final = 8.0  # for the whole: the parser and the plug-ins have limits of their own below it
 LOOKED_AT: Final = ("run", "line", "paste")  # acts whose text meets the state of a shell
-THREADS: Final = 32  # most of them never start
-JUDGING_EACH: Final = 4  # at a time, of one operator: who hangs hangs alone
+JUDGING_EACH: Final = 4  # at a time, of one operator in one session
+JUDGING_ALL: Final = 12  # ... in all sessions
 EXECS_KEPT: Final = 4096
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
 CEDAR_FILE: Final = "policy.cedar"
@@ -73,18 +75,17 @@ class Gate:
         self.touched: Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]] = lambda request, facts, view: request.shaped  # in a thread
         self._make = worker
         self._workers = {p: worker(p) for p in plugins}
-        self._pool = ThreadPoolExecutor(THREADS, "gate")
+        self._threads = Threads("gate")
         self._seen: tuple[Any, ...] | None = None
         self._policy: Policy | None = None
         self._version = ""
-        self._judging: dict[str, asyncio.Semaphore] = {}  # by operator: threads that are stuck are its own
         self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
         self.decisions: Counter[tuple[str, str]] = Counter()  # by act and verdict
         self.took = Histogram()
         self._index: tuple[Policy, execution.Index] | None = None
         self._execs: OrderedDict[tuple[Any, ...], Decision] = OrderedDict()  # decisions on execs that depend on nothing else
         for w in self._workers.values():
-            self._pool.submit(w.start)
+            self._threads.pool.submit(w.start)
 
     # ------------------------------------------------------------ policy
 
@@ -115,10 +116,10 @@ class Gate:
         path = _beside(self.policy_file, CEDAR_FILE)
         wanted = Plugin("cedar", CEDAR_TARGET, str(_mark(path))) if path is not None and os.path.lexists(path) else None
         for old in [p for p in self._workers if p.target == CEDAR_TARGET and p != wanted]:
-            self._pool.submit(self._workers.pop(old).close)
+            self._threads.pool.submit(self._workers.pop(old).close)
         if wanted is not None and wanted not in self._workers:
             self._workers[wanted] = self._make(wanted)
-            self._pool.submit(self._workers[wanted].start)
+            self._threads.pool.submit(self._workers[wanted].start)
 
     # ------------------------------------------------------------ judging
 
@@ -144,17 +145,26 @@ class Gate:
             decision = self.quick(request)
             if decision is None:
                 async with asyncio.timeout(self.judge_s):
-                    turn = self._judging.setdefault(request.actor.operator, asyncio.Semaphore(JUDGING_EACH))
-                    await turn.acquire()
-                    loop = asyncio.get_running_loop()
-                    work = self._pool.submit(self._work, request, self.policy, self._version, list(self._workers.values()))
-                    work.add_done_callback(lambda _: _soon(loop, turn.release))
-                    decision = await asyncio.wrap_future(work)
+                    shares = _shares(request.actor.operator, request.session)
+                    decision = await self._threads.do(shares, self._work, request, self.policy, self._version, list(self._workers.values()))
             return decision
-        except TimeoutError:
-            return self._refuse(f"the gate did not decide within {self.judge_s:g} s")
         except Exception as e:
-            return self._refuse(f"the gate failed: {type(e).__name__}: {e}"[:300])
+            return self._refuse(self._failed(e))
+
+    async def facts_beside(self, request: Request) -> Facts | None:
+        """What an act is made of, for whoever has a loop."""
+        try:
+            async with asyncio.timeout(self.judge_s):
+                return await self._threads.do(_shares(request.actor.operator, request.session), self.facts, request)
+        except TimeoutError as e:
+            raise Unavailable(self._failed(e), "look at the file systems that it speaks of: `holdfast graph`") from e
+
+    def _failed(self, error: Exception) -> str:
+        if isinstance(error, Stuck):
+            return "the gate's threads for this session still wait for a file system or a parser that does not answer"
+        if isinstance(error, TimeoutError):
+            return f"the gate did not decide within {self.judge_s:g} s"
+        return f"the gate failed: {type(error).__name__}: {error}"[:300]
 
     # ------------------------------------------------------------ at exec depth
 
@@ -189,20 +199,13 @@ class Gate:
             self._execs.popitem(last=False)
         return decision
 
-    async def judge_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], operator: str) -> tuple[Request | None, Decision]:
+    async def judge_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], operator: str, session: str) -> tuple[Request | None, Decision]:
         """The same with everybody asked, in a thread, where `prepare` may look at files, and find that nothing has to be judged; and what was judged."""
         try:
             async with asyncio.timeout(self.judge_s):
-                turn = self._judging.setdefault(operator, asyncio.Semaphore(JUDGING_EACH))
-                await turn.acquire()
-                loop = asyncio.get_running_loop()
-                work = self._pool.submit(self._work_exec, prepare, passed, self.policy, self._version, list(self._workers.values()))
-                work.add_done_callback(lambda _: _soon(loop, turn.release))
-                return await asyncio.wrap_future(work)
-        except TimeoutError:
-            return None, self._refuse(f"the gate did not decide within {self.judge_s:g} s")
+                return await self._threads.do(_shares(operator, session), self._work_exec, prepare, passed, self.policy, self._version, list(self._workers.values()))
         except Exception as e:
-            return None, self._refuse(f"the gate failed: {type(e).__name__}: {e}"[:300])
+            return None, self._refuse(self._failed(e))
 
     def _work_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], policy: Policy, version: str, workers: list[Worker]) -> tuple[Request | None, Decision]:
         request = prepare()
@@ -251,7 +254,7 @@ class Gate:
         """Ends the workers. Threads that are stuck are not waited for."""
         for w in self._workers.values():
             w.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
 
 # ---------------------------------------------------------------- the policy's file
@@ -330,9 +333,8 @@ def seen(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> bytes:
     return hashlib.blake2b(repr((named, sorted(map(repr, shaped)))).encode("utf-8", "replace"), digest_size=16).digest()
 
 
-def _soon(loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(call)
+def _shares(operator: str, session: str) -> tuple[Share, ...]:
+    return Share((operator, session), JUDGING_EACH), Share(operator, JUDGING_ALL)
 
 
 class _NeedsParser(BaseException):

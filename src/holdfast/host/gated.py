@@ -30,6 +30,7 @@ from holdfast.host.lookup import Script
 from holdfast.host.notified import Notified
 from holdfast.host.selector import add_hot, remove_hot
 from holdfast.host.session import Session
+from holdfast.host.threads import Stuck
 from holdfast.model.errors import GateRefused, HoldfastError
 from holdfast.model.probe import probe
 from holdfast.wire import notification as wire
@@ -164,7 +165,7 @@ class Gated:
             return self._looked_at(one, expected, request, look)
 
         try:
-            judged, decision = await self.host.gate.judge_exec(prepare, passed, request.actor.operator)
+            judged, decision = await self.host.gate.judge_exec(prepare, passed, request.actor.operator, self.session.id)
             if look.absent:
                 return self._absent(one, look.absent)
             self._decided(one, expected._replace(script=look.script), judged or request, decision)
@@ -210,15 +211,15 @@ class Gated:
             if not self._waits(one):
                 raise GateRefused("it does not wait any more", how="gone")
             nonlocal expected
-            program = await asyncio.to_thread(notified.read, one)
+            program = await self.session.in_thread(notified.read, one)
             again = self.host.request(self.session, expected.actor, expected.cause, program, notified.cwd_of(one.thread))
-            again, script = await asyncio.to_thread(_resolved, one, again, program)
+            again, script = await self.session.in_thread(_resolved, one, again, program)
             expected = expected._replace(program=program, script=script)
             return again
 
         async def judge(again: Request) -> Decision:
             passed = self.session.commands.approved(expected.cause.act)
-            return (await self.host.gate.judge_exec(lambda: again, passed, again.actor.operator))[1]
+            return (await self.host.gate.judge_exec(lambda: again, passed, again.actor.operator, self.session.id))[1]
 
         try:
             await self.host.kin.saved(self.session)          # after a death of this host it is still the same who asks
@@ -239,6 +240,8 @@ class Gated:
                     # else another exec of the same had it: this is a question of its own
         except HoldfastError as e:
             self._refuse(one, expected, decision, e.message)
+        except Stuck:
+            self._refuse(one, expected, decision, "what it is cannot be read")
         except BaseException:
             self._send(one, REFUSED)
             raise

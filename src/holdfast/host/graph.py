@@ -9,6 +9,7 @@ is a subreaper: a daemon is then a child of the keeper, or of the session's init
 - What vanishes while it is looked at was not there. What is closed to us (another account's) is listed, and named as unreadable.
 - A descriptor's direction, offset and locks are from fdinfo; sockets are joined to /proc/PID/net by inode, read once for each network namespace.
 - A path that ends in " (deleted)" may be a name: whether the file is gone is asked of the file itself.
+- No file system is asked anything: one that does not answer is when people look.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
 from holdfast.host import observe
+from holdfast.host.filestat import known
 from holdfast.host.process import read_argv, read_short
 from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import tty_rdev_of
@@ -188,12 +190,12 @@ def _file(pid: int, fd: int, target: str) -> File:
         kind = "terminal"
     else:
         try:
-            info = os.stat(f"/proc/{pid}/fd/{fd}")
+            info = known(f"/proc/{pid}/fd/{fd}")
         except OSError:
             kind = "other"
         else:
-            kind = _kind(info.st_mode)
-            deleted = target.endswith(" (deleted)") and info.st_nlink == 0
+            kind = _kind(info.mode)
+            deleted = target.endswith(" (deleted)") and info.links == 0
     return File(pid, fd, target.removesuffix(" (deleted)") if deleted else target, kind, mode, offset, deleted, locks)
 
 

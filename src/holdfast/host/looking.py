@@ -133,7 +133,7 @@ async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
         return {"id": session.id, "name": session.name, **await written(ops.engine.writers, session, q["wrote"])}
     kin = ops.engine.kin
     before = kin.looking(session)
-    found = await asyncio.to_thread(of_session, ops.engine.halter.groups, session)
+    found = await session.looked(of_session, ops.engine.halter.groups, session)
     if session.ended.done():
         raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
     kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes}, before, whole="processes" not in found.cut)

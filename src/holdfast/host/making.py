@@ -62,7 +62,7 @@ async def prepare(engine: Engine, session_id: str, name: str, request: dict[str,
         own = directory(home, session_id)
         env = environment.of_session(request["env"], home, session_id, own) | (layouts.environment(own) if contained else {})
         if request.get("agent"):
-            await environment.refresh_agent(own, request["agent"])
+            await environment.refresh_agent(engine.threads, session_id, own, request["agent"])
         argv = request["argv"] or [settings.shell or env.get("SHELL") or "/bin/sh"]
         launched = launch.prepare(argv, Path(own), nonce, env, login=settings.login_shell)
     except OSError as e:

@@ -18,7 +18,7 @@ import signal
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from holdfast.core import session as lifecycle
 from holdfast.core.filter import ViewerFilter
@@ -35,6 +35,7 @@ from holdfast.host.lane import BARRIER, ORIGIN_HOST, ORIGIN_REPLIES, Lane
 from holdfast.host.pace import Pace
 from holdfast.host.store import Record
 from holdfast.host.telling import anyway, tell
+from holdfast.host.threads import Threads
 from holdfast.host.turn import SessionTurn
 from holdfast.host.view import View
 from holdfast.host.viewer import Viewer
@@ -62,12 +63,13 @@ MUTE_S = 0.01                  # how much later the host may look at output that
 UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 Commit = Callable[[], Awaitable[None]]
 
 
 class Session:
-    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, memory: str, pool: Executor,
+    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, memory: str, pool: Executor, threads: Threads,
                  on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
@@ -94,7 +96,7 @@ class Session:
         self.keyboard: Keyboard                            # set by whoever makes this
         self.gaps: list[tuple[int, int]] = []
         self.layout = {"layout": "unknown", "halt": "unknown", "says": ""}     # until the kernel was asked
-        self._on_event = on_event
+        self._on_event, self._threads = on_event, threads
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
         self.ends: set[asyncio.Future[None]] = set()       # orders to end it that are being carried out
@@ -170,6 +172,17 @@ class Session:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HoldfastError):
             self.loop.call_exception_handler({"message": f"session {self.id}", "exception": error})
+
+    async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """For what a file system or a program of the session may hold up."""
+        return await self._threads.of(self.id, work, *args, **kwargs)
+
+    async def looked(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """The same for looking at it."""
+        try:
+            return await self._threads.looked(self.id, work, *args, **kwargs)
+        except TimeoutError:
+            raise Unavailable(f"{self.name} cannot be looked at: something that it uses does not answer", "look for a file server or a FUSE program that hangs; its output and its keys are not affected") from None
 
     async def or_end(self, future: asyncio.Future[Any], timeout: float | None = None) -> bool:
         """Waits for `future`, the end of the session or the time; True if the future came."""

@@ -71,10 +71,10 @@ async def situation(session: Session | None, conn: Connection, act: str, content
     """The request for an act of this connection; without a session, one on the machine. A file system that does not answer holds up nobody: of a
     directory there nothing is known."""
     seen = _look(session, conn, act, content, details)
-    if seen.where is None:
+    if session is None or seen.where is None:
         return _at(seen, NOWHERE)
     try:
-        return _at(seen, await asyncio.wait_for(asyncio.to_thread(_place, seen.where), PLACE_S))
+        return _at(seen, await asyncio.wait_for(session.in_thread(_place, seen.where), PLACE_S))
     except TimeoutError:
         return _at(seen, NOWHERE)
 

@@ -26,7 +26,7 @@ _HOME_UNITS: Final = (".config/systemd/user", ".local/share/systemd/user")
 
 async def timers(writers: Writers, session: Session) -> list[dict[str, Any]]:
     """Of directories that do not answer, none."""
-    staged = await writers.looked(candidates, f"/proc/{session.record.root_pid}")
+    staged = await writers.looked(session, candidates, f"/proc/{session.record.root_pid}")
     return _shown(await writers.each(session, staged or ()), session)
 
 

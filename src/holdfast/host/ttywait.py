@@ -25,6 +25,7 @@ import stat
 from dataclasses import dataclass, field
 
 from holdfast.core.attention import TtyWait
+from holdfast.host.filestat import known
 from holdfast.host.process import parse_stat, read_proc
 
 THREADS_MAX = 256        # looked at per process; a terminal is read by one of the first threads
@@ -171,12 +172,12 @@ class _Thread:
         if fd < 0:
             return False
         try:
-            found = os.stat(f"{self.task}/fd/{fd}")
+            found = known(f"{self.task}/fd/{fd}")
         except OSError:
             return False
-        if not stat.S_ISCHR(found.st_mode):
+        if not stat.S_ISCHR(found.mode):
             return False
-        return found.st_rdev == self.tty_rdev or (found.st_rdev == _DEV_TTY and self.own_tty == self.tty_rdev)
+        return found.rdev == self.tty_rdev or (found.rdev == _DEV_TTY and self.own_tty == self.tty_rdev)
 
     def _wchan(self) -> str:
         return read_proc(f"{self.task}/wchan").decode("ascii", "replace")

@@ -20,11 +20,11 @@ import fcntl
 import os
 import secrets
 import signal
-import stat
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.host import fileevents
+from holdfast.host.filestat import known
 from holdfast.host.shell.launch import SLOT, SLOTS
 
 if TYPE_CHECKING:
@@ -179,7 +179,8 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
-                if stat.S_ISREG((found := os.stat(f"/proc/{pid}/fd/{name}")).st_mode) and os.path.samestat(found, file):
+                found = known(f"/proc/{pid}/fd/{name}")
+                if (found.device, found.inode) == (file.st_dev, file.st_ino):
                     return True
     return False
 

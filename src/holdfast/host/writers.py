@@ -10,7 +10,8 @@ by what the machine does for itself.
 What is known is written down a moment after it changed, in a thread and in small pieces (no other thread may be held up by it): for each file with the change time by which the next host can
 prove that nobody wrote since. What was written while there was no host is unknown.
 
-A path is looked at in a thread of few (`LOOKERS`), and for LOOK_S at most: a file system that does not answer makes its files unknown. While all of them wait for such a one, everything is unknown at once.
+A path is looked at in a thread of few (`LOOKERS` for each session), and for LOOK_S at most: a file system that does not answer makes its files unknown. While all of them wait for such a one, everything is unknown to
+that session at once.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any, Final, ParamSpec, TypeVar
 
@@ -34,6 +35,7 @@ from holdfast.core.writers import Author, Entry, Stamp, Table, guessed, shaped
 from holdfast.host import fileevents, kept, paths, process
 from holdfast.host.lineage import Kin
 from holdfast.host.session import Session
+from holdfast.host.threads import Share, Threads
 
 SAVE_S: Final = 0.5              # after a change; later where that takes long:
 SAVE_SHARE: Final = 20           # at most this part of the time is spent on it
@@ -44,7 +46,7 @@ BREATH_S: Final = 0.002
 FILE: Final = "writers"
 FILE_BYTES: Final = 16 << 20
 REST_S: Final = 30.0
-LOOKERS: Final = 2
+LOOKERS: Final = 2               # for one session
 LOOK_S: Final = 2.0              # for all paths of one question
 _STEADY: Final = time.CLOCK_BOOTTIME
 
@@ -73,9 +75,7 @@ class Writers:
         self._resting: asyncio.TimerHandle | None = None
         self._save_s = SAVE_S
         self._pen = threading.Lock()
-        self._marking = threading.Lock()
-        self._pool = ThreadPoolExecutor(LOOKERS, "paths")
-        self._stuck = 0                                          # of those, how many wait for a file system that does not answer
+        self._threads = Threads("paths")
         self._tasks: set[asyncio.Task[None]] = set()
         kin.beside.append(self)
 
@@ -104,7 +104,7 @@ class Writers:
         self._save_soon()
         if self._events is not None:
             for whose in ("/proc/self", f"/proc/{session.record.root_pid}") if len(self._sessions) == 1 else (f"/proc/{session.record.root_pid}",):
-                self._spawn(asyncio.to_thread(self._mark, whose))
+                self._mark_soon(session, whose)
         else:
             session.commands.listeners.append(lambda effects: self._ordered(session, effects))
 
@@ -142,7 +142,7 @@ class Writers:
         for task in self._tasks:
             task.cancel()
         self._sessions.clear()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._threads.close()
 
     def _spawn(self, work: Any) -> None:
         task = self._loop.create_task(work)
@@ -151,12 +151,15 @@ class Writers:
 
     # ------------------------------------------------------------ file systems
 
+    def _mark_soon(self, session: Session, whose: str) -> None:
+        self._spawn(self._threads.do((Share(("mark", session.id), 1),), self._mark, whose))
+
     def _mark(self, whose: str) -> None:
         """Those that a process can write, by its mount table. In a thread: a mount point may lie behind another that does not answer."""
         events, root = self._events, "" if whose == "/proc/self" else f"{whose}/root"
         if events is None:
             return
-        with contextlib.suppress(OSError), self._marking:
+        with contextlib.suppress(OSError):
             with open(f"{whose}/mountinfo", errors="surrogateescape") as table:
                 mounts = fileevents.writable(table)
             self._on_loop(self._check_marks)
@@ -188,7 +191,7 @@ class Writers:
         """What was mounted since its session began."""
         if self._events is not None and (new := systems - self._tried - {system for system, _ in [*self._marked.values()]}):
             self._tried |= new
-            self._spawn(asyncio.to_thread(self._mark, f"/proc/{session.record.root_pid}"))
+            self._mark_soon(session, f"/proc/{session.record.root_pid}")
 
     def _check_marks(self) -> None:
         """Whether each is still there: a file system that was unmounted took its mark with it."""
@@ -289,24 +292,15 @@ class Writers:
         if not wanted:
             return ()
         found: dict[str, list[paths.Piece]] = {}
-        await self.looked(paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
+        await self.looked(session, paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
         return self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in wanted])
 
-    async def looked(self, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What somebody found who looks at file systems; None: they did not answer in LOOK_S, or all who could look still wait for one that does not."""
-        if self._stuck >= LOOKERS:
-            return None
-        looking = self._pool.submit(look, *args, **kwargs)
+    async def looked(self, session: Session, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """What somebody found who looks at file systems; None: they did not answer in LOOK_S, or all who could look for this session still wait for one that does not."""
         try:
-            _, late = await asyncio.wait([asyncio.wrap_future(looking)], timeout=LOOK_S)
-            return None if late else looking.result()
-        finally:
-            if not looking.done() and not looking.cancel():
-                self._stuck += 1
-                looking.add_done_callback(lambda _: self._loop.call_soon_threadsafe(self._moved_on))
-
-    def _moved_on(self) -> None:
-        self._stuck -= 1
+            return await asyncio.wait_for(self._threads.do((Share(session.id, LOOKERS),), look, *args, **kwargs), LOOK_S)
+        except TimeoutError:
+            return None
 
     def _judged(self, session: Session, looks: list[tuple[str, list[paths.Piece]]]) -> tuple[Shaped, ...]:
         self._check_marks()
