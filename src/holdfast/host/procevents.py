@@ -6,6 +6,7 @@ not answered at all: so nothing counts as told before the first message has come
 The kernel tells of all processes of the machine; which are a session's is decided by whoever listens. Messages carry a number per processor: a hole means that some were lost, and so does
 ENOBUFS. Then `on_lost` is called, and the listener looks for itself. Exits of threads are left out: only that of a whole process matters. But the kernel tells no more than that its first
 thread is gone, and it may live on in others, or become another program in one of them: whoever finds it alive says so (`threads`), and is told of the exits of the others.
+If all of it is gone before anybody could look, its exit code is what its first thread said.
 """
 
 from __future__ import annotations
