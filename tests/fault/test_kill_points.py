@@ -171,6 +171,7 @@ KILLS: dict[str, Callable[[World], None]] = {
     "host.run.written": cli_run,
     "host.gate.listener": nothing,
     "host.exec.read": cli_exec,
+    "host.exec.paged": cli_exec,
     "host.exec.answer": cli_exec,
     "host.run.typed": cli_run,
     "host.exit.seen": program_ends,

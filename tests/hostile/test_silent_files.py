@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.e2e.harness import Installation, eventually, installation
+from tests.e2e.harness import Installation, eventually, installation, state_of
 
 pytestmark = pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse to mount a file system of one's own")
 
 TIMES = 12           # more than the threads that a whole host shares where nothing is shared out
 
-# argv: where to mount. A file system in which every name is an empty file and which believes nothing it was told before, until a line is read from stdin: then it answers nothing.
+# argv: where to mount. A file system in which every name is a file that holds /bin/true, and which believes nothing it was told before, until a line is read from stdin: then it answers nothing.
 SERVER = """
 import ctypes, os, struct, sys, threading
 at = sys.argv[1]
@@ -26,7 +28,7 @@ if libc.mount(b"silent", at.encode(), b"fuse", 0, b"fd=%d,rootmode=40000,user_id
     sys.exit(99)
 silent = threading.Event()
 def attributes(node):
-    return struct.pack("<QQQQQQIIIIIIIIII", node, 0, 0, 0, 0, 0, 0, 0, 0, 0o40755 if node == 1 else 0o100755, 1, 0, 0, 0, 4096, 0)
+    return struct.pack("<QQQQQQIIIIIIIIII", node, 4096, 8, 0, 0, 0, 0, 0, 0, 0o40755 if node == 1 else 0o100755, 1, 0, 0, 0, 4096, 0)
 def serve():
     while True:
         try:
@@ -36,7 +38,7 @@ def serve():
         if silent.is_set() or what in (2, 42):
             continue
         answer = {26: struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 0, 0, 65536, 1, 0, 0, 0), 1: struct.pack("<QQQQII", 2, 1, 0, 0, 0, 0) + attributes(2),
-                  3: struct.pack("<QII", 0, 0, 0) + attributes(node), 14: struct.pack("<QII", 1, 0, 0), 27: struct.pack("<QII", 1, 0, 0)}.get(what, b"")
+                  3: struct.pack("<QII", 0, 0, 0) + attributes(node), 14: struct.pack("<QII", 1, 0, 0), 27: struct.pack("<QII", 1, 0, 0), 15: b"/bin/true\\0".ljust(4096, b"\\0")}.get(what, b"")
         os.write(fuse, struct.pack("<IiQ", 16 + len(answer), 0 if answer else -38, number) + answer)
 threading.Thread(target=serve, daemon=True).start()
 print("mounted", flush=True)
@@ -126,3 +128,95 @@ def test_p4_acts_of_a_session_that_stands_there_hold_up_no_other(hf: Installatio
     others_go_on(hf)
     files.close()                # its shell stands still in there, too
     hf.end("held")
+
+
+# argv: a file of that file system, a directory for signs. Its page is there when the gate looks at it, and is gone when the gate reads it.
+ATTACK = """
+import ctypes, os, signal, sys, threading
+file, signs = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open(file, os.O_RDONLY)
+page = libc.mmap(None, 4096, 1, 2, fd, 0)
+assert ctypes.string_at(page) == b"/bin/true"
+def when(sign):
+    while not os.path.exists(f"{signs}/{sign}"):
+        signal.sigtimedwait([signal.SIGUSR1], 0.02)
+def take_it_away():
+    when("gone")
+    libc.madvise(ctypes.c_void_p(page), 4096, 4)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    open(f"{signs}/is-gone", "w").close()
+open(f"{signs}/ready", "w").close()
+when("go")
+threading.Thread(target=take_it_away).start()
+libc.execv(ctypes.c_void_p(page), (ctypes.c_char_p * 2)(b"true", None))
+print("CODE", ctypes.get_errno(), flush=True)
+"""
+
+
+def stuck(pid: int) -> bool:
+    """A thread of it is in the kernel, and no signal gets it out."""
+    for wchan in Path("/proc").glob(f"{pid}/task/*/wchan"):
+        with contextlib.suppress(OSError):
+            if "request_wait_answer" in wchan.read_text():
+                return True
+    return False
+
+
+@pytest.mark.parametrize("how", ["replaced", "stopped"])
+def test_s4_a_host_with_a_thread_that_hangs_makes_room_for_the_next(hf: Installation, files: FileSystem, how: str) -> None:
+    hf.ready("other")
+    hf.ready("held")
+    hf.ok("run", "held", "--", f"cd {shlex.quote(files.at)}; PS1='> '")
+    terminal = hf.attach("other")
+    terminal.see("$")
+    files.hush()
+    hf.start("run", "held", "--", "echo there")
+    first = hf.host_pid
+    eventually(lambda: stuck(first), "a thread of the host to hang")
+    if how == "replaced":
+        hf.ask("down", restart=True)
+    else:
+        hf.ok("down")
+        hf.ok("up", "--detach")
+    eventually(lambda: hf.attempt("ls", "--json").rc == 0 and hf.host_pid != first, "the next host")
+    others_go_on(hf)
+    if how == "replaced":
+        terminal.send("echo com''es back\r")
+        terminal.see("comes back")
+    assert stuck(first), "the old one is still there"
+    files.close()
+    eventually(lambda: not stuck(first), "the old host to be gone")
+    hf.end("held")
+
+
+def test_a4_a_program_that_holds_up_the_loop_holds_it_up_once(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+    """A page that the gate saw is taken away before it reads it. Nothing ends that, so the next host comes, and reads the programs of that session in threads."""
+    signs = tmp_path / "signs"
+    signs.mkdir()
+    hf.ready("other")
+    if hf.ready("held")["gate"] != "exec":
+        pytest.skip("no gate at exec depth here")
+    (tmp_path / "attack.py").write_text(ATTACK)
+    hf.start("run", "held", "--", f"{sys.executable} {tmp_path}/attack.py {files.at}/file {signs}")
+    eventually((signs / "ready").exists, "the attack to be ready")
+    hf.ok("down")
+    hf.ok("up", "--detach", env={"HOLDFAST_PROBE": "stop@host.exec.paged"})
+    first = hf.host_pid
+    (signs / "go").touch()
+    eventually(lambda: state_of(first) == "T", "the gate to have seen the page")
+    (signs / "gone").touch()
+    eventually((signs / "is-gone").exists, "the page to be gone")
+    files.hush()
+    os.kill(first, signal.SIGCONT)
+    eventually(lambda: hf.host_pid != first, "the next host")
+    assert stuck(first)
+    others_go_on(hf)
+    hf.ok("halt", "held")
+    hf.ok("resume", "held")
+    assert hf.host_pid == eventually(lambda: hf.peer("host.sock"), "who listens"), "and it is not held up again"
+    files.close()
+    eventually(lambda: "CODE 13" in hf.screen("held"), "the exec to be refused")
+    assert hf.ok("run", "held", "--", "/bin/echo on").out == "on\n"

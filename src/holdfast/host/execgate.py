@@ -34,6 +34,7 @@ from holdfast.core.execution import Program
 from holdfast.core.lineage import SHELL, Cause
 from holdfast.host.compared import Compared
 from holdfast.host.gated import Gated, guard, typed_by
+from holdfast.host.heldup import HeldUp
 from holdfast.host.rekindle import rekindle
 from holdfast.host.session import Session
 from holdfast.host.situation import attached, fingerprint, home_of
@@ -60,6 +61,7 @@ class ExecGate:
         """`kinds`: of which kinds others may have shaped something there."""
         self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.kinds = gate, desk, authority, journal, kin, halter, kinds
         self.compared = Compared(self)
+        self.held_up = HeldUp()
         self._gated: dict[str, Gated] = {}
         self._company: dict[str, tuple[float, bool]] = {}
         kin.on_exec = self.compared.executed
@@ -92,6 +94,7 @@ class ExecGate:
         if session.link.closed or session.ended.done():
             os.close(listener)
             return "input", "its keeper is gone"
+        self.held_up.begin(session)
         self._gated[session.id] = Gated(self, session, listener)
         return "exec", ""
 
@@ -102,6 +105,7 @@ class ExecGate:
         """Of a session that has ended, or whose keeper is claimed anew."""
         if (gated := self._gated.pop(session.id, None)) is not None:
             gated.close()
+        self.held_up.end(session)
         self._company.pop(session.id, None)
 
     def close(self) -> None:

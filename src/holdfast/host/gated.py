@@ -23,7 +23,7 @@ from holdfast.core.originators import Shaped
 from holdfast.core.policy import Decision, Verdict, explain
 from holdfast.core.rate import Bucket, take
 from holdfast.core.record import Draft
-from holdfast.host import lookup, notified
+from holdfast.host import heldup, lookup, notified
 from holdfast.host.compared import Expected
 from holdfast.host.connection import GAVE_UP
 from holdfast.host.lookup import Script
@@ -74,6 +74,7 @@ class Gated:
         self._untold: Counter[str] = Counter()
         self._telling = False
         self._looking: asyncio.TimerHandle | None = None
+        self._slow = heldup.slow(session)
         self._read_on()
 
     def close(self) -> None:
@@ -97,6 +98,9 @@ class Gated:
     # ------------------------------------------------------------ reading
 
     def _readable(self) -> None:
+        held_up = self.host.held_up
+        held_up.reading = self.session
+        held_up.turn += 1
         if _guarded:
             signal.setitimer(signal.ITIMER_REAL, wire.GUARD_S, wire.GUARD_S)
         try:
@@ -117,6 +121,7 @@ class Gated:
                     continue                                 # it died meanwhile, or somebody else was quicker
                 self._came(notified.parse(data))
         finally:
+            held_up.reading = None
             if _guarded:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         return None
@@ -125,10 +130,12 @@ class Gated:
         probe("host.exec.read")
         host, session = self.host, self.session
         try:
-            with notified.Reading(one, soon=True) as reading:
-                if (error := lookup.absent_now(one.thread, reading.way)):
-                    return self._absent(one, error)
-                program = reading.program(soon=True)
+            program = Program("?", (), notified.LATER)
+            if not self._slow:
+                with notified.Reading(one, soon=True) as reading:
+                    if (error := lookup.absent_now(one.thread, reading.way)):
+                        return self._absent(one, error)
+                    program = reading.program(soon=True)
             host.kin.catch_up()
             pid, cause = one.thread, session.commands.lineage.of(one.thread)
             if cause.act is None and (found := notified.process_of(one.thread)) is not None:

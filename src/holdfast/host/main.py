@@ -20,9 +20,11 @@ import resource
 import signal
 import sys
 import time
+from typing import NoReturn
 
 from holdfast import home as homes
 from holdfast.home import Home, config, cores
+from holdfast.host import threads
 from holdfast.host.engine import Engine
 from holdfast.host.hurry import short_slice
 from holdfast.host.ops import Ops
@@ -37,6 +39,7 @@ from holdfast.transport import unix
 
 LOG_BYTES = 4 * 1024 * 1024
 LOCK_WAIT_S = 1.0             # for a host that is just leaving
+STUCK_S = 1.0                 # until a thread that is still at work is one that hangs
 log = logging.getLogger("holdfast.host")
 
 
@@ -79,7 +82,7 @@ def _inherited(home: Home) -> int | None:
         os.set_inheritable(fd, False)
     except (ValueError, OSError):
         return None
-    return fd
+    return _named(fd)
 
 
 def _lock(home: Home) -> int | None:
@@ -99,7 +102,12 @@ def _lock(home: Home) -> int | None:
     if (waited and os.path.exists(home.stopped)) or time.monotonic() > deadline:
         os.close(fd)
         return None
-    with contextlib.suppress(OSError):                # for people; the lock itself needs no contents, and the disk may be full
+    return _named(fd)
+
+
+def _named(fd: int) -> int:
+    """For people; the lock itself needs no contents, and the disk may be full."""
+    with contextlib.suppress(OSError):
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
@@ -161,6 +169,8 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     engine.on_superseded = lambda: stop("superseded")
     engine.nursery.descriptors = allowed = _descriptors()
     engine.nursery.apart = service.nursery
+    engine.execgate.held_up.replace = lambda: _replace(lock, allowed, service, in_place=False)
+    loop.set_default_executor(threads.Pool(thread_name_prefix="host"))
     engine.store.start(loop)
     if engine.store.put_aside:
         log.error("the database was unreadable and is now %s; sessions are rebuilt from their keepers", engine.store.put_aside)
@@ -198,19 +208,41 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
         engine.nursery.dismiss()
     log.info("host %d: %s", os.getpid(), how)
     if how == "restart":
-        kept = os.environ.pop("HOLDFAST_PROBE_KEPT", None)
-        if kept:
-            os.environ["HOLDFAST_PROBE"] = kept
-        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
-        os.set_inheritable(lock, True)
-        os.environ["HOLDFAST_LOCK"] = str(lock)
-        if service.address:
-            os.environ["NOTIFY_SOCKET"] = service.address
         probe("host.replacing")
-        with cores.as_before():
+        deadline = time.monotonic() + STUCK_S
+        while threads.at_work() and time.monotonic() < deadline:
+            await asyncio.sleep(0.01)
+        _replace(lock, allowed, service, in_place=not threads.at_work())
+    _vanish()
+
+
+def _replace(lock: int, allowed: tuple[int, int], service: Service, in_place: bool) -> NoReturn:
+    """The next host: this process, with the same pid; or another one, if a thread is stuck in the kernel: the kernel waits for all of them before it makes a process another program."""
+    kept = os.environ.pop("HOLDFAST_PROBE_KEPT", None)
+    if kept:
+        os.environ["HOLDFAST_PROBE"] = kept
+    resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+    os.set_inheritable(lock, True)
+    os.environ["HOLDFAST_LOCK"] = str(lock)
+    if service.address:
+        os.environ["NOTIFY_SOCKET"] = service.address
+    with cores.as_before():
+        if in_place:
             os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
+        log.error("host %d: a thread is stuck in the kernel, which keeps this process until a file system answers", os.getpid())
+        service.is_now(os.posix_spawn(sys.executable, [sys.executable, "-m", "holdfast.host.main"], os.environ, setsid=True))
+    _vanish()
+
+
+def _vanish() -> NoReturn:
+    """At once, and with nothing left in anybody's hands: a thread that is stuck in a file system would keep the lock and the sockets of a process that is gone."""
     logging.shutdown()
-    os._exit(0)                   # a thread that is stuck in a file system must not keep the lock from the next host
+    with contextlib.suppress(OSError):
+        for fd in os.listdir("/proc/self/fd"):
+            if int(fd) > 2:
+                with contextlib.suppress(OSError):
+                    os.close(int(fd))
+    os._exit(0)
 
 
 if __name__ == "__main__":

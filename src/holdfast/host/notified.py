@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 from holdfast.core.execution import Program
 from holdfast.host import lookup
 from holdfast.host.process import read_short
+from holdfast.model.probe import probe
 from holdfast.wire import notification as wire
 
 WORDS_MAX: Final = 131_072
@@ -157,6 +158,7 @@ class _Reader:
             end += 1
         if end == first:
             raise _Unread(LATER)
+        probe("host.exec.paged")
         return os.pread(self._fd, min(count, end * _PAGE - at), at)
 
     def text(self, at: int, limit: int) -> bytes:

@@ -54,6 +54,10 @@ class Service:
     def replaced(self) -> None:
         readiness.tell(self.address, readiness.RELOADING, f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
 
+    def is_now(self, pid: int) -> None:
+        """Another process is the host from now on."""
+        readiness.tell(self.address, f"MAINPID={pid}")
+
     async def comes_back(self) -> bool:
         """Whether the manager that ends this host starts the next one. If it does not say, it does."""
         command = ("systemctl", *(("--user",) if self.kind == "user" else ()), "list-jobs", "--no-legend", "--plain", "--no-pager")

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Final, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -19,6 +19,23 @@ THREADS: Final = 64              # most of them never start
 SESSION_THREADS: Final = 4       # of those, for one session: what its acts need
 SESSION_LOOKS: Final = 2         # and for those who look at it
 LOOK_S: Final = 10.0             # until a look is given up
+
+
+_at_work: set[Future[Any]] = set()
+
+
+class Pool(ThreadPoolExecutor):
+    """One whose threads are known to be at work, or not: a host can leave one behind, but must know it then (`at_work`)."""
+
+    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+        future = super().submit(fn, *args, **kwargs)
+        _at_work.add(future)
+        future.add_done_callback(_at_work.discard)
+        return future
+
+
+def at_work() -> bool:
+    return any(one.running() for one in (*_at_work,))
 
 
 class Share(NamedTuple):
@@ -76,7 +93,7 @@ class Threads:
     """It belongs to the loop that calls it."""
 
     def __init__(self, name: str, most: int = THREADS) -> None:
-        self.pool = ThreadPoolExecutor(most, name)
+        self.pool = Pool(most, name)
         self._rooms: dict[Hashable, _Room] = {}
 
     async def do(self, shares: tuple[Share, ...], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
