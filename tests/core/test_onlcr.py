@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import termios
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.onlcr import OnlcrInverse
+from holdfast.core.onlcr import OnlcrInverse, in_force
 
 pieces = st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"\x00", b"\xff"]) | st.binary(max_size=8)
 written = st.lists(pieces).map(b"".join)
@@ -48,3 +50,14 @@ def test_nothing_but_a_return_is_held_back() -> None:
     assert inverse.feed(b"\r") == b"\r"
     assert inverse.close() == b"\r"
     assert inverse.close() == b""
+
+
+USUAL, PLAIN, RAW = termios.OPOST | termios.ONLCR, termios.OPOST, 0
+
+
+@pytest.mark.parametrize(("before", "now", "is_so"), [
+    (USUAL, USUAL, True), (USUAL, RAW, True), (USUAL, PLAIN, False), (PLAIN, RAW, False), (PLAIN, USUAL, True), (RAW, RAW, False), (RAW, USUAL, True),
+    (None, USUAL, True), (None, RAW, False), (None, None, True), (USUAL, None, True), (RAW, None, False)])
+def test_what_newlines_were_turned_into_is_not_asked_of_a_program_that_has_the_terminal_raw(before: int | None, now: int | None, is_so: bool) -> None:
+    """`sudo` has it raw for a moment, just when the command has begun."""
+    assert in_force(before, now) is is_so

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import termios
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.commands import Effect, Phase, RunDone, RunStarted
-from holdfast.core.onlcr import OnlcrInverse
+from holdfast.core.onlcr import OnlcrInverse, in_force
 from holdfast.host.commands import Run
 from holdfast.host.connection import Connection
 from holdfast.host.door import Act
@@ -25,6 +24,7 @@ from holdfast.host.stream import Stream
 from holdfast.model.errors import Busy, Impossible, Lost, NotFound, Refused, TimedOut, TurnHeld, Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
 from holdfast.model.probe import probe
+from holdfast.wire.keeper import State
 
 STARTING_WAIT_S = 10.0         # for the first prompt of a new session: its rc files may take a while
 BETWEEN_WAIT_S = 5.0           # for the prompt after a command, or for a line that was entered to be taken, while the shell itself has the terminal
@@ -39,12 +39,12 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     known = session.commands.runs.get(runid)
     watch = _Watch(session, runid, known is None)
     started, done = watch.started, watch.done
-    holds = False
+    holds, before = False, None
     try:
         if known is None:
             if act.repeat:
                 raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
-            await ready(session)
+            before = (await ready(session)).oflag
             session.may_write(conn.operator, take=False)
             await commit()
             session.turn.begin_long(conn.operator, conn.key)
@@ -55,7 +55,7 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
                 session.turn.begin_long(conn.operator, conn.key)
                 holds = True
-        onlcr = await _onlcr(session)
+        onlcr = in_force(before, await _output_flags(session))
         begin = session.commands.runs.get(runid)
         if begin is None:
             raise Lost("the session ended before the run could be followed", "look at the screen: `holdfast view`")
@@ -110,8 +110,8 @@ def _looked_at(session: Session) -> int:
     return session.scanned - session.commands.pending
 
 
-async def ready(session: Session) -> None:
-    """Returns when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
+async def ready(session: Session) -> State:
+    """The terminal, when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
     waited for; a program in the foreground is not: it is named."""
     if session.commands.kind is None:
         raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
@@ -125,7 +125,7 @@ async def ready(session: Session) -> None:
         shell = session.commands.shell
         own = state.foreground == session.record.root_pid
         if own and shell.ready:
-            return
+            return state
         if own and shell.at_prompt and shell.line_open and session.turn.took_back:
             shell.settled()
             continue
@@ -234,12 +234,11 @@ async def _or_end(session: Session, future: asyncio.Future[Any], limit_s: float 
     await asyncio.wait(both, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-async def _onlcr(session: Session) -> bool:
-    """Whether the terminal turns every newline into CR LF, so that this can be undone exactly."""
+async def _output_flags(session: Session) -> int | None:
+    """Whether the terminal turns every newline into CR LF is among them, so that this can be undone exactly."""
     asked = session.loop.create_task(session.terminal())
     await _or_end(session, asked, None)
     if not asked.done() or asked.exception() is not None:
         asked.cancel()
-        return True
-    flags = asked.result().oflag
-    return bool(flags & termios.OPOST and flags & termios.ONLCR)
+        return None
+    return asked.result().oflag

@@ -1,0 +1,59 @@
+"""What counts as held up: a thread that has not run, though nobody stopped it and nothing else needed the processor."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from holdfast.host import heldup
+from holdfast.host.heldup import HeldUp, ran, slow
+
+
+def test_a_thread_that_waits_has_not_run_and_one_that_works_has() -> None:
+    begun, over, ids = threading.Event(), threading.Event(), list[int]()
+
+    def wait() -> None:
+        ids.append(threading.get_native_id())
+        begun.set()
+        over.wait()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    begun.wait()
+    try:
+        while Path(f"/proc/self/task/{ids[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            pass
+        assert ran(ids[0]) == ran(ids[0])
+        assert ran(threading.get_native_id()) != ran(threading.get_native_id()), "this one runs"
+    finally:
+        over.set()
+        waiting.join()
+    assert ran(ids[0]) != ran(ids[0]), "of one that is gone nothing is known"
+
+
+def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_session_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heldup, "LOOK_S", 0.01)
+    monkeypatch.setattr(heldup, "HELD_S", 0.05)
+    session = cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path)))
+    watch, replaced, wait = HeldUp(), threading.Event(), os.pipe()
+    watch.replace = replaced.set
+
+    def loop() -> None:
+        watch.begin(session)
+        watch.reading, watch.turn = session, 1
+        os.read(wait[0], 1)                      # what does not come back
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    try:
+        assert not slow(session) and replaced.wait(60) and slow(session)
+    finally:
+        os.write(wait[1], b".")
+        thread.join()
+        for end in wait:
+            os.close(end)
