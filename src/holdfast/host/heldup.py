@@ -20,7 +20,7 @@ from holdfast.host.process import read_short
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-LOOK_S: Final = 0.25             # while there are sessions with a gate at exec depth
+LOOK_S: Final = 0.5              # while there are sessions with a gate at exec depth
 HELD_S: Final = 2.0
 _MARK: Final = "slow"            # in the session's memory
 log = logging.getLogger("holdfast.host")
@@ -55,8 +55,9 @@ class HeldUp:
         while True:
             self._wanted.wait()
             time.sleep(LOOK_S)
-            session, now = self.reading, (self.turn, ran(loop))
-            if session is None or now != seen:
+            if (session := self.reading) is None:
+                seen = (-1, -1)
+            elif (now := (self.turn, ran(loop))) != seen:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > HELD_S:
                 log.critical("a program of session %s holds up the loop: the next host takes over", session.id)
