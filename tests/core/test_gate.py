@@ -158,6 +158,8 @@ def test_denied_stays_denied_for_a_while() -> None:
     closed = last(approvals.deny("q1", ANN, 1))
     assert isinstance(closed, Closed) and closed.how == "denied" and closed.why == "by ann"
     assert code(approvals.use("q1", REQUEST, "v1", 2)) == "denied" and code(approvals.ask("q2", REQUEST, ASK, 2)) == "denied"
+    [again] = approvals.ask("q2", REQUEST, ASK, 2)
+    assert isinstance(again, Rejected) and again.why == "it was denied by ann"
     assert code(approvals.approve("q1", ANN, 2)) == "not_found" and list(approvals.waiting()) == []
     assert asked(approvals, 1 + DENIED_S, "q3").id == "q3"
 

@@ -154,7 +154,6 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
             seen.append(json.loads(line))
         return next(c for c in seen if c["change"] == change and all(c.get(k) == v for k, v in facts.items()))
 
-    until("unblocked")
     assert until("started", pid=hf.get("live")["pid"])["was"] is True, "it was there before"
     hf.ok("run", "live", "--as", "ann", "--", "(sleep 1010; exit 7) & true")
     pid = process(hf, "live", "sleep 1010")["pid"]
@@ -170,6 +169,7 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     hf.ok("turn", "live", "release", "--as", "ann")
     hf.ok("send", "live", "read -s secret", "--enter")
     until("blocked")
+    assert "unblocked" not in [one["change"] for one in seen], "nothing was blocked before"
     hf.ok("send", "live", "", "--enter")
     seen.clear()
     until("unblocked")

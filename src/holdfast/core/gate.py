@@ -189,6 +189,7 @@ class Pending:
     state: State = "waiting"
     given: tuple[tuple[str, str], ...] = ()  # operator, key
     shaped: tuple[str, ...] = ()  # what others made of the state it would run on, in words
+    denied_by: str = ""
 
     def statement(self, approver_key: str, answer: Answer) -> bytes:
         return statement(self.id, self.binding.digest(), approver_key, answer, int(self.expires))
@@ -239,7 +240,7 @@ class Approvals:
         known = self.find(binding)
         if known is not None:
             if known.state == "denied":
-                return [*effects, Rejected("denied", "it was denied")]
+                return [*effects, Rejected("denied", f"it was denied by {known.denied_by}")]
             return [*effects, Asked(known, False)]
         mine = sum(p.binding.operator == binding.operator for p in self.open.values() if p.state != "denied")
         if mine >= PENDING_PER_OPERATOR or len(self.open) >= PENDING_MAX:
@@ -295,7 +296,7 @@ class Approvals:
             return [*effects, Rejected("right", "you have no right to decide this")]
         if _same(pending, approver):
             return [*effects, Rejected("own", "it is your own; withdraw it instead")]
-        self.open[id] = replace(pending, state="denied", expires=now + DENIED_S)
+        self.open[id] = replace(pending, state="denied", denied_by=approver.operator, expires=now + DENIED_S)
         return [*effects, Closed(self.open[id], "denied", f"by {approver.operator}")]
 
     def withdraw(self, id: str, operator: str, now: float, why: str = "") -> list[Effect]:
@@ -323,7 +324,7 @@ class Approvals:
                 ),
             ]
         if pending.state == "denied":
-            return [*effects, Rejected("denied", "it was denied")]
+            return [*effects, Rejected("denied", f"it was denied by {pending.denied_by}")]
         changed = pending.binding.difference(bind(request, version))
         if changed:
             if pending.binding.operator != request.actor.operator or pending.binding.key != request.actor.key:

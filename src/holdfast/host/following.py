@@ -148,7 +148,8 @@ class Follower:
             self._tell("listening", {**_socket(socket), "was": first})
         for socket in sorted(self._listening - listening, key=repr):
             self._tell("closed", _socket(socket))
-        if self._waits is None or self._waits[0] != waits[0]:
+        waited = self._waits[0] if self._waits is not None else ""
+        if waits[0] != waited and (waits[0] in _BLOCKED or waited in _BLOCKED):
             self._tell("blocked" if waits[0] in _BLOCKED else "unblocked", {"waiting": {"for": waits[0], "why": waits[1]}, "command": waits[2]})
         self._processes, self._listening, self._waits = now, listening, waits
         if self._told > FOLLOW_BURST:
