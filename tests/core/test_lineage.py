@@ -149,6 +149,12 @@ def test_s2_what_began_unseen_is_unknown_unless_its_parent_says_it() -> None:
     assert lineage.of(103) == lineage.of(104) == lineage.of(4711) == UNKNOWN
 
 
+def test_p5_the_first_process_of_a_contained_session_began_with_it_and_whom_it_takes_in_is_unknown() -> None:
+    lineage = at_prompt()
+    lineage.found({99: (4, 50), ROOT: (5, 99), 101: (6, 99)})
+    assert lineage.of(99) == lineage.of(ROOT) and lineage.of(101) == UNKNOWN
+
+
 def test_a_pid_that_is_used_again_is_another_process() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 7, b"a\r")

@@ -123,6 +123,7 @@ def test_a_session_without_a_shell_and_a_contained_one(hf: Installation) -> None
     inner = hf.ok("run", "inside", "--", "echo $!").out.strip()
     found = process(hf, "inside", "sleep 1008")
     assert str(found["inside"]) == inner and found["pid"] != found["inside"]
+    assert [one["actor"] for one in hf.ok("graph", "inside", "--json").json["processes"] if one["inside"] == 1] == ["tester"], "it began with the session"
     hf.end("inside")
 
 

@@ -231,12 +231,13 @@ class Lineage:
             if pid != self.root and (one.start not in (0, living[pid][0]) if pid in living else whole and (before is None or pid in before)):
                 del self._members[pid]
         self.started({pid: start for pid, (start, _) in living.items()})
+        first = living[self.root][1] if self.root in living else 0             # of a contained session, its own process 1: it began with the session, and takes in whom others left
         for pid in _downwards(living):
             start, parent = living[pid]
             if pid not in self._members and (before is None or pid not in before) and len(self._members) < MEMBERS_MAX:
-                above = self._members.get(parent)
-                ordered = parent == self.root and self._shell
-                self._members[pid] = Member(start, parent, above.cause if above is not None and not ordered else UNKNOWN)
+                above = self._members.get(self.root if pid == first else parent)
+                unseen = parent == first or (parent == self.root and self._shell)
+                self._members[pid] = Member(start, parent, above.cause if above is not None and not unseen else UNKNOWN)
                 new.append(pid)
         return new
 
