@@ -67,7 +67,7 @@ class NotAllowed(Refused):
 class TurnHeld(Refused):
     name = "turn_held"
     retry_safe = True
-    default_recover = "wait until the turn is free, or ask its holder"
+    default_recover = "`holdfast turn SESSION request` asks its holder for it, `holdfast seize SESSION` takes it at once if you may; or wait until it is free"
 
 
 class Busy(Refused):
