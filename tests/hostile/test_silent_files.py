@@ -8,7 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,8 @@ pytestmark = pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fus
 
 TIMES = 12           # more than the threads that a whole host shares where nothing is shared out
 
-# argv: where to mount. A file system in which every name is a file that holds /bin/true, and which believes nothing it was told before, until a line is read from stdin: then it answers nothing.
+# argv: where to mount. A file system in which every name is a file that holds /bin/true, and which believes nothing it was told before, until a line is read from stdin: then it does
+# not answer what that line names (numbers of requests), or nothing at all.
 SERVER = """
 import ctypes, os, struct, sys, threading
 at = sys.argv[1]
@@ -26,7 +27,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 fuse = os.open("/dev/fuse", os.O_RDWR)
 if libc.mount(b"silent", at.encode(), b"fuse", 0, b"fd=%d,rootmode=40000,user_id=0,group_id=0" % fuse):
     sys.exit(99)
-silent = threading.Event()
+unheard, all = set(), set(range(256))
 def attributes(node):
     return struct.pack("<QQQQQQIIIIIIIIII", node, 4096, 8, 0, 0, 0, 0, 0, 0, 0o40755 if node == 1 else 0o100755, 1, 0, 0, 0, 4096, 0)
 def serve():
@@ -35,18 +36,20 @@ def serve():
             _, what, number, node = struct.unpack_from("<IIQQ", os.read(fuse, 1 << 20))
         except OSError:
             return
-        if silent.is_set() or what in (2, 42):
+        if what in unheard or what in (2, 42):
             continue
         answer = {26: struct.pack("<IIIIHHIIHHI28x", 7, 31, 65536, 0, 0, 0, 65536, 1, 0, 0, 0), 1: struct.pack("<QQQQII", 2, 1, 0, 0, 0, 0) + attributes(2),
-                  3: struct.pack("<QII", 0, 0, 0) + attributes(node), 14: struct.pack("<QII", 1, 0, 0), 27: struct.pack("<QII", 1, 0, 0), 15: b"/bin/true\\0".ljust(4096, b"\\0")}.get(what, b"")
-        os.write(fuse, struct.pack("<IiQ", 16 + len(answer), 0 if answer else -38, number) + answer)
+                  3: struct.pack("<QII", 0, 0, 0) + attributes(node), 14: struct.pack("<QII", 1, 0, 0), 27: struct.pack("<QII", 1, 0, 0), 15: b"/bin/true\\0".ljust(4096, b"\\0"), 25: b""}.get(what)
+        os.write(fuse, struct.pack("<IiQ", 16 + len(answer or b""), -38 if answer is None else 0, number) + (answer or b""))
 threading.Thread(target=serve, daemon=True).start()
 print("mounted", flush=True)
-sys.stdin.readline()
-silent.set()
+unheard |= {int(word) for word in sys.stdin.readline().split()} or all
 print("silent", flush=True)
 sys.stdin.readline()
 """
+
+
+READ, FLUSH = 15, 25
 
 
 class FileSystem:
@@ -61,9 +64,9 @@ class FileSystem:
         assert self._server.stdout is not None
         return self._server.stdout.readline().decode().strip() == word
 
-    def hush(self) -> None:
+    def hush(self, *requests: int) -> None:
         assert self._server.stdin is not None
-        self._server.stdin.write(b"\n")
+        self._server.stdin.write(b"%s\n" % " ".join(map(str, requests)).encode())
         self._server.stdin.flush()
         assert self._says("silent")
 
@@ -220,3 +223,100 @@ def test_a4_a_program_that_holds_up_the_loop_holds_it_up_once(hf: Installation, 
     files.close()
     eventually(lambda: "CODE 13" in hf.screen("held"), "the exec to be refused")
     assert hf.ok("run", "held", "--", "/bin/echo on").out == "on\n"
+
+
+def test_s2_a_file_that_was_opened_and_cannot_be_closed_keeps_no_child_of_the_host(hf: Installation, files: FileSystem) -> None:
+    """Whoever is forked from a process has its descriptors, and closes them first: a file of a FUSE program is closed when that program says so."""
+    hf.ready("other")
+    if hf.ready("held")["gate"] != "exec":
+        pytest.skip("no gate at exec depth here")
+    files.hush(READ, FLUSH)
+    hf.start("run", "held", "--", f"{files.at}/file")
+    first = hf.host_pid
+    eventually(lambda: stuck(first), "the gate to look whether it is a script")
+    others_go_on(hf)
+    hf.ok("halt", "held")
+    hf.ok("resume", "held")
+    hf.ask("down", restart=True)
+    eventually(lambda: hf.attempt("ls", "--json").rc == 0 and hf.host_pid != first, "the next host")
+    others_go_on(hf)
+    files.close()
+    hf.end("held")
+
+
+# argv: a directory of that file system, one for signs. A process whose memory is locked: it waits for the lock, which somebody has who reads a page that the file system does not give.
+LOCKED = """
+import ctypes, os, signal, sys
+files, signs = sys.argv[1:]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open(f"{files}/file", os.O_RDONLY)
+page = libc.mmap(None, 4096, 1, 2, fd, 0)
+open(f"{signs}/ready", "w").close()
+while not os.path.exists(f"{signs}/go"):
+    signal.sigtimedwait([signal.SIGUSR1], 0.02)
+me, reader = os.getpid(), os.fork()
+if not reader:
+    os.pread(os.open(f"/proc/{me}/mem", os.O_RDONLY), 8, page)
+    os._exit(0)
+while b"request_wait" not in open(f"/proc/{reader}/wchan", "rb").read():
+    signal.sigtimedwait([signal.SIGUSR1], 0.02)
+open(f"{signs}/locked", "w").close()
+libc.mmap(None, 4096, 1, 2, fd, 0)
+"""
+
+
+def locked(hf: Installation, files: FileSystem, tmp_path: Path, start: Callable[[str], object]) -> int:
+    """A process of a session whose memory nobody can read."""
+    signs = tmp_path / "signs"
+    signs.mkdir()
+    (tmp_path / "locked.py").write_text(LOCKED)
+    start(f"{sys.executable} {tmp_path}/locked.py {files.at} {signs}")
+    eventually((signs / "ready").exists, "it to be ready")
+    files.hush()
+    (signs / "go").touch()
+    eventually((signs / "locked").exists, "its memory to be locked")
+
+    def found() -> int:
+        for one in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (one / "wchan").read_text().startswith("vm_mmap") and state_of(int(one.name)) == "D":
+                    return int(one.name)
+        return 0
+
+    return eventually(found, "who waits for it")
+
+
+def test_a4_a_job_whose_memory_is_locked_delays_no_seize_and_no_end(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+    hf.people("ann")
+    hf.ready("other")
+    hf.ready("held")
+    locked(hf, files, tmp_path, lambda line: hf.ok("send", "held", f"{line} & true", "--enter"))
+    first = hf.host_pid
+    hf.ok("--as", "ann", "seize", "held")
+    others_go_on(hf)
+    waiting = [hf.start(*args) for _ in range(TIMES) for args in (("graph", "held", "--json"), ("signal", "held", "WINCH", "--tree"))]
+    others_go_on(hf)
+    hf.ok("halt", "held")
+    hf.ok("resume", "held")
+    assert hf.host_pid == first
+    for process in waiting:
+        process.kill()
+        process.communicate()
+    files.close()
+    hf.end("held")
+
+
+def test_a4_a_session_whose_first_program_is_locked_can_be_ended(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+    hf.ready("other")
+    locked(hf, files, tmp_path, lambda line: hf.new("held", "--", *shlex.split(line)))
+    first = hf.host_pid
+    for args in (("send", "held", "x", "--enter"), ("view", "held"), ("attention", "held"), ("halt", "held"), ("resume", "held")):
+        hf.cli(*args)
+        others_go_on(hf)
+    ending = hf.start("end", "held")
+    others_go_on(hf)
+    assert hf.host_pid == first
+    files.close()
+    ending.wait(60)

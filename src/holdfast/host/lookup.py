@@ -15,6 +15,7 @@ import os
 import stat
 from typing import Final, NamedTuple
 
+from holdfast.host.apart import beginning
 from holdfast.host.walk import CACHED, GONE, IN_ROOT, NO_LINKS, PATH_ONLY, Unsure, openat2, rights, searchable, walk
 
 AT_FDCWD: Final = -100
@@ -111,11 +112,7 @@ def _first_line(thread: int, way: str) -> bytes:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 return b""
-            file = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            try:
-                return os.pread(file, _FIRST_LINE, 0).partition(b"\n")[0].partition(b"\0")[0]
-            finally:
-                os.close(file)
+            return beginning(fd, _FIRST_LINE).partition(b"\n")[0].partition(b"\0")[0]
         finally:
             os.close(fd)
     except (OSError, Unsure):
