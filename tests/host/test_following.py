@@ -19,7 +19,7 @@ class Followed:
     def __init__(self) -> None:
         self.reads = 0
         loop = asyncio.get_running_loop()
-        self.session: Any = SimpleNamespace(id="s", loop=loop, ended=loop.create_future(), attention=self._attention)
+        self.session: Any = SimpleNamespace(id="s", loop=loop, ended=loop.create_future(), attention=self._attention, looked=asyncio.to_thread)
         kin = SimpleNamespace(looking=lambda session: frozenset(), seen=lambda *found, **how: None)
         self.ops: Any = SimpleNamespace(engine=SimpleNamespace(kin=kin, halter=SimpleNamespace(groups=None)))
 

@@ -57,3 +57,22 @@ def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_sess
         thread.join()
         for end in wait:
             os.close(end)
+
+
+def test_what_is_read_within_another_reading_is_told_apart(tmp_path: Path) -> None:
+    watch, one, other = HeldUp(), cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))), cast(Any, SimpleNamespace(id="s2", memory=str(tmp_path)))
+    with watch.reads(one):
+        turn = watch.turn
+        with watch.reads(other):
+            assert watch.reading is other and watch.turn != turn
+        assert watch.reading is one and watch.turn not in (turn, turn + 1)
+    assert watch.reading is None
+
+
+def test_a_session_that_held_up_a_host_is_known_to_the_next(tmp_path: Path) -> None:
+    session, watch = cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))), HeldUp()
+    (tmp_path / "slow").touch()
+    watch.begin(session)
+    assert watch.slow(session)
+    watch.end(session)
+    assert not watch.slow(session)

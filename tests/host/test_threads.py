@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.host.threads import Share, Stuck, Threads
+from holdfast.host import threads as module
+from holdfast.host.threads import Share, Stuck, Threads, briefly
 
 ANN, BOB = Share("ann", 2), Share("bob", 2)
 GIVE_UP_S = 0.05
@@ -133,3 +134,48 @@ def test_whatever_is_given_up_the_shares_come_back(acts: list[tuple[str, bool, i
         assert await threads.do((Share("a", 2), Share("all", 3)), str) == ""
 
     scene(play, 4)
+
+
+def test_who_is_told_that_all_are_stuck_and_leaves_at_that_moment_gives_back_nothing() -> None:
+    async def play(threads: Threads, free: threading.Event) -> None:
+        share = Share("ann", 1)
+        first = asyncio.ensure_future(threads.do((share,), free.wait, 60))
+        second = asyncio.ensure_future(threads.do((share,), str))
+        while "ann" not in threads._rooms or not threads._rooms["ann"].waiting:
+            await asyncio.sleep(0)
+        threads._rooms["ann"].give_up()                  # as by whoever waited for the first one
+        second.cancel()
+        with suppress(asyncio.CancelledError):
+            await second
+        assert threads._rooms["ann"].free == 0, "the only thread is still at work"
+        threads._rooms["ann"].given_up -= 1
+        free.set()
+        assert await first
+        await no_rooms(threads)
+
+    scene(play)
+
+
+def test_nobody_waits_for_long_for_a_slot_that_somebody_hangs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLOT_S", 0.01)
+
+    async def play(threads: Threads, free: threading.Event) -> None:
+        slot, over, left = asyncio.Lock(), asyncio.Event(), asyncio.Event()
+
+        async def done() -> str:
+            return "done"
+
+        hangs = asyncio.ensure_future(briefly(slot, over.wait(), left.set))
+        while not slot.locked():
+            await asyncio.sleep(0)
+        assert await briefly(slot, done()) == "done" and left.is_set() and not hangs.done()
+        over.set()
+        assert await hangs
+        async with slot:
+            waits = asyncio.ensure_future(briefly(slot, done()))
+            await asyncio.sleep(0)
+            waits.cancel()
+            with suppress(asyncio.CancelledError):
+                await waits
+
+    scene(play)

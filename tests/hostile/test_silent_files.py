@@ -291,15 +291,18 @@ def locked(hf: Installation, files: FileSystem, tmp_path: Path, start: Callable[
 def test_a4_a_job_whose_memory_is_locked_delays_no_seize_and_no_end(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
     hf.people("ann")
     hf.ready("other")
-    hf.ready("held")
-    locked(hf, files, tmp_path, lambda line: hf.ok("send", "held", f"{line} & true", "--enter"))
+    shell = hf.ready("held")["pid"]
+    job = locked(hf, files, tmp_path, lambda line: hf.ok("send", "held", f"{line} & true", "--enter"))
     first = hf.host_pid
     hf.ok("--as", "ann", "seize", "held")
     others_go_on(hf)
-    waiting = [hf.start(*args) for _ in range(TIMES) for args in (("graph", "held", "--json"), ("signal", "held", "WINCH", "--tree"))]
+    assert hf.ok("signal", "held", str(job), "WINCH", "--tree").out
+    waiting = [hf.start(*args) for _ in range(TIMES) for args in (("graph", "held", "--json"), ("graph", "held", "--follow"), ("attention", "held"), ("signal", "held", str(job), "WINCH"))]
     others_go_on(hf)
-    hf.ok("halt", "held")
-    hf.ok("resume", "held")
+    halted = hf.cli("halt", "held", "--json").json
+    assert shell in halted["processes"] and job in halted["missed"], "who hangs cannot be frozen; everybody else is"
+    others_go_on(hf)
+    hf.cli("resume", "held")
     assert hf.host_pid == first
     for process in waiting:
         process.kill()

@@ -24,6 +24,7 @@ from holdfast.core.rate import Bucket, take
 from holdfast.core.record import HOST, Draft, client_id, shown
 from holdfast.host import observe, process
 from holdfast.host.session import Session
+from holdfast.host.words import words
 from holdfast.model.errors import Unavailable
 
 if TYPE_CHECKING:
@@ -133,9 +134,11 @@ class Aftermath:
         """What of it runs, what of it has died, and how the command itself exited, as far as that is known."""
         kin, lineage = self._engine.kin, session.commands.lineage
         before = kin.looking(session)
-        living = await asyncio.to_thread(observe.descendants, session.keeper_pid)
+        living = await asyncio.to_thread(observe.descendants, session.keeper_pid, False)
         kin.seen(session, {one.pid: (one.start, one.ppid) for one in living}, before)
-        running = [{"pid": one.pid, "command": " ".join(one.argv) or one.comm} for one in living if one.state != "Z" and one.pid != lineage.root and lineage.of(one.pid).act == act]
+        mine = [one for one in living if one.state != "Z" and one.pid != lineage.root and lineage.of(one.pid).act == act]
+        said = await words(session, [one.pid for one in mine])
+        running = [{"pid": one.pid, "command": said.get(one.pid, one.comm)} for one in mine]
         now, idle = lineage.now, session.commands.shell.at_prompt
         return {"under_way": False if idle or act in lineage.exits else now.act == act if now is not None else None, "exit_code": lineage.exits.get(act), "running": running,
                 "died": await self._died(session, f"{session.ref}#{act}")}

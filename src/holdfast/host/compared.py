@@ -63,8 +63,25 @@ class Compared:
 
     def executed(self, pid: int) -> None:
         """The kernel says that it runs another program now."""
-        one = self._expected.pop(pid, None)
-        if one is None or (now := notified.ran(pid)) is None:
+        if (one := self._expected.pop(pid, None)) is None:
+            return
+        if self._host.held_up.slow(one.session):
+            one.session.spawn(self._later(one, pid))
+            return
+        with self._host.held_up.reads(one.session):
+            now = notified.ran(pid)
+        self._ran(one, pid, now)
+
+    async def _later(self, one: Expected, pid: int) -> None:
+        """Of a session whose programs held up a host. What cannot be read is not what was judged."""
+        try:
+            now = await asyncio.wait_for(one.session.in_thread(notified.ran, pid), BEHIND_S)
+        except TimeoutError:
+            now = Program("?", (), "its memory cannot be read")
+        self._ran(one, pid, now)
+
+    def _ran(self, one: Expected, pid: int, now: Program | None) -> None:
+        if now is None:
             return
         how = differs(one.program, now)
         if how == "script":

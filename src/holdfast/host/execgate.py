@@ -34,10 +34,9 @@ from holdfast.core.execution import Program
 from holdfast.core.lineage import SHELL, Cause
 from holdfast.host.compared import Compared
 from holdfast.host.gated import Gated, guard, typed_by
-from holdfast.host.heldup import HeldUp
 from holdfast.host.rekindle import rekindle
 from holdfast.host.session import Session
-from holdfast.host.situation import attached, fingerprint, home_of
+from holdfast.host.situation import attached, fingerprint, home_of, look_for_home
 from holdfast.model.probe import probe
 from holdfast.wire import keeper as keeper_wire
 
@@ -61,7 +60,7 @@ class ExecGate:
         """`kinds`: of which kinds others may have shaped something there."""
         self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.kinds = gate, desk, authority, journal, kin, halter, kinds
         self.compared = Compared(self)
-        self.held_up = HeldUp()
+        self.held_up = kin.held_up
         self._gated: dict[str, Gated] = {}
         self._company: dict[str, tuple[float, bool]] = {}
         kin.on_exec = self.compared.executed
@@ -90,7 +89,8 @@ class ExecGate:
             return "input", refused(error) if error > 0 else "all its programs have ended"
         probe("host.gate.listener")
         if adopted:
-            await self.halter.in_thread(rekindle, self.halter, session)
+            await rekindle(self.halter, session)
+        await look_for_home(session)
         if session.link.closed or session.ended.done():
             os.close(listener)
             return "input", "its keeper is gone"

@@ -20,6 +20,7 @@ from holdfast.host import observe
 from holdfast.host.connection import Connection
 from holdfast.host.graph import of_session
 from holdfast.host.session import Session
+from holdfast.host.threads import briefly
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import OBSERVE_INTERVAL_S
 
@@ -65,12 +66,15 @@ class Looks:
         try:
             loop = session.loop
             await asyncio.wait({session.ended}, timeout=max(0.0, self._not_before.pop(session.id, 0.0) - loop.time()))
-            async with self._one:
-                began, kin = loop.time(), ops.engine.kin
+            kin = ops.engine.kin
+
+            async def read() -> tuple[frozenset[int], float, tuple[Graph, set[observe.Socket]]]:
+                began = loop.time()
                 del self._next[session.id]
-                before = kin.looking(session)
-                found, listening = await asyncio.to_thread(_read, ops, session)
-                took = loop.time() - began
+                return kin.looking(session), began, await session.looked(_read, ops, session)
+
+            before, began, (found, listening) = await briefly(self._one, read())
+            took = loop.time() - began
             kin.seen(session, {p.pid: (p.start, p.ppid) for p in found.processes}, before, whole=not found.cut)
             waits = await session.attention()
             now = loop.time()

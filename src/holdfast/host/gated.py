@@ -23,7 +23,7 @@ from holdfast.core.originators import Shaped
 from holdfast.core.policy import Decision, Verdict, explain
 from holdfast.core.rate import Bucket, take
 from holdfast.core.record import Draft
-from holdfast.host import heldup, lookup, notified
+from holdfast.host import lookup, notified
 from holdfast.host.compared import Expected
 from holdfast.host.connection import GAVE_UP
 from holdfast.host.lookup import Script
@@ -74,7 +74,7 @@ class Gated:
         self._untold: Counter[str] = Counter()
         self._telling = False
         self._looking: asyncio.TimerHandle | None = None
-        self._slow = heldup.slow(session)
+        self._slow = host.held_up.slow(session)
         self._read_on()
 
     def close(self) -> None:

@@ -43,9 +43,9 @@ _LOCK_KINDS = {b"POSIX": "posix", b"FLOCK": "flock", b"OFDLCK": "ofd", b"LEASE":
 _ACCESS = ("r", "w", "rw", "rw")
 
 
-def of_session(groups: Groups, session: Session, files: bool = True, most: int = PROCESSES_MAX) -> Graph:
+def of_session(groups: Groups, session: Session, files: bool = True, most: int = PROCESSES_MAX, words: bool = True) -> Graph:
     group = groups.find(session.id, session.record.root_pid)
-    return look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, session.layout["layout"] == "contained", files, most)
+    return look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, session.layout["layout"] == "contained", files, most, words)
 
 
 def members(groups: Groups, session: Session) -> list[int]:
@@ -54,8 +54,9 @@ def members(groups: Groups, session: Session) -> list[int]:
     return sorted((groups.pids(group) if group else set()) | {one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)})[:PROCESSES_MAX]
 
 
-def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX) -> Graph:
-    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`."""
+def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX,
+         words: bool = True) -> Graph:
+    """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`; without `words` no program can hold it up."""
     at = time.time()
     pids = inside() if inside is not None else set()
     pids |= {one.pid for one in observe.descendants(keeper, with_argv=False)}
@@ -63,7 +64,7 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
     cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}
     boot = _boot_time()
     terminal = observe.tty_rdev_of(first.tty_nr) if (first := observe.process(root, with_argv=False)) is not None else 0
-    processes = [one for pid in chosen if (one := _process(pid, boot, terminal, contained)) is not None]
+    processes = [one for pid in chosen if (one := _process(pid, boot, terminal, contained, words)) is not None]
     members = "cgroup" if inside is not None else "tree"
     if not files:
         return Graph(at, members, tuple(processes), cut=cut)
@@ -72,7 +73,7 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
 
 # ------------------------------------------------------------ processes
 
-def _process(pid: int, boot: float, terminal: int, contained: bool) -> Process | None:
+def _process(pid: int, boot: float, terminal: int, contained: bool, words: bool) -> Process | None:
     top = f"/proc/{pid}"
     try:
         data = read_short(f"{top}/stat")
@@ -84,7 +85,7 @@ def _process(pid: int, boot: float, terminal: int, contained: bool) -> Process |
         return None
     tty = int(field[4])
     return Process(
-        pid=pid, ppid=int(field[1]), start=start, started=boot + start / _TICKS, argv=_short(read_argv(pid)),
+        pid=pid, ppid=int(field[1]), start=start, started=boot + start / _TICKS, argv=_short(read_argv(pid)) if words else (),
         comm=head.partition(b"(")[2].decode("utf-8", "replace"), state=STATES.get(field[0].decode(), "unknown"), cwd=_link(f"{top}/cwd"), exe=_link(f"{top}/exe"),
         uid=uid, pgrp=int(field[2]), sid=int(field[3]), on_terminal=tty != 0 and tty_rdev_of(tty) == terminal, threads=int(field[17]),
         cpu_s=(int(field[11]) + int(field[12])) / _TICKS, memory=int(field[21]) * _PAGE, inside=_pid_inside(top) if contained else None)

@@ -389,8 +389,9 @@ def _mapped(pid: int) -> bool:
 
 
 def _frozen(pid: int) -> bool:
+    """Of one that runs, in a group that is to freeze: in `do_freezer_trap`, which some compilers make a part of `get_signal`."""
     try:
-        return b"freezer" in read_proc(f"/proc/{pid}/wchan")
+        return read_proc(f"/proc/{pid}/wchan").startswith((b"do_freezer", b"get_signal"))
     except OSError:
         return False
 

@@ -1,17 +1,20 @@
 """A host whose loop is held up in the kernel makes room for the next one (A4): nothing may delay a halt, and least of all a program in a session.
 
 The loop reads the memory of programs that are about to become another (host/notified.py), and only pages that are there. Whoever takes one away between the look and the read, and gives it to a
-file system that does not answer, holds up the loop; not even a signal ends that, as long as the file system has a program that lives. A thread notices that the loop has been reading
-for HELD_S without having run, and replaces the host (`replace`, of the composition root). The programs of that session are read in threads from then on, by the next hosts too.
+file system that does not answer, holds up the loop; not even a signal ends that, as long as the file system has a program that lives. The same holds for the words of a program that has just become
+another (host/compared.py), and of one that starts others (host/lineage.py): they are given by nobody but the kernel, but not while its memory is locked, and who hangs at a file system may have that lock.
+A thread notices that the loop has been reading for HELD_S without having run, and replaces the host (`replace`, of the composition root). The programs of that session are read in threads from then on,
+or not at all, by the next hosts too.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from holdfast.host import kept
@@ -34,11 +37,14 @@ class HeldUp:
         self.turn = 0                            # which reading that is
         self.replace: Callable[[], None] = lambda: None
         self._watched: set[str] = set()
+        self._slow: set[str] = set()
         self._wanted = threading.Event()
         self._thread: threading.Thread | None = None
 
     def begin(self, session: Session) -> None:
         """On the loop's thread."""
+        if session.id not in self._watched and slow(session):
+            self._slow.add(session.id)
         self._watched.add(session.id)
         self._wanted.set()
         if self._thread is None:
@@ -47,8 +53,24 @@ class HeldUp:
 
     def end(self, session: Session) -> None:
         self._watched.discard(session.id)
+        self._slow.discard(session.id)
         if not self._watched:
             self._wanted.clear()
+
+    def slow(self, session: Session) -> bool:
+        """The same as below, from memory."""
+        return session.id in self._slow
+
+    @contextlib.contextmanager
+    def reads(self, session: Session) -> Iterator[None]:
+        """Around what may hold up the loop, also within another such."""
+        before, self.reading = self.reading, session
+        self.turn += 1
+        try:
+            yield
+        finally:
+            self.reading = before
+            self.turn += 1
 
     def _watch(self, loop: int) -> None:
         seen, since = (-1, -1), 0.0

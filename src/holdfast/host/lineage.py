@@ -26,6 +26,7 @@ from typing import Any, Final, Protocol
 from holdfast.core.interpreters import reads_orders
 from holdfast.core.lineage import Cause, Member
 from holdfast.host import kept, observe, process, procevents
+from holdfast.host.heldup import HeldUp
 from holdfast.host.session import Session
 from holdfast.host.telling import anyway, tell
 from holdfast.model.errors import Unavailable
@@ -57,6 +58,7 @@ class Kin:
     """One per host."""
 
     def __init__(self) -> None:
+        self.held_up = HeldUp()
         self.on_change: list[Changed] = []
         self.beside: list[Beside] = []
         self.keeps_exited = False
@@ -103,6 +105,8 @@ class Kin:
             self.raised = True
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
+        if self._events is not None:
+            self.held_up.begin(session)
         self.catch_up()
         self._sessions[session.id] = self._owner[lineage.root] = session
         self._take(session, _living(session), None, True)
@@ -137,6 +141,7 @@ class Kin:
     def end(self, session: Session) -> None:
         if self._sessions.get(session.id) is session:
             del self._sessions[session.id]
+            self.held_up.end(session)
         tell((other.end for other in self.beside), session)
         for pid in [pid for pid, owner in self._owner.items() if owner is session]:
             del self._owner[pid]
@@ -174,9 +179,9 @@ class Kin:
         found = dict[int, tuple[Session, Cause]]()
         for pid in pids - self._twice if self.told else ():
             if (session := self._owner.get(pid)) is not None:
-                found[pid] = session, session.commands.lineage.doing(pid, None, takes_orders)
+                found[pid] = session, session.commands.lineage.doing(pid, None, self._takes_orders(session))
             elif (gone := self._gone.get(pid)) is not None:
-                found[pid] = gone[0], gone[0].commands.lineage.doing(pid, gone[1], takes_orders)
+                found[pid] = gone[0], gone[0].commands.lineage.doing(pid, gone[1], self._takes_orders(gone[0]))
         return found
 
     def forget_exited(self) -> None:
@@ -189,13 +194,26 @@ class Kin:
         if child in self._gone:
             self._twice.add(child)
         session = self._owner.get(parent)
-        if session is not None and session.commands.lineage.forked(parent, child, takes_orders):
+        if session is not None and session.commands.lineage.forked(parent, child, self._takes_orders(session)):
             self._owner[child] = session
             self._save_soon(session)
             if session.commands.lineage.doubtful and session.id not in self._waiting:
                 self._waiting.add(session.id)
                 session.spawn(self._make_certain(session))
             self._tell(session, "started", child)
+
+    def _takes_orders(self, session: Session) -> Callable[[int], bool]:
+        """Whether a process has the terminal and does what it reads there. Of one whose words may hold up the loop it is believed."""
+        def takes(pid: int) -> bool:
+            found = process.read_stat(pid)
+            if found is None or found.pgrp != found.tpgid:
+                return False
+            if self.held_up.slow(session):
+                return reads_orders(found.comm, tuple)
+            with self.held_up.reads(session):
+                return reads_orders(found.comm, lambda: process.read_argv(pid))
+
+        return takes
 
     async def _make_certain(self, session: Session) -> None:
         """The keeper's answer comes after the output that it had: then the shell's marks up to the question are known."""
@@ -308,9 +326,3 @@ def _starts(pids: list[int]) -> dict[int, int]:
 
 def _living(session: Session) -> dict[int, tuple[int, int]]:
     return {one.pid: (one.start, one.ppid) for one in observe.descendants(session.keeper_pid, with_argv=False)}
-
-
-def takes_orders(pid: int) -> bool:
-    """Whether it has the terminal and does what it reads there."""
-    found = process.read_stat(pid)
-    return found is not None and found.pgrp == found.tpgid and reads_orders(found.comm, lambda: process.read_argv(pid))

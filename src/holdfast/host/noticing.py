@@ -28,6 +28,7 @@ from holdfast.host.session import Session
 from holdfast.host.standing import FOREVER
 from holdfast.host.store import Record
 from holdfast.host.telling import anyway, failed
+from holdfast.host.threads import briefly
 from holdfast.model.errors import NotFound, Unavailable, Usage
 from holdfast.model.limits import OBSERVE_INTERVAL_S, SESSIONS_MAX, KiB
 
@@ -68,6 +69,7 @@ class _Seen:
     signs: tuple[Any, ...] = ()
     looked: float = 0.0          # by the loop's clock
     moved: float = 0.0
+    look: asyncio.Future[Notice] | None = None       # the last one
 
 
 class Noticing:
@@ -84,6 +86,7 @@ class Noticing:
         self._next: dict[str, asyncio.Task[Notice]] = {}         # looks that have not begun
         self._tasks: set[asyncio.Task[Notice]] = set()
         self._few = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._through: dict[str, asyncio.Event] = {}             # of a look: others need not wait for it any more
         self.looks = 0
 
     # ------------------------------------------------------------ who asks
@@ -146,12 +149,12 @@ class Noticing:
             signs = session.ring.head, session.ring.written, session.state, session.name, self._stirs[one], self._held(one)
             if signs != seen.signs:
                 seen.signs, seen.moved = signs, now
-            if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S):
+            if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S) and (seen.look is None or seen.look.done()):
                 seen.looked = now
-                due.append(session)
-        for failure in await asyncio.gather(*(self._fresh(session) for session in due), return_exceptions=True):
-            if isinstance(failure, Exception):
-                failed("a look at what a session waits for", failure)      # the others are told
+                seen.look = asyncio.ensure_future(self._fresh(session))
+                seen.look.add_done_callback(_looked)                       # the others are told
+                due.append(session.id)
+        await asyncio.gather(*(self._through[one].wait() for one in due if one in self._through))
         for one in [one for one in (*self._seen, *(self._engine.ended.keys() - self._over)) if one not in self._engine.sessions]:
             if (notice := self._elsewhere(one)) is not None:
                 self._tell(notice)
@@ -165,25 +168,23 @@ class Noticing:
 
     # ------------------------------------------------------------ looks
 
-    async def _fresh(self, session: Session) -> Notice:
+    def _fresh(self, session: Session) -> asyncio.Future[Notice]:
         if (task := self._next.get(session.id)) is None:
             task = self._next[session.id] = session.loop.create_task(self._look(session))
+            self._through[session.id] = asyncio.Event()
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-        return await asyncio.shield(task)
+        return asyncio.shield(task)
 
     async def _look(self, session: Session) -> Notice:
+        through, me = self._through[session.id], asyncio.current_task()
         try:
-            async with self._few:
-                del self._next[session.id]
-                self.looks += 1
-                found, before = await self._read(session), self.last(session.id)
-                if doubtful(before, found.kind):
-                    found = await self._read(session)
-                if found.kind == "working" and (held := self._held(session.id)):
-                    found = found._replace(kind="approval", why="a program that it would start waits for approval" if held == 1 else f"{held} programs that it would start wait for approval")
+            found = await briefly(self._few, self._find(session), through.set)
         finally:
-            if self._next.get(session.id) is asyncio.current_task():
+            through.set()
+            if self._through.get(session.id) is through:
+                del self._through[session.id]
+            if self._next.get(session.id) is me:
                 del self._next[session.id]
         if session.ended.done() and (over := self._elsewhere(session.id)) is not None:
             return over
@@ -191,6 +192,16 @@ class Noticing:
         if session.id in self._seen:
             self._tell(notice)
         return notice
+
+    async def _find(self, session: Session) -> Attended:
+        del self._next[session.id]
+        self.looks += 1
+        found, before = await self._read(session), self.last(session.id)
+        if doubtful(before, found.kind):
+            found = await self._read(session)
+        if found.kind == "working" and (held := self._held(session.id)):
+            return found._replace(kind="approval", why="a program that it would start waits for approval" if held == 1 else f"{held} programs that it would start wait for approval")
+        return found
 
     async def _read(self, session: Session) -> Attended:
         if not session.answers:
@@ -226,6 +237,11 @@ class Noticing:
         for asking in self._asking:
             if asking.wants(notice.session):
                 asking.put(notice)
+
+
+def _looked(look: asyncio.Future[Notice]) -> None:
+    if not look.cancelled() and isinstance(error := look.exception(), Exception):
+        failed("a look at what a session waits for", error)
 
 
 def over(record: Record) -> Notice:

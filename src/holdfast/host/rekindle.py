@@ -6,10 +6,11 @@ has no group of its own they are stopped and continued, one by one and only thos
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.host import observe
 from holdfast.host.halt import HALT_WAIT_S, Halter, execution
@@ -18,29 +19,47 @@ from holdfast.host.process import read_short
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
+LOOK_S: Final = 2.0              # for who waits to be found; who was not looked at by then counts as one
 _CALLS: Final = (b"59 ", b"322 ", b"11 ", b"358 ", b"221 ", b"281 ", b"387 ")      # execve and execveat, of all personalities
 
 
-def rekindle(halter: Halter, session: Session) -> int:
-    """In a thread. How many were waiting."""
-    waiting = [one.pid for one in observe.descendants(session.keeper_pid, with_argv=False) if _waits(one.pid)]
-    if not waiting:
-        return 0
+async def rekindle(halter: Halter, session: Session) -> None:
+    waiting = _Waiting(set(), set())
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(session.in_thread(_look, session, waiting), LOOK_S)
+    if pids := {*waiting.sure, *waiting.perhaps}:
+        await halter.in_thread(_again, halter, session, pids)
+
+
+def _again(halter: Halter, session: Session, waiting: set[int]) -> None:
+    """In a thread."""
     group = halter.groups.find(session.id, session.record.root_pid)
     if group:
         with contextlib.suppress(OSError):
-            if halter.groups.frozen(group):
-                return 0
-            halter.groups.freeze(group, True, HALT_WAIT_S)
-            halter.groups.freeze(group, False, HALT_WAIT_S)
-            return len(waiting)
+            if not halter.groups.frozen(group):
+                halter.groups.freeze(group, True, HALT_WAIT_S)
+                halter.groups.freeze(group, False, HALT_WAIT_S)
+            return
     if halter.halted_now(execution(session)) is not None:
-        return 0
+        return
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for pid in waiting:
             with contextlib.suppress(OSError):
                 os.kill(pid, number)
-    return len(waiting)
+
+
+class _Waiting(NamedTuple):
+    sure: set[int]
+    perhaps: set[int]            # not looked at yet
+
+
+def _look(session: Session, found: _Waiting) -> None:
+    """In a thread of the session's: one of its processes may be half another program, and hang at a file system; nobody can look at it then."""
+    found.perhaps.update(one.pid for one in observe.descendants(session.keeper_pid, with_argv=False))
+    for pid in sorted(found.perhaps):
+        if _waits(pid):
+            found.sure.add(pid)
+        found.perhaps.discard(pid)
 
 
 def _waits(pid: int) -> bool:

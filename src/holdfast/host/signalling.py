@@ -18,6 +18,7 @@ from holdfast.host.connection import Connection
 from holdfast.host.graph import of_session
 from holdfast.host.process import read_stat
 from holdfast.host.session import Session
+from holdfast.host.words import words
 from holdfast.model.errors import NotFound, Refused, Usage
 from holdfast.model.limits import SIGNAL_ROUNDS
 
@@ -37,7 +38,7 @@ async def signal(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     session = ops.engine.find(q["session"])
     what = signal_named(q["signal"])
     target = await _member(ops, session, q["pid"])
-    command = (" ".join(target.argv) or target.comm)[:COMMAND_CHARS]
+    command = (await words(session, [target.pid])).get(target.pid, target.comm)[:COMMAND_CHARS]
     details = {"signal": what.name.removeprefix("SIG"), "pid": str(target.pid), "start": str(target.start), "command": command, "tree": str(q["tree"])}
     act = q["act!"]
     _stands_still(session, what)
@@ -81,7 +82,7 @@ async def _member(ops: Ops, session: Session, pid: int) -> Process:
 
 def _processes(ops: Ops, session: Session) -> tuple[Process, ...]:
     """All of them, however many."""
-    return of_session(ops.engine.halter.groups, session, files=False, most=observe.PROCESSES_MAX).processes
+    return of_session(ops.engine.halter.groups, session, files=False, most=observe.PROCESSES_MAX, words=False).processes
 
 
 def deliver(target: Process, what: signals.Signals, tree: bool, look: Callable[[], tuple[Process, ...]], started_by: Callable[[int], int | None]) -> Delivered:

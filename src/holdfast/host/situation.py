@@ -47,6 +47,7 @@ NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _shown = functools.lru_cache(1024)(signing.show)
 _homes: WeakKeyDictionary[Session, str] = WeakKeyDictionary()
+_looking: WeakKeyDictionary[Session, tuple[asyncio.Future[str | None], float]] = WeakKeyDictionary()
 
 
 class Place(NamedTuple):
@@ -70,6 +71,8 @@ class Seen(NamedTuple):
 async def situation(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
     """The request for an act of this connection; without a session, one on the machine. A file system that does not answer holds up nobody: of a
     directory there nothing is known."""
+    if session is not None:
+        await look_for_home(session)
     seen = _look(session, conn, act, content, details)
     if session is None or seen.where is None:
         return _at(seen, NOWHERE)
@@ -81,6 +84,8 @@ async def situation(session: Session | None, conn: Connection, act: str, content
 
 def observed(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
     """The same, for whoever may wait for the file system."""
+    if session is not None:
+        _learn(session, _home(session.record.root_pid))
     seen = _look(session, conn, act, content, details)
     return _at(seen, NOWHERE if seen.where is None else _place(seen.where))
 
@@ -161,7 +166,7 @@ def _foreground(session: Session, root: process.Stat) -> tuple[str, process.Stat
     leader = process.read_stat(root.tpgid)
     if leader is not None and leader.pgrp == root.tpgid and leader.state not in "ZX":
         return leader.comm, leader
-    group = [p for p in observe.foreground(session.keeper_pid, root.tpgid) if p.state not in "ZX"]     # the first of a pipeline has ended
+    group = [p for p in observe.group(observe.descendants(session.keeper_pid, with_argv=False), root.tpgid) if p.state not in "ZX"]     # the first of a pipeline has ended
     chosen = next((p for p in group if is_interpreter(p.comm)), group[0] if group else None)
     return ("?", None) if chosen is None else (chosen.comm, process.read_stat(chosen.pid))
 
@@ -179,11 +184,23 @@ def _place(pid: int) -> Place:
 
 
 def home_of(session: Session) -> str | None:
-    """Of the session's account, as its first process was started with; looked for once."""
-    known = _homes.get(session)
-    if known is None and (known := _home(session.record.root_pid)) is not None:
-        _homes[session] = known
-    return known
+    """Of the session's account, as its first process was started with, if that is known already."""
+    return _homes.get(session)
+
+
+async def look_for_home(session: Session) -> None:
+    """Once. In a thread: a program whose memory is locked, because it hangs at a file system, holds up whoever reads what it was started with. Nobody waits a second time for the same look."""
+    if session in _homes:
+        return
+    if (known := _looking.get(session)) is None or known[0].done():
+        known = _looking[session] = asyncio.ensure_future(session.in_thread(_home, session.record.root_pid)), session.loop.time() + PLACE_S
+        known[0].add_done_callback(lambda look: _learn(session, look.result() if not look.cancelled() and look.exception() is None else None))
+    await asyncio.wait({known[0]}, timeout=max(0.0, known[1] - session.loop.time()))
+
+
+def _learn(session: Session, home: str | None) -> None:
+    if home is not None:
+        _homes.setdefault(session, home)
 
 
 def _home(pid: int) -> str | None:

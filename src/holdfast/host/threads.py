@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-THREADS: Final = 64              # most of them never start
+THREADS: Final = 1024            # most of them never start; those that hang, in however many sessions, are never all
 SESSION_THREADS: Final = 4       # of those, for one session: what its acts need
 SESSION_LOOKS: Final = 2         # and for those who look at it
 LOOK_S: Final = 10.0             # until a look is given up
+SLOT_S: Final = 1.0              # until others do not wait for it any more
 
 
 _at_work: set[Future[Any]] = set()
@@ -67,7 +68,7 @@ class _Room:
         except asyncio.CancelledError:
             if turn in self.waiting:
                 self.waiting.remove(turn)
-            elif not turn.cancelled():
+            elif not turn.cancelled() and turn.exception() is None:
                 self.leave()                     # it was given a thread, and does not come any more
             raise
 
@@ -145,3 +146,20 @@ class Threads:
     def close(self) -> None:
         """Threads that are stuck are not waited for."""
         self.pool.shutdown(wait=False, cancel_futures=True)
+
+
+async def briefly(slot: asyncio.Lock | asyncio.Semaphore, work: Coroutine[Any, Any, T], left: Callable[[], None] = lambda: None) -> T:
+    """What only one or few do at a time, to leave others the processor: who takes longer than SLOT_S hangs, and needs none. `left`: others can go on."""
+    working = None
+    try:
+        async with slot:
+            working = asyncio.ensure_future(work)
+            await asyncio.wait({working}, timeout=SLOT_S)
+        left()
+        return await working
+    except asyncio.CancelledError:
+        if working is None:
+            work.close()
+        else:
+            working.cancel()
+        raise

@@ -69,15 +69,15 @@ class SessionTurn:
             try:
                 state = await self._session.terminal()
             except Unavailable:
-                return self._found([])
+                return await self._found([])
             commands = self._session.commands
             editing = commands.kind in ("bash", "zsh") and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
             if not (state.lflag & termios.ECHO or editing):
                 pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
-        return self._found(pieces)
+        return await self._found(pieces)
 
-    def _found(self, pieces: list[Piece]) -> dict[str, Any]:
-        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": jobs(self._session),
+    async def _found(self, pieces: list[Piece]) -> dict[str, Any]:
+        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": await jobs(self._session),
                 "changed": changes(self._session)}
 
     def begun(self) -> bytes:
