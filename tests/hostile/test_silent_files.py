@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from tests.e2e.harness import Installation, eventually, installation, state_of
 
+from holdfast.host.process import half
+
 pytestmark = pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse to mount a file system of one's own")
 
 TIMES = 12           # more than the threads that a whole host shares where nothing is shared out
@@ -323,3 +325,51 @@ def test_a4_a_session_whose_first_program_is_locked_can_be_ended(hf: Installatio
     assert hf.host_pid == first
     files.close()
     ending.wait(60)
+
+
+# argv: a file of that file system, a directory for signs. A process that is half another program: its files are being closed, and the file system does not say that they are.
+HALF = """
+import os, signal, sys
+file, signs = sys.argv[1:]
+fd = os.open(file, os.O_RDONLY)
+open(f"{signs}/ready", "w").close()
+while not os.path.exists(f"{signs}/go"):
+    signal.sigtimedwait([signal.SIGUSR1], 0.02)
+os.execv("/bin/true", ["true"])
+"""
+
+
+@pytest.mark.parametrize("what", ["job", "first program"])
+def test_a4_a_program_that_nobody_may_look_at_holds_up_no_halt_and_no_next_host(hf: Installation, files: FileSystem, tmp_path: Path, what: str) -> None:
+    """The kernel keeps everybody waiting who asks for the stat of a process that hangs in the middle of an exec."""
+    signs = tmp_path / "signs"
+    signs.mkdir()
+    (tmp_path / "half.py").write_text(HALF)
+    line = [sys.executable, f"{tmp_path}/half.py", f"{files.at}/file", str(signs)]
+    hf.ready("other")
+    if what == "job":
+        shell = hf.ready("held")["pid"]
+        hf.ok("send", "held", f"{shlex.join(line)} & true", "--enter")
+    else:
+        shell = hf.new("held", "--", *line)["pid"]
+    eventually((signs / "ready").exists, "it to be ready")
+    pid = next(one["pid"] for one in hf.ok("graph", "held", "--json").json["processes"] if f"{tmp_path}/half.py" in one["argv"])
+    files.hush(FLUSH)
+    (signs / "go").touch()
+    eventually(lambda: half(pid), "it to close its files")
+    halted = hf.cli("halt", "held", "--json").json
+    assert pid in halted["missed"] and (shell in halted["processes"] or shell == pid)
+    hf.ok("resume", "held")
+    hf.ok("seize", "held")
+    assert pid in [one["pid"] for one in hf.ok("graph", "held", "--json").json["processes"]]
+    first = hf.host_pid
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: state_of(first) in "XZ", "it to be gone")
+    hf.ok("up", "--detach")
+    others_go_on(hf)
+    hf.ask("down", restart=True)
+    eventually(lambda: hf.attempt("ls", "--json").rc == 0, "the next host")
+    others_go_on(hf)
+    files.close()
+    eventually(lambda: not half(pid), "it to go on")
+    hf.cli("end", "held")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from holdfast.core.graph import STATES, End, File, Graph, Kind, Lock, Pipe, Process, Socket
 from holdfast.host import observe
 from holdfast.host.filestat import known
-from holdfast.host.process import read_argv, read_short
+from holdfast.host.process import read_argv, read_short, stat_line
 from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import tty_rdev_of
 
@@ -76,17 +76,18 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
 def _process(pid: int, boot: float, terminal: int, contained: bool, words: bool) -> Process | None:
     top = f"/proc/{pid}"
     try:
-        data = read_short(f"{top}/stat")
+        data = stat_line(pid)
         head, _, rest = data.rpartition(b")")
         field = rest.split()
         start = int(field[19])
         uid = os.stat(top).st_uid
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, KeyError):
         return None
+    secret = _link if start else _nothing
     tty = int(field[4])
     return Process(
         pid=pid, ppid=int(field[1]), start=start, started=boot + start / _TICKS, argv=_short(read_argv(pid)) if words else (),
-        comm=head.partition(b"(")[2].decode("utf-8", "replace"), state=STATES.get(field[0].decode(), "unknown"), cwd=_link(f"{top}/cwd"), exe=_link(f"{top}/exe"),
+        comm=head.partition(b"(")[2].decode("utf-8", "replace"), state=STATES.get(field[0].decode(), "unknown"), cwd=secret(f"{top}/cwd"), exe=secret(f"{top}/exe"),
         uid=uid, pgrp=int(field[2]), sid=int(field[3]), on_terminal=tty != 0 and tty_rdev_of(tty) == terminal, threads=int(field[17]),
         cpu_s=(int(field[11]) + int(field[12])) / _TICKS, memory=int(field[21]) * _PAGE, inside=_pid_inside(top) if contained else None)
 
@@ -128,7 +129,7 @@ def _descriptors(graph: Graph) -> Graph:
     tables: dict[str, Table] = {}
     left, cut = DESCRIPTORS_MAX, 0
     for one in graph.processes:
-        if one.state == "zombie":
+        if one.state == "zombie" or not one.start:
             continue
         try:
             names = os.listdir(f"/proc/{one.pid}/fd")
@@ -229,6 +230,10 @@ def _lock(line: bytes) -> Lock | None:
         return Lock(_LOCK_KINDS.get(field[2], field[2].decode().lower()), field[4] == b"WRITE", int(field[7]), None if field[8] == b"EOF" else int(field[8]))
     except (IndexError, ValueError):
         return None
+
+
+def _nothing(path: str) -> str | None:
+    """Of one that nobody may look at now (`process.half`)."""
 
 
 def _link(path: str) -> str | None:

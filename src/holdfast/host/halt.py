@@ -27,7 +27,6 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
@@ -35,7 +34,8 @@ from holdfast.core import halt as rules
 from holdfast.core.halt import BEST_EFFORT, FREEZE, NAMESPACE, How, Member
 from holdfast.host.groups import Groups
 from holdfast.host.hurry import hurrying, join, ordinary, other, prefer, short_slice
-from holdfast.host.process import read_proc
+from holdfast.host.process import half, read_proc
+from holdfast.host.threads import Pool
 from holdfast.wire.spawning import HALT_SIGNAL
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ SHELL_LOOKS = 32                # processes that are looked at for shells before
 PROCESSES_MAX = 65_536
 CHILDREN_BYTES = 4096           # the kernel gives no more of such a list at once; what is shorter by half is the end of it
 _ORDERED = 1 << (HALT_SIGNAL - 1)
-THREADS = 4
+THREADS = 256           # most of them never start
 
 T = TypeVar("T")
 
@@ -95,7 +95,7 @@ class Halter:
     def __init__(self, state: str, spared: Callable[[], Iterable[int]] = lambda: ()) -> None:
         self.groups = Groups(state)
         self._spared = spared
-        self._pool = ThreadPoolExecutor(THREADS, "halt", short_slice)
+        self._pool = Pool(THREADS, "halt", short_slice)
 
     # ------------------------------------------------------------ for the host's loop
 
@@ -391,7 +391,7 @@ def _mapped(pid: int) -> bool:
 def _frozen(pid: int) -> bool:
     """Of one that runs, in a group that is to freeze: in `do_freezer_trap`, which some compilers make a part of `get_signal`."""
     try:
-        return read_proc(f"/proc/{pid}/wchan").startswith((b"do_freezer", b"get_signal"))
+        return not half(pid) and read_proc(f"/proc/{pid}/wchan").startswith((b"do_freezer", b"get_signal"))
     except OSError:
         return False
 

@@ -170,7 +170,7 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     engine.nursery.descriptors = allowed = _descriptors()
     engine.nursery.apart = service.nursery
     engine.execgate.held_up.replace = lambda: _replace(lock, allowed, service, in_place=False)
-    loop.set_default_executor(threads.Pool(thread_name_prefix="host"))
+    loop.set_default_executor(threads.Pool(threads.THREADS, "host"))
     engine.store.start(loop)
     if engine.store.put_aside:
         log.error("the database was unreadable and is now %s; sessions are rebuilt from their keepers", engine.store.put_aside)

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from holdfast.core.execution import Program
 from holdfast.host import lookup
-from holdfast.host.process import read_short
+from holdfast.host.process import half, read_short
 from holdfast.model.probe import probe
 from holdfast.wire import notification as wire
 
@@ -94,7 +94,9 @@ class Reading:
 
 
 def cwd_of(thread: int) -> str | None:
-    """None where it means nothing here: deleted, or below another root."""
+    """None where it means nothing here: deleted, or below another root; and of one that nobody may look at now."""
+    if half(thread):
+        return None
     try:
         path = os.readlink(f"/proc/{thread}/cwd")
         return path if path.startswith("/") and not path.endswith(" (deleted)") and os.readlink(f"/proc/{thread}/root") == "/" else None

@@ -37,6 +37,7 @@ from holdfast.host.process import (
     Stat,
     alive,
     boot_id,
+    half,
     identify,
     liveness,
     parse_stat,
@@ -195,7 +196,7 @@ def unreadable(pids: Iterable[int]) -> list[int]:
 def _socket_inodes(pid: int) -> set[int]:
     inodes = set()
     try:
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        for name in os.listdir(f"/proc/{pid}/fd") if not half(pid) else ():
             try:
                 link = os.readlink(f"/proc/{pid}/fd/{name}")
             except OSError:

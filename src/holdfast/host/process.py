@@ -67,19 +67,40 @@ def parse_stat(data: bytes) -> Stat:
                 tpgid=int(field[5]), start=int(field[19]))
 
 
+def half(pid: int) -> bool:
+    """Whether it is just becoming another program: it has a new memory, in which there is no program yet, and closes its files. A file system that does not answer holds it up there, and with it everybody who
+    asks for what only its tracer may see: its stat, its links, what it waits for. What has no such secret (status, comm, cmdline, children, cgroup, the list of its descriptors) is told even so."""
+    try:
+        size, _, _, text, *_ = read_short(f"/proc/{pid}/statm").split()
+        return text == b"0" != size
+    except (OSError, ValueError):
+        return False
+
+
+def stat_line(pid: int) -> bytes:
+    """Its stat. Of one that is `half` another program it is made of its status: hangs, and began nobody knows when."""
+    if not half(pid):
+        return read_short(f"/proc/{pid}/stat")
+    found = {name: value.split() for name, _, value in (line.partition(b":") for line in read_short(f"/proc/{pid}/status").splitlines())}
+    numbers = [b"0"] * 49
+    for at, name in ((0, b"PPid"), (1, b"NSpgid"), (2, b"NSsid"), (16, b"Threads")):
+        numbers[at] = found[name][0]
+    return b"%d (%s) D %s" % (pid, b" ".join(found[b"Name"]), b" ".join(numbers))
+
+
 def read_stat(pid: int) -> Stat | None:
     try:
-        return parse_stat(read_short(f"/proc/{pid}/stat"))
-    except (OSError, ValueError, IndexError):
+        return parse_stat(stat_line(pid))
+    except (OSError, ValueError, IndexError, KeyError):
         return None
 
 
 def lives_on(pid: int) -> bool:
     """Whether a process whose first thread has exited goes on: in another, or as the program that another has become."""
     try:
-        field = read_short(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        field = stat_line(pid).rpartition(b")")[2].split()
         return field[0] not in (b"Z", b"X") or int(field[17]) > 1
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError, KeyError):
         return False
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.host import observe
 from holdfast.host.halt import HALT_WAIT_S, Halter, execution
-from holdfast.host.process import read_short
+from holdfast.host.process import half, read_short
 
 if TYPE_CHECKING:
     from holdfast.host.session import Session
@@ -65,7 +65,7 @@ def _look(session: Session, found: _Waiting) -> None:
 def _waits(pid: int) -> bool:
     """Whether one of its threads waits at the gate."""
     with contextlib.suppress(OSError):
-        for thread in os.listdir(f"/proc/{pid}/task"):
+        for thread in os.listdir(f"/proc/{pid}/task") if not half(pid) else ():
             with contextlib.suppress(OSError):
                 if b"seccomp" in read_short(f"/proc/{pid}/task/{thread}/wchan") or read_short(f"/proc/{pid}/task/{thread}/syscall").startswith(_CALLS):
                     return True

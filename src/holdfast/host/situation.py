@@ -173,7 +173,7 @@ def _foreground(session: Session, root: process.Stat) -> tuple[str, process.Stat
 
 def _place(pid: int) -> Place:
     try:
-        if os.readlink(f"/proc/{pid}/root") != "/":
+        if process.half(pid) or os.readlink(f"/proc/{pid}/root") != "/":
             return NOWHERE
         path, info = os.readlink(f"/proc/{pid}/cwd"), os.stat(f"/proc/{pid}/cwd")
     except OSError:
@@ -204,6 +204,8 @@ def _learn(session: Session, home: str | None) -> None:
 
 
 def _home(pid: int) -> str | None:
+    if process.half(pid):
+        return None
     try:
         for entry in process.read_proc(f"/proc/{pid}/environ", ENVIRON_BYTES).split(b"\0"):
             if entry.startswith(b"HOME=/"):

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 
 from holdfast.core.attention import TtyWait
 from holdfast.host.filestat import known
-from holdfast.host.process import parse_stat, read_proc
+from holdfast.host.process import half, parse_stat, read_proc
 
 THREADS_MAX = 256        # looked at per process; a terminal is read by one of the first threads
 POLL_FDS_MAX = 4096      # descriptors of one poll set that are looked at
@@ -70,6 +70,8 @@ def blocked_on_tty(pid: int, tty_rdev: int) -> TtyWait:
         tids = os.listdir(f"/proc/{pid}/task")[:THREADS_MAX]
     except OSError:
         return TtyWait.GONE
+    if half(pid):
+        return TtyWait.NONE
     best = TtyWait.GONE
     for tid in tids:
         wait = _Thread(f"/proc/{pid}/task/{tid}", tty_rdev).wait()

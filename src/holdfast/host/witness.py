@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from holdfast.host import fileevents
 from holdfast.host.filestat import known
+from holdfast.host.process import half
 from holdfast.host.shell.launch import SLOT, SLOTS
 
 if TYPE_CHECKING:
@@ -176,9 +177,12 @@ def _nobody_writes(fd: int, but: int | None) -> bool:
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
+    """On the loop: of its other files nothing is asked, they may be on a file system that does not answer."""
     with contextlib.suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
+        for name in os.listdir(f"/proc/{pid}/fd") if not half(pid) else ():
             with contextlib.suppress(OSError):
+                if not os.path.basename(os.readlink(f"/proc/{pid}/fd/{name}")).startswith(SLOT):
+                    continue
                 found = known(f"/proc/{pid}/fd/{name}")
                 if (found.device, found.inode) == (file.st_dev, file.st_ino):
                     return True

@@ -48,6 +48,7 @@ FILE_BYTES: Final = 16 << 20
 REST_S: Final = 30.0
 LOOKERS: Final = 2               # for one session
 LOOK_S: Final = 2.0              # for all paths of one question
+LEAVE_S: Final = 1.0             # for all file systems, when the host leaves
 _STEADY: Final = time.CLOCK_BOOTTIME
 
 P = ParamSpec("P")
@@ -354,8 +355,7 @@ class Writers:
         try:
             for _ in range(0, SETTLE_MAX, SETTLE_AT_ONCE):
                 unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
-                stamps = await asyncio.to_thread(self._stamps, unsettled)
-                if self._settle(unsettled, stamps, now) < SETTLE_AT_ONCE:
+                if self._settle(unsettled, await self._stamped(unsettled), now) < SETTLE_AT_ONCE:
                     break
             rows = self.table.save()
             await asyncio.to_thread(self._write, rows, BREATH_S)
@@ -366,27 +366,40 @@ class Writers:
             self._save_soon()
 
     def _settle_now(self) -> None:
-        unsettled, now = self.table.unsettled(SETTLE_MAX), time.time_ns()
-        self._settle(unsettled, self._stamps(unsettled), now)
+        """On the loop, by a host that leaves: what does not answer soon stays unknown."""
+        unsettled, now, stamps, deadline = self.table.unsettled(SETTLE_MAX), time.time_ns(), dict[bytes, Stamp](), time.monotonic() + LEAVE_S
+        for looking in [self._threads.pool.submit(self._stamps, *one) for one in self._wanted(unsettled)]:
+            with contextlib.suppress(TimeoutError):
+                stamps |= looking.result(max(0.0, deadline - time.monotonic()))
+        self._settle(unsettled, stamps, now)
 
     def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int) -> int:
         """How many could be. What was told meanwhile is newer than what was found."""
         self.catch_up()
         return 0 if self._behind else sum(self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled)
 
-    def _stamps(self, wanted: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
+    def _wanted(self, unsettled: list[tuple[bytes, Entry]]) -> list[tuple[bytes, str, list[bytes]]]:
+        """Of each file system: how its keys begin, a path to it, and which of them are wanted."""
+        found = [(system, path, [key for key, _ in unsettled if key.startswith(system)]) for system, path in [*self._marked.values()]]
+        return [one for one in found if one[2]]
+
+    async def _stamped(self, unsettled: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
+        """A path to a file system may lead through another that does not answer: then only that one's files stay unknown."""
         found: dict[bytes, Stamp] = {}
-        for system, path in [*self._marked.values()]:
-            with contextlib.suppress(OSError):
-                mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                try:
-                    if fileevents.key_of(mount) is None or (fileevents.key_of(mount) or b"")[:8] != system:
-                        continue
-                    for key, _ in wanted:
-                        if key.startswith(system) and (stamp := _stamp(mount, key)) is not None:
-                            found[key] = stamp
-                finally:
-                    os.close(mount)
+        for system, path, keys in self._wanted(unsettled):
+            with contextlib.suppress(TimeoutError):
+                found |= await asyncio.wait_for(self._threads.do((Share(("stamps", system), 1),), self._stamps, system, path, keys), LOOK_S)
+        return found
+
+    def _stamps(self, system: bytes, path: str, wanted: list[bytes]) -> dict[bytes, Stamp]:
+        found: dict[bytes, Stamp] = {}
+        with contextlib.suppress(OSError):
+            mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            try:
+                if (fileevents.key_of(mount) or b"")[:8] == system:
+                    found = {key: stamp for key in wanted if (stamp := _stamp(mount, key)) is not None}
+            finally:
+                os.close(mount)
         return found
 
     def _write(self, rows: Iterable[list[Any]], breath: float) -> None:
