@@ -13,11 +13,17 @@ from __future__ import annotations
 import enum
 import functools
 import os
+import time
 from dataclasses import dataclass
 
 CMDLINE_BYTES_MAX = 65_536   # of one process's argv that are kept
 PROC_BYTES_MAX = 1 << 20     # of one ordinary file in /proc
+HALF_S, HALF_RUNNING_S = 0.05, 1.0       # in the middle of an exec: until it hangs; until it does though it would run
+HALF_LOOK_S = 0.0005
 SHORT_BYTES = 2048           # half of the smallest page: a file of small records that gave less has no more
+
+
+_hung: set[int] = set()      # that were `half` for so long
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +74,38 @@ def parse_stat(data: bytes) -> Stat:
 
 
 def half(pid: int) -> bool:
-    """Whether it is just becoming another program: it has a new memory, in which there is no program yet, and closes its files. A file system that does not answer holds it up there, and with it everybody who
-    asks for what only its tracer may see: its stat, its links, what it waits for. What has no such secret (status, comm, cmdline, children, cgroup, the list of its descriptors) is told even so."""
+    """Whether it hangs in the middle of becoming another program. It has a new memory then, with nothing in it but its words, and closes its files. A file system that does not answer holds it up there, and with
+    it everybody who asks for what only its tracer may see: its stat, its links, what it waits for. What has no such secret (status, comm, cmdline, children, cgroup, the list of its descriptors) is told even so.
+    Everybody who executes something is like that for some microseconds: who only lacks a processor is waited for."""
+    if not _emptied(pid):
+        _hung.discard(pid)
+        return False
+    if pid in _hung:
+        return True
+    now = time.monotonic()
+    soon, late = now + HALF_S, now + HALF_RUNNING_S
+    while now < (late if _runs(pid) else soon):
+        time.sleep(HALF_LOOK_S)
+        if not _emptied(pid):
+            return False
+        now = time.monotonic()
+    _hung.add(pid)
+    return True
+
+
+def _emptied(pid: int) -> bool:
+    """Whether there is nothing in its memory but its stack. A process without memory has ended."""
     try:
-        size, _, _, text, *_ = read_short(f"/proc/{pid}/statm").split()
-        return text == b"0" != size
+        size, _, _, text, _, data, *_ = read_short(f"/proc/{pid}/statm").split()
+        return text == b"0" and size == data != b"0"
     except (OSError, ValueError):
+        return False
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return b"\nState:\tR" in read_short(f"/proc/{pid}/status")
+    except OSError:
         return False
 
 
