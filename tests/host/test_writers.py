@@ -315,6 +315,23 @@ def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) 
 
 
 @told
+def test_s4_a_host_that_leaves_does_not_wait_for_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        hold = threading.Event()
+        monkeypatch.setattr(module, "LEAVE_S", 0.05)
+        try:
+            async with host(tmp_path) as (writers, (room,)):
+                monkeypatch.setattr(writers, "_stamps", lambda *_: hold.wait(600) and {})
+                room.run("ann", 1, "echo x > kept")
+                writers.catch_up()
+                assert writers._wanted(writers.table.unsettled(1)), "there is something to ask for"
+        finally:
+            hold.set()
+
+    go(main())
+
+
+@told
 def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
