@@ -3,24 +3,29 @@
 Whoever is forked from a process has its descriptors and closes them first, and so does whoever goes away; and a file of a FUSE program is closed when that program says that it has heard of it. So one file of
 one session that is open here, and whose file system does not answer any more, would keep everything that the host starts (the parser, plug-ins, the next host) and its lock. In a table of descriptors of its
 own it keeps only the thread that reads it. (Descriptors by which nothing can be read, O_PATH, are closed without asking anybody.)
+
+Waking another thread for every program that starts would be a third of what the gate costs: what lies on the machine's own disks (`_steady`) is read at once.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import os
 from typing import Final
 
+from holdfast.host.fileevents import LOCAL
 from holdfast.host.threads import THREADS, Pool
 
+PLACES: Final = ("/", "/usr", "/home", "/opt", "/srv", "/var", "/nix")
 _CLONE_FILES: Final = 0x400
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def beginning(path_only: int, count: int) -> bytes:
-    """Of the file that this descriptor (O_PATH) leads to. OSError; blocks as long as its file system wants to: for a thread of somebody's own."""
-    return _readers.submit(_read, path_only, count).result()
+def beginning(path_only: int, device: int, count: int) -> bytes:
+    """Of the file that this descriptor (O_PATH) leads to, and where it is. OSError; blocks as long as its file system wants to: for a thread of somebody's own."""
+    return _read(path_only, count) if device in _steady() else _readers.submit(_read, path_only, count).result()
 
 
 def _read(path_only: int, count: int) -> bytes:
@@ -38,6 +43,22 @@ def _alone() -> None:
             if int(fd) > 2:
                 with contextlib.suppress(OSError):
                     os.close(int(fd))
+
+
+@functools.cache
+def _steady() -> frozenset[int]:
+    """The file systems of the machine itself, which nobody in a session has mounted and no program answers for. They stay as long as this host, so their numbers are nobody else's."""
+    kinds = dict[str, str]()
+    with contextlib.suppress(OSError), open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        for line in table:
+            before, _, after = line.partition(" - ")
+            kinds[before.split(" ")[4]] = after.partition(" ")[0]        # the last one there is what is seen
+    found = set[int]()
+    for place in PLACES:
+        if kinds.get(place) in LOCAL:
+            with contextlib.suppress(OSError):
+                found.add(os.stat(place).st_dev)
+    return frozenset(found)
 
 
 _readers: Final = Pool(THREADS, "apart", _alone)

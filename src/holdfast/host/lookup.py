@@ -110,9 +110,9 @@ def _first_line(thread: int, way: str) -> bytes:
     try:
         fd = _open(thread, way)
         try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+            if not stat.S_ISREG((info := os.fstat(fd)).st_mode):
                 return b""
-            return beginning(fd, _FIRST_LINE).partition(b"\n")[0].partition(b"\0")[0]
+            return beginning(fd, info.st_dev, _FIRST_LINE).partition(b"\n")[0].partition(b"\0")[0]
         finally:
             os.close(fd)
     except (OSError, Unsure):
