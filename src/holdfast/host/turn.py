@@ -190,7 +190,8 @@ class SessionTurn:
                     raise TimedOut(f"{self.holder or 'nobody'} did not give the turn within {wait_s:g} s", "ask again, or `holdfast seize`")
             if answer.done() and isinstance(outcome := answer.result(), Withdrawn):
                 raise TurnHeld(f"the request was {outcome.why}", holder=self.holder or "")
-            return {"asked": False, "inherits": await self.inherits()}
+            now = self.facts()                             # as it is in this very moment: what is found there takes another, in which somebody may seize it
+            return {"asked": False, "turn": now, "inherits": await self.inherits()}
         finally:
             self._asking[operator].remove(answer)
             if not self._asking[operator]:
