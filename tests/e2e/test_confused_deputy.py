@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -215,6 +216,7 @@ def test_p3_half_a_line_that_another_completes(house: Installation) -> None:
     run(house, "half", "bob", "true")
     house.wait("half", "idle")
     house.quick("--as", "eve", "send", "half", f"touch {d}/sprung; echo one")
+    eventually(lambda: re.search("echo ?one", house.screen("half").replace("\n", "")), "the shell to have read it: what nobody has read is discarded when the turn is seized")
     house.quick("--as", "bob", "seize", "half")
     refusing(house, 'shaped = ["line"], shaped_by = ["eve"]')
     error = the_error(house.attempt("--as", "bob", "send", "half", " two", "--enter", "--json"), 4)

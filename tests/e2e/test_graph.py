@@ -73,8 +73,9 @@ def test_p5_each_process_has_the_act_that_started_it_daemons_included(hf: Instal
 
 
 def test_p3_a_line_that_two_have_typed_names_both(hf: Installation) -> None:
-    hf.new("line")
+    hf.ready("line")
     hf.ok("send", "line", "sleep 10", "--as", "ann")
+    hf.wait("line", "text:sleep 10")                     # the shell has read it: what nobody has read is discarded when the turn is seized
     hf.ok("seize", "line", "--as", "bob")
     hf.ok("send", "line", "04 &", "--enter", "--as", "bob")
     found = process(hf, "line", "sleep 1004")

@@ -141,6 +141,7 @@ def test_p3_half_a_line_that_another_completes_names_who_began_it(house: Install
     run(house, "half", "bob", "true")
     free(house, "half")
     house.ok("--as", "eve", "send", "half", "echo one")
+    house.wait("half", "text:echo one")
     house.ok("--as", "bob", "seize", "half")
     house.ok("--as", "bob", "send", "half", " two", "--enter")
     entry = last(house, "half", "bob")
