@@ -94,7 +94,6 @@ class ExecGate:
         if session.link.closed or session.ended.done():
             os.close(listener)
             return "input", "its keeper is gone"
-        self.held_up.begin(session)
         self._gated[session.id] = Gated(self, session, listener)
         return "exec", ""
 
@@ -105,7 +104,6 @@ class ExecGate:
         """Of a session that has ended, or whose keeper is claimed anew."""
         if (gated := self._gated.pop(session.id, None)) is not None:
             gated.close()
-        self.held_up.end(session)
         self._company.pop(session.id, None)
 
     def close(self) -> None:

@@ -105,8 +105,7 @@ class Kin:
             self.raised = True
             lineage.restore(known)
         session.commands.before_marks = self._before_marks
-        if self._events is not None:
-            self.held_up.begin(session)
+        self.held_up.begin(session)
         self.catch_up()
         self._sessions[session.id] = self._owner[lineage.root] = session
         self._take(session, _living(session), None, True)
