@@ -20,14 +20,14 @@ from bench.measures import Bench, Sizes, Values
 from bench.terminal import ClientEnded, TooLong
 
 PR_SET_CHILD_SUBREAPER = 36
-Maker = Callable[[int | None], peers.Peer]       # from the scrollback asked for to an adapter
+Maker = Callable[[int | None], peers.Peer]  # from the scrollback asked for to an adapter
 
 
 @dataclass(frozen=True)
 class Measure:
     run: Callable[[peers.Peer, Bench], Values]
-    rounds_max: int | None = None        # for those that take long
-    scrollback: bool = False             # whether tools are asked to keep all the lines
+    rounds_max: int | None = None  # for those that take long
+    scrollback: bool = False  # whether tools are asked to keep all the lines
 
 
 MEASURES = {
@@ -52,10 +52,15 @@ def main() -> int:
     args = _arguments().parse_args()
     wanted = args.only.split(",") if args.only else list(MEASURES)
     if unknown := [m for m in wanted if m not in MEASURES]:
-        print(f"no such measure: {', '.join(unknown)}; there are {', '.join(MEASURES)}", file=sys.stderr)
+        print(
+            f"no such measure: {', '.join(unknown)}; there are {', '.join(MEASURES)}",
+            file=sys.stderr,
+        )
         return 2
     makers = _makers(args.peers.split(",") if args.peers else None, args.tree)
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)      # daemons that tools leave become ours to collect
+    ctypes.CDLL(None).prctl(
+        PR_SET_CHILD_SUBREAPER, 1
+    )  # daemons that tools leave become ours to collect
     sizes = Sizes(**{f.name: getattr(args, f.name) for f in fields(Sizes)})
     bench = Bench(sizes, tempfile.mkdtemp(prefix="hbench"))
     before, results, failed = report.machine(), dict[str, list[dict[str, Values]]](), 0
@@ -67,10 +72,17 @@ def main() -> int:
             results[name], wrong = _rounds(MEASURES[name], name, makers, bench, args.rounds)
             failed += wrong
             print(report.table(name, tools, results[name]))
-            print(f"({time.perf_counter() - begin:.0f} s, load {os.getloadavg()[0]:.2f})\n", flush=True)
+            print(
+                f"({time.perf_counter() - begin:.0f} s, load {os.getloadavg()[0]:.2f})\n",
+                flush=True,
+            )
             if stem is not None:
-                stem.with_suffix(".md").write_text(report.markdown(before, tools, results, judged, asdict(sizes)))
-                stem.with_suffix(".json").write_text(report.as_json(before, tools, results, judged, asdict(sizes)))
+                stem.with_suffix(".md").write_text(
+                    report.markdown(before, tools, results, judged, asdict(sizes))
+                )
+                stem.with_suffix(".json").write_text(
+                    report.as_json(before, tools, results, judged, asdict(sizes))
+                )
     finally:
         shutil.rmtree(bench.dir, ignore_errors=True)
         peers.Holdfast.forget_caches()
@@ -79,8 +91,9 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _rounds(measure: Measure, name: str, makers: dict[str, Maker], bench: Bench,
-            count: int) -> tuple[list[dict[str, Values]], int]:
+def _rounds(
+    measure: Measure, name: str, makers: dict[str, Maker], bench: Bench, count: int
+) -> tuple[list[dict[str, Values]], int]:
     """The rounds of one measure. The tools stay up between them, each with one idle session."""
     up: list[peers.Peer] = []
     rounds: list[dict[str, Values]] = []
@@ -99,7 +112,11 @@ def _rounds(measure: Measure, name: str, makers: dict[str, Maker], bench: Bench,
                 except FAILURES as e:
                     failed += 1
                     one[peer.label] = {}
-                    print(f"{name}, {peer.label}: {type(e).__name__}: {e}"[:500], file=sys.stderr, flush=True)
+                    print(
+                        f"{name}, {peer.label}: {type(e).__name__}: {e}"[:500],
+                        file=sys.stderr,
+                        flush=True,
+                    )
             rounds.append(one)
     finally:
         for peer in up:
@@ -122,7 +139,9 @@ def _makers(wanted: list[str] | None, trees: list[str]) -> dict[str, Maker]:
     for tree in trees:
         label, _, path = tree.partition("=")
         for cls in (peers.Holdfast, *([peers.Relayed] if peers.Relayed.name in makers else [])):
-            makers[f"{cls.name}:{label}"] = _tree_maker(cls, f"{cls.name}:{label}", os.path.abspath(path))
+            makers[f"{cls.name}:{label}"] = _tree_maker(
+                cls, f"{cls.name}:{label}", os.path.abspath(path)
+            )
     return makers
 
 
@@ -131,11 +150,18 @@ def _tree_maker(kind: type[peers.Holdfast], label: str, path: str) -> Maker:
 
 
 def _arguments() -> argparse.ArgumentParser:
-    p = argparse.ArgumentParser(prog="python -m bench", description="terminal-session tools side by side, in one run")
+    p = argparse.ArgumentParser(
+        prog="python -m bench", description="terminal-session tools side by side, in one run"
+    )
     known = ",".join(c.name for c in peers.ALL)
     p.add_argument("--peers", metavar="A,B", help=f"which tools (default: all installed): {known}")
-    p.add_argument("--tree", metavar="LABEL=SRC", action="append", default=[],
-                   help="Holdfast from another source tree, as one more tool (two, if it is measured through a relay)")
+    p.add_argument(
+        "--tree",
+        metavar="LABEL=SRC",
+        action="append",
+        default=[],
+        help="Holdfast from another source tree, as one more tool (two, if it is measured through a relay)",
+    )
     p.add_argument("--only", metavar="A,B", help=f"which measures: {','.join(MEASURES)}")
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--out", metavar="FILE", help="writes FILE.md and FILE.json")
@@ -152,8 +178,13 @@ def _arguments() -> argparse.ArgumentParser:
     }
     defaults: dict[str, Any] = asdict(Sizes())
     for name, value in defaults.items():
-        p.add_argument(f"--{name.replace('_', '-')}", dest=name, type=type(value), default=value,
-                       help=f"{helps[name]} (default {value:g})")
+        p.add_argument(
+            f"--{name.replace('_', '-')}",
+            dest=name,
+            type=type(value),
+            default=value,
+            help=f"{helps[name]} (default {value:g})",
+        )
     return p
 
 

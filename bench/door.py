@@ -29,10 +29,15 @@ class Control:
     """A tmux client in control mode: a command in, its %end out."""
 
     def __init__(self, tmux: Tmux, session: str) -> None:
-        self._process = subprocess.Popen(tmux.control_argv(session), env=tmux.environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            tmux.control_argv(session),
+            env=tmux.environ,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         assert self._process.stdin is not None and self._process.stdout is not None
         self._to, self._from = self._process.stdin, self._process.stdout
-        self._ended()                               # attached
+        self._ended()  # attached
 
     def _ended(self) -> None:
         while line := self._from.readline():
@@ -65,7 +70,9 @@ def costs(stage: Stage, acts: int, processes_started: int) -> dict[str, dict[str
             tmux.close()
 
 
-def _costs(stage: Stage, tmux: Tmux | None, acts: int, started: int) -> dict[str, dict[str, Values]]:
+def _costs(
+    stage: Stage, tmux: Tmux | None, acts: int, started: int
+) -> dict[str, dict[str, Values]]:
     stage.start("door", QUIET)
     stage.start("shell", ())
     stage.wait("door", "text:READY")
@@ -76,12 +83,25 @@ def _costs(stage: Stage, tmux: Tmux | None, acts: int, started: int) -> dict[str
         ann.request("send", session="door", text="x", keys=[], seq=ann.next_sequence())
 
     def run() -> None:
-        ann.request("run", session="shell", text="true", seq=ann.next_sequence(), timeout=SESSION_S, resume=None)
+        ann.request(
+            "run",
+            session="shell",
+            text="true",
+            seq=ann.next_sequence(),
+            timeout=SESSION_S,
+            resume=None,
+        )
 
     pairs: dict[str, dict[str, Callable[[], object]]] = {
-        "send, connected": {"holdfast": send}, "run, connected": {"holdfast": run},
-        "send, a process each": {"holdfast": lambda: stage.peer.ask("--as", "ann", "send", "door", "x")},
-        "run, a process each": {"holdfast": lambda: stage.peer.ask("--as", "ann", "run", "shell", "--", "true")}}
+        "send, connected": {"holdfast": send},
+        "run, connected": {"holdfast": run},
+        "send, a process each": {
+            "holdfast": lambda: stage.peer.ask("--as", "ann", "send", "door", "x")
+        },
+        "run, a process each": {
+            "holdfast": lambda: stage.peer.ask("--as", "ann", "run", "shell", "--", "true")
+        },
+    }
     control = None
     if tmux is not None:
         tmux.start("door", QUIET)
@@ -91,9 +111,14 @@ def _costs(stage: Stage, tmux: Tmux | None, acts: int, started: int) -> dict[str
         pairs["send, connected"]["tmux"] = lambda: control.ask("send-keys -t door x")
         pairs["run, connected"]["tmux"] = lambda: control.ask(told, "wait-for done")
         pairs["send, a process each"]["tmux"] = lambda: tmux.ask("send-keys", "-t", "door", "x")
-        pairs["run, a process each"]["tmux"] = lambda: tmux.ask(*_words(told), ";", "wait-for", "done")
+        pairs["run, a process each"]["tmux"] = lambda: tmux.ask(
+            *_words(told), ";", "wait-for", "done"
+        )
     try:
-        return {name: _alternating(pair, started if name.endswith("each") else acts) for name, pair in pairs.items()}
+        return {
+            name: _alternating(pair, started if name.endswith("each") else acts)
+            for name, pair in pairs.items()
+        }
     finally:
         if control is not None:
             control.close()
@@ -116,5 +141,11 @@ def _alternating(tools: dict[str, Callable[[], object]], count: int) -> dict[str
             once()
             times[tool].append(time.perf_counter() - begin)
     processes.reap()
-    return {tool: {"p50_us": percentile(all_, 0.5) * 1e6, "p99_us": percentile(all_, 0.99) * 1e6, "per_s": len(all_) / sum(all_)}
-            for tool, all_ in times.items()}
+    return {
+        tool: {
+            "p50_us": percentile(all_, 0.5) * 1e6,
+            "p99_us": percentile(all_, 0.99) * 1e6,
+            "per_s": len(all_) / sum(all_),
+        }
+        for tool, all_ in times.items()
+    }

@@ -44,10 +44,14 @@ AWAY_S = 5.0
 DRAIN_MS = 2
 TIME = re.compile(rb"<(\d+)>")
 WAYS: dict[str, tuple[signal.Signals, float]] = {
-    "reconnect_term": (signal.SIGTERM, 0.0), "reconnect_kill": (signal.SIGKILL, 0.0), "reconnect_away": (signal.SIGKILL, AWAY_S)}
+    "reconnect_term": (signal.SIGTERM, 0.0),
+    "reconnect_kill": (signal.SIGKILL, 0.0),
+    "reconnect_away": (signal.SIGKILL, AWAY_S),
+}
 
 
 # ---------------------------------------------------------------- reconnect
+
 
 def shown_after(terminal: Terminal, moment: int) -> int:
     """Reads until something is shown that was printed after that moment; when that was (both: ns of the monotonic clock)."""
@@ -69,7 +73,9 @@ def reconnect(peer: Relayed, number: signal.Signals, away_s: float) -> Values:
             pass
         begin, reading = time.monotonic_ns(), threading.Event()
 
-        def drain() -> None:                     # while the relay starts, or what the client says would fill its terminal
+        def drain() -> (
+            None
+        ):  # while the relay starts, or what the client says would fill its terminal
             poll = select.poll()
             poll.register(terminal.fd, select.POLLIN)
             while not reading.is_set():
@@ -85,10 +91,15 @@ def reconnect(peer: Relayed, number: signal.Signals, away_s: float) -> Values:
             reading.set()
             drained.join()
         back = shown_after(terminal, there)
-    return {"back_ms": (back - there) / 1e6, "since_end_ms": (back - begin) / 1e6, "relay_start_ms": (there - begin) / 1e6 - away_s * 1e3}
+    return {
+        "back_ms": (back - there) / 1e6,
+        "since_end_ms": (back - begin) / 1e6,
+        "relay_start_ms": (there - begin) / 1e6 - away_s * 1e3,
+    }
 
 
 # ---------------------------------------------------------------- viewers
+
 
 class Growth:
     """How large processes become."""
@@ -119,7 +130,11 @@ class Growth:
             thread.join()
 
     def values(self) -> Values:
-        return {f"{role}_mib{when}": kb / 1024 for role in self._pids for when, kb in (("", self.first[role]), ("_most", self.most[role]))}
+        return {
+            f"{role}_mib{when}": kb / 1024
+            for role in self._pids
+            for when, kb in (("", self.first[role]), ("_most", self.most[role]))
+        }
 
 
 def viewers(peer: Peer, bench: Bench) -> Values:
@@ -136,17 +151,29 @@ def viewers(peer: Peer, bench: Bench) -> Values:
     with growth.watched():
         got = measures.flood(peer, bench, False, mb, count)
     assert got.seen_s is not None
-    values: Values = {"MBps": got.written / 1e6 / got.seen_s, "received": got.received, "exact": float(bool(got.exact)),
-                      "cpu_ms_per_MB_each": got.cpu_s * 1e3 / (got.written / 1e6) / count, **growth.values()}
+    values: Values = {
+        "MBps": got.written / 1e6 / got.seen_s,
+        "received": got.received,
+        "exact": float(bool(got.exact)),
+        "cpu_ms_per_MB_each": got.cpu_s * 1e3 / (got.written / 1e6) / count,
+        **growth.values(),
+    }
     time.sleep(RESTS_S)
     beside = measures.flood(peer, bench, False, mb, count, stopped=1)
     assert beside.seen_s is not None
-    return {**values, "slowdown": beside.seen_s / got.seen_s, "exact_beside": float(bool(beside.exact))}
+    return {
+        **values,
+        "slowdown": beside.seen_s / got.seen_s,
+        "exact_beside": float(bool(beside.exact)),
+    }
 
 
 # ---------------------------------------------------------------- all of it
 
-def coming_back(rounds: int, ways: Sequence[str] = tuple(WAYS)) -> dict[str, list[dict[str, Values]]]:
+
+def coming_back(
+    rounds: int, ways: Sequence[str] = tuple(WAYS)
+) -> dict[str, list[dict[str, Values]]]:
     peer, found = Relayed(), dict[str, list[dict[str, Values]]]()
     try:
         peer.warm_up()
@@ -157,7 +184,9 @@ def coming_back(rounds: int, ways: Sequence[str] = tuple(WAYS)) -> dict[str, lis
     return found
 
 
-def watching(bench: Bench, kinds: Sequence[type[Peer]] = (Raw, Tmux, Holdfast, Relayed)) -> list[dict[str, Values]]:
+def watching(
+    bench: Bench, kinds: Sequence[type[Peer]] = (Raw, Tmux, Holdfast, Relayed)
+) -> list[dict[str, Values]]:
     """One round: it takes long."""
     one: dict[str, Values] = {}
     for kind in [k for k in kinds if k.available()]:
@@ -167,18 +196,30 @@ def watching(bench: Bench, kinds: Sequence[type[Peer]] = (Raw, Tmux, Holdfast, R
             one[peer.label] = viewers(peer, bench)
         except FAILURES as e:
             one[peer.label] = {}
-            print(f"viewers, {peer.label}: {type(e).__name__}: {e}"[:500], file=sys.stderr, flush=True)
+            print(
+                f"viewers, {peer.label}: {type(e).__name__}: {e}"[:500], file=sys.stderr, flush=True
+            )
         finally:
             peer.close()
     return [one]
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="python -m bench.elsewhere", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--only", default="reconnect,viewers", help="which measures (default: %(default)s)")
-    p.add_argument("--rounds", type=int, default=5, help="of each way to come back (default: %(default)s)")
+    p = argparse.ArgumentParser(
+        prog="python -m bench.elsewhere",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    p.add_argument(
+        "--only", default="reconnect,viewers", help="which measures (default: %(default)s)"
+    )
+    p.add_argument(
+        "--rounds", type=int, default=5, help="of each way to come back (default: %(default)s)"
+    )
     p.add_argument("--viewers", type=int, default=100)
-    p.add_argument("--mb", type=float, default=2.0, help="printed to each viewer (default: %(default)s)")
+    p.add_argument(
+        "--mb", type=float, default=2.0, help="printed to each viewer (default: %(default)s)"
+    )
     p.add_argument("--out", type=Path, help="write the tables to FILE and the figures to FILE.json")
     args = p.parse_args()
     wanted = args.only.split(",")
@@ -193,11 +234,25 @@ def main() -> int:
     finally:
         shutil.rmtree(bench.dir, ignore_errors=True)
         peers.Holdfast.forget_caches()
-    page = "\n\n".join([report.verdict_table([judge(t, results[t.measure], Relayed.name) for t in ELSEWHERE_TARGETS if t.measure in results], Relayed.name), *_tables(results)])
+    page = "\n\n".join(
+        [
+            report.verdict_table(
+                [
+                    judge(t, results[t.measure], Relayed.name)
+                    for t in ELSEWHERE_TARGETS
+                    if t.measure in results
+                ],
+                Relayed.name,
+            ),
+            *_tables(results),
+        ]
+    )
     print(page)
     if args.out:
         args.out.write_text(page + "\n")
-        args.out.with_name(args.out.name + ".json").write_text(json.dumps({"machine": machine, "rounds": results}, indent=1) + "\n")
+        args.out.with_name(args.out.name + ".json").write_text(
+            json.dumps({"machine": machine, "rounds": results}, indent=1) + "\n"
+        )
     return 0
 
 
@@ -205,10 +260,24 @@ def _tables(results: dict[str, Rounds]) -> Iterator[str]:
     back = {way: rounds for way, rounds in results.items() if way in WAYS}
     if back:
         names = list(back[next(iter(back))][0][Relayed.name])
-        lines = ["### reconnect (median, and the longest)", "", f"| | {' | '.join(names)} |", "|---|" + "---:|" * len(names)]
+        lines = [
+            "### reconnect (median, and the longest)",
+            "",
+            f"| | {' | '.join(names)} |",
+            "|---|" + "---:|" * len(names),
+        ]
         for way, rounds in back.items():
-            cells: list[Any] = [[float(one[Relayed.name][name] or 0.0) for one in rounds] for name in names]
-            lines.append(f"| {way.removeprefix('reconnect_')} | " + " | ".join(f"{report.number(statistics.median(c))} ({report.number(max(c))})" for c in cells) + " |")
+            cells: list[Any] = [
+                [float(one[Relayed.name][name] or 0.0) for one in rounds] for name in names
+            ]
+            lines.append(
+                f"| {way.removeprefix('reconnect_')} | "
+                + " | ".join(
+                    f"{report.number(statistics.median(c))} ({report.number(max(c))})"
+                    for c in cells
+                )
+                + " |"
+            )
         yield "\n".join(lines)
     if "viewers" in results:
         yield report.table("viewers", list(results["viewers"][0]), results["viewers"])

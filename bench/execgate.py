@@ -42,21 +42,49 @@ def main(argv: list[str] | None = None) -> int:
     p.add_argument("--json")
     args = p.parse_args(argv)
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as top:
-        found = measure(Path(top), args.rounds, args.files, args.agent, args.only.split(",") if args.only else list(WORK))
+        found = measure(
+            Path(top),
+            args.rounds,
+            args.files,
+            args.agent,
+            args.only.split(",") if args.only else list(WORK),
+        )
     for name, one in found.items():
-        print(f"{name:14} input {one['input']*1e3:8.1f} ms   exec {one['exec']*1e3:8.1f} ms   ratio {one['ratio']:.3f}")
+        print(
+            f"{name:14} input {one['input'] * 1e3:8.1f} ms   exec {one['exec'] * 1e3:8.1f} ms   ratio {one['ratio']:.3f}"
+        )
     if args.json:
         Path(args.json).write_text(json.dumps(found, indent=1))
     return 0
 
 
-def measure(top: Path, rounds: int, files: int, agent: bool, names: list[str]) -> dict[str, dict[str, float]]:
-    env = {**os.environ, "HOLDFAST_HOME": str(top / "hf"), "PYTHONPATH": str(Path(__file__).parents[1] / "src"), "USER": "bench", "SHELL": "/bin/bash"}
+def measure(
+    top: Path, rounds: int, files: int, agent: bool, names: list[str]
+) -> dict[str, dict[str, float]]:
+    env = {
+        **os.environ,
+        "HOLDFAST_HOME": str(top / "hf"),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "src"),
+        "USER": "bench",
+        "SHELL": "/bin/bash",
+    }
 
     def holdfast(*words: str) -> str:
-        return subprocess.run([sys.executable, "-m", "holdfast", *words], env=env, check=True, capture_output=True, text=True, cwd=top).stdout
+        return subprocess.run(
+            [sys.executable, "-m", "holdfast", *words],
+            env=env,
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=top,
+        ).stdout
 
-    places = {"tree": str(tree(top / "tree", files)), "repo": str(repository(top / "repo")), "tests": str(tests(top / "tests")), "python": sys.executable}
+    places = {
+        "tree": str(tree(top / "tree", files)),
+        "repo": str(repository(top / "repo")),
+        "tests": str(tests(top / "tests")),
+        "python": sys.executable,
+    }
     who: tuple[str, ...] = ()
     try:
         if agent:
@@ -64,31 +92,69 @@ def measure(top: Path, rounds: int, files: int, agent: bool, names: list[str]) -
             holdfast("grant", "bot", "--rights", "execute,observe")
             who = ("--as", "bot")
         for depth in DEPTHS:
-            holdfast("new", depth, "--contained", "--gate", depth, "--no-attach", "--cwd", str(top), "--", "bash")
-        took: dict[str, dict[str, list[float]]] = {name: {depth: [] for depth in DEPTHS} for name in names}
+            holdfast(
+                "new",
+                depth,
+                "--contained",
+                "--gate",
+                depth,
+                "--no-attach",
+                "--cwd",
+                str(top),
+                "--",
+                "bash",
+            )
+        took: dict[str, dict[str, list[float]]] = {
+            name: {depth: [] for depth in DEPTHS} for name in names
+        }
         for number in range(rounds + 1):
             for name in names:
                 script = top / "work.sh"
                 script.write_text(TIMED.format(work=WORK[name].format(**places)) + "\n")
                 for depth in DEPTHS if number % 2 else DEPTHS[::-1]:
                     out = holdfast(*who, "run", depth, "--", f"bash {script}")
-                    if number:                                   # the first is for the caches
+                    if number:  # the first is for the caches
                         took[name][depth].append(int(out.rsplit("TOOK", 1)[1]) / 1e9)
     finally:
-        subprocess.run([sys.executable, "-m", "holdfast", "end", "input", "exec"], env=env, capture_output=True, cwd=top)
-        subprocess.run([sys.executable, "-m", "holdfast", "down"], env=env, capture_output=True, cwd=top)
-    middle = {name: {depth: statistics.median(values) for depth, values in each.items()} for name, each in took.items()}
-    return {name: {**each, "ratio": statistics.median(e / i for e, i in zip(took[name]["exec"], took[name]["input"], strict=True))} for name, each in middle.items()}
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "end", "input", "exec"],
+            env=env,
+            capture_output=True,
+            cwd=top,
+        )
+        subprocess.run(
+            [sys.executable, "-m", "holdfast", "down"], env=env, capture_output=True, cwd=top
+        )
+    middle = {
+        name: {depth: statistics.median(values) for depth, values in each.items()}
+        for name, each in took.items()
+    }
+    return {
+        name: {
+            **each,
+            "ratio": statistics.median(
+                e / i for e, i in zip(took[name]["exec"], took[name]["input"], strict=True)
+            ),
+        }
+        for name, each in middle.items()
+    }
 
 
 def tree(top: Path, files: int) -> Path:
     top.mkdir()
     for n in range(files):
-        (top / f"f{n}.c").write_text("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n" + "".join(
-            f"int f{n}_{m}(int x) {{ char b[64]; snprintf(b, 64, \"%d\", x * {m}); return atoi(b) + {n}; }}\n" for m in range(40)))
+        (top / f"f{n}.c").write_text(
+            "#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n"
+            + "".join(
+                f'int f{n}_{m}(int x) {{ char b[64]; snprintf(b, 64, "%d", x * {m}); return atoi(b) + {n}; }}\n'
+                for m in range(40)
+            )
+        )
     names = " ".join(f"f{n}.o" for n in range(files))
     (top / "main.c").write_text("int main(void) { return 0; }\n")
-    (top / "Makefile").write_text(f"all: prog\nprog: main.o {names}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\nclean:\n\trm -f *.o prog\n")
+    (top / "Makefile").write_text(
+        f"all: prog\nprog: main.o {names}\n\tcc -o $@ $^\n%.o: %.c\n\tcc -O2 -c -o $@ $<\nclean:\n\trm -f *.o prog\n"
+    )
     return top
 
 
@@ -97,15 +163,21 @@ def repository(top: Path) -> Path:
     for n in range(300):
         (top / f"file{n}").write_text(f"{n}\n")
     git = shutil.which("git") or "git"
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "."],
+        ["-c", "user.name=b", "-c", "user.email=b@localhost", "commit", "-qm", "x"],
+    ):
         subprocess.run([git, *words], cwd=top, check=True, capture_output=True)
     return top
 
 
 def tests(top: Path) -> Path:
     top.mkdir()
-    (top / "test_it.py").write_text("import subprocess\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(40))\ndef test_it(n):\n"
-                                    "    assert subprocess.run(['echo', str(n)], capture_output=True).stdout == f'{n}\\n'.encode()\n")
+    (top / "test_it.py").write_text(
+        "import subprocess\nimport pytest\n\n\n@pytest.mark.parametrize('n', range(40))\ndef test_it(n):\n"
+        "    assert subprocess.run(['echo', str(n)], capture_output=True).stdout == f'{n}\\n'.encode()\n"
+    )
     return top
 
 

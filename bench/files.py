@@ -28,7 +28,7 @@ from holdfast.host.writers import Writers
 
 ROUNDS = 3
 TICK_S = 0.001
-SETTLE_S = 1.5              # until what is known is written down, too
+SETTLE_S = 1.5  # until what is known is written down, too
 WORKERS = 40
 Figures = dict[str, float | None]
 _LOAD = """
@@ -63,7 +63,12 @@ sys.stdin.read()
 
 def load(directory: str, count: int) -> subprocess.Popen[bytes]:
     os.makedirs(directory)
-    return subprocess.Popen([sys.executable, "-c", _LOAD, str(count), str(WORKERS)], cwd=directory, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    return subprocess.Popen(
+        [sys.executable, "-c", _LOAD, str(count), str(WORKERS)],
+        cwd=directory,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
 
 
 def _seconds(child: subprocess.Popen[bytes]) -> float:
@@ -82,17 +87,32 @@ class Turns(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         before = time.thread_time()
-        super()._run_once()                                      # type: ignore[misc]
+        super()._run_once()  # type: ignore[misc]
         self.longest = max(self.longest, time.thread_time() - before)
 
 
 def _session(directory: str, child: subprocess.Popen[bytes]) -> Any:
     loop, facts = asyncio.get_running_loop(), process.read_stat(child.pid)
     assert facts is not None
-    commands = Commands({"shell": None, "nonce": "n" * 16, "by": "ann"}, directory, {}, root=child.pid)
-    commands.lineage._members[child.pid] = commands.lineage._members[child.pid]._replace(cause=Cause("ann", 1))
+    commands = Commands(
+        {"shell": None, "nonce": "n" * 16, "by": "ann"}, directory, {}, root=child.pid
+    )
+    commands.lineage._members[child.pid] = commands.lineage._members[child.pid]._replace(
+        cause=Cause("ann", 1)
+    )
     record = SimpleNamespace(root_pid=child.pid, root_start=facts.start, created=time.time())
-    return SimpleNamespace(id="bench", loop=loop, keeper_pid=child.pid, commands=commands, directory=directory, memory=directory, ring=SimpleNamespace(accepted=0), record=record, ended=loop.create_future(), spawn=loop.create_task)
+    return SimpleNamespace(
+        id="bench",
+        loop=loop,
+        keeper_pid=child.pid,
+        commands=commands,
+        directory=directory,
+        memory=directory,
+        ring=SimpleNamespace(accepted=0),
+        record=record,
+        ended=loop.create_future(),
+        spawn=loop.create_task,
+    )
 
 
 async def _late(late: list[float], over: asyncio.Event) -> None:
@@ -125,12 +145,24 @@ async def _told(directory: str, count: int, files: bool) -> Figures:
         over.set()
         await watch
         late.sort()
-        found: Figures = {"seconds": seconds, "host_cpu_ms": 1000 * spent, "longest_turn_ms": 1000 * turn,
-                          "late_p50_ms": 1000 * late[len(late) // 2], "late_p99_ms": 1000 * late[len(late) * 99 // 100], "late_max_ms": 1000 * late[-1]}
+        found: Figures = {
+            "seconds": seconds,
+            "host_cpu_ms": 1000 * spent,
+            "longest_turn_ms": 1000 * turn,
+            "late_p50_ms": 1000 * late[len(late) // 2],
+            "late_p99_ms": 1000 * late[len(late) * 99 // 100],
+            "late_max_ms": 1000 * late[-1],
+        }
         if files:
-            right = await writers.each(session, [f"{directory}/load/{w}/0.o" for w in range(WORKERS)])
+            right = await writers.each(
+                session, [f"{directory}/load/{w}/0.o" for w in range(WORKERS)]
+            )
             assert writers._events is not None
-            found |= {"known": float(len(writers.table)), "right": float(sum(one.actor == "ann" for one in right)), "lost": float(writers._events.lost)}
+            found |= {
+                "known": float(len(writers.table)),
+                "right": float(sum(one.actor == "ann" for one in right)),
+                "lost": float(writers._events.lost),
+            }
         return found
     finally:
         child.communicate()
@@ -147,13 +179,27 @@ def _run(directory: str, count: int, files: bool) -> Figures:
 def measured(count: int) -> Figures:
     """The median round of each, by its time."""
     with tempfile.TemporaryDirectory(prefix="hf-bench-") as directory:
-        rounds = [(_run(f"{directory}/without{n}", count, False), _run(f"{directory}/with{n}", count, True)) for n in range(ROUNDS)]
-    without, told = (sorted((pair[side] for pair in rounds), key=lambda one: one["seconds"] or 0)[ROUNDS // 2] for side in (0, 1))
-    return {**{f"without_{name}": value for name, value in without.items()}, **{f"with_{name}": value for name, value in told.items()}}
+        rounds = [
+            (
+                _run(f"{directory}/without{n}", count, False),
+                _run(f"{directory}/with{n}", count, True),
+            )
+            for n in range(ROUNDS)
+        ]
+    without, told = (
+        sorted((pair[side] for pair in rounds), key=lambda one: one["seconds"] or 0)[ROUNDS // 2]
+        for side in (0, 1)
+    )
+    return {
+        **{f"without_{name}": value for name, value in without.items()},
+        **{f"with_{name}": value for name, value in told.items()},
+    }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.files", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.files", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--files", type=int, default=10_000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

@@ -28,7 +28,7 @@ from holdfast.host.graph import look
 
 ROUNDS = 5
 EVENTS = 200
-TOLD_S = 5.0               # then the kernel does not tell here
+TOLD_S = 5.0  # then the kernel does not tell here
 Figures = dict[str, float | None]
 _PARENT = """
 import os, socket, sys
@@ -47,7 +47,12 @@ sys.stdin.read()
 @contextmanager
 def crowd(count: int) -> Iterator[int]:
     """So many processes below one; gives its pid."""
-    with subprocess.Popen([sys.executable, "-c", _PARENT, str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    ) as parent:
         assert parent.stdout is not None
         if parent.stdout.readline() != b"ready\n":
             raise RuntimeError("the processes to look at could not be made")
@@ -62,8 +67,18 @@ def crowd(count: int) -> Iterator[int]:
 def looks(count: int) -> Figures:
     with crowd(count) as pid:
         found = look(pid, pid)
-        figures: Figures = {"processes": float(len(found.processes)), "descriptors": float(len(found.files) + len(found.sockets) + sum(len(p.writers) + len(p.readers) for p in found.pipes)),
-                            "whole_ms": _spent(lambda: look(pid, pid)), "processes_only_ms": _spent(lambda: look(pid, pid, files=False)), "psutil_ms": None, "ratio": None}
+        figures: Figures = {
+            "processes": float(len(found.processes)),
+            "descriptors": float(
+                len(found.files)
+                + len(found.sockets)
+                + sum(len(p.writers) + len(p.readers) for p in found.pipes)
+            ),
+            "whole_ms": _spent(lambda: look(pid, pid)),
+            "processes_only_ms": _spent(lambda: look(pid, pid, files=False)),
+            "psutil_ms": None,
+            "ratio": None,
+        }
         if find_spec("psutil") is None:
             return figures
         psutil = import_module("psutil")
@@ -71,13 +86,27 @@ def looks(count: int) -> Figures:
         def theirs() -> None:
             for one in psutil.Process(pid).children(recursive=True):
                 with one.oneshot():
-                    for ask in (one.cmdline, one.cwd, one.exe, one.status, one.cpu_times, one.memory_info, one.create_time, one.uids, one.num_threads):
+                    for ask in (
+                        one.cmdline,
+                        one.cwd,
+                        one.exe,
+                        one.status,
+                        one.cpu_times,
+                        one.memory_info,
+                        one.create_time,
+                        one.uids,
+                        one.num_threads,
+                    ):
                         ask()
                 one.open_files()
             psutil.net_connections("all")
 
         figures["psutil_ms"] = _spent(theirs)
-        figures["ratio"] = figures["psutil_ms"] / figures["whole_ms"] if figures["psutil_ms"] and figures["whole_ms"] else None
+        figures["ratio"] = (
+            figures["psutil_ms"] / figures["whole_ms"]
+            if figures["psutil_ms"] and figures["whole_ms"]
+            else None
+        )
         return figures
 
 
@@ -101,7 +130,11 @@ def _collect(pid: int) -> None:
 async def _told() -> Figures:
     """From just before a fork until the loop knows of it."""
     forked = asyncio.Event()
-    events = procevents.Events(lambda parent, child: forked.set() if parent == os.getpid() else None, lambda pid, status: None, lambda: None)
+    events = procevents.Events(
+        lambda parent, child: forked.set() if parent == os.getpid() else None,
+        lambda pid, status: None,
+        lambda: None,
+    )
     times = []
     try:
         for _ in range(EVENTS):
@@ -114,7 +147,11 @@ async def _told() -> Figures:
     finally:
         events.close()
     times.sort()
-    return {"event_p50_us": times[len(times) // 2] * 1e6, "event_p99_us": times[len(times) * 99 // 100] * 1e6, "events_lost": float(events.lost)}
+    return {
+        "event_p50_us": times[len(times) // 2] * 1e6,
+        "event_p99_us": times[len(times) * 99 // 100] * 1e6,
+        "events_lost": float(events.lost),
+    }
 
 
 def told() -> Figures:
@@ -125,7 +162,9 @@ def told() -> Figures:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.graph", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.graph", description=__doc__.partition("\n")[0]
+    )
     parser.add_argument("--processes", type=int, default=1000)
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()

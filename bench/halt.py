@@ -38,10 +38,15 @@ from holdfast.wire.ring import FLAG_EXITED
 
 INTERPRETER = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 PIECE = b"x" * 8191 + b"\n"
-LAYOUTS = {"plain,group": (False, True), "contained,group": (True, True), "contained": (True, False), "plain": (False, False)}
+LAYOUTS = {
+    "plain,group": (False, True),
+    "contained,group": (True, True),
+    "contained": (True, False),
+    "plain": (False, False),
+}
 START_S = 60.0
-RUN_S = 0.3             # between a resume and the next halt: who has not run since is still frozen, and would make halting look quick
-Row = tuple[str, str, dict[str, float]]         # layout, way, figures
+RUN_S = 0.3  # between a resume and the next halt: who has not run since is still frozen, and would make halting look quick
+Row = tuple[str, str, dict[str, float]]  # layout, way, figures
 
 
 def percentile(values: Sequence[float], share: float) -> float:
@@ -58,11 +63,37 @@ class Session:
         link.on_packet = self._packet
 
     @classmethod
-    async def start(cls, nursery: Nursery, halter: Halter, name: str, processes: int, contained: bool, group: bool) -> Session:
+    async def start(
+        cls,
+        nursery: Nursery,
+        halter: Halter,
+        name: str,
+        processes: int,
+        contained: bool,
+        group: bool,
+    ) -> Session:
         cgroup = halter.groups.make(name) if group else ""
-        await nursery.spawn(wire.Spawn(
-            name, 1, f"{name}.keeper", 80, 24, 1 << 16, 1000, argv=(INTERPRETER.encode(), b"-c", FORKING.encode(), str(processes).encode(), b"120"),
-            env=(b"PATH=/usr/bin:/bin",), cgroup=os.fsencode(cgroup), containment=wire.Containment() if contained else None))
+        await nursery.spawn(
+            wire.Spawn(
+                name,
+                1,
+                f"{name}.keeper",
+                80,
+                24,
+                1 << 16,
+                1000,
+                argv=(
+                    INTERPRETER.encode(),
+                    b"-c",
+                    FORKING.encode(),
+                    str(processes).encode(),
+                    b"120",
+                ),
+                env=(b"PATH=/usr/bin:/bin",),
+                cgroup=os.fsencode(cgroup),
+                containment=wire.Containment() if contained else None,
+            )
+        )
         link = await KeeperLink.open(f"{nursery.run}/{name}.keeper", 1)
         return cls(Execution(name, link.peer_pid, link.welcome.root_pid), link)
 
@@ -78,7 +109,19 @@ class Session:
             self._answer.set_result(packet)
 
     def _act(self, kind: int, body: bytes, flags: int) -> None:
-        self.link.send(wire.act(kind, (1, self.link.ring.accepted + 1 if kind == wire.FLUSH else self._next(), 0, 0, flags), body))
+        self.link.send(
+            wire.act(
+                kind,
+                (
+                    1,
+                    self.link.ring.accepted + 1 if kind == wire.FLUSH else self._next(),
+                    0,
+                    0,
+                    flags,
+                ),
+                body,
+            )
+        )
 
     def _next(self) -> int:
         self._sequence = max(getattr(self, "_sequence", 0), self.link.ring.accepted) + 1
@@ -123,7 +166,13 @@ async def measure(top: str, rounds: int, processes: int, only: list[str]) -> lis
 
 
 async def _rounds(session: Session, halter: Halter, rounds: int) -> dict[str, float]:
-    halts, resumes, flushes, caught, complete = list[float](), list[float](), list[float](), list[int](), 0
+    halts, resumes, flushes, caught, complete = (
+        list[float](),
+        list[float](),
+        list[float](),
+        list[int](),
+        0,
+    )
     for _ in range(rounds):
         await asyncio.sleep(RUN_S)
         halted = await halter.halt(session.execution)
@@ -133,29 +182,51 @@ async def _rounds(session: Session, halter: Halter, rounds: int) -> dict[str, fl
         begin = time.perf_counter()
         await halter.resume(session.execution)
         resumes.append((time.perf_counter() - begin) * 1000)
-    for _ in range(rounds):                             # apart: half a megabyte of echo keeps the kernel busy for a while
+    for _ in range(rounds):  # apart: half a megabyte of echo keeps the kernel busy for a while
         flushes.append((await session.flush())[0])
-    figures = {f"{name}_p{share}_ms": percentile(values, share / 100) for name, values in (("halt", halts), ("resume", resumes), ("flush", flushes))
-               for share in (50, 99)}
+    figures = {
+        f"{name}_p{share}_ms": percentile(values, share / 100)
+        for name, values in (("halt", halts), ("resume", resumes), ("flush", flushes))
+        for share in (50, 99)
+    }
     return {**figures, "caught": percentile(caught, 0.5), "complete": complete / rounds}
 
 
 def main() -> int:
-    p = argparse.ArgumentParser(prog="python -m bench.halt", description="halt, resume and flush of a session that forks all the time")
+    p = argparse.ArgumentParser(
+        prog="python -m bench.halt",
+        description="halt, resume and flush of a session that forks all the time",
+    )
     p.add_argument("--rounds", type=int, default=50)
     p.add_argument("--processes", type=int, default=200)
-    p.add_argument("--only", metavar="LAYOUT", action="append", choices=LAYOUTS, help=f"which: {' '.join(LAYOUTS)}")
+    p.add_argument(
+        "--only",
+        metavar="LAYOUT",
+        action="append",
+        choices=LAYOUTS,
+        help=f"which: {' '.join(LAYOUTS)}",
+    )
     p.add_argument("--out", metavar="FILE", help="writes the table there too")
     args = p.parse_args()
     before = machine()
-    with tempfile.TemporaryDirectory(prefix="hbench", dir="/tmp", ignore_cleanup_errors=True) as top:
+    with tempfile.TemporaryDirectory(
+        prefix="hbench", dir="/tmp", ignore_cleanup_errors=True
+    ) as top:
         Path(top, "run").mkdir(mode=0o700)
         rows = asyncio.run(measure(top, args.rounds, args.processes, args.only or list(LAYOUTS)))
-    lines = [f"### halt of {args.processes} forking processes ({args.rounds} rounds)", "",
-             f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at the start, "
-             f"{'root' if os.geteuid() == 0 else 'an ordinary user'}. Milliseconds.", "",
-             "| layout | way | halt p50 | p99 | resume p50 | p99 | flush p50 | p99 | caught | complete |", "|---|---|" + "---:|" * 8]
-    lines += [f"| {layout} | {way} | {' | '.join(map(number, figures.values()))} |" for layout, way, figures in rows]
+    lines = [
+        f"### halt of {args.processes} forking processes ({args.rounds} rounds)",
+        "",
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at the start, "
+        f"{'root' if os.geteuid() == 0 else 'an ordinary user'}. Milliseconds.",
+        "",
+        "| layout | way | halt p50 | p99 | resume p50 | p99 | flush p50 | p99 | caught | complete |",
+        "|---|---|" + "---:|" * 8,
+    ]
+    lines += [
+        f"| {layout} | {way} | {' | '.join(map(number, figures.values()))} |"
+        for layout, way, figures in rows
+    ]
     print("\n".join(lines))
     if args.out:
         Path(args.out).write_text("\n".join(lines) + "\n")

@@ -49,14 +49,14 @@ from bench.terminal import (
 
 Values = dict[str, float | None]
 
-ATTACH_S = 30.0             # a viewer that is not there by then never comes
-ATTACH_EACH_S = 1.0         # ... of many, who all start at once
+ATTACH_S = 30.0  # a viewer that is not there by then never comes
+ATTACH_EACH_S = 1.0  # ... of many, who all start at once
 GREET_EVERY_S = 0.2
 FLOOD_S = 180.0
 STALL_S = 30.0
-SHOW_S = 30.0               # a screen that is not there by then is none
+SHOW_S = 30.0  # a screen that is not there by then is none
 KEY_GAP_S = 0.001
-ECHO_S = 15.0               # a slow tool is asked for fewer keys rather than waited for
+ECHO_S = 15.0  # a slow tool is asked for fewer keys rather than waited for
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,9 @@ def greet(terminals: Sequence[Terminal], typed: bytes, answer: bytes) -> None:
                 read_until([terminal], [answer], GREET_EVERY_S)
                 missing.remove(terminal)
         if time.perf_counter() > end:
-            raise TooLong(f"{len(missing)} of {len(terminals)} viewers are not attached after {allowed:g} s")
+            raise TooLong(
+                f"{len(missing)} of {len(terminals)} viewers are not attached after {allowed:g} s"
+            )
     read_until_quiet(terminals)
 
 
@@ -139,6 +141,7 @@ def own_cpu(peer: Peer) -> int:
 
 
 # ---------------------------------------------------------------- echo
+
 
 def echo(peer: Peer, bench: Bench) -> Values:
     ready = bench.fifo("ready")
@@ -152,7 +155,9 @@ def echo(peer: Peer, bench: Bench) -> Values:
     finally:
         ready.close()
     times.sort()
-    values: Values = {f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)}   # 10: least disturbed
+    values: Values = {
+        f"p{p}_us": times[len(times) * p // 100] * 1e6 for p in (10, 50, 90)
+    }  # 10: least disturbed
     return values | ({"cpu_us": spent / 1e3 / len(times)} if peer.keeps_sessions else {})
 
 
@@ -161,7 +166,7 @@ def keystrokes(terminal: Terminal, count: int) -> list[float]:
     times, end = list[float](), time.perf_counter() + ECHO_S
     with deadline(2 * ECHO_S):
         for i in range(count):
-            key = b"&|"[i % 2:i % 2 + 1]
+            key = b"&|"[i % 2 : i % 2 + 1]
             begin = time.perf_counter()
             terminal.send(key)
             while key not in (data := terminal.read()):
@@ -177,18 +182,26 @@ def keystrokes(terminal: Terminal, count: int) -> list[float]:
 
 # ---------------------------------------------------------------- bulk
 
+
 @dataclass(frozen=True)
 class Flood:
-    written: int                 # bytes the program wrote
-    done_s: float                # until it was done
-    seen_s: float | None         # until the last reading viewer saw the end; None without viewers
-    received: float | None       # least share of what a terminal would have shown that a viewer got
-    exact: bool | None           # whether all of them got exactly that, byte for byte
-    cpu_s: float                 # what the tool's own processes spent of a processor
+    written: int  # bytes the program wrote
+    done_s: float  # until it was done
+    seen_s: float | None  # until the last reading viewer saw the end; None without viewers
+    received: float | None  # least share of what a terminal would have shown that a viewer got
+    exact: bool | None  # whether all of them got exactly that, byte for byte
+    cpu_s: float  # what the tool's own processes spent of a processor
 
 
-def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped: int = 0,
-          seconds: float = FLOOD_S) -> Flood:
+def flood(
+    peer: Peer,
+    bench: Bench,
+    ansi: bool,
+    mb: float,
+    viewers: int,
+    stopped: int = 0,
+    seconds: float = FLOOD_S,
+) -> Flood:
     path, written, expected = bench.data(ansi, mb)
     go_path = os.path.join(bench.dir, "go")
     with contextlib.suppress(FileNotFoundError):
@@ -216,7 +229,10 @@ def flood(peer: Peer, bench: Bench, ansi: bool, mb: float, viewers: int, stopped
             seen_s = read_until(reading, [programs.END.encode()], seconds) - begin
             cpu_s = (own_cpu(peer) - before) / 1e9
             shown = [t.shown().partition(programs.END.encode())[0] for t in reading]
-            least, exact = min(len(s) for s in shown) / len(expected), all(s == expected for s in shown)
+            least, exact = (
+                min(len(s) for s in shown) / len(expected),
+                all(s == expected for s in shown),
+            )
             return Flood(written, done.wait(seconds) - begin, seen_s, least, exact, cpu_s)
     finally:
         done.close()
@@ -234,7 +250,9 @@ def bare_fan_out(bench: Bench, ansi: bool, mb: float, viewers: int) -> Values:
     terminals = list[Terminal]()
     try:
         terminals += [Terminal(programs.reader(pipe), os.environ) for pipe in pipes]
-        copier = Terminal(programs.fan_out(pipes, programs.flood(path, go_path, done.path, False)), os.environ)
+        copier = Terminal(
+            programs.fan_out(pipes, programs.flood(path, go_path, done.path, False)), os.environ
+        )
         terminals.append(copier)
         for terminal in terminals[:viewers]:
             terminal.keep()
@@ -243,8 +261,11 @@ def bare_fan_out(bench: Bench, ansi: bool, mb: float, viewers: int) -> Values:
             fifo.write("go\n")
         seen_s = read_until(terminals[:viewers], [programs.END.encode()], FLOOD_S) - begin
         shown = [t.shown().partition(programs.END.encode())[0] for t in terminals[:viewers]]
-        return {"MBps": written / 1e6 / seen_s, "received": min(len(s) for s in shown) / len(expected),
-                "exact": float(all(s == expected for s in shown))}
+        return {
+            "MBps": written / 1e6 / seen_s,
+            "received": min(len(s) for s in shown) / len(expected),
+            "exact": float(all(s == expected for s in shown)),
+        }
     finally:
         done.close()
         for terminal in terminals:
@@ -266,7 +287,12 @@ def bulk(ansi: bool, viewers: int) -> Callable[[Peer, Bench], Values]:
             took = got.done_s if peer.keeps_sessions else got.seen_s
             return {"MBps": written / (took or got.done_s)} | cost
         assert got.seen_s is not None and got.received is not None
-        return {"MBps": written / got.seen_s, "received": got.received, "exact": float(bool(got.exact))} | cost
+        return {
+            "MBps": written / got.seen_s,
+            "received": got.received,
+            "exact": float(bool(got.exact)),
+        } | cost
+
     return run
 
 
@@ -281,11 +307,17 @@ def stall(peer: Peer, bench: Bench) -> Values:
     except TooLong:
         return {"held_up": 1.0, "seconds": None, "slowdown": None}
     assert alone.seen_s is not None and beside.seen_s is not None
-    return {"held_up": 0.0, "seconds": beside.seen_s, "slowdown": beside.seen_s / alone.seen_s,
-            "received": beside.received, "exact": float(bool(beside.exact))}
+    return {
+        "held_up": 0.0,
+        "seconds": beside.seen_s,
+        "slowdown": beside.seen_s / alone.seen_s,
+        "received": beside.received,
+        "exact": float(bool(beside.exact)),
+    }
 
 
 # ---------------------------------------------------------------- create, reattach
+
 
 def create(peer: Peer, bench: Bench) -> Values:
     name = f"b{uuid.uuid4().hex[:8]}"
@@ -316,7 +348,7 @@ def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
             return _show_picture(peer, bench, marks)
         ready, name = bench.fifo("ready"), f"b{uuid.uuid4().hex[:8]}"
         argv = programs.screen(bench.sizes.lines, mode, ready.path)
-        terminal = peer.create(name, argv)                  # the first client gives the screen its size
+        terminal = peer.create(name, argv)  # the first client gives the screen its size
         try:
             read_until([terminal], marks, ATTACH_S)
             ready.wait(ATTACH_S)
@@ -336,6 +368,7 @@ def reattach(mode: str) -> Callable[[Peer, Bench], Values]:
             terminal.close()
             peer.end(name)
             ready.close()
+
     return run
 
 

@@ -41,19 +41,27 @@ from bench.targets import OPERATOR_TARGETS, judge
 from holdfast.client.link import Link
 
 Values = dict[str, float | None]
-Results = dict[str, dict[str, Values]]          # measure -> tool -> figures
+Results = dict[str, dict[str, Values]]  # measure -> tool -> figures
 PARTS = ("seize", "halt", "door", "record")
-RUNNING_S, STEP_S = 60.0, 0.005                 # for them to have run again; between looks
+RUNNING_S, STEP_S = 60.0, 0.005  # for them to have run again; between looks
 LIFE_S = 300.0
 NOBODY = 65534
-SILENT = ("sh", "-c", "stty raw -echo; echo READY; exec sleep 1000")      # reads nothing: input piles up
+SILENT = (
+    "sh",
+    "-c",
+    "stty raw -echo; echo READY; exec sleep 1000",
+)  # reads nothing: input piles up
 
 
 def spread(name: str, seconds: list[float]) -> Values:
-    return {f"{name}_p50_ms": percentile(seconds, 0.5) * 1e3, f"{name}_p99_ms": percentile(seconds, 0.99) * 1e3}
+    return {
+        f"{name}_p50_ms": percentile(seconds, 0.5) * 1e3,
+        f"{name}_p99_ms": percentile(seconds, 0.99) * 1e3,
+    }
 
 
 # ---------------------------------------------------------------- seize
+
 
 def seize(stage: Stage, rounds: int) -> Results:
     data = stage.peer.path("flood")
@@ -64,7 +72,12 @@ def seize(stage: Stage, rounds: int) -> Results:
     try:
         results = {"seize_idle": {"holdfast": _seizures(ann, bob, "silent", rounds)}}
         stage.start("loud", ("sh", "-c", f"while :; do cat {data}; done"))
-        follower = subprocess.Popen(stage.peer.follow_argv("loud"), env=stage.peer.environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        follower = subprocess.Popen(
+            stage.peer.follow_argv("loud"),
+            env=stage.peer.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         try:
             results["seize_output"] = {"holdfast": _seizures(ann, bob, "loud", rounds)}
         finally:
@@ -96,19 +109,31 @@ def _seizures(holder: Link, other: Link, session: str, rounds: int) -> Values:
         effective.append(time.perf_counter() - begin)
         flushed += bool(got["flushed"])
     relay.close()
-    return {**spread("answered", answered), **spread("effective", effective), **spread("bare", bare), "flushed": flushed / rounds}
+    return {
+        **spread("answered", answered),
+        **spread("effective", effective),
+        **spread("bare", bare),
+        "flushed": flushed / rounds,
+    }
 
 
 # ---------------------------------------------------------------- halt
 
+
 def halts(stage: Stage, rounds: int, count: int) -> Results:
     results: Results = {}
-    for name, options, processes in (("quiet", (), 1), ("plain", (), count), ("contained", ("--contained",), count)):
+    for name, options, processes in (
+        ("quiet", (), 1),
+        ("plain", (), count),
+        ("contained", ("--contained",), count),
+    ):
         witnesses = Witnesses(stage.peer.path(f"seen-{name}"), processes, LIFE_S)
         stage.start(name, witnesses.argv if name != "quiet" else ("sleep", "1000"), *options)
         link = stage.link("bob")
         try:
-            results[f"halt_{name}"] = {"holdfast": _halts(link, name, rounds, witnesses if name != "quiet" else None)}
+            results[f"halt_{name}"] = {
+                "holdfast": _halts(link, name, rounds, witnesses if name != "quiet" else None)
+            }
         finally:
             link.request("halt", session=name)
             link.close()
@@ -118,7 +143,14 @@ def halts(stage: Stage, rounds: int, count: int) -> Results:
 
 
 def _halts(link: Link, session: str, rounds: int, witnesses: Witnesses | None) -> Values:
-    answered, took, last, resumed, late, complete = list[float](), list[float](), list[float](), list[float](), 0, 0
+    answered, took, last, resumed, late, complete = (
+        list[float](),
+        list[float](),
+        list[float](),
+        list[float](),
+        0,
+        0,
+    )
     for _ in range(rounds):
         if witnesses is not None:
             _run_again(witnesses, time.monotonic_ns())
@@ -135,8 +167,14 @@ def _halts(link: Link, session: str, rounds: int, witnesses: Witnesses | None) -
         begin = time.monotonic_ns()
         link.request("resume", session=session)
         resumed.append((time.monotonic_ns() - begin) / 1e9)
-    return {**spread("took", took), **spread("answered", answered), **(spread("last", last) if last else {}), **spread("resume", resumed),
-            "complete": complete / rounds, "late": late / rounds}
+    return {
+        **spread("took", took),
+        **spread("answered", answered),
+        **(spread("last", last) if last else {}),
+        **spread("resume", resumed),
+        "complete": complete / rounds,
+        "late": late / rounds,
+    }
 
 
 def _run_again(witnesses: Witnesses, since: int) -> None:
@@ -172,17 +210,26 @@ def _halts_of_user(rounds: int, count: int) -> Values:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
         os.setresuid(NOBODY, NOBODY, NOBODY)
-    if not os.access(sys.executable, os.X_OK) or not os.access(os.path.realpath(sys.executable), os.R_OK):
-        sys.executable = "/usr/bin/python3"             # for the nursery, which needs nothing but a standard library
-        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if os.access(path, os.R_OK) and "site-packages" not in path)
+    if not os.access(sys.executable, os.X_OK) or not os.access(
+        os.path.realpath(sys.executable), os.R_OK
+    ):
+        sys.executable = (
+            "/usr/bin/python3"  # for the nursery, which needs nothing but a standard library
+        )
+        os.environ["PYTHONPATH"] = os.pathsep.join(
+            path for path in sys.path if os.access(path, os.R_OK) and "site-packages" not in path
+        )
     os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
-    with tempfile.TemporaryDirectory(prefix="hbench", dir="/tmp", ignore_cleanup_errors=True) as top:
+    with tempfile.TemporaryDirectory(
+        prefix="hbench", dir="/tmp", ignore_cleanup_errors=True
+    ) as top:
         Path(top, "run").mkdir(mode=0o700)
         [(_, _, figures)] = asyncio.run(halt.measure(top, rounds, count, ["contained"]))
     return {name: value for name, value in figures.items() if not name.startswith("flush")}
 
 
 # ---------------------------------------------------------------- all of it
+
 
 def measure(parts: list[str], rounds: int, processes: int, acts: int) -> Results:
     results: Results = {}
@@ -195,8 +242,13 @@ def measure(parts: list[str], rounds: int, processes: int, acts: int) -> Results
             results |= door.costs(stage, rounds, max(2, rounds // 20))
     if "record" in parts:
         whole = max(record.KEYS_PER_COVER, acts - acts % record.KEYS_PER_COVER)
-        verified = record.verify("commands", acts, record.commands) | record.verify("keys", whole, record.keys)
-        results |= {"append": {"holdfast": dict(record.append(max(50, acts // 10)))}, "verify": {"holdfast": dict(verified)}}
+        verified = record.verify("commands", acts, record.commands) | record.verify(
+            "keys", whole, record.keys
+        )
+        results |= {
+            "append": {"holdfast": dict(record.append(max(50, acts // 10)))},
+            "verify": {"holdfast": dict(verified)},
+        }
     return results
 
 
@@ -211,18 +263,28 @@ def _stage() -> Iterator[Stage]:
 
 
 def markdown(before: dict[str, Any], results: Results, options: str) -> str:
-    lines = [f"{before['system']}, {before['cpus']} processors, Python {before['python']}, {'root' if os.geteuid() == 0 else 'an ordinary user'}, "
-             f"load {before['load']} at the start, {os.getloadavg()[0]:.2f} at the end{options}.", "",
-             verdict_table(_verdicts(results), "operators"), ""]
+    lines = [
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, {'root' if os.geteuid() == 0 else 'an ordinary user'}, "
+        f"load {before['load']} at the start, {os.getloadavg()[0]:.2f} at the end{options}.",
+        "",
+        verdict_table(_verdicts(results), "operators"),
+        "",
+    ]
     tables: dict[tuple[str, ...], list[str]] = {}
     for name, tools in results.items():
         for tool, values in tools.items():
-            cells = [name + (f", {tool}" if len(tools) > 1 else ""), *(number(value) for value in values.values())]
+            cells = [
+                name + (f", {tool}" if len(tools) > 1 else ""),
+                *(number(value) for value in values.values()),
+            ]
             tables.setdefault(tuple(values), []).append(f"| {' | '.join(cells)} |")
     for metrics, rows in tables.items():
         if len(rows) == 1 and len(metrics) > 9:
             lines += ["| " + rows[0].split("|")[1].strip() + " | |", "|---|---:|"]
-            lines += [f"| {metric} | {cell.strip()} |" for metric, cell in zip(metrics, rows[0].split("|")[2:-1], strict=True)]
+            lines += [
+                f"| {metric} | {cell.strip()} |"
+                for metric, cell in zip(metrics, rows[0].split("|")[2:-1], strict=True)
+            ]
         else:
             lines += [f"| | {' | '.join(metrics)} |", "|---|" + "---:|" * len(metrics), *rows]
         lines.append("")
@@ -230,14 +292,27 @@ def markdown(before: dict[str, Any], results: Results, options: str) -> str:
 
 
 def _verdicts(results: Results) -> list[Any]:
-    return [judge(target, [results[target.measure]], "holdfast") for target in OPERATOR_TARGETS if target.measure in results]
+    return [
+        judge(target, [results[target.measure]], "holdfast")
+        for target in OPERATOR_TARGETS
+        if target.measure in results
+    ]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.operators", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.operators", description=(__doc__ or "").splitlines()[0]
+    )
     parser.add_argument("--only", metavar="A,B", help=f"which parts: {','.join(PARTS)}")
-    parser.add_argument("--rounds", type=int, default=150, help="seizures, and acts at the door; a fifth of it halts")
-    parser.add_argument("--processes", type=int, default=200, help="that fork while they are halted")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=150,
+        help="seizures, and acts at the door; a fifth of it halts",
+    )
+    parser.add_argument(
+        "--processes", type=int, default=200, help="that fork while they are halted"
+    )
     parser.add_argument("--acts", type=int, default=6000, help="of the record that is verified")
     parser.add_argument("--json", type=Path, metavar="FILE")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the tables there too")
@@ -248,12 +323,26 @@ def main() -> int:
         return 2
     before = machine()
     results = measure(parts, args.rounds, args.processes, args.acts)
-    text = markdown(before, results, f"; {args.rounds} seizures, {max(2, args.rounds // 5)} halts of {args.processes} processes")
+    text = markdown(
+        before,
+        results,
+        f"; {args.rounds} seizures, {max(2, args.rounds // 5)} halts of {args.processes} processes",
+    )
     print(text)
     if args.out:
         args.out.write_text(text)
     if args.json:
-        args.json.write_text(json.dumps({"machine": before, "results": results, "verdicts": [plain_verdict(v) for v in _verdicts(results)]}, indent=1) + "\n")
+        args.json.write_text(
+            json.dumps(
+                {
+                    "machine": before,
+                    "results": results,
+                    "verdicts": [plain_verdict(v) for v in _verdicts(results)],
+                },
+                indent=1,
+            )
+            + "\n"
+        )
     return 0
 
 

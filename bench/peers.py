@@ -30,22 +30,34 @@ from bench import processes
 from bench.terminal import COLS, ROWS, Terminal, read_until
 
 COMMAND_S = 60.0
-NESTED = ("TMUX", "STY", "DTACH", "ABDUCO_SESSION")     # what would tell a tool that it runs inside itself
+NESTED = (
+    "TMUX",
+    "STY",
+    "DTACH",
+    "ABDUCO_SESSION",
+)  # what would tell a tool that it runs inside itself
 
 
 class Peer(ABC):
     name: ClassVar[str]
-    program: ClassVar[str | None] = None         # what must be installed; None: nothing
-    keeps_sessions: ClassVar[bool] = True        # whether sessions outlive their client
+    program: ClassVar[str | None] = None  # what must be installed; None: nothing
+    keeps_sessions: ClassVar[bool] = True  # whether sessions outlive their client
 
     def __init__(self, scrollback: int | None = None) -> None:
-        self.scrollback = scrollback             # lines asked for; None: the tool's own default
+        self.scrollback = scrollback  # lines asked for; None: the tool's own default
         self.label = self.name
         self.tag = f"BENCH_TAG={uuid.uuid4().hex}"
-        self.dir = tempfile.mkdtemp(prefix="hb")     # short: the paths of unix sockets are
+        self.dir = tempfile.mkdtemp(prefix="hb")  # short: the paths of unix sockets are
         key, _, value = self.tag.partition("=")
-        self.environ = {k: v for k, v in os.environ.items() if k not in NESTED and not k.startswith("HOLDFAST_")}
-        self.environ |= {key: value, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", "SHELL": "/bin/sh"}
+        self.environ = {
+            k: v for k, v in os.environ.items() if k not in NESTED and not k.startswith("HOLDFAST_")
+        }
+        self.environ |= {
+            key: value,
+            "TERM": "xterm-256color",
+            "LC_ALL": "C.UTF-8",
+            "SHELL": "/bin/sh",
+        }
         self.configure()
 
     @classmethod
@@ -100,8 +112,15 @@ class Peer(ABC):
 
     def command(self, argv: Sequence[str], session: str | None = None, check: bool = True) -> str:
         environ = self._of_session(session) if session else self.environ
-        done = subprocess.run(argv, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, timeout=COMMAND_S, check=False)
+        done = subprocess.run(
+            argv,
+            env=environ,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMMAND_S,
+            check=False,
+        )
         text = done.stdout.decode("utf-8", "replace")
         if check and done.returncode:
             raise RuntimeError(f"{' '.join(argv)[:200]} failed ({done.returncode}): {text[-500:]}")
@@ -142,7 +161,10 @@ class Tmux(Peer):
         self._tmux = ["tmux", "-S", self.path("s"), "-f", self.path("conf")]
 
     def start(self, name: str, argv: Sequence[str]) -> None:
-        self.command([*self._tmux, "new-session", "-d", "-s", name, "-x", str(COLS), "-y", str(ROWS), *argv], name)
+        self.command(
+            [*self._tmux, "new-session", "-d", "-s", name, "-x", str(COLS), "-y", str(ROWS), *argv],
+            name,
+        )
 
     def ask(self, *words: str) -> str:
         return self.command([*self._tmux, *words])
@@ -174,7 +196,10 @@ class Screen(Peer):
 
     def configure(self) -> None:
         with open(self.path("rc"), "w") as f:
-            f.write("startup_message off\n" + (f"defscrollback {self.scrollback}\n" if self.scrollback else ""))
+            f.write(
+                "startup_message off\n"
+                + (f"defscrollback {self.scrollback}\n" if self.scrollback else "")
+            )
         os.mkdir(self.path("S"), 0o700)
         self.environ["SCREENDIR"] = self.path("S")
         self._screen = ["screen", "-c", self.path("rc")]
@@ -189,7 +214,9 @@ class Screen(Peer):
         return [*self._screen, "-S", name, *argv]
 
     def names(self) -> list[str]:
-        return re.findall(r"^\t\d+\.(\S+)", self.command([*self._screen, "-ls"], check=False), re.MULTILINE)
+        return re.findall(
+            r"^\t\d+\.(\S+)", self.command([*self._screen, "-ls"], check=False), re.MULTILINE
+        )
 
     def end(self, name: str) -> None:
         self.command([*self._screen, "-S", name, "-X", "quit"], check=False)
@@ -233,21 +260,29 @@ class Abduco(Peer):
 
 class Holdfast(Peer):
     name = "holdfast"
-    _bytecode: ClassVar[dict[str, str]] = {}        # source tree -> its compiled modules, for the whole run
+    _bytecode: ClassVar[
+        dict[str, str]
+    ] = {}  # source tree -> its compiled modules, for the whole run
 
-    def __init__(self, scrollback: int | None = None, tree: str | None = None, label: str | None = None) -> None:
-        self.tree = tree                            # another source tree to run; None: the one that is installed
+    def __init__(
+        self, scrollback: int | None = None, tree: str | None = None, label: str | None = None
+    ) -> None:
+        self.tree = tree  # another source tree to run; None: the one that is installed
         super().__init__(scrollback)
         self.label = label or self.name
 
     def configure(self) -> None:
         self.environ["HOLDFAST_HOME"] = self.path("home")
-        self.environ["PYTHONPYCACHEPREFIX"] = self._bytecode.setdefault(self.tree or "", "") or self._new_cache()
+        self.environ["PYTHONPYCACHEPREFIX"] = (
+            self._bytecode.setdefault(self.tree or "", "") or self._new_cache()
+        )
         self.environ.pop("PYTHONDONTWRITEBYTECODE", None)
         if self.tree:
             self.environ["PYTHONPATH"] = self.tree
         script = os.path.join(os.path.dirname(sys.executable), "holdfast")
-        self._holdfast = [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "holdfast"]
+        self._holdfast = (
+            [script] if os.access(script, os.X_OK) else [sys.executable, "-m", "holdfast"]
+        )
 
     def _new_cache(self) -> str:
         self._bytecode[self.tree or ""] = made = tempfile.mkdtemp(prefix="hbpyc")
@@ -308,7 +343,9 @@ class Relayed(Holdfast):
     name = "holdfast-relay"
     door = "websocket"
 
-    def __init__(self, scrollback: int | None = None, tree: str | None = None, label: str | None = None) -> None:
+    def __init__(
+        self, scrollback: int | None = None, tree: str | None = None, label: str | None = None
+    ) -> None:
         super().__init__(scrollback, tree, label)
         self._away = [*self._holdfast]
         self._relay: subprocess.Popen[str] | None = None
@@ -325,7 +362,9 @@ class Relayed(Holdfast):
         with open(token, "w") as file:
             file.write(self.command([*self._holdfast, "relay", "token", "--data", data]).split()[0])
         self.command([*self._holdfast, "host", "connect", url, "--token", f"@{token}"])
-        link = json.loads(self.command([*self._holdfast, "invite", "--rights", "admin", "--no-wait", "--json"]))["url"]
+        link = json.loads(
+            self.command([*self._holdfast, "invite", "--rights", "admin", "--no-wait", "--json"])
+        )["url"]
         self._away = ["env", f"HOLDFAST_HOME={self.path('elsewhere')}", *self._holdfast]
         joined = json.loads(self.command([*self._away, "join", link, "--as", "ann", "--json"]))
         self.command([*self._away, "machines", "rename", joined["as"], "box"])
@@ -336,15 +375,32 @@ class Relayed(Holdfast):
 
     def _serve(self, listen: str) -> str:
         """Starts the relay; gives its address when it is there."""
-        self._relay = subprocess.Popen([*self._holdfast, "relay", "serve", *self._listening(listen), "--data", self.path("relay"), "--json"], stdout=subprocess.PIPE,
-                                       stderr=subprocess.DEVNULL, text=True, env=self.environ)
+        self._relay = subprocess.Popen(
+            [
+                *self._holdfast,
+                "relay",
+                "serve",
+                *self._listening(listen),
+                "--data",
+                self.path("relay"),
+                "--json",
+            ],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env=self.environ,
+        )
         assert self._relay.stdout is not None
         url = str(json.loads(self._relay.stdout.readline())["listening"][self.door])
         self._listen = url.partition("//")[2].rstrip("/")
         return url
 
     def _listening(self, address: str) -> tuple[str, ...]:
-        return ("--listen", address) if self.door == "websocket" else ("--listen", "127.0.0.1:0", "--grpc", address)
+        return (
+            ("--listen", address)
+            if self.door == "websocket"
+            else ("--listen", "127.0.0.1:0", "--grpc", address)
+        )
 
     def restart_relay(self, number: signal.Signals, away_s: float = 0.0) -> None:
         """Ends the relay and starts it again at the same address; returns when it listens."""
@@ -392,19 +448,44 @@ class SshTmux(Tmux):
     def configure(self) -> None:
         super().configure()
         for key in ("host", "me"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.path(key)], check=True)
+            subprocess.run(
+                ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.path(key)], check=True
+            )
         shutil.copy(self.path("me.pub"), self.path("authorized"))
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         with open(self.path("sshd_config"), "w") as file:
-            file.write(f"ListenAddress 127.0.0.1\nPort {self._port}\nHostKey {self.path('host')}\nAuthorizedKeysFile {self.path('authorized')}\nStrictModes no\n"
-                       "UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n")
+            file.write(
+                f"ListenAddress 127.0.0.1\nPort {self._port}\nHostKey {self.path('host')}\nAuthorizedKeysFile {self.path('authorized')}\nStrictModes no\n"
+                "UsePAM no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\n"
+            )
         os.makedirs("/run/sshd", exist_ok=True)
-        self._server = subprocess.Popen([self._sshd() or "sshd", "-D", "-f", self.path("sshd_config")], stderr=subprocess.DEVNULL, env=self.environ)
+        self._server = subprocess.Popen(
+            [self._sshd() or "sshd", "-D", "-f", self.path("sshd_config")],
+            stderr=subprocess.DEVNULL,
+            env=self.environ,
+        )
 
     def attach_argv(self, name: str) -> list[str]:
-        return ["ssh", "-tt", "-q", "-e", "none", "-F", "none", "-p", str(self._port), "-i", self.path("me"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "127.0.0.1",
-                shlex.join(super().attach_argv(name))]
+        return [
+            "ssh",
+            "-tt",
+            "-q",
+            "-e",
+            "none",
+            "-F",
+            "none",
+            "-p",
+            str(self._port),
+            "-i",
+            self.path("me"),
+            "-o",
+            "StrictHostKeyChecking=no",
+            "-o",
+            "UserKnownHostsFile=/dev/null",
+            "127.0.0.1",
+            shlex.join(super().attach_argv(name)),
+        ]
 
     def shut_down(self) -> None:
         super().shut_down()
@@ -413,4 +494,8 @@ class SshTmux(Tmux):
 
 
 ALL: tuple[type[Peer], ...] = (Raw, Dtach, Abduco, Screen, Tmux, Holdfast)
-FROM_ELSEWHERE: tuple[type[Peer], ...] = (SshTmux, Relayed, RelayedByGrpc)          # only if they are asked for by name
+FROM_ELSEWHERE: tuple[type[Peer], ...] = (
+    SshTmux,
+    Relayed,
+    RelayedByGrpc,
+)  # only if they are asked for by name

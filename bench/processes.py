@@ -13,8 +13,10 @@ import signal
 import time
 from collections.abc import Iterable, Sequence
 
-SESSION_PROGRAMS = frozenset(("sh", "cat", "sleep", "stty"))     # what measured sessions consist of ...
-PROGRAMS_FILE = "programs.py"                                    # ... and the interpreter that runs this file
+SESSION_PROGRAMS = frozenset(
+    ("sh", "cat", "sleep", "stty")
+)  # what measured sessions consist of ...
+PROGRAMS_FILE = "programs.py"  # ... and the interpreter that runs this file
 
 
 def tagged(wanted: Sequence[str]) -> list[int]:
@@ -86,9 +88,14 @@ def cpu_ns(pids: Iterable[int]) -> int:
 def main_thread(pid: int) -> tuple[int, int]:
     """(processor time so far in ns, wake-ups so far) of a process's first thread alone."""
     try:
-        with open(f"/proc/{pid}/task/{pid}/schedstat") as f, open(f"/proc/{pid}/task/{pid}/status") as g:
+        with (
+            open(f"/proc/{pid}/task/{pid}/schedstat") as f,
+            open(f"/proc/{pid}/task/{pid}/status") as g,
+        ):
             cpu = int(f.read().split()[0])
-            return cpu, sum(int(line.split()[1]) for line in g if line.startswith("voluntary_ctxt_switches"))
+            return cpu, sum(
+                int(line.split()[1]) for line in g if line.startswith("voluntary_ctxt_switches")
+            )
     except OSError:
         return 0, 0
 
@@ -99,7 +106,9 @@ def wakeups(pids: Iterable[int]) -> int:
     for pid in pids:
         for task in _tasks(pid):
             with contextlib.suppress(OSError), open(f"{task}/status") as f:
-                total += sum(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
+                total += sum(
+                    int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches")
+                )
     return total
 
 

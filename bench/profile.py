@@ -41,43 +41,82 @@ from bench.peers import Holdfast, Relayed
 from bench.terminal import Terminal, read_until, read_until_quiet
 
 ROLES = ("harness", "client", "line", "relay", "host", "keeper", "program")
-CALLS = ("read", "write", "readv", "sendto", "recvfrom", "sendmsg", "recvmsg", "poll", "epoll_wait", "epoll_ctl",
-         "futex", "mmap", "munmap", "mremap")
+CALLS = (
+    "read",
+    "write",
+    "readv",
+    "sendto",
+    "recvfrom",
+    "sendmsg",
+    "recvmsg",
+    "poll",
+    "epoll_wait",
+    "epoll_ctl",
+    "futex",
+    "mmap",
+    "munmap",
+    "mremap",
+)
 PERF_START_S = 1.5
 TOP_FUNCTIONS = 18
 # The way of a key: (who, which calls, entering or leaving them); each is the first such event after the one before.
 Way = tuple[tuple[str, tuple[str, ...], str], ...]
 _IN: Way = (
     ("harness", ("write",), "enter"),
-    ("client", ("poll",), "exit"), ("client", ("sendto",), "enter"),
-    ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"),
-    ("keeper", ("epoll_wait",), "exit"), ("keeper", ("write",), "enter"),
-    ("program", ("read",), "exit"), ("program", ("write",), "enter"),
-    ("keeper", ("epoll_wait",), "exit"), ("keeper", ("write",), "enter"),
+    ("client", ("poll",), "exit"),
+    ("client", ("sendto",), "enter"),
+    ("host", ("epoll_wait",), "exit"),
+    ("host", ("sendto",), "enter"),
+    ("keeper", ("epoll_wait",), "exit"),
+    ("keeper", ("write",), "enter"),
+    ("program", ("read",), "exit"),
+    ("program", ("write",), "enter"),
+    ("keeper", ("epoll_wait",), "exit"),
+    ("keeper", ("write",), "enter"),
 )
 _BACK: Way = (
-    ("client", ("poll",), "exit"), ("client", ("write",), "enter"),
+    ("client", ("poll",), "exit"),
+    ("client", ("write",), "enter"),
     ("harness", ("read",), "exit"),
 )
 WAYS: dict[str, Way] = {
     "output straight from the keeper's ring": (*_IN, *_BACK),
-    "output by the host": (*_IN, ("host", ("epoll_wait",), "exit"), ("host", ("sendmsg", "sendto"), "enter"), *_BACK),
+    "output by the host": (
+        *_IN,
+        ("host", ("epoll_wait",), "exit"),
+        ("host", ("sendmsg", "sendto"), "enter"),
+        *_BACK,
+    ),
 }
 _SENDS = ("sendto", "sendmsg", "write")
 RELAYED: dict[str, Way] = {
     "through a relay": (
         ("harness", ("write",), "enter"),
-        ("client", ("poll",), "exit"), ("client", ("sendto",), "enter"),
-        ("line", ("poll",), "exit"), ("line", ("sendto",), "enter"),
-        ("relay", ("epoll_wait",), "exit"), ("relay", _SENDS, "enter"),
-        ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"), ("host", ("epoll_wait",), "exit"), ("host", ("sendto",), "enter"),
+        ("client", ("poll",), "exit"),
+        ("client", ("sendto",), "enter"),
+        ("line", ("poll",), "exit"),
+        ("line", ("sendto",), "enter"),
+        ("relay", ("epoll_wait",), "exit"),
+        ("relay", _SENDS, "enter"),
+        ("host", ("epoll_wait",), "exit"),
+        ("host", ("sendto",), "enter"),
+        ("host", ("epoll_wait",), "exit"),
+        ("host", ("sendto",), "enter"),
         *_IN[5:],
-        ("host", ("epoll_wait",), "exit"), ("host", _SENDS, "enter"), ("host", ("epoll_wait",), "exit"), ("host", _SENDS, "enter"),
-        ("relay", ("epoll_wait",), "exit"), ("relay", _SENDS, "enter"),
-        ("line", ("poll",), "exit"), ("line", ("sendto",), "enter"),
-        *_BACK),
+        ("host", ("epoll_wait",), "exit"),
+        ("host", _SENDS, "enter"),
+        ("host", ("epoll_wait",), "exit"),
+        ("host", _SENDS, "enter"),
+        ("relay", ("epoll_wait",), "exit"),
+        ("relay", _SENDS, "enter"),
+        ("line", ("poll",), "exit"),
+        ("line", ("sendto",), "enter"),
+        *_BACK,
+    ),
 }
-_EVENT = re.compile(r"^\s*(\d+)/(\d+)\s+(\d+\.\d+):\s+syscalls:sys_(enter|exit)_(\w+):", re.MULTILINE)
+_EVENT = re.compile(
+    r"^\s*(\d+)/(\d+)\s+(\d+\.\d+):\s+syscalls:sys_(enter|exit)_(\w+):", re.MULTILINE
+)
 
 
 @dataclass(frozen=True)
@@ -93,7 +132,13 @@ class Cast:
         for role, pid in self.pids.items():
             cpu, woken = processes.cpu_ns([pid]), processes.wakeups([pid])
             found[role] = main = processes.main_thread(pid)
-            beside = "line" if role == "client" and self.threads else "host, other threads" if role == "host" else ""
+            beside = (
+                "line"
+                if role == "client" and self.threads
+                else "host, other threads"
+                if role == "host"
+                else ""
+            )
             if beside:
                 found[beside] = cpu - main[0], woken - main[1]
         return found
@@ -113,7 +158,13 @@ def cast_of(peer: Holdfast, name: str, terminal: Terminal, program: str) -> Cast
     running = [p for p in of_session if os.path.basename(processes.argv(p)[0]) == program]
     with open(f"/proc/{running[0]}/stat") as f:
         keeper = int(f.read().rpartition(")")[2].split()[1])
-    pids = {"harness": os.getpid(), "client": terminal.pid, "host": host, "keeper": keeper, "program": running[0]}
+    pids = {
+        "harness": os.getpid(),
+        "client": terminal.pid,
+        "host": host,
+        "keeper": keeper,
+        "program": running[0],
+    }
     if not isinstance(peer, Relayed):
         return Cast(pids)
     lines = [int(t) for t in os.listdir(f"/proc/{terminal.pid}/task") if int(t) != terminal.pid]
@@ -121,6 +172,7 @@ def cast_of(peer: Holdfast, name: str, terminal: Terminal, program: str) -> Cast
 
 
 # ---------------------------------------------------------------- tracing
+
 
 class Trace:
     """System calls of the cast while it runs; `events` has them afterwards, in order of time."""
@@ -131,15 +183,22 @@ class Trace:
         self._path = os.path.join(directory, "trace")
         events = [f"-esyscalls:sys_{edge}_{call}" for call in CALLS for edge in ("enter", "exit")]
         pids = ",".join(str(p) for p in cast.pids.values())
-        self._perf = subprocess.Popen(["perf", "record", "-q", *events, "-p", pids, "-o", self._path],
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+        self._perf = subprocess.Popen(
+            ["perf", "record", "-q", *events, "-p", pids, "-o", self._path],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        )
         time.sleep(PERF_START_S)
 
     def stop(self) -> None:
         self._perf.send_signal(signal.SIGINT)
         _, complaint = self._perf.communicate()
-        script = subprocess.run(["perf", "script", "-i", self._path, "-F", "pid,tid,time,event", "--ns"],
-                                capture_output=True, text=True, check=False)
+        script = subprocess.run(
+            ["perf", "script", "-i", self._path, "-F", "pid,tid,time,event", "--ns"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         roles = {pid: role for role, pid in self._cast.pids.items()}
         for pid, tid, at, edge, call in _EVENT.findall(script.stdout):
             role = roles.get(int(pid))
@@ -147,7 +206,9 @@ class Trace:
             if role is not None:
                 self.events.append(Event(float(at), role, call, edge))
         if not self.events:
-            raise RuntimeError(f"perf gave nothing: {complaint.decode()[-300:]} {script.stderr[-300:]}")
+            raise RuntimeError(
+                f"perf gave nothing: {complaint.decode()[-300:]} {script.stderr[-300:]}"
+            )
         self.events.sort(key=lambda e: e.at)
 
 
@@ -162,12 +223,16 @@ def traced(cast: Cast, directory: str) -> Iterator[Trace]:
 
 def keys_on(way: Way, events: Sequence[Event]) -> list[list[float]]:
     """The times of each step, one list per key that went all the way before the next was typed."""
-    starts = [i for i, e in enumerate(events) if (e.role, e.call, e.edge) == ("harness", "write", "enter")]
+    starts = [
+        i for i, e in enumerate(events) if (e.role, e.call, e.edge) == ("harness", "write", "enter")
+    ]
     found = []
     for begin, end in zip(starts, [*starts[1:], len(events)], strict=True):
         times, at = [events[begin].at], begin + 1
         for role, calls, edge in way[1:]:
-            while at < end and not (events[at].role == role and events[at].call in calls and events[at].edge == edge):
+            while at < end and not (
+                events[at].role == role and events[at].call in calls and events[at].edge == edge
+            ):
                 at += 1
             if at == end:
                 break
@@ -183,16 +248,26 @@ def hop_table(events: Sequence[Event], ways: Mapping[str, Way] = WAYS) -> str:
     name, way = max(ways.items(), key=lambda w: (len(keys_on(w[1], events)), len(w[1])))
     if not (found := keys_on(way, events)):
         return "no key went the whole way that is known"
-    lines = [f"{name}:", "", "| from | to | what | p50 us | p90 us | share |", "|---|---|---|---:|---:|---:|"]
+    lines = [
+        f"{name}:",
+        "",
+        "| from | to | what | p50 us | p90 us | share |",
+        "|---|---|---|---:|---:|---:|",
+    ]
     whole, waiting = statistics.median(w[-1] - w[0] for w in found), 0.0
     for i in range(1, len(way)):
         spans = sorted(w[i] - w[i - 1] for w in found)
         sender, receiver = way[i - 1][0], way[i][0]
         middle, late = spans[len(spans) // 2], spans[int(len(spans) * 0.9)]
         waiting += middle if sender != receiver else 0.0
-        lines.append(f"| {sender} | {receiver} | {'works' if sender == receiver else 'waits to run'} "
-                     f"| {middle * 1e6:.1f} | {late * 1e6:.1f} | {middle / whole:.0%} |")
-    lines += ["", f"whole way {whole * 1e6:.0f} us over {len(found)} keys; of it waiting to run {waiting * 1e6:.0f} us"]
+        lines.append(
+            f"| {sender} | {receiver} | {'works' if sender == receiver else 'waits to run'} "
+            f"| {middle * 1e6:.1f} | {late * 1e6:.1f} | {middle / whole:.0%} |"
+        )
+    lines += [
+        "",
+        f"whole way {whole * 1e6:.0f} us over {len(found)} keys; of it waiting to run {waiting * 1e6:.0f} us",
+    ]
     return "\n".join(lines)
 
 
@@ -200,11 +275,16 @@ def call_table(events: Sequence[Event], units: float, unit: str) -> str:
     counts = Counter((e.role, e.call) for e in events if e.edge == "enter")
     calls = [c for c in CALLS if any(counts[r, c] for r in ROLES)]
     lines = [f"| system calls per {unit} | {' | '.join(calls)} |", "|---|" + "---:|" * len(calls)]
-    lines += [f"| {role} | {' | '.join(f'{counts[role, c] / units:.3g}' for c in calls)} |" for role in ROLES]
+    lines += [
+        f"| {role} | {' | '.join(f'{counts[role, c] / units:.3g}' for c in calls)} |"
+        for role in ROLES
+    ]
     return "\n".join(lines)
 
 
-def cost_table(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], units: float, unit: str) -> str:
+def cost_table(
+    before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]], units: float, unit: str
+) -> str:
     lines = [f"| | us of processor per {unit} | wake-ups per {unit} |", "|---|---:|---:|"]
     for role in before:
         cpu, woken = after[role][0] - before[role][0], after[role][1] - before[role][1]
@@ -215,6 +295,7 @@ def cost_table(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, i
 
 
 # ---------------------------------------------------------------- the two paths
+
 
 def echo_path(peer: Holdfast, bench: Bench, keys: int, perf: bool) -> Iterator[str]:
     ready = bench.fifo("ready")
@@ -268,7 +349,10 @@ def bulk_path(peer: Holdfast, bench: Bench, mb: float, ansi: bool, perf: bool) -
             if trace is None:
                 rate = units / seconds
                 yield f"## A flood to one viewer, {kind}\n\n{units:.0f} MB in {seconds:.2f} s, {rate:.1f} MB/s\n"
-                del before["program"], after["program"]          # its shell only; cat is a child that has ended
+                del (
+                    before["program"],
+                    after["program"],
+                )  # its shell only; cat is a child that has ended
                 yield cost_table(before, after, units, "MB") + "\n"
             else:
                 yield call_table(trace.events, units, "MB") + "\n"
@@ -281,7 +365,10 @@ def bulk_path(peer: Holdfast, bench: Bench, mb: float, ansi: bool, perf: bool) -
 
 # ---------------------------------------------------------------- functions
 
-def functions(path: str, tree: str | None, bench: Bench, keys: int, mb: float, ansi: bool) -> Iterator[str]:
+
+def functions(
+    path: str, tree: str | None, bench: Bench, keys: int, mb: float, ansi: bool
+) -> Iterator[str]:
     """A path once more, with profilers inside client, host and keeper."""
     peer = Holdfast(None, tree)
     try:
@@ -292,20 +379,31 @@ def functions(path: str, tree: str | None, bench: Bench, keys: int, mb: float, a
         peer.close()
 
 
-def _functions(peer: Holdfast, bench: Bench, path: str, keys: int, mb: float, ansi: bool) -> Iterator[str]:
+def _functions(
+    peer: Holdfast, bench: Bench, path: str, keys: int, mb: float, ansi: bool
+) -> Iterator[str]:
     root = str(Path(__file__).resolve().parent.parent)
     out = os.path.join(bench.dir, f"profile-{path}")
     peer.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (peer.tree, root)))
     runner = [sys.executable, "-m", "bench.profiled"]
-    host = subprocess.Popen([*runner, "host", out], env=peer.environ, stdin=subprocess.DEVNULL,
-                            stdout=subprocess.DEVNULL)
+    host = subprocess.Popen(
+        [*runner, "host", out],
+        env=peer.environ,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
     end = time.monotonic() + measures.ATTACH_S
     while not os.path.exists(peer.path("home/run/host.sock")) and time.monotonic() < end:
         time.sleep(0.02)
     signals, go = bench.fifo("signals"), os.path.join(bench.dir, "go")
     os.mkfifo(go)
     data = bench.data(ansi, mb)[0]
-    peer.start(path, programs.echo(signals.path) if path == "echo" else programs.flood(data, go, signals.path, True))
+    peer.start(
+        path,
+        programs.echo(signals.path)
+        if path == "echo"
+        else programs.flood(data, go, signals.path, True),
+    )
     terminal = Terminal([*runner, "client", out, "attach", path], peer.environ)
     try:
         if path == "echo":
@@ -330,18 +428,31 @@ def _functions(peer: Holdfast, bench: Bench, path: str, keys: int, mb: float, an
         os.unlink(go)
     for found in sorted(glob.glob(f"{out}.*")):
         text = io.StringIO()
-        pstats.Stats(found, stream=text).strip_dirs().sort_stats("tottime").print_stats(TOP_FUNCTIONS)
-        body = [line for line in text.getvalue().splitlines() if line.strip() and "Ordered by" not in line]
+        pstats.Stats(found, stream=text).strip_dirs().sort_stats("tottime").print_stats(
+            TOP_FUNCTIONS
+        )
+        body = [
+            line
+            for line in text.getvalue().splitlines()
+            if line.strip() and "Ordered by" not in line
+        ]
         role = os.path.basename(found).removeprefix(f"profile-{path}.").split(".")[0]
         yield f"{role}:\n\n```\n" + "\n".join(body[1:]) + "\n```\n"
 
 
 # ---------------------------------------------------------------- command
 
+
 def main() -> int:
-    p = argparse.ArgumentParser(prog="python -m bench.profile", description="where Holdfast's own time goes")
+    p = argparse.ArgumentParser(
+        prog="python -m bench.profile", description="where Holdfast's own time goes"
+    )
     p.add_argument("--tree", metavar="SRC", help="another source tree of Holdfast")
-    p.add_argument("--relay", action="store_true", help="from another home, through a relay (not with --functions)")
+    p.add_argument(
+        "--relay",
+        action="store_true",
+        help="from another home, through a relay (not with --functions)",
+    )
     p.add_argument("--keys", type=int, default=500)
     p.add_argument("--mb", type=float, default=20.0)
     p.add_argument("--ansi", action="store_true", help="flood with colours")

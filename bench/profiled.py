@@ -28,7 +28,14 @@ def measured(run: Callable[[], int], path: str) -> int:
 def host(out: str) -> int:
     from holdfast.host import main, nursery
 
-    nursery.nursery_command = lambda run: [sys.executable, "-m", "bench.profiled", "nursery", out, run]
+    nursery.nursery_command = lambda run: [
+        sys.executable,
+        "-m",
+        "bench.profiled",
+        "nursery",
+        out,
+        run,
+    ]
     return measured(main.main, f"{out}.host")
 
 

@@ -21,14 +21,31 @@ from collections.abc import Sequence
 TOP, END = "TOPM4RK", "ENDM4RK"
 READY, PROMPT = b"READYM4RK", b"PROMPTM4RK"
 BLOCK_BYTES = 1 << 20
-NEWLINE = "\\n"            # as printf reads it
+NEWLINE = "\\n"  # as printf reads it
 TICK_S = 0.002
 CLOCK_S = 0.01
 REPAINT_S = 3.0
-IDLE = ("sleep", "86399")      # what an idle session runs; known by its argv, no part of a tool's own memory
+IDLE = (
+    "sleep",
+    "86399",
+)  # what an idle session runs; known by its argv, no part of a tool's own memory
 
-_WORDS = ("request", "served", "from", "cache", "user", "session", "opened", "closed", "retry", "timeout", "ok",
-          "failed", "compiling", "linking")
+_WORDS = (
+    "request",
+    "served",
+    "from",
+    "cache",
+    "user",
+    "session",
+    "opened",
+    "closed",
+    "retry",
+    "timeout",
+    "ok",
+    "failed",
+    "compiling",
+    "linking",
+)
 
 
 @functools.cache
@@ -44,8 +61,10 @@ def block(ansi: bool, size: int = BLOCK_BYTES) -> bytes:
             line = f"{stamp} {level} {module}: {words}"
         else:
             kind = dice.random()
-            line = (f"\x1b[90m{stamp}\x1b[0m \x1b[1;{dice.randint(31, 36)}m{level}\x1b[0m "
-                    f"\x1b[38;5;{dice.randint(16, 231)}m{module}\x1b[39m {words}")
+            line = (
+                f"\x1b[90m{stamp}\x1b[0m \x1b[1;{dice.randint(31, 36)}m{level}\x1b[0m "
+                f"\x1b[38;5;{dice.randint(16, 231)}m{module}\x1b[39m {words}"
+            )
             if kind < 0.2:
                 colour = ";".join(str(dice.randint(0, 255)) for _ in range(3))
                 line += f" \x1b[48;2;{colour}m \u2713 \u65e5\u672c \x1b[0m"
@@ -72,6 +91,7 @@ def paint(rows: int, cols: int) -> str:
 
 # ---------------------------------------------------------------- argv of what sessions run
 
+
 def echo(ready: str) -> list[str]:
     """Gives every byte back; says so in the fifo `ready` once the terminal is set for it."""
     return ["sh", "-c", f"stty raw -echo; echo ready >{shlex.quote(ready)}; exec cat"]
@@ -84,10 +104,16 @@ def prompt() -> list[str]:
 def flood(data: str, go: str, done: str, watched: bool) -> list[str]:
     """Answers each line typed with READY until `go` is typed (so every viewer is known to be there); then waits for
     the fifo `go`, prints the file, says so in the fifo `done`, and shows END, again and again: a tool may drop it."""
-    handshake = f"while read -r x && [ \"$x\" != go ]; do {_say(READY, NEWLINE)}; done; " if watched else ""
+    handshake = (
+        f'while read -r x && [ "$x" != go ]; do {_say(READY, NEWLINE)}; done; ' if watched else ""
+    )
     data, go, done = (shlex.quote(path) for path in (data, go, done))
-    return ["sh", "-c", f"{handshake}read -r x <{go}; cat {data}; echo done >{done}; "
-                        f"while {_say(END.encode(), NEWLINE)}; do sleep 0.2; done"]
+    return [
+        "sh",
+        "-c",
+        f"{handshake}read -r x <{go}; cat {data}; echo done >{done}; "
+        f"while {_say(END.encode(), NEWLINE)}; do sleep 0.2; done",
+    ]
 
 
 def screen(lines: int, mode: str, ready: str) -> list[str]:
@@ -120,6 +146,7 @@ def _say(mark: bytes, end: str = "") -> str:
 
 # ---------------------------------------------------------------- running
 
+
 def run_fan_out(pipes: Sequence[str], argv: Sequence[str]) -> None:
     outs = [os.open(pipe, os.O_WRONLY) for pipe in pipes]
     for out in outs:
@@ -132,13 +159,15 @@ def run_fan_out(pipes: Sequence[str], argv: Sequence[str]) -> None:
         for out in outs:
             left = memoryview(data)
             while len(left):
-                left = left[os.write(out, left):]
+                left = left[os.write(out, left) :]
 
 
 def run_screen(lines: int, mode: str, ready: str) -> None:
     """Lines, then a full screen. live: repaints when the size changes, and now and then; static: never."""
     for i in range(lines):
-        sys.stdout.write(f"{i:6} the quick brown fox jumps over the lazy dog and goes on for a while\n")
+        sys.stdout.write(
+            f"{i:6} the quick brown fox jumps over the lazy dog and goes on for a while\n"
+        )
 
     def draw(*_: object) -> None:
         size = os.get_terminal_size(0)
@@ -179,6 +208,6 @@ if __name__ == "__main__":
         run_screen(int(sys.argv[2]), sys.argv[3], sys.argv[4])
     elif sys.argv[1] == "fan_out":
         count = int(sys.argv[2])
-        run_fan_out(sys.argv[3:3 + count], sys.argv[3 + count:])
+        run_fan_out(sys.argv[3 : 3 + count], sys.argv[3 + count :])
     else:
         run_counter(sys.argv[2])

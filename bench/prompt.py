@@ -28,7 +28,7 @@ FUNCTIONS = 400
 WAIT_S = 10.0
 PROMPT = "hf-bench> "
 NONCE = "0123456789abcdefBENCH"
-_FUNCTION = "fn_{n}() {{ local a=$1 b; for b in \"$@\"; do if [[ $b == x ]]; then echo \"$a\"; fi; done; case $a in x) return 1 ;; y) shift; : \"$@\" ;; esac; while read -r b; do : \"$b\"; done; }}\n"
+_FUNCTION = 'fn_{n}() {{ local a=$1 b; for b in "$@"; do if [[ $b == x ]]; then echo "$a"; fi; done; case $a in x) return 1 ;; y) shift; : "$@" ;; esac; while read -r b; do : "$b"; done; }}\n'
 Figures = dict[str, float]
 
 
@@ -65,7 +65,9 @@ class _Terminal:
         os.waitpid(self.pid, 0)
 
 
-def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: int) -> tuple[float, float]:
+def measure(
+    shell: str, integrated: bool, functions: int, asked: bool, rounds: int
+) -> tuple[float, float]:
     """Microseconds for a prompt: of the processor, and from Return to the prompt."""
     with tempfile.TemporaryDirectory() as base:
         home, directory = Path(base, "home"), Path(base, "session")
@@ -77,7 +79,9 @@ def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: i
         launch = prepare([shell], directory, NONCE, env, login=False)
         if not asked:
             (directory / BODIES).unlink()
-        terminal = _Terminal(launch.argv if integrated else [shell], launch.env if integrated else env, home)
+        terminal = _Terminal(
+            launch.argv if integrated else [shell], launch.env if integrated else env, home
+        )
         try:
             for _ in range(rounds // 10):
                 terminal.enter()
@@ -91,10 +95,22 @@ def measure(shell: str, integrated: bool, functions: int, asked: bool, rounds: i
 def figures(rounds: int) -> dict[str, Figures]:
     found: dict[str, Figures] = {}
     for shell in ("bash", "zsh"):
-        for name, functions, asked in (("alone", 0, False), ("functions", FUNCTIONS, False), ("functions, asked", FUNCTIONS, True)):
-            plain, ours = measure(shell, False, functions, False, rounds), measure(shell, True, functions, asked, rounds)
-            found[f"{shell}, {name}"] = {"plain_us": round(plain[0]), "with_us": round(ours[0]), "cost_us": round(ours[0] - plain[0]),
-                                         "plain_passed_us": round(plain[1]), "with_passed_us": round(ours[1])}
+        for name, functions, asked in (
+            ("alone", 0, False),
+            ("functions", FUNCTIONS, False),
+            ("functions, asked", FUNCTIONS, True),
+        ):
+            plain, ours = (
+                measure(shell, False, functions, False, rounds),
+                measure(shell, True, functions, asked, rounds),
+            )
+            found[f"{shell}, {name}"] = {
+                "plain_us": round(plain[0]),
+                "with_us": round(ours[0]),
+                "cost_us": round(ours[0] - plain[0]),
+                "plain_passed_us": round(plain[1]),
+                "with_passed_us": round(ours[1]),
+            }
     return found
 
 
@@ -104,9 +120,13 @@ def main() -> None:
     parser.add_argument("--out")
     args = parser.parse_args()
     found = figures(args.rounds)
-    print("prompt cost of shell integration (microseconds of the processor for each prompt; in brackets what passes until it is there)")
+    print(
+        "prompt cost of shell integration (microseconds of the processor for each prompt; in brackets what passes until it is there)"
+    )
     for name, one in found.items():
-        print(f"  {name:24} plain {one['plain_us']:6.0f} ({one['plain_passed_us']:.0f})   with {one['with_us']:6.0f} ({one['with_passed_us']:.0f})   cost {one['cost_us']:6.0f}")
+        print(
+            f"  {name:24} plain {one['plain_us']:6.0f} ({one['plain_passed_us']:.0f})   with {one['with_us']:6.0f} ({one['with_passed_us']:.0f})   cost {one['cost_us']:6.0f}"
+        )
     if args.out:
         Path(args.out).write_text(json.dumps(found, indent=1) + "\n")
 

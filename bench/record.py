@@ -33,7 +33,7 @@ from holdfast.testing.records import Scribe
 
 KEYS_PER_COVER = record.COVER_KEYS
 AT_ONCE = 64
-ROUNDS = 3                 # the median of these
+ROUNDS = 3  # the median of these
 Figures = dict[str, float]
 
 
@@ -44,12 +44,15 @@ def _cpu() -> float:
 
 # ---------------------------------------------------------------- append
 
+
 async def _append(acts: int, path: str) -> Figures:
     store = Store(path)
     store.start(asyncio.get_running_loop())
     scribe = Scribe()
     journal = Journal(store, scribe.private)
-    drafts = [scribe.draft(scribe.ann, "intent", "command", b"make test %d" % n) for n in range(2 * acts)]
+    drafts = [
+        scribe.draft(scribe.ann, "intent", "command", b"make test %d" % n) for n in range(2 * acts)
+    ]
     times = []
 
     async def act(draft: record.Draft) -> None:
@@ -63,8 +66,12 @@ async def _append(acts: int, path: str) -> Figures:
         for draft in drafts[:acts]:
             await act(draft)
         await journal.settled()
-        figures = {"one_by_one_per_s": acts / (time.perf_counter() - begin), "one_by_one_cpu_us": (_cpu() - cpu) / acts * 1e6,
-                   "intent_p50_us": statistics.median(times) * 1e6, "intent_p99_us": statistics.quantiles(times, n=100)[98] * 1e6}
+        figures = {
+            "one_by_one_per_s": acts / (time.perf_counter() - begin),
+            "one_by_one_cpu_us": (_cpu() - cpu) / acts * 1e6,
+            "intent_p50_us": statistics.median(times) * 1e6,
+            "intent_p99_us": statistics.quantiles(times, n=100)[98] * 1e6,
+        }
         rest = drafts[acts:]
         begin, cpu = time.perf_counter(), _cpu()
 
@@ -74,8 +81,13 @@ async def _append(acts: int, path: str) -> Figures:
 
         await asyncio.gather(*(operator(rest[n::AT_ONCE]) for n in range(AT_ONCE)))
         await journal.settled()
-        figures |= {f"{AT_ONCE}_at_once_per_s": acts / (time.perf_counter() - begin), f"{AT_ONCE}_at_once_cpu_us": (_cpu() - cpu) / acts * 1e6}
-        typist = Typist(scribe.session, 1, scribe.ann.name, scribe.ann.key, "cli", scribe.ann.client)
+        figures |= {
+            f"{AT_ONCE}_at_once_per_s": acts / (time.perf_counter() - begin),
+            f"{AT_ONCE}_at_once_cpu_us": (_cpu() - cpu) / acts * 1e6,
+        }
+        typist = Typist(
+            scribe.session, 1, scribe.ann.name, scribe.ann.key, "cli", scribe.ann.client
+        )
         first, keys = scribe.ann.number + 1, 20 * acts
         begin = time.perf_counter()
         for number in range(first, first + keys):
@@ -88,11 +100,14 @@ async def _append(acts: int, path: str) -> Figures:
 
 
 def append(acts: int) -> Figures:
-    with tempfile.TemporaryDirectory(prefix="hbrecord", dir=os.environ.get("BENCH_DIR")) as directory:
+    with tempfile.TemporaryDirectory(
+        prefix="hbrecord", dir=os.environ.get("BENCH_DIR")
+    ) as directory:
         return asyncio.run(_append(acts, f"{directory}/state.db"))
 
 
 # ---------------------------------------------------------------- verify
+
 
 def commands(acts: int) -> list[bytes]:
     scribe = Scribe()
@@ -113,8 +128,10 @@ def verify(name: str, acts: int, make: Callable[[int], list[bytes]]) -> Figures:
     figures: Figures = {f"{name}_bytes_per_act": sum(map(len, lines)) / acts}
     for how, way in (("one", audit.one_by_one), ("all", spread)):
         rounds = [_round(lines, way) for _ in range(ROUNDS)]
-        figures |= {f"{name}_{how}_per_s": acts / statistics.median(wall for wall, _ in rounds),
-                    f"{name}_{how}_per_cpu_s": acts / statistics.median(spent for _, spent in rounds)}
+        figures |= {
+            f"{name}_{how}_per_s": acts / statistics.median(wall for wall, _ in rounds),
+            f"{name}_{how}_per_cpu_s": acts / statistics.median(spent for _, spent in rounds),
+        }
     return figures
 
 
@@ -132,8 +149,11 @@ def main() -> int:
     parser.add_argument("--acts", type=int, default=20_000)
     parser.add_argument("--out", type=Path, help="also as JSON, to this file")
     args = parser.parse_args()
-    figures = {"append": append(max(200, args.acts // 10)), "verify": verify("commands", args.acts, commands)
-               | verify("keys", args.acts - args.acts % KEYS_PER_COVER, keys)}
+    figures = {
+        "append": append(max(200, args.acts // 10)),
+        "verify": verify("commands", args.acts, commands)
+        | verify("keys", args.acts - args.acts % KEYS_PER_COVER, keys),
+    }
     for part, values in figures.items():
         print(f"{part}:")
         for name, value in values.items():

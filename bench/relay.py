@@ -36,7 +36,7 @@ from holdfast.wire import outer
 WINDOW = limits.STREAM_WINDOW_BYTES
 SIZES = (65_519, 16_384, 1_024, 100)
 ECHOES = 3_000
-SAID = 4                                 # messages each way on each of many streams
+SAID = 4  # messages each way on each of many streams
 PASS = b"p" * 32
 Figures = dict[str, float]
 
@@ -48,8 +48,16 @@ class Wire:
         self.sock = socket.create_connection(("127.0.0.1", port))
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.name = f"127.0.0.1:{port}"
-        lines = ["GET / HTTP/1.1", f"Host: {self.name}", "Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Version: 13",
-                 "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol: holdfast.1", *([f"Authorization: Bearer {token}"] if token else [])]
+        lines = [
+            "GET / HTTP/1.1",
+            f"Host: {self.name}",
+            "Upgrade: websocket",
+            "Connection: Upgrade",
+            "Sec-WebSocket-Version: 13",
+            "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+            "Sec-WebSocket-Protocol: holdfast.1",
+            *([f"Authorization: Bearer {token}"] if token else []),
+        ]
         self.sock.sendall("\r\n".join([*lines, "", ""]).encode())
         self._buffer = bytearray()
         while b"\r\n\r\n" not in self._buffer:
@@ -68,7 +76,13 @@ class Wire:
     @staticmethod
     def packed(message: bytes) -> bytes:
         size = len(message)
-        head = bytes((0x82, 0x80 | size)) if size < 126 else struct.pack("!BBH", 0x82, 0xFE, size) if size < 65536 else struct.pack("!BBQ", 0x82, 0xFF, size)
+        head = (
+            bytes((0x82, 0x80 | size))
+            if size < 126
+            else struct.pack("!BBH", 0x82, 0xFE, size)
+            if size < 65536
+            else struct.pack("!BBQ", 0x82, 0xFF, size)
+        )
         return head + b"\0\0\0\0" + message
 
     def send(self, frame: outer.Frame) -> None:
@@ -80,12 +94,18 @@ class Wire:
             if len(buffer) >= 2:
                 size, at = buffer[1], 2
                 if size == 126:
-                    size, at = int.from_bytes(buffer[2:4], "big") if len(buffer) >= 4 else 1 << 40, 4
+                    size, at = (
+                        int.from_bytes(buffer[2:4], "big") if len(buffer) >= 4 else 1 << 40,
+                        4,
+                    )
                 elif size == 127:
-                    size, at = int.from_bytes(buffer[2:10], "big") if len(buffer) >= 10 else 1 << 40, 10
+                    size, at = (
+                        int.from_bytes(buffer[2:10], "big") if len(buffer) >= 10 else 1 << 40,
+                        10,
+                    )
                 if len(buffer) >= at + size:
-                    found = bytes(buffer[at:at + size])
-                    del buffer[:at + size]
+                    found = bytes(buffer[at : at + size])
+                    del buffer[: at + size]
                     return found
             self._more()
 
@@ -104,7 +124,14 @@ class Wire:
 def a_host(port: int, token: str) -> tuple[Wire, bytes]:
     wire, secret = Wire(port, token), signing.generate()
     welcome = wire.hello(outer.HOST)
-    wire.send(outer.Register(signing.public(secret), 1, routes.sign(secret, wire.name, welcome.nonce, 1), (routes.digest(PASS),)))
+    wire.send(
+        outer.Register(
+            signing.public(secret),
+            1,
+            routes.sign(secret, wire.name, welcome.nonce, 1),
+            (routes.digest(PASS),),
+        )
+    )
     answer = wire.next()
     assert isinstance(answer, outer.Registered), answer
     return wire, answer.route
@@ -124,12 +151,15 @@ def a_stream(host: Wire, route: bytes, port: int) -> tuple[Wire, int]:
 
 # ---------------------------------------------------------------- connections
 
+
 def connections(counts: list[int], seconds: float) -> dict[str, Figures]:
     found = {}
     for count in counts:
         with tempfile.TemporaryDirectory() as place, RelayProcess(f"{place}/relay") as relay:
             pid, token = relay.process.pid, relay.token()
-            a_host(relay.port, token)[0].sock.close()                  # what is loaded at first use is no connection's
+            a_host(relay.port, token)[
+                0
+            ].sock.close()  # what is loaded at first use is no connection's
             before, cpu = pss_kb([pid]), cpu_ns([pid])
             streams, begin = [], time.perf_counter()
             for _ in range(count // 2):
@@ -147,8 +177,15 @@ def connections(counts: list[int], seconds: float) -> dict[str, Figures]:
                     host.send(outer.Data(stream, b"x" * 64))
                     _until_data(client)
             busy = cpu_ns([pid]) - cpu
-            found[str(count)] = {"kib_each": memory / count, "relay_mib": (memory + before) / 1024, "take_in_cpu_us": spent / count / 1e3, "per_s": count / took,
-                                 "idle_cpu_percent": idle / seconds / 1e7, "idle_cpu_us_each_s": idle / seconds / count / 1e3, "message_cpu_us": busy / SAID / 2 / len(streams) / 1e3}
+            found[str(count)] = {
+                "kib_each": memory / count,
+                "relay_mib": (memory + before) / 1024,
+                "take_in_cpu_us": spent / count / 1e3,
+                "per_s": count / took,
+                "idle_cpu_percent": idle / seconds / 1e7,
+                "idle_cpu_us_each_s": idle / seconds / count / 1e3,
+                "message_cpu_us": busy / SAID / 2 / len(streams) / 1e3,
+            }
             for host, _, client in streams:
                 host.sock.close()
                 client.sock.close()
@@ -161,6 +198,7 @@ def _until_data(wire: Wire) -> None:
 
 
 # ---------------------------------------------------------------- forward
+
 
 def _source(port: int, token: str, size: int, seconds: float, pipe: Any) -> None:
     host, route = a_host(port, token)
@@ -184,9 +222,14 @@ def _source(port: int, token: str, size: int, seconds: float, pipe: Any) -> None
 
 def forward(size: int, seconds: float) -> Figures:
     fork = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as place, RelayProcess(f"{place}/relay", "--rate", "100000") as relay:
+    with (
+        tempfile.TemporaryDirectory() as place,
+        RelayProcess(f"{place}/relay", "--rate", "100000") as relay,
+    ):
         here, there = fork.Pipe()
-        source = fork.Process(target=_source, args=(relay.port, relay.token(), size, seconds, there))
+        source = fork.Process(
+            target=_source, args=(relay.port, relay.token(), size, seconds, there)
+        )
         source.start()
         wire, route = Wire(relay.port), here.recv()
         wire.hello(outer.CLIENT)
@@ -195,7 +238,7 @@ def forward(size: int, seconds: float) -> Figures:
         cpu, begin, got, owed = cpu_ns([relay.process.pid]), time.perf_counter(), 0, 0
         total = None
         while total is None or got < total:
-            wire.message()                                             # each is a DATA of this size
+            wire.message()  # each is a DATA of this size
             got, owed = got + 1, owed + size
             if owed >= WINDOW // 4:
                 wire.send(outer.Credit(1, owed))
@@ -205,10 +248,16 @@ def forward(size: int, seconds: float) -> Figures:
         took, spent = time.perf_counter() - begin, cpu_ns([relay.process.pid]) - cpu
         here.send(None)
         source.join()
-    return {"mb_per_s": got * size / took / 1e6, "messages_per_s": got / took, "relay_cpu_us_per_message": spent / got / 1e3, "relay_busy_percent": spent / took / 1e7}
+    return {
+        "mb_per_s": got * size / took / 1e6,
+        "messages_per_s": got / took,
+        "relay_cpu_us_per_message": spent / got / 1e3,
+        "relay_busy_percent": spent / took / 1e7,
+    }
 
 
 # ---------------------------------------------------------------- echo
+
 
 def _echoing(port: int, token: str, pipe: Any) -> None:
     host, route = a_host(port, token)
@@ -237,7 +286,10 @@ def _plain(listener: socket.socket) -> None:
 
 
 def _spread(times: list[float]) -> Figures:
-    return {"p50_us": statistics.median(times) * 1e6, "p99_us": statistics.quantiles(times, n=100)[98] * 1e6}
+    return {
+        "p50_us": statistics.median(times) * 1e6,
+        "p99_us": statistics.quantiles(times, n=100)[98] * 1e6,
+    }
 
 
 def echo(rounds: int) -> dict[str, Figures]:
@@ -276,32 +328,71 @@ def echo(rounds: int) -> dict[str, Figures]:
             bare.append(time.perf_counter() - begin)
     near.join()
     listener.close()
-    return {"through the relay": {**_spread(times), "relay_cpu_us": spent}, "bare socket, no relay": {**_spread(bare), "relay_cpu_us": 0.0}}
+    return {
+        "through the relay": {**_spread(times), "relay_cpu_us": spent},
+        "bare socket, no relay": {**_spread(bare), "relay_cpu_us": 0.0},
+    }
 
 
 # ---------------------------------------------------------------- all of it
 
+
 def _table(title: str, rows: dict[str, Figures]) -> str:
     names = list(next(iter(rows.values())))
     lines = [f"### {title}", "", "| | " + " | ".join(names) + " |", "|---|" + "---:|" * len(names)]
-    return "\n".join([*lines, *(f"| {row} | " + " | ".join(report.number(figures[n]) for n in names) + " |" for row, figures in rows.items())]) + "\n"
+    return (
+        "\n".join(
+            [
+                *lines,
+                *(
+                    f"| {row} | " + " | ".join(report.number(figures[n]) for n in names) + " |"
+                    for row, figures in rows.items()
+                ),
+            ]
+        )
+        + "\n"
+    )
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.relay", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--connections", default="100,500,1000,2000", help="how many, one after another (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=5.0, help="of each forwarding and of idleness (default: %(default)s)")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.relay",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--connections",
+        default="100,500,1000,2000",
+        help="how many, one after another (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=5.0,
+        help="of each forwarding and of idleness (default: %(default)s)",
+    )
     parser.add_argument("--echoes", type=int, default=ECHOES)
-    parser.add_argument("--out", type=Path, help="write the tables to FILE and the figures to FILE.json")
+    parser.add_argument(
+        "--out", type=Path, help="write the tables to FILE and the figures to FILE.json"
+    )
     args = parser.parse_args()
-    results = {"connections": connections([int(n) for n in args.connections.split(",")], args.seconds),
-               "forward": {f"{size} bytes": forward(size, args.seconds) for size in SIZES}, "echo": echo(args.echoes)}
-    machine = f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
-    page = f"## The relay ({machine})\n\n" + "\n".join(_table(title, rows) for title, rows in results.items())
+    results = {
+        "connections": connections([int(n) for n in args.connections.split(",")], args.seconds),
+        "forward": {f"{size} bytes": forward(size, args.seconds) for size in SIZES},
+        "echo": echo(args.echoes),
+    }
+    machine = (
+        f"{platform.machine()}, {os.cpu_count()} processors, Python {platform.python_version()}"
+    )
+    page = f"## The relay ({machine})\n\n" + "\n".join(
+        _table(title, rows) for title, rows in results.items()
+    )
     print(page)
     if args.out:
         args.out.write_text(page)
-        args.out.with_name(args.out.name + ".json").write_text(json.dumps({"machine": report.machine(), **results}, indent=1) + "\n")
+        args.out.with_name(args.out.name + ".json").write_text(
+            json.dumps({"machine": report.machine(), **results}, indent=1) + "\n"
+        )
     return 0
 
 

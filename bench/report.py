@@ -9,11 +9,22 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.targets import NEVER, RELAYED_TARGETS, TARGETS, Reached, Rounds, Verdict, judge, values_of
+from bench.targets import (
+    NEVER,
+    RELAYED_TARGETS,
+    TARGETS,
+    Reached,
+    Rounds,
+    Verdict,
+    judge,
+    values_of,
+)
 
-RATIOS = frozenset(("p10_us", "p50_us", "p90_us", "MBps", "ms"))     # where a ratio to the bare terminal says something
+RATIOS = frozenset(
+    ("p10_us", "p50_us", "p90_us", "MBps", "ms")
+)  # where a ratio to the bare terminal says something
 YARDSTICK = "raw"
-RELAYED = "holdfast-relay"           # has aims of its own
+RELAYED = "holdfast-relay"  # has aims of its own
 
 
 def number(value: float | None) -> str:
@@ -25,8 +36,12 @@ def number(value: float | None) -> str:
 
 
 def machine() -> dict[str, Any]:
-    return {"system": platform.platform(), "cpus": os.cpu_count(), "python": platform.python_version(),
-            "load": round(os.getloadavg()[0], 2)}
+    return {
+        "system": platform.platform(),
+        "cpus": os.cpu_count(),
+        "python": platform.python_version(),
+        "load": round(os.getloadavg()[0], 2),
+    }
 
 
 def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
@@ -36,7 +51,12 @@ def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
         for of_tool in one.values():
             metrics += [m for m in of_tool if m not in metrics]
     head = [h for m in metrics for h in ((m, "x raw", "from - to") if m in RATIOS else (m,))]
-    lines = [f"### {title} ({len(rounds)} rounds)", "", f"| tool | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    lines = [
+        f"### {title} ({len(rounds)} rounds)",
+        "",
+        f"| tool | {' | '.join(head)} |",
+        "|---|" + "---:|" * len(head),
+    ]
     for tool in tools:
         cells = [tool]
         for metric in metrics:
@@ -51,12 +71,20 @@ def table(title: str, tools: Sequence[str], rounds: Rounds) -> str:
 
 
 def verdicts(results: Mapping[str, Rounds], tool: str) -> list[Verdict]:
-    return [judge(t, results[t.measure], tool) for t in (RELAYED_TARGETS if tool.startswith(RELAYED) else TARGETS) if t.measure in results]
+    return [
+        judge(t, results[t.measure], tool)
+        for t in (RELAYED_TARGETS if tool.startswith(RELAYED) else TARGETS)
+        if t.measure in results
+    ]
 
 
 def verdict_table(found: Sequence[Verdict], tool: str) -> str:
-    lines = [f"### {tool}: what was to be reached, and what was", "",
-             "| figure | measured | from - to | must | aim | reached |", "|---|---:|---:|---:|---:|---|"]
+    lines = [
+        f"### {tool}: what was to be reached, and what was",
+        "",
+        "| figure | measured | from - to | must | aim | reached |",
+        "|---|---:|---:|---:|---:|---|",
+    ]
     for v in found:
         t = v.target
         unit = f" x {t.against}" if t.against else ""
@@ -64,20 +92,33 @@ def verdict_table(found: Sequence[Verdict], tool: str) -> str:
         words = str(v.reached) + (f" ({', '.join(v.broken)} broken)" if v.broken else "")
         spread = f"{number(v.low)} - {number(v.high)}" if v.rounds > 1 else "-"
         measured = number(v.value) + (unit if v.value is not None else "")
-        lines.append(f"| {t.words} | {measured} | {spread} | {sign} {number(t.must)}{unit} "
-                     f"| {sign} {number(t.aim)}{unit} | {words} |")
-    aim, must, no = (sum(v.reached is r for v in found) for r in (Reached.AIM, Reached.MUST, Reached.NO))
+        lines.append(
+            f"| {t.words} | {measured} | {spread} | {sign} {number(t.must)}{unit} "
+            f"| {sign} {number(t.aim)}{unit} | {words} |"
+        )
+    aim, must, no = (
+        sum(v.reached is r for v in found) for r in (Reached.AIM, Reached.MUST, Reached.NO)
+    )
     lines += ["", f"{aim} at the aim, {must} at what must be, {no} not reached."]
     return "\n".join(lines)
 
 
-def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds],
-             judged: Sequence[str], options: Mapping[str, Any]) -> str:
-    parts = ["# Terminal-session tools side by side", "",
-             f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at "
-             f"the start. Bulk of {options['mb']:g} MB. Medians over rounds; `x raw` is the median of the ratios to a "
-             "bare terminal of the same round, then the lowest and the highest of them: differences within that "
-             "range are none.", ""]
+def markdown(
+    before: Mapping[str, Any],
+    tools: Sequence[str],
+    results: Mapping[str, Rounds],
+    judged: Sequence[str],
+    options: Mapping[str, Any],
+) -> str:
+    parts = [
+        "# Terminal-session tools side by side",
+        "",
+        f"{before['system']}, {before['cpus']} processors, Python {before['python']}, load {before['load']} at "
+        f"the start. Bulk of {options['mb']:g} MB. Medians over rounds; `x raw` is the median of the ratios to a "
+        "bare terminal of the same round, then the lowest and the highest of them: differences within that "
+        "range are none.",
+        "",
+    ]
     for tool in judged:
         parts += [verdict_table(verdicts(results, tool), tool), ""]
     for name, rounds in results.items():
@@ -85,16 +126,37 @@ def markdown(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[s
     return "\n".join(parts)
 
 
-def as_json(before: Mapping[str, Any], tools: Sequence[str], results: Mapping[str, Rounds],
-            judged: Sequence[str], options: Mapping[str, Any]) -> str:
+def as_json(
+    before: Mapping[str, Any],
+    tools: Sequence[str],
+    results: Mapping[str, Rounds],
+    judged: Sequence[str],
+    options: Mapping[str, Any],
+) -> str:
     """Each round's numbers (null: not within the limit), and the verdicts."""
     found = {tool: [plain_verdict(v) for v in verdicts(results, tool)] for tool in judged}
-    return json.dumps({"machine": before, "options": options, "tools": list(tools), "verdicts": found,
-                       "rounds": results}, indent=1)
+    return json.dumps(
+        {
+            "machine": before,
+            "options": options,
+            "tools": list(tools),
+            "verdicts": found,
+            "rounds": results,
+        },
+        indent=1,
+    )
 
 
 def plain_verdict(v: Verdict) -> dict[str, Any]:
     t = v.target
-    return {"measure": t.measure, "metric": t.metric, "against": t.against, "must": t.must, "aim": t.aim,
-            "value": None if v.value == NEVER else v.value, "rounds": v.rounds, "broken": list(v.broken),
-            "reached": str(v.reached)}
+    return {
+        "measure": t.measure,
+        "metric": t.metric,
+        "against": t.against,
+        "must": t.must,
+        "aim": t.aim,
+        "value": None if v.value == NEVER else v.value,
+        "rounds": v.rounds,
+        "broken": list(v.broken),
+        "reached": str(v.reached),
+    }

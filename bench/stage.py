@@ -18,8 +18,8 @@ from holdfast.client.link import Link
 from holdfast.model.errors import TurnHeld
 from holdfast.wire import frames
 
-CONFIG = "[turn]\nidle_s = 600\n"           # nobody loses the turn by being slow
-PIECE = b"x" * 4096                         # of an input flood
+CONFIG = "[turn]\nidle_s = 600\n"  # nobody loses the turn by being slow
+PIECE = b"x" * 4096  # of an input flood
 WAIT_S = 60.0
 OPERATORS = ("ann", "bob")
 FLOODING = b"F"
@@ -122,7 +122,7 @@ class Stage:
                 return
             if writable:
                 left = left or memoryview(frames.input_(link.next_sequence(), PIECE, 0))
-                left = left[sock.send(left):]
+                left = left[sock.send(left) :]
 
 
 class Relay:
@@ -169,7 +169,9 @@ class Witnesses:
         self._path, self._count = path, count
         with open(path, "wb") as f:
             f.write(bytes(8 * count))
-        interpreter = "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+        interpreter = (
+            "/usr/bin/python3" if os.access("/usr/bin/python3", os.X_OK) else sys.executable
+        )
         self.argv = (interpreter, "-c", WITNESSES, str(count), str(seconds), path)
 
     def seen(self) -> tuple[int, ...]:

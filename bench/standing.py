@@ -88,5 +88,9 @@ def survival(peer: Peer, bench: Bench) -> Values:
     with open(log) as f:
         at = [float(line.split()[1]) for line in f.read().splitlines()[:-1]]
     pauses = sorted(b - a for a, b in itertools.pairwise(at)) or [0.0]
-    return {"kills": float(kills), "alive": float(alive),
-            "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3, "longest_ms": pauses[-1] * 1e3}
+    return {
+        "kills": float(kills),
+        "alive": float(alive),
+        "p99_tick_ms": pauses[int(len(pauses) * 0.99)] * 1e3,
+        "longest_ms": pauses[-1] * 1e3,
+    }

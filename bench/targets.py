@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-Rounds = Sequence[Mapping[str, Mapping[str, float | None]]]      # per round: tool -> metric -> value
+Rounds = Sequence[Mapping[str, Mapping[str, float | None]]]  # per round: tool -> metric -> value
 NEVER = float("inf")
-HELD_UP_SLOWDOWN = 3.0       # a viewer beside a stalled one that needs this much longer is held up, if not for ever
-ZERO_WAKEUPS = 0.005         # per session and second: "0", with room for one in 200 s
+HELD_UP_SLOWDOWN = (
+    3.0  # a viewer beside a stalled one that needs this much longer is held up, if not for ever
+)
+ZERO_WAKEUPS = 0.005  # per session and second: "0", with room for one in 200 s
 
 
 class Reached(StrEnum):
@@ -29,12 +31,14 @@ class Reached(StrEnum):
 class Target:
     measure: str
     metric: str
-    against: str | None            # the tool the value is divided by, in the same round; None: the value itself
+    against: (
+        str | None
+    )  # the tool the value is divided by, in the same round; None: the value itself
     must: float
     aim: float
-    at_least: bool                 # or at most
+    at_least: bool  # or at most
     words: str
-    must_hold: tuple[tuple[str, float, bool], ...] = ()     # (metric, bound, at_least), in every round
+    must_hold: tuple[tuple[str, float, bool], ...] = ()  # (metric, bound, at_least), in every round
 
 
 _ALL_BYTES = (("exact", 1.0, True),)
@@ -42,32 +46,125 @@ _RIGHT_SCREEN = (("correct", 1.0, True),)
 
 TARGETS = (
     Target("echo", "p50_us", "tmux", 2.0, 1.0, False, "echo, attached, p50"),
-    Target("bulk_plain_1", "MBps", "raw", 0.6, 0.8, True, "bulk, 1 viewer, plain, every byte", _ALL_BYTES),
-    Target("bulk_ansi_1", "MBps", "raw", 0.6, 0.8, True, "bulk, 1 viewer, ANSI, every byte", _ALL_BYTES),
+    Target(
+        "bulk_plain_1",
+        "MBps",
+        "raw",
+        0.6,
+        0.8,
+        True,
+        "bulk, 1 viewer, plain, every byte",
+        _ALL_BYTES,
+    ),
+    Target(
+        "bulk_ansi_1", "MBps", "raw", 0.6, 0.8, True, "bulk, 1 viewer, ANSI, every byte", _ALL_BYTES
+    ),
     Target("bulk_plain_0", "MBps", "raw", 0.9, 1.0, True, "bulk, no viewer, plain"),
     Target("bulk_ansi_0", "MBps", "raw", 0.9, 1.0, True, "bulk, no viewer, ANSI"),
-    Target("bulk_plain_8", "MBps", "tmux", 1.0, 2.0, True, "bulk, 8 viewers, every byte to each", _ALL_BYTES),
-    Target("reattach_live", "ms", None, 100.0, 40.0, False, "reattach to a correct screen, ms", _RIGHT_SCREEN),
-    Target("reattach_static", "ms", None, 100.0, 40.0, False, "the same, program never repaints, ms", _RIGHT_SCREEN),
-    Target("stall", "slowdown", None, HELD_UP_SLOWDOWN, HELD_UP_SLOWDOWN, False,
-           "slowdown by a stalled viewer beside", (("held_up", 0.0, False), *_ALL_BYTES)),
-    Target("memory", "kb_per_session", None, 700.0, 300.0, False, "own memory per idle session, KB (PSS)"),
-    Target("memory", "wakeups_per_s_per_session", None, ZERO_WAKEUPS, ZERO_WAKEUPS, False,
-           "idle: wake-ups per second and session"),
+    Target(
+        "bulk_plain_8",
+        "MBps",
+        "tmux",
+        1.0,
+        2.0,
+        True,
+        "bulk, 8 viewers, every byte to each",
+        _ALL_BYTES,
+    ),
+    Target(
+        "reattach_live",
+        "ms",
+        None,
+        100.0,
+        40.0,
+        False,
+        "reattach to a correct screen, ms",
+        _RIGHT_SCREEN,
+    ),
+    Target(
+        "reattach_static",
+        "ms",
+        None,
+        100.0,
+        40.0,
+        False,
+        "the same, program never repaints, ms",
+        _RIGHT_SCREEN,
+    ),
+    Target(
+        "stall",
+        "slowdown",
+        None,
+        HELD_UP_SLOWDOWN,
+        HELD_UP_SLOWDOWN,
+        False,
+        "slowdown by a stalled viewer beside",
+        (("held_up", 0.0, False), *_ALL_BYTES),
+    ),
+    Target(
+        "memory",
+        "kb_per_session",
+        None,
+        700.0,
+        300.0,
+        False,
+        "own memory per idle session, KB (PSS)",
+    ),
+    Target(
+        "memory",
+        "wakeups_per_s_per_session",
+        None,
+        ZERO_WAKEUPS,
+        ZERO_WAKEUPS,
+        False,
+        "idle: wake-ups per second and session",
+    ),
 )
 
 # From elsewhere: what is measured of `holdfast-relay`, beside ssh and tmux. One number each, too.
 RELAYED_TARGETS = (
     Target("echo", "p50_us", "ssh+tmux", 1.0, 1.0, False, "echo through a relay, p50"),
-    Target("bulk_plain_1", "MBps", "raw", 0.5, 0.5, True, "bulk through a relay, sealed, plain, every byte", _ALL_BYTES),
+    Target(
+        "bulk_plain_1",
+        "MBps",
+        "raw",
+        0.5,
+        0.5,
+        True,
+        "bulk through a relay, sealed, plain, every byte",
+        _ALL_BYTES,
+    ),
 )
 
 # Of `python -m bench.elsewhere`.
 BACK_MS, SLOWED = 1000.0, 2.0
 ELSEWHERE_TARGETS = (
-    *(Target(f"reconnect_{how}", "back_ms", None, BACK_MS, BACK_MS, False, f"reconnect, {words}: since the relay is there, ms")
-      for how, words in (("term", "relay restarted"), ("kill", "relay killed and restarted"), ("away", "relay killed, five seconds away"))),
-    Target("viewers", "slowdown", None, SLOWED, SLOWED, False, "100 viewers: slowdown by one that does not read", (("exact", 1.0, True), ("exact_beside", 1.0, True))),
+    *(
+        Target(
+            f"reconnect_{how}",
+            "back_ms",
+            None,
+            BACK_MS,
+            BACK_MS,
+            False,
+            f"reconnect, {words}: since the relay is there, ms",
+        )
+        for how, words in (
+            ("term", "relay restarted"),
+            ("kill", "relay killed and restarted"),
+            ("away", "relay killed, five seconds away"),
+        )
+    ),
+    Target(
+        "viewers",
+        "slowdown",
+        None,
+        SLOWED,
+        SLOWED,
+        False,
+        "100 viewers: slowdown by one that does not read",
+        (("exact", 1.0, True), ("exact_beside", 1.0, True)),
+    ),
 )
 
 # Of `python -m bench.operators`. One number each: what it must be is what it aims at.
@@ -75,24 +172,79 @@ SEIZE_MS, HALT_MS, VERIFY_PER_S = 10.0, 20.0, 20_000.0
 _TRUE = (("complete", 1.0, True), ("late", 0.0, False))
 
 OPERATOR_TARGETS = (
-    *(Target(f"seize_{when}", "effective_p99_ms", None, SEIZE_MS, SEIZE_MS, False, f"seize, {words}: old holder refused, p99, ms", (("flushed", 1.0, True),))
-      for when, words in (("idle", "idle session"), ("output", "output flood"), ("input", "the holder floods"))),
-    *(Target(f"halt_{what}", "took_p99_ms", None, HALT_MS, HALT_MS, False, f"halt, {words}, p99, ms", _TRUE)
-      for what, words in (("quiet", "quiet session"), ("plain", "200 forking, plain"), ("contained", "200 forking, contained"))),
-    Target("halt_user", "halt_p99_ms", None, HALT_MS, HALT_MS, False, "halt, 200 forking, contained, ordinary user, p99, ms", (("complete", 1.0, True),)),
-    Target("verify", "commands_all_per_s", None, VERIFY_PER_S, VERIFY_PER_S, True, "verify, each act signed, all processors, acts/s"),
-    Target("verify", "keys_all_per_s", None, VERIFY_PER_S, VERIFY_PER_S, True, "verify, keys under covers, all processors, acts/s"),
+    *(
+        Target(
+            f"seize_{when}",
+            "effective_p99_ms",
+            None,
+            SEIZE_MS,
+            SEIZE_MS,
+            False,
+            f"seize, {words}: old holder refused, p99, ms",
+            (("flushed", 1.0, True),),
+        )
+        for when, words in (
+            ("idle", "idle session"),
+            ("output", "output flood"),
+            ("input", "the holder floods"),
+        )
+    ),
+    *(
+        Target(
+            f"halt_{what}",
+            "took_p99_ms",
+            None,
+            HALT_MS,
+            HALT_MS,
+            False,
+            f"halt, {words}, p99, ms",
+            _TRUE,
+        )
+        for what, words in (
+            ("quiet", "quiet session"),
+            ("plain", "200 forking, plain"),
+            ("contained", "200 forking, contained"),
+        )
+    ),
+    Target(
+        "halt_user",
+        "halt_p99_ms",
+        None,
+        HALT_MS,
+        HALT_MS,
+        False,
+        "halt, 200 forking, contained, ordinary user, p99, ms",
+        (("complete", 1.0, True),),
+    ),
+    Target(
+        "verify",
+        "commands_all_per_s",
+        None,
+        VERIFY_PER_S,
+        VERIFY_PER_S,
+        True,
+        "verify, each act signed, all processors, acts/s",
+    ),
+    Target(
+        "verify",
+        "keys_all_per_s",
+        None,
+        VERIFY_PER_S,
+        VERIFY_PER_S,
+        True,
+        "verify, keys under covers, all processors, acts/s",
+    ),
 )
 
 
 @dataclass(frozen=True)
 class Verdict:
     target: Target
-    value: float | None            # median over rounds; None: not measured
+    value: float | None  # median over rounds; None: not measured
     low: float | None
     high: float | None
     rounds: int
-    broken: tuple[str, ...]        # conditions that did not hold
+    broken: tuple[str, ...]  # conditions that did not hold
     reached: Reached
 
 
@@ -116,8 +268,11 @@ def judge(target: Target, rounds: Rounds, tool: str) -> Verdict:
     if not values:
         return Verdict(target, None, None, None, 0, (), Reached.UNKNOWN)
     middle = statistics.median(values)
-    broken = tuple(metric for metric, bound, at_least in target.must_hold
-                   if any(not _meets(v, bound, at_least) for v in values_of(rounds, tool, metric)))
+    broken = tuple(
+        metric
+        for metric, bound, at_least in target.must_hold
+        if any(not _meets(v, bound, at_least) for v in values_of(rounds, tool, metric))
+    )
     if broken or not _meets(middle, target.must, target.at_least):
         reached = Reached.NO
     else:

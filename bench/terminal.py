@@ -21,8 +21,8 @@ from types import FrameType
 
 ROWS, COLS = 24, 80
 READ_BYTES = 64 * 1024
-TAIL_BYTES = 64             # kept between reads, so that a mark split by them is seen
-QUIET_S = 0.5               # a terminal that shows nothing for this long has nothing more to show
+TAIL_BYTES = 64  # kept between reads, so that a mark split by them is seen
+QUIET_S = 0.5  # a terminal that shows nothing for this long has nothing more to show
 
 
 class TooLong(Exception):
@@ -112,14 +112,16 @@ def read_until(terminals: Sequence[Terminal], marks: Sequence[bytes], seconds: f
                 text = tails[terminal] + data
                 left = todo.get(terminal)
                 while left and (at := text.find(left[0])) >= 0:
-                    text = text[at + len(left.pop(0)):]
+                    text = text[at + len(left.pop(0)) :]
                     if not left:
                         del todo[terminal]
                 tails[terminal] = text[-TAIL_BYTES:]
     return time.perf_counter()
 
 
-def read_until_quiet(terminals: Sequence[Terminal], quiet_s: float = QUIET_S, seconds: float = 10.0) -> None:
+def read_until_quiet(
+    terminals: Sequence[Terminal], quiet_s: float = QUIET_S, seconds: float = 10.0
+) -> None:
     """Reads all until none has anything more to show."""
     by_fd = {t.fd: t for t in terminals}
     poll = select.poll()
@@ -144,7 +146,9 @@ class Signal:
             os.unlink(path)
         os.mkfifo(path, 0o600)
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._keep = os.open(path, os.O_WRONLY | os.O_CLOEXEC)     # or its end would be seen before a writer came
+        self._keep = os.open(
+            path, os.O_WRONLY | os.O_CLOEXEC
+        )  # or its end would be seen before a writer came
 
     def wait(self, seconds: float) -> float:
         """Until the program wrote to it. Gives the time of that moment."""

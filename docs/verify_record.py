@@ -17,10 +17,61 @@ import sys
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-ALWAYS = {"v", "seq", "time", "session", "epoch", "phase", "kind", "actor", "modality", "attestation", "originators", "prev"}
-PERHAPS = {"key", "client", "first", "number", "act", "verdict", "reason", "intent", "outcome", "facts", "statement", "signature", "commit", "kept", "late"}
-CONTENT_KINDS = {"command", "line", "paste", "resize", "signal", "turn", "seize", "halt", "resume", "end", "rename", "grant", "revoke", "approve",
-                 "deny", "policy", "spawn", "operator", "invite", "forget", "down", "relays"}
+ALWAYS = {
+    "v",
+    "seq",
+    "time",
+    "session",
+    "epoch",
+    "phase",
+    "kind",
+    "actor",
+    "modality",
+    "attestation",
+    "originators",
+    "prev",
+}
+PERHAPS = {
+    "key",
+    "client",
+    "first",
+    "number",
+    "act",
+    "verdict",
+    "reason",
+    "intent",
+    "outcome",
+    "facts",
+    "statement",
+    "signature",
+    "commit",
+    "kept",
+    "late",
+}
+CONTENT_KINDS = {
+    "command",
+    "line",
+    "paste",
+    "resize",
+    "signal",
+    "turn",
+    "seize",
+    "halt",
+    "resume",
+    "end",
+    "rename",
+    "grant",
+    "revoke",
+    "approve",
+    "deny",
+    "policy",
+    "spawn",
+    "operator",
+    "invite",
+    "forget",
+    "down",
+    "relays",
+}
 
 
 class Bad(Exception):
@@ -29,8 +80,10 @@ class Bad(Exception):
 
 # ---- bytes
 
+
 def canonical(data):
     """The value that these bytes spell, if this is the only way to spell it."""
+
     def refuse(text):
         raise Bad(f"{text[:20]} is not a whole number")
 
@@ -43,13 +96,17 @@ def canonical(data):
         elif isinstance(value, list):
             for item in value:
                 walk(item, depth + 1)
-        elif isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64:
+        elif (
+            isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**64
+        ):
             raise Bad("a number beyond 64 bits")
 
     try:
         value = json.loads(data.decode("utf-8"), parse_float=refuse, parse_constant=refuse)
         walk(value, 0)
-        again = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode("utf-8")
+        again = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8"
+        )
     except (ValueError, RecursionError) as e:
         raise Bad(f"cannot be read: {str(e)[:80]}") from e
     if again != data:
@@ -88,12 +145,15 @@ def signed(key, domain, message, signature):
 
 # ---- types
 
+
 def text(value):
     return isinstance(value, str)
 
 
 def hexes(digits):
-    return lambda value: isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", value) is not None
+    return lambda value: (
+        isinstance(value, str) and re.fullmatch(rf"[0-9a-f]{{{digits}}}", value) is not None
+    )
 
 
 def whole(low, high):
@@ -105,21 +165,68 @@ def among(*values):
 
 
 TYPES = {
-    "v": whole(1, 2), "seq": whole(1, 2**63), "time": whole(0, 2**63), "session": lambda v: text(v) and v != "", "epoch": whole(0, 2**63),
-    "phase": among("intent", "outcome", "fact"), "kind": lambda v: text(v) and re.fullmatch(r"[a-z][a-z0-9._-]{0,31}", v) is not None,
-    "actor": text, "modality": text,
-    "attestation": lambda v: text(v) and re.fullmatch(r"actor-signed|channel|host|bridge:[A-Za-z0-9._][A-Za-z0-9._-]{0,63}", v) is not None,
-    "originators": lambda v: isinstance(v, list) and all(map(text, v)), "prev": hexes(64), "key": lambda v: text(v) and public_key(v) is not None,
-    "client": hexes(16), "first": whole(0, 2**64), "number": whole(0, 2**64), "act": whole(0, 2**64), "verdict": among("allow", "refuse", "hold"),
-    "reason": text, "intent": whole(1, 2**63), "outcome": among("applied", "failed", "void", "unknown"), "facts": lambda v: isinstance(v, dict),
-    "statement": text, "signature": hexes(128), "commit": hexes(64), "kept": lambda v: v is True, "late": lambda v: v is True,
+    "v": whole(1, 2),
+    "seq": whole(1, 2**63),
+    "time": whole(0, 2**63),
+    "session": lambda v: text(v) and v != "",
+    "epoch": whole(0, 2**63),
+    "phase": among("intent", "outcome", "fact"),
+    "kind": lambda v: text(v) and re.fullmatch(r"[a-z][a-z0-9._-]{0,31}", v) is not None,
+    "actor": text,
+    "modality": text,
+    "attestation": lambda v: (
+        text(v)
+        and re.fullmatch(r"actor-signed|channel|host|bridge:[A-Za-z0-9._][A-Za-z0-9._-]{0,63}", v)
+        is not None
+    ),
+    "originators": lambda v: isinstance(v, list) and all(map(text, v)),
+    "prev": hexes(64),
+    "key": lambda v: text(v) and public_key(v) is not None,
+    "client": hexes(16),
+    "first": whole(0, 2**64),
+    "number": whole(0, 2**64),
+    "act": whole(0, 2**64),
+    "verdict": among("allow", "refuse", "hold"),
+    "reason": text,
+    "intent": whole(1, 2**63),
+    "outcome": among("applied", "failed", "void", "unknown"),
+    "facts": lambda v: isinstance(v, dict),
+    "statement": text,
+    "signature": hexes(128),
+    "commit": hexes(64),
+    "kept": lambda v: v is True,
+    "late": lambda v: v is True,
 }
-HEAD = {"v": TYPES["v"], "session": text, "seq": whole(0, 2**63), "hash": hexes(64), "time": TYPES["time"]}
+HEAD = {
+    "v": TYPES["v"],
+    "session": text,
+    "seq": whole(0, 2**63),
+    "hash": hexes(64),
+    "time": TYPES["time"],
+}
 ACK = {**HEAD, "seq": TYPES["seq"], "client": TYPES["client"], "number": TYPES["number"]}
-HEADER = {"v": TYPES["v"], "machine": TYPES["key"], "session": text, "name": text, "first": TYPES["seq"], "last": whole(0, 2**63), "hash": hexes(64),
-          "heads": whole(0, 2**63), "time": TYPES["time"],
-          "operators": lambda v: isinstance(v, list) and all(
-              isinstance(o, dict) and set(o) == {"name", "keys"} and text(o["name"]) and isinstance(o["keys"], list) and all(map(text, o["keys"])) for o in v)}
+HEADER = {
+    "v": TYPES["v"],
+    "machine": TYPES["key"],
+    "session": text,
+    "name": text,
+    "first": TYPES["seq"],
+    "last": whole(0, 2**63),
+    "hash": hexes(64),
+    "heads": whole(0, 2**63),
+    "time": TYPES["time"],
+    "operators": lambda v: (
+        isinstance(v, list)
+        and all(
+            isinstance(o, dict)
+            and set(o) == {"name", "keys"}
+            and text(o["name"])
+            and isinstance(o["keys"], list)
+            and all(map(text, o["keys"]))
+            for o in v
+        )
+    ),
+}
 SIGNED = {"header": (b"export/1", HEADER), "head": (b"head/1", HEAD), "ack": (b"ack/1", ACK)}
 
 
@@ -140,15 +247,22 @@ def read_signed(raw, machine):
     name = names.pop()
     domain, types = SIGNED[name]
     body = canonical(outer[name].encode())
-    if not isinstance(body, dict) or set(body) != set(types) or not all(types[f](body[f]) for f in types):
+    if (
+        not isinstance(body, dict)
+        or set(body) != set(types)
+        or not all(types[f](body[f]) for f in types)
+    ):
         raise Bad(f"a {name} of another version or with other fields")
     key = body["machine"] if name == "header" else machine
-    if not hexes(128)(outer["signature"]) or not signed(key, domain, outer[name].encode(), outer["signature"]):
+    if not hexes(128)(outer["signature"]) or not signed(
+        key, domain, outer[name].encode(), outer["signature"]
+    ):
         raise Bad(f"a {name} that this machine did not sign")
     return name, body
 
 
 # ---- one entry by itself
+
 
 def misfit(entry):
     """Which rule about fields that belong together it breaks."""
@@ -157,13 +271,37 @@ def misfit(entry):
     by_signature = attestation == "actor-signed" or attestation.startswith("bridge:")
     rules = [
         ((phase == "outcome") == ("outcome" in has), "`outcome` belongs to outcomes"),
-        (phase != "outcome" or ("intent" in has and attestation == "host"), "an outcome names its intent, in the host's name"),
-        (phase != "intent" or ("intent" not in has and entry.get("verdict") not in ("refuse", "hold")), "an intent that was not allowed"),
-        (not by_signature or {"key", "client", "number", "statement", "signature", "commit"} <= has, "said to be signed, and is not"),
-        (by_signature or not {"statement", "signature"} & has, "a signature without its attestation"),
-        (attestation != "channel" or (kind == "keys" and {"key", "client", "first", "number"} <= has), "only keys are attested by a channel"),
-        (kind not in ("keys", "cover") or {"client", "first", "number"} <= has, "keys without client or range"),
-        ("first" not in has or 0 <= entry.get("number", -1) - entry["first"] < 1_000_000, "a range that ends before it begins, or never"),
+        (
+            phase != "outcome" or ("intent" in has and attestation == "host"),
+            "an outcome names its intent, in the host's name",
+        ),
+        (
+            phase != "intent"
+            or ("intent" not in has and entry.get("verdict") not in ("refuse", "hold")),
+            "an intent that was not allowed",
+        ),
+        (
+            not by_signature
+            or {"key", "client", "number", "statement", "signature", "commit"} <= has,
+            "said to be signed, and is not",
+        ),
+        (
+            by_signature or not {"statement", "signature"} & has,
+            "a signature without its attestation",
+        ),
+        (
+            attestation != "channel"
+            or (kind == "keys" and {"key", "client", "first", "number"} <= has),
+            "only keys are attested by a channel",
+        ),
+        (
+            kind not in ("keys", "cover") or {"client", "first", "number"} <= has,
+            "keys without client or range",
+        ),
+        (
+            "first" not in has or 0 <= entry.get("number", -1) - entry["first"] < 1_000_000,
+            "a range that ends before it begins, or never",
+        ),
     ]
     return next((why for holds, why in rules if not holds), None)
 
@@ -174,9 +312,13 @@ def check_entry(entry, outer, machine, say):
     if "content" in outer:
         try:
             content = base64.b64decode(outer["content"], validate=True)
-            if base64.b64encode(content).decode() != outer["content"] or not hexes(32)(outer["salt"]):
+            if base64.b64encode(content).decode() != outer["content"] or not hexes(32)(
+                outer["salt"]
+            ):
                 raise ValueError
-            if "kept" not in has or blake(bytes.fromhex(outer["salt"]) + content) != entry.get("commit"):
+            if "kept" not in has or blake(bytes.fromhex(outer["salt"]) + content) != entry.get(
+                "commit"
+            ):
                 say("broken", "content", "not what was committed to")
         except ValueError:
             say("broken", "content", "cannot be read")
@@ -188,8 +330,16 @@ def check_entry(entry, outer, machine, say):
     if not signed(entry.get("key"), b"act/1", statement, entry["signature"]):
         say("broken", "signature", "not signed by the key it names")
         return None
-    expected = {"v": 1, "machine": machine, "session": entry["session"], "epoch": entry["epoch"], "client": entry.get("client"),
-                "number": entry.get("number"), "kind": "keys" if kind == "cover" else kind, "commit": entry.get("commit")}
+    expected = {
+        "v": 1,
+        "machine": machine,
+        "session": entry["session"],
+        "epoch": entry["epoch"],
+        "client": entry.get("client"),
+        "number": entry.get("number"),
+        "kind": "keys" if kind == "cover" else kind,
+        "commit": entry.get("commit"),
+    }
     if "first" in has:
         expected["first"] = entry["first"]
     if attestation.startswith("bridge:"):
@@ -202,15 +352,23 @@ def check_entry(entry, outer, machine, say):
     if not isinstance(said, dict) or set(said) != set(expected) | {"binding", "seen"}:
         say("broken", "statement", "what was signed has other fields")
         return None
-    wrong = [name for name, value in expected.items() if said[name] != value or type(said[name]) is not type(value)]
-    if wrong or not (said["seen"] is None or hexes(64)(said["seen"])) or not (
-            text(said["binding"]) and re.fullmatch(r"([0-9a-f]{2})*", said["binding"])):
+    wrong = [
+        name
+        for name, value in expected.items()
+        if said[name] != value or type(said[name]) is not type(value)
+    ]
+    if (
+        wrong
+        or not (said["seen"] is None or hexes(64)(said["seen"]))
+        or not (text(said["binding"]) and re.fullmatch(r"([0-9a-f]{2})*", said["binding"]))
+    ):
         say("broken", "statement", f"what was signed says something else: {', '.join(wrong)}")
         return None
     return said["seen"]
 
 
 # ---- all of them in order
+
 
 def verify(lines, kept=(), machine=None):
     findings = []
@@ -238,7 +396,12 @@ def verify(lines, kept=(), machine=None):
             count_heads += 1
             try:
                 name, head = read_signed(raw, machine)
-                if name != "head" or head["session"] != session or head["seq"] <= last_head or hashes.get(head["seq"]) != head["hash"]:
+                if (
+                    name != "head"
+                    or head["session"] != session
+                    or head["seq"] <= last_head
+                    or hashes.get(head["seq"]) != head["hash"]
+                ):
                     raise Bad("a head that is not of this chain")
                 last_head = head["seq"]
             except Bad as e:
@@ -334,7 +497,11 @@ def verify(lines, kept=(), machine=None):
             elif numbers <= waiting:
                 waiting -= numbers
             else:
-                here("broken" if first == 1 else "note", "cover", "it covers keys that nobody typed, or that are covered already")
+                here(
+                    "broken" if first == 1 else "note",
+                    "cover",
+                    "it covers keys that nobody typed, or that are covered already",
+                )
         elif attestation != "host":
             if entry.get("verdict") not in ("refuse", "hold"):
                 if number in mine:
@@ -361,10 +528,20 @@ def verify(lines, kept=(), machine=None):
         if was[-1] is None:
             say("note", "open", seq, "an intent without an outcome")
     for seq in missing:
-        say("note", "content", seq, "its content is not here, and no entry says that it was taken away")
+        say(
+            "note",
+            "content",
+            seq,
+            "its content is not here, and no entry says that it was taken away",
+        )
     for client, waiting in uncovered.items():
         if waiting:
-            say("note", "uncovered", None, f"{len(waiting)} inputs of client {client} are attested by their channel only")
+            say(
+                "note",
+                "uncovered",
+                None,
+                f"{len(waiting)} inputs of client {client} are attested by their channel only",
+            )
     for raw in kept:
         try:
             name, head = read_signed(raw, machine)
@@ -376,9 +553,19 @@ def verify(lines, kept=(), machine=None):
         if head["session"] != session or head["seq"] < first:
             say("note", "kept", head["seq"], "of another session, or of an entry that was pruned")
         elif head["seq"] not in hashes:
-            say("broken", "truncated", head["seq"], f"a kept {name} is of an entry that is not in it")
+            say(
+                "broken",
+                "truncated",
+                head["seq"],
+                f"a kept {name} is of an entry that is not in it",
+            )
         elif hashes[head["seq"]] != head["hash"]:
-            say("broken", "kept", head["seq"], f"a kept {name} has another hash: the record was rewritten")
+            say(
+                "broken",
+                "kept",
+                head["seq"],
+                f"a kept {name} has another hash: the record was rewritten",
+            )
     return findings
 
 

@@ -14,13 +14,17 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "proto" / "holdfast.proto"
 TARGET = ROOT / "src"
-NAME = "holdfast/wire/contract.proto"       # so that the generated modules import each other by their real names
+NAME = "holdfast/wire/contract.proto"  # so that the generated modules import each other by their real names
 
 
 def compile_to(folder: Path, *outputs: str) -> None:
     (folder / NAME).parent.mkdir(parents=True)
     (folder / NAME).write_text(SOURCE.read_text())
-    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *outputs, NAME], check=True, cwd=folder)
+    subprocess.run(
+        [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", *outputs, NAME],
+        check=True,
+        cwd=folder,
+    )
 
 
 def descriptor() -> bytes:
@@ -61,4 +65,9 @@ if __name__ == "__main__":
     if "--check" in sys.argv:
         sys.exit(not same())
     with tempfile.TemporaryDirectory() as name:
-        compile_to(Path(name), f"--python_out={TARGET}", f"--pyi_out={TARGET}", f"--grpc_python_out={TARGET}")
+        compile_to(
+            Path(name),
+            f"--python_out={TARGET}",
+            f"--pyi_out={TARGET}",
+            f"--grpc_python_out={TARGET}",
+        )

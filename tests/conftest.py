@@ -14,6 +14,8 @@ for _number in (signal.SIGQUIT, signal.SIGHUP, signal.SIGTSTP):
 
 # An example that took longer than others says something about the machine, not about what is tested. The examples are the same in every run, so that a
 # run says something about a change and not about luck; HYPOTHESIS_PROFILE=explore looks for others.
-settings.register_profile("same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "same", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("explore", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))

@@ -9,7 +9,11 @@ SRC = Path(__file__).parents[2] / "src" / "holdfast"
 
 
 def uses(pattern: str, package: str) -> set[str]:
-    return {str(p.relative_to(SRC)) for p in (SRC / package).rglob("*.py") if re.search(pattern, p.read_text())}
+    return {
+        str(p.relative_to(SRC))
+        for p in (SRC / package).rglob("*.py")
+        if re.search(pattern, p.read_text())
+    }
 
 
 def test_only_the_lane_sends_acts_to_a_keeper() -> None:
@@ -24,4 +28,8 @@ def test_acts_reach_the_lane_only_through_the_session() -> None:
 def test_nothing_but_the_keeper_writes_to_a_terminal() -> None:
     assert uses(r"self\.master", "host") == set()
     assert uses(r"os\.write\((self\.)?master", "keeper") == {"keeper/acts.py"}
-    assert uses(r"TIOCSTI", "host") <= {"host/doctor.py", "host/checks/terminal.py", "host/checks/kernel.py"} | uses(r"TIOCSTI", "host/checks")
+    assert uses(r"TIOCSTI", "host") <= {
+        "host/doctor.py",
+        "host/checks/terminal.py",
+        "host/checks/kernel.py",
+    } | uses(r"TIOCSTI", "host/checks")

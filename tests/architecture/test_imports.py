@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 SRC = Path(__file__).parents[2] / "src" / "holdfast"
-LAYERS = ("model", "home", "wire", "transport", "core", "keeper", "host", "client", "relay", "faces", "testing")
+LAYERS = (
+    "model",
+    "home",
+    "wire",
+    "transport",
+    "core",
+    "keeper",
+    "host",
+    "client",
+    "relay",
+    "faces",
+    "testing",
+)
 
 # package -> the packages of ours that it may import
 MAY: dict[str, set[str]] = {
@@ -28,54 +40,125 @@ MAY: dict[str, set[str]] = {
 }
 
 WHY: dict[tuple[str, str], str] = {
-    ("keeper", "host"): "programs meet only on the wire: a keeper must outlive every upgrade of the host",
-    ("host", "keeper"): "programs meet only on the wire: the host must work with keepers of older releases",
-    ("relay", "host"): "a relay routes: it holds no key that matters and cannot do what a host does",
+    (
+        "keeper",
+        "host",
+    ): "programs meet only on the wire: a keeper must outlive every upgrade of the host",
+    (
+        "host",
+        "keeper",
+    ): "programs meet only on the wire: the host must work with keepers of older releases",
+    (
+        "relay",
+        "host",
+    ): "a relay routes: it holds no key that matters and cannot do what a host does",
     ("relay", "client"): "a relay routes: it is nobody's client",
-    ("client", "host"): "a client is stateless and may be on another machine; it knows the wire, not the host",
+    (
+        "client",
+        "host",
+    ): "a client is stateless and may be on another machine; it knows the wire, not the host",
     ("core", "wire"): "what decides must not depend on how it is transported",
     ("model", "core"): "the nouns come first; imports go down only",
 }
 
 # (package, module outside of ours) -> why not
 BANNED: dict[tuple[str, str], str] = {
-    ("keeper", "asyncio"): "a keeper runs one poll loop on the stdlib; asyncio costs megabytes per session",
+    (
+        "keeper",
+        "asyncio",
+    ): "a keeper runs one poll loop on the stdlib; asyncio costs megabytes per session",
     ("keeper", "threading"): "one thread: nothing to lock, nothing to deadlock, fork stays safe",
     ("keeper", "json"): "the keeper knows bytes and numbers, no documents",
     ("keeper", "subprocess"): "the keeper forks exactly one program, by itself",
-    **{(p, m): "what decides does no I/O and reads no clock: time is an argument"
-       for p in ("core", "model", "wire") for m in ("asyncio", "threading", "socket", "subprocess", "select", "signal", "time", "random")},
+    **{
+        (p, m): "what decides does no I/O and reads no clock: time is an argument"
+        for p in ("core", "model", "wire")
+        for m in (
+            "asyncio",
+            "threading",
+            "socket",
+            "subprocess",
+            "select",
+            "signal",
+            "time",
+            "random",
+        )
+    },
     ("core", "os"): "what decides does not touch the world",
 }
 # A face may reach into the host for what must work without a running host.
-EXCEPTIONS = {("core/meeting.py", "wire"): "as the sealed channel, of which it is the beginning",
-              ("faces/cli/relay.py", "relay"): "`relay serve` is the relay, and there is no host to ask",
-              ("faces/cli/nearby.py", "relay"): "`up` asks the relay of this installation by its own socket, as `relay token` does",
-              ("core/channel.py", "wire"): "the sealed channel is a machine over wire/noise.py and wire/body.py, and pure",
-              ("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start",
-              ("faces/cli/policy.py", "host"): "`policy test` judges examples where there is no host, with the host's own parser"}
+EXCEPTIONS = {
+    ("core/meeting.py", "wire"): "as the sealed channel, of which it is the beginning",
+    ("faces/cli/relay.py", "relay"): "`relay serve` is the relay, and there is no host to ask",
+    (
+        "faces/cli/nearby.py",
+        "relay",
+    ): "`up` asks the relay of this installation by its own socket, as `relay token` does",
+    (
+        "core/channel.py",
+        "wire",
+    ): "the sealed channel is a machine over wire/noise.py and wire/body.py, and pure",
+    ("faces/cli/installation.py", "host"): "`doctor` must work when the host does not start",
+    (
+        "faces/cli/policy.py",
+        "host",
+    ): "`policy test` judges examples where there is no host, with the host's own parser",
+}
 # A library that one module may use, and the only module that may.
-OUTSIDE = {("model/signing.py", "cryptography"): "nobody writes their own Ed25519; the keeper never signs, and who signs imports it late",
-           ("model/agreement.py", "cryptography"): "nor their own X25519",
-           ("wire/noise.py", "cryptography"): "nor their own AES-GCM; loaded by who talks through a relay",
-           ("wire/contract_pb2.py", "google"): "generated for the runtime of protobuf",
-           ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
-           ("wire/outer.py", "google"): "the contract with relays is a .proto; loaded by who talks through one",
-           ("transport/websocket.py", "websockets"): "nobody writes their own WebSocket; loaded by who dials a relay",
-           ("transport/grpc.py", "grpc"): "nor their own HTTP/2; the extra [grpc] only, loaded by who dials a relay by it",
-           ("transport/page.py", "websockets"): "nor their own HTTP; loaded by relays, and by a host that shows its numbers on a port",
-           ("transport/messages.py", "websockets"): "nor judges what is one; loaded by who dials a relay, and by relays",
-           ("core/meeting.py", "spake2"): "nor their own password-authenticated key exchange; loaded when somebody pairs with a typed code",
-           ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",
-           ("model/sealing.py", "cryptography"): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase"}
+OUTSIDE = {
+    (
+        "model/signing.py",
+        "cryptography",
+    ): "nobody writes their own Ed25519; the keeper never signs, and who signs imports it late",
+    ("model/agreement.py", "cryptography"): "nor their own X25519",
+    ("wire/noise.py", "cryptography"): "nor their own AES-GCM; loaded by who talks through a relay",
+    ("wire/contract_pb2.py", "google"): "generated for the runtime of protobuf",
+    ("wire/contract_pb2_grpc.py", "grpc"): "generated for grpc; the extra [grpc] only",
+    (
+        "wire/outer.py",
+        "google",
+    ): "the contract with relays is a .proto; loaded by who talks through one",
+    (
+        "transport/websocket.py",
+        "websockets",
+    ): "nobody writes their own WebSocket; loaded by who dials a relay",
+    (
+        "transport/grpc.py",
+        "grpc",
+    ): "nor their own HTTP/2; the extra [grpc] only, loaded by who dials a relay by it",
+    (
+        "transport/page.py",
+        "websockets",
+    ): "nor their own HTTP; loaded by relays, and by a host that shows its numbers on a port",
+    (
+        "transport/messages.py",
+        "websockets",
+    ): "nor judges what is one; loaded by who dials a relay, and by relays",
+    (
+        "core/meeting.py",
+        "spake2",
+    ): "nor their own password-authenticated key exchange; loaded when somebody pairs with a typed code",
+    ("faces/cli/invite.py", "segno"): "nor their own QR codes; loaded when one is shown",
+    (
+        "model/sealing.py",
+        "cryptography",
+    ): "nor their own AES-GCM and scrypt; imported only when a key has a passphrase",
+}
 STDLIB_ONLY = ("model", "wire", "transport", "home", "core", "keeper", "client", "faces")
 
 # What opens a sealed body, or speaks what is in one: no module of a relay may reach it, by whatever way.
-SEALED = ("holdfast.wire.noise", "holdfast.wire.body", "holdfast.wire.frames", "holdfast.wire.hello", "holdfast.core.channel")
+SEALED = (
+    "holdfast.wire.noise",
+    "holdfast.wire.body",
+    "holdfast.wire.frames",
+    "holdfast.wire.hello",
+    "holdfast.core.channel",
+)
 
 
 def imports(path: Path) -> Iterator[str]:
     """Modules that a file imports at run time (TYPE_CHECKING blocks are documentation)."""
+
     def walk(body: list[ast.stmt]) -> Iterator[str]:
         for node in body:
             if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -83,7 +166,10 @@ def imports(path: Path) -> Iterator[str]:
             if isinstance(node, ast.Import):
                 yield from (a.name for a in node.names)
             elif isinstance(node, ast.ImportFrom) and node.module:
-                yield from (f"{node.module}.{a.name}" if node.module == "holdfast" else node.module for a in node.names[:1])
+                yield from (
+                    f"{node.module}.{a.name}" if node.module == "holdfast" else node.module
+                    for a in node.names[:1]
+                )
             for field in ("body", "orelse", "finalbody", "handlers"):
                 inner = getattr(node, field, [])
                 yield from walk([n for n in inner if isinstance(n, ast.stmt)])
@@ -94,7 +180,13 @@ def imports(path: Path) -> Iterator[str]:
 
 
 # Modules that are longer than they should be: a debt that may only shrink.
-TOO_LONG = {"host/session.py": 533, "keeper/loop.py": 620, "client/attach.py": 560, "core/filter.py": 540, "host/emulator.py": 500}
+TOO_LONG = {
+    "host/session.py": 533,
+    "keeper/loop.py": 620,
+    "client/attach.py": 560,
+    "core/filter.py": 540,
+    "host/emulator.py": 500,
+}
 
 
 def files() -> list[Path]:
@@ -112,14 +204,18 @@ def test_imports_go_down_only(path: Path) -> None:
                 continue
             if (relative, parts[1]) in EXCEPTIONS:
                 continue
-            why = WHY.get((package, parts[1]), "imports go down only: model <- wire <- core <- programs <- faces")
+            why = WHY.get(
+                (package, parts[1]),
+                "imports go down only: model <- wire <- core <- programs <- faces",
+            )
             assert parts[1] in MAY[package], f"{relative} imports {module}: {why}"
         else:
             for ban in {(package, parts[0]), (package, module)}:
                 assert ban not in BANNED, f"{relative} imports {module}: {BANNED[ban]}"
             if package in STDLIB_ONLY and (relative, parts[0]) not in OUTSIDE:
                 assert parts[0] in sys.stdlib_module_names, (
-                    f"{relative} imports {module}: {package} uses the standard library only, so that it is quick to start and cannot break")
+                    f"{relative} imports {module}: {package} uses the standard library only, so that it is quick to start and cannot break"
+                )
 
 
 def named(path: Path) -> Iterator[str]:
@@ -135,7 +231,12 @@ def named(path: Path) -> Iterator[str]:
 
 def test_a_relay_cannot_open_what_it_carries() -> None:
     """Neither its own modules nor anything they import, however late, is or leads to what opens a sealed body."""
-    modules = {".".join(("holdfast", *p.relative_to(SRC).with_suffix("").parts)).removesuffix(".__init__"): p for p in SRC.rglob("*.py")}
+    modules = {
+        ".".join(("holdfast", *p.relative_to(SRC).with_suffix("").parts)).removesuffix(
+            ".__init__"
+        ): p
+        for p in SRC.rglob("*.py")
+    }
     seen: dict[str, str] = {name: name for name in modules if name.startswith("holdfast.relay")}
     todo = list(seen)
     assert todo, "there is no relay"
@@ -144,8 +245,9 @@ def test_a_relay_cannot_open_what_it_carries() -> None:
         for name in named(modules[module]):
             if name in modules and name not in seen:
                 seen[name] = f"{seen[module]} -> {name}"
-                assert name not in SEALED and not name.startswith(("holdfast.host", "holdfast.client", "holdfast.faces")), (
-                    f"{seen[name]}: a relay routes sealed messages and must be unable to open them")
+                assert name not in SEALED and not name.startswith(
+                    ("holdfast.host", "holdfast.client", "holdfast.faces")
+                ), f"{seen[name]}: a relay routes sealed messages and must be unable to open them"
                 todo.append(name)
     for name in SEALED:
         assert name in modules, f"{name} was renamed: the rule must follow it"
@@ -153,13 +255,23 @@ def test_a_relay_cannot_open_what_it_carries() -> None:
 
 def test_only_composition_roots_read_the_environment() -> None:
     """Settings enter a program in one place; anything else would act on whatever happens to be set."""
-    allowed = {"host/main.py", "relay/main.py", "relay/own.py", "keeper/nursery.py", "faces/cli", "testing", "host/native.py"}   # native: as its binding finds its library
+    allowed = {
+        "host/main.py",
+        "relay/main.py",
+        "relay/own.py",
+        "keeper/nursery.py",
+        "faces/cli",
+        "testing",
+        "host/native.py",
+    }  # native: as its binding finds its library
     for path in files():
         relative = str(path.relative_to(SRC))
         if any(relative.startswith(a) for a in allowed):
             continue
         text = path.read_text()
-        assert "os.environ" not in text and "getenv" not in text, f"{relative} reads the environment; only a composition root does"
+        assert "os.environ" not in text and "getenv" not in text, (
+            f"{relative} reads the environment; only a composition root does"
+        )
 
 
 def test_there_are_no_drawers() -> None:
@@ -173,9 +285,13 @@ def test_modules_stay_readable() -> None:
     for path in files():
         lines = len(path.read_text().splitlines())
         relative = str(path.relative_to(SRC))
-        assert lines <= TOO_LONG.get(relative, 480), f"{relative} has {lines} lines; split it along its decisions"
+        assert lines <= TOO_LONG.get(relative, 480), (
+            f"{relative} has {lines} lines; split it along its decisions"
+        )
 
 
 def test_every_package_and_module_says_what_it_is() -> None:
     for path in [p for p in SRC.rglob("*.py") if p.name != "__main__.py"]:
-        assert ast.get_docstring(ast.parse(path.read_text())), f"{path.relative_to(SRC)} has no docstring"
+        assert ast.get_docstring(ast.parse(path.read_text())), (
+            f"{path.relative_to(SRC)} has no docstring"
+        )

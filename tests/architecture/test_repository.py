@@ -25,7 +25,9 @@ def test_ci_runs_exactly_the_test_command_of_the_readme() -> None:
 
 
 def test_the_lifecycle_diagram_is_drawn_from_the_table() -> None:
-    assert session.diagram() in text("ARCHITECTURE.md"), "run: python -c 'from holdfast.core.session import diagram; print(diagram())'"
+    assert session.diagram() in text("ARCHITECTURE.md"), (
+        "run: python -c 'from holdfast.core.session import diagram; print(diagram())'"
+    )
 
 
 def test_every_step_of_the_lifecycle_leads_to_a_known_state() -> None:
@@ -52,7 +54,9 @@ def test_every_command_is_documented() -> None:
 
 
 def test_the_protocol_page_is_rendered_from_the_code() -> None:
-    fresh = subprocess.run([sys.executable, "scripts/render_protocol.py", "--check"], cwd=ROOT, check=False).returncode
+    fresh = subprocess.run(
+        [sys.executable, "scripts/render_protocol.py", "--check"], cwd=ROOT, check=False
+    ).returncode
     assert fresh == 0, "run: python scripts/render_protocol.py"
 
 
@@ -77,7 +81,9 @@ def test_tests_wait_on_events_not_on_time() -> None:
             continue
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"\btime\.sleep\(|\basyncio\.sleep\((?!0\))", line):
-                assert any(word in line for word in allowed), f"{path.relative_to(ROOT)}:{number} sleeps: {line.strip()}"
+                assert any(word in line for word in allowed), (
+                    f"{path.relative_to(ROOT)}:{number} sleeps: {line.strip()}"
+                )
 
 
 def test_links_between_documents_resolve() -> None:
@@ -88,10 +94,22 @@ def test_links_between_documents_resolve() -> None:
 
 def test_no_registry_hosts_and_no_foreign_paths() -> None:
     """The project stands alone."""
-    files = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    files = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split()
     for name in files:
         path = ROOT / name
-        if path.suffix in (".py", ".md", ".toml", ".sh", "") and path.is_file() and path != Path(__file__):
+        if (
+            path.suffix in (".py", ".md", ".toml", ".sh", "")
+            and path.is_file()
+            and path != Path(__file__)
+        ):
             content = path.read_text(errors="replace")
-            for bad in ("../shared", "/work/", "files.pythonhosted", "deb.debian", "registry.npmjs"):
+            for bad in (
+                "../shared",
+                "/work/",
+                "files.pythonhosted",
+                "deb.debian",
+                "registry.npmjs",
+            ):
                 assert bad not in content, f"{name} mentions {bad}"

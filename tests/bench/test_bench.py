@@ -21,13 +21,24 @@ from bench.targets import TARGETS, Reached, Target, judge, values_of
 from bench import programs
 
 ROOT = Path(__file__).resolve().parents[2]
-TINY = {"mb": 0.3, "keys": 20, "lines": 300, "viewers": 2, "sessions": 4, "kills": 2,
-        "idle-s": 0.2, "away-s": 0.1, "settle-s": 0.1}
+TINY = {
+    "mb": 0.3,
+    "keys": 20,
+    "lines": 300,
+    "viewers": 2,
+    "sessions": 4,
+    "kills": 2,
+    "idle-s": 0.2,
+    "away-s": 0.1,
+    "settle-s": 0.1,
+}
 RUN_S = 280
-OF_RAW = {name: ("MBps" if name.startswith("bulk") else "p50_us" if name == "echo" else "ms")
-          for name in MEASURES if name not in ("stall", "memory", "survival")}
-OF_HOLDFAST = OF_RAW | {"stall": "slowdown", "memory": "kb_per_session",
-                        "survival": "longest_ms"}
+OF_RAW = {
+    name: ("MBps" if name.startswith("bulk") else "p50_us" if name == "echo" else "ms")
+    for name in MEASURES
+    if name not in ("stall", "memory", "survival")
+}
+OF_HOLDFAST = OF_RAW | {"stall": "slowdown", "memory": "kb_per_session", "survival": "longest_ms"}
 
 
 @pytest.fixture(scope="module")
@@ -35,10 +46,27 @@ def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run of everything, through the command line; its JSON."""
     out = tmp_path_factory.mktemp("bench") / "figures"
     sizes = [word for name, value in TINY.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, "-m", "bench", "--peers", "raw,holdfast", "--rounds", "1", "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "bench",
+        "--peers",
+        "raw,holdfast",
+        "--rounds",
+        "1",
+        "--out",
+        str(out),
+    ]
     path = os.pathsep.join((str(ROOT / "src"), str(ROOT)))
-    done = subprocess.run([*command, *sizes], cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False,
-                          env=os.environ | {"PYTHONPATH": path})
+    done = subprocess.run(
+        [*command, *sizes],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+        env=os.environ | {"PYTHONPATH": path},
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "what was to be reached" in done.stdout
     assert "| holdfast |" in out.with_suffix(".md").read_text()
@@ -56,7 +84,9 @@ def test_each_measure_gives_numbers(figures: dict[str, Any], measure: str) -> No
         assert one["raw"] == {} or measure == "survival"
 
 
-@pytest.mark.parametrize("measure", [m for m in MEASURES if m.startswith("bulk") and not m.endswith("_0")])
+@pytest.mark.parametrize(
+    "measure", [m for m in MEASURES if m.startswith("bulk") and not m.endswith("_0")]
+)
 def test_every_byte_reaches_every_viewer(figures: dict[str, Any], measure: str) -> None:
     [one] = figures["rounds"][measure]
     assert one["holdfast"]["exact"] == 1.0
@@ -72,7 +102,7 @@ def test_s6_who_comes_back_sees_the_right_screen(figures: dict[str, Any], measur
 def test_s3_a_session_survives_its_clients(figures: dict[str, Any]) -> None:
     [one] = figures["rounds"]["survival"]
     assert one["holdfast"] | {"alive": 1.0, "kills": float(TINY["kills"])} == one["holdfast"]
-    assert one["raw"]["alive"] == 0.0                       # the bare terminal's program does not: the check can fail
+    assert one["raw"]["alive"] == 0.0  # the bare terminal's program does not: the check can fail
 
 
 def test_what_is_not_measured_is_not_judged(figures: dict[str, Any]) -> None:
@@ -113,8 +143,11 @@ def test_never_is_worse_than_any_limit() -> None:
 
 
 def test_a_ratio_is_taken_within_a_round() -> None:
-    rounds = [{"raw": {"MBps": 100.0}, "tmux": {"MBps": 50.0}}, {"raw": {"MBps": 10.0}, "tmux": {"MBps": 5.0}},
-              {"tmux": {"MBps": 7.0}}]
+    rounds = [
+        {"raw": {"MBps": 100.0}, "tmux": {"MBps": 50.0}},
+        {"raw": {"MBps": 10.0}, "tmux": {"MBps": 5.0}},
+        {"tmux": {"MBps": 7.0}},
+    ]
     assert values_of(rounds, "tmux", "MBps", "raw") == [0.5, 0.5]
 
 
@@ -124,11 +157,14 @@ def test_every_target_is_about_something_that_is_measured() -> None:
 
 # ---------------------------------------------------------------- data and hops
 
+
 def test_the_data_is_the_same_every_time_and_no_mark_is_in_it() -> None:
     for ansi in (False, True):
         data = programs.block(ansi, 50_000)
         assert data == programs.block.__wrapped__(ansi, 50_000)
-        assert not any(mark in data for mark in (programs.READY, programs.END.encode(), programs.TOP.encode()))
+        assert not any(
+            mark in data for mark in (programs.READY, programs.END.encode(), programs.TOP.encode())
+        )
     assert b"\x1b[" in programs.block(True, 50_000)
     assert b"\x1b" not in programs.block(False, 50_000)
 

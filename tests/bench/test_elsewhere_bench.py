@@ -38,7 +38,10 @@ def test_ssh_takes_no_key_for_itself(tmp_path: Path) -> None:
         return
     peer = SshTmux()
     try:
-        with measures.session(peer, ["sh", "-c", "stty raw -echo; printf THERE; exec cat"], 1) as (_, [terminal]):
+        with measures.session(peer, ["sh", "-c", "stty raw -echo; printf THERE; exec cat"], 1) as (
+            _,
+            [terminal],
+        ):
             read_until([terminal], [b"THERE"], 30.0)
             terminal.send(b"\r~")
             read_until([terminal], [b"~"], 30.0)

@@ -12,4 +12,8 @@ from bench import files
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who writes files")
 def test_a_load_gives_numbers_and_every_file_its_writer() -> None:
     figures = files.measured(100)
-    assert (figures["with_known"] or 0) >= 100 and figures["with_lost"] == 0.0 and (figures["with_right"] or 0) > 0, figures
+    assert (
+        (figures["with_known"] or 0) >= 100
+        and figures["with_lost"] == 0.0
+        and (figures["with_right"] or 0) > 0
+    ), figures

@@ -21,9 +21,28 @@ RUN_S = 280
 def figures(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One run of everything, through the command line; its JSON."""
     out = tmp_path_factory.mktemp("operators") / "figures.json"
-    command = [sys.executable, "-m", "bench.operators", "--rounds", "5", "--processes", "9", "--acts", "64", "--json", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=RUN_S, check=False,
-                          env=os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))})
+    command = [
+        sys.executable,
+        "-m",
+        "bench.operators",
+        "--rounds",
+        "5",
+        "--processes",
+        "9",
+        "--acts",
+        "64",
+        "--json",
+        str(out),
+    ]
+    done = subprocess.run(
+        command,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_S,
+        check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join((str(ROOT / "src"), str(ROOT)))},
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     assert "| seize_idle |" in done.stdout and "what was to be reached" in done.stdout
     found: dict[str, Any] = json.loads(out.read_text())
@@ -37,11 +56,15 @@ def test_a3_a_seize_is_effective_when_it_is_answered(figures: dict[str, Any], wh
 
 
 @pytest.mark.parametrize("what", ["plain", "contained"])
-def test_a4_nobody_does_anything_after_the_answer_to_a_halt(figures: dict[str, Any], what: str) -> None:
+def test_a4_nobody_does_anything_after_the_answer_to_a_halt(
+    figures: dict[str, Any], what: str
+) -> None:
     values = figures["results"][f"halt_{what}"]["holdfast"]
     assert values["late"] == 0.0
     assert values["last_p99_ms"] <= values["answered_p99_ms"]
-    assert values["complete"] == 1.0 or os.geteuid() != 0, "an ordinary user's halt of a plain session is best effort"
+    assert values["complete"] == 1.0 or os.geteuid() != 0, (
+        "an ordinary user's halt of a plain session is best effort"
+    )
 
 
 def test_acts_at_the_door_are_timed(figures: dict[str, Any]) -> None:

@@ -34,7 +34,13 @@ def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
         peer.welcome()
         number, body = peer.request()
         assert body["op"] == "attach"
-        peer.sock.sendall(frames.reply(number, {"id": "s", "name": "s", "acked": 0, "resume": None, "epoch": 1, "seen": None}, True))
+        peer.sock.sendall(
+            frames.reply(
+                number,
+                {"id": "s", "name": "s", "acked": 0, "resume": None, "epoch": 1, "seen": None},
+                True,
+            )
+        )
         peer.sock.sendall(frames.screen(0, 0, frames.SCREEN_ATTACH, 80, 24, b"SHOWN"))
         while not sent or sent[-1][0] != frames.INPUT:
             sent.append(peer.next())
@@ -70,8 +76,29 @@ def test_a_size_goes_before_the_keys_typed_after_it(tmp_path: Path) -> None:
 
 def test_attaching_loads_nothing_that_it_can_do_without() -> None:
     """Most of the time to a screen is the start of the interpreter: each of these would add 5 to 20 ms to it."""
-    heavy = ("dataclasses", "inspect", "subprocess", "shutil", "asyncio", "hashlib", "argparse", "logging", "tempfile", "importlib.metadata",
-             "cryptography", "google.protobuf", "holdfast.wire.outer", "holdfast.wire.noise")
+    heavy = (
+        "dataclasses",
+        "inspect",
+        "subprocess",
+        "shutil",
+        "asyncio",
+        "hashlib",
+        "argparse",
+        "logging",
+        "tempfile",
+        "importlib.metadata",
+        "cryptography",
+        "google.protobuf",
+        "holdfast.wire.outer",
+        "holdfast.wire.noise",
+    )
     code = f"import sys, holdfast.client.attach, holdfast.faces.cli.main; print([name for name in {heavy!r} if name in sys.modules])"
-    found = subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, timeout=60, check=True)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(SOURCE)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
     assert found.stdout == "[]\n"

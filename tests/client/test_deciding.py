@@ -18,8 +18,25 @@ from holdfast.client.link import Link
 from holdfast.client.overlay import Overlay
 
 PENDING: dict[str, Any] = {
-    "id": "q1", "operator": "bot", "session": "s", "name": "work", "layout": "plain", "cwd": "/srv", "act": "run", "text": "rm -rf /", "because": "it deletes", "rule": "r",
-    "given": [], "needed": 1, "expires_in": 500.0, "expires": 9, "binding": "b", "counts": True, "why_not": None, "recover": None}
+    "id": "q1",
+    "operator": "bot",
+    "session": "s",
+    "name": "work",
+    "layout": "plain",
+    "cwd": "/srv",
+    "act": "run",
+    "text": "rm -rf /",
+    "because": "it deletes",
+    "rule": "r",
+    "given": [],
+    "needed": 1,
+    "expires_in": 500.0,
+    "expires": 9,
+    "binding": "b",
+    "counts": True,
+    "why_not": None,
+    "recover": None,
+}
 
 
 class Me:
@@ -56,7 +73,18 @@ class Desk:
         return 8 * len(self.asked) + kind
 
     def event(self, what: str, id: str = "q1", **more: Any) -> str | None:
-        return self.deciding.words({"event": "approval", "what": what, "id": id, "operator": "bot", "because": "it deletes", "needed": 1, "given": [], **more})
+        return self.deciding.words(
+            {
+                "event": "approval",
+                "what": what,
+                "id": id,
+                "operator": "bot",
+                "because": "it deletes",
+                "needed": 1,
+                "given": [],
+                **more,
+            }
+        )
 
 
 @pytest.fixture
@@ -65,35 +93,63 @@ def desk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
     yield Desk()
 
 
-@given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=200), st.integers(COLS_MIN, 100))
+@given(
+    st.text(
+        st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Zl", "Zp")), max_size=200
+    ),
+    st.integers(COLS_MIN, 100),
+)
 def test_nothing_of_an_act_is_left_out_and_every_line_fits(text: str, cols: int) -> None:
     rows = wrapped(f"  x{text}", cols)
-    assert "".join(row[2:] for row in rows) == f"x{text}" and all(row.startswith("  ") for row in rows)
+    assert "".join(row[2:] for row in rows) == f"x{text}" and all(
+        row.startswith("  ") for row in rows
+    )
     for row in rows:
-        width = sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in row)
+        width = sum(
+            0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1
+            for c in row
+        )
         assert width <= cols
 
 
 def test_prose_breaks_at_blanks_and_loses_only_those() -> None:
     line = "because it deletes outside of the directory it works in, or that directory itself (rule 'deletes stay inside')"
-    assert wrapped(line, 40) == ["because it deletes outside of the", "directory it works in, or that directory", "itself (rule 'deletes stay inside')"]
+    assert wrapped(line, 40) == [
+        "because it deletes outside of the",
+        "directory it works in, or that directory",
+        "itself (rule 'deletes stay inside')",
+    ]
     assert wrapped("x" * 50, 20) == ["x" * 20, "x" * 20, "x" * 10] and wrapped("", 20) == [""]
 
 
 def test_what_is_shown_cannot_act_on_a_terminal() -> None:
-    lines = question({**PENDING, "text": "a\x1b[2J\u202eb", "because": "x\ny", "cwd": None, "operator": "b\x07t"})
-    assert all(line.isprintable() for line in lines) and lines[0] == "b\\x07t asks to run on session work (plain), in a directory that is not known"
+    lines = question(
+        {**PENDING, "text": "a\x1b[2J\u202eb", "because": "x\ny", "cwd": None, "operator": "b\x07t"}
+    )
+    assert (
+        all(line.isprintable() for line in lines)
+        and lines[0]
+        == "b\\x07t asks to run on session work (plain), in a directory that is not known"
+    )
 
 
-def test_who_may_decide_is_reminded_and_nobody_else(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_may_decide_is_reminded_and_nobody_else(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [100.0]
     monkeypatch.setattr("holdfast.client.deciding.time.monotonic", lambda: clock[0])
     assert desk.event("asked", decides=False, why_not="no") == "bot waits for approval: it deletes"
     assert desk.deciding.at is None and desk.deciding.reminder() is None
-    assert desk.event("asked", "q2", decides=True) == "bot waits for approval (C-\\ y to see and decide): it deletes"
+    assert (
+        desk.event("asked", "q2", decides=True)
+        == "bot waits for approval (C-\\ y to see and decide): it deletes"
+    )
     assert desk.deciding.at == 100.0 + REMIND_S
     clock[0] += REMIND_S
-    assert desk.deciding.reminder() == "bot waits for approval (C-\\ y to see and decide): it deletes" and desk.deciding.at == clock[0] + REMIND_S
+    assert (
+        desk.deciding.reminder() == "bot waits for approval (C-\\ y to see and decide): it deletes"
+        and desk.deciding.at == clock[0] + REMIND_S
+    )
     desk.event("asked", "q3", decides=True)
     assert desk.deciding.reminder() == "2 acts wait for approval (C-\\ y to see and decide)"
     for id, how in (("q2", "denied"), ("q3", "withdrawn")):
@@ -102,16 +158,32 @@ def test_who_may_decide_is_reminded_and_nobody_else(desk: Desk, monkeypatch: pyt
 
 
 def test_the_answer_is_for_what_was_shown(desk: Desk) -> None:
-    assert desk.deciding.show() == "nothing waits for approval here; `holdfast approvals` lists what waits elsewhere"
+    assert (
+        desk.deciding.show()
+        == "nothing waits for approval here; `holdfast approvals` lists what waits elsewhere"
+    )
     desk.event("asked", "q0", decides=False)
     desk.event("asked", decides=True)
     for keys, answers in ((b"q", []), (b"\x1b", []), (b"y", ["approve"]), (b"n", ["deny"])):
         del desk.asked[:]
-        assert desk.deciding.show() is None and desk.asked == [(0, {"op": "approvals", "id": "q1"})] and desk.overlay.covering
+        assert (
+            desk.deciding.show() is None
+            and desk.asked == [(0, {"op": "approvals", "id": "q1"})]
+            and desk.overlay.covering
+        )
         assert not desk.deciding.key(b"y", b"\x1c"), "before it is there"
-        assert desk.deciding.came(8, True, {"approvals": [PENDING]}) is None and "rm -rf /" in desk.screen.shown
-        assert desk.deciding.key(keys, b"\x1c") and not desk.overlay.covering and not desk.deciding.busy
-        assert [(kind, body["op"], body["id"], body["binding"]) for kind, body in desk.asked[1:]] == [(5, answer, "q1", "b") for answer in answers]
+        assert (
+            desk.deciding.came(8, True, {"approvals": [PENDING]}) is None
+            and "rm -rf /" in desk.screen.shown
+        )
+        assert (
+            desk.deciding.key(keys, b"\x1c")
+            and not desk.overlay.covering
+            and not desk.deciding.busy
+        )
+        assert [
+            (kind, body["op"], body["id"], body["binding"]) for kind, body in desk.asked[1:]
+        ] == [(5, answer, "q1", "b") for answer in answers]
     assert '"answer":"deny"' in desk.asked[1][1]["signature"]
 
 
@@ -120,7 +192,9 @@ def test_an_answer_counts_only_once_the_terminal_has_shown_all_of_it(desk: Desk)
     desk.deciding.show()
     desk.deciding.came(8, True, {"approvals": [{**PENDING, "text": "x" * 4000}]})
     desk.screen.pending = memoryview(b"")
-    assert not desk.deciding.key(b"y", b"\x1c") and len(desk.asked) == 1, "the terminal has not taken it yet"
+    assert not desk.deciding.key(b"y", b"\x1c") and len(desk.asked) == 1, (
+        "the terminal has not taken it yet"
+    )
     desk.screen.pending = None
     pages = 1
     while "y approves exactly this" not in desk.screen.shown:
@@ -132,7 +206,9 @@ def test_an_answer_counts_only_once_the_terminal_has_shown_all_of_it(desk: Desk)
     assert desk.deciding.key(b"y", b"\x1c") and len(desk.asked) == 3, "too early: it waits on"
 
 
-def test_a_size_that_is_told_twice_loses_no_answer(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_that_is_told_twice_loses_no_answer(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flushed: list[int] = []
     monkeypatch.setattr("termios.tcflush", lambda fd, queue: flushed.append(queue))
     assert desk.deciding.resized() is None and not desk.screen.shown, "nothing is asked"
@@ -142,27 +218,51 @@ def test_a_size_that_is_told_twice_loses_no_answer(desk: Desk, monkeypatch: pyte
     desk.deciding.key(b" ", b"\x1c")
     second, desk.screen.shown = desk.screen.shown, ""
     del flushed[:]
-    assert desk.deciding.resized() is None and desk.screen.shown == second and not flushed, "the same page, and what was typed to it"
+    assert desk.deciding.resized() is None and desk.screen.shown == second and not flushed, (
+        "the same page, and what was typed to it"
+    )
     desk.screen.cols, desk.screen.rows = 100, 60
-    assert desk.deciding.resized() is None and "bot asks to run" in desk.screen.shown and flushed, "another size: from its beginning"
+    assert desk.deciding.resized() is None and "bot asks to run" in desk.screen.shown and flushed, (
+        "another size: from its beginning"
+    )
 
 
 def test_what_cannot_be_decided_here_is_told(desk: Desk) -> None:
     desk.event("asked", decides=False, why_not="you have no right")
     desk.deciding.show()
-    assert desk.deciding.came(8, True, {"approvals": []}) == "you cannot decide it: you have no right" and not desk.overlay.covering
+    assert (
+        desk.deciding.came(8, True, {"approvals": []}) == "you cannot decide it: you have no right"
+        and not desk.overlay.covering
+    )
     desk.deciding.show()
     assert desk.deciding.came(16, False, {"message": "gone"}) == "gone" and not desk.deciding.busy
     desk.deciding.show()
     desk.screen.cols = 10
-    assert desk.deciding.came(24, True, {"approvals": [PENDING]}) == "this terminal is too small: `holdfast approve q1`" and not desk.overlay.covering
+    assert (
+        desk.deciding.came(24, True, {"approvals": [PENDING]})
+        == "this terminal is too small: `holdfast approve q1`"
+        and not desk.overlay.covering
+    )
     desk.screen.cols = 80
     desk.deciding.show()
-    desk.deciding.came(32, True, {"approvals": [{**PENDING, "counts": False, "why_not": "it is readable", "recover": "lock it"}]})
-    assert "your approval would not count: it is readable" in desk.screen.shown and "y approves" not in desk.screen.shown
+    desk.deciding.came(
+        32,
+        True,
+        {
+            "approvals": [
+                {**PENDING, "counts": False, "why_not": "it is readable", "recover": "lock it"}
+            ]
+        },
+    )
+    assert (
+        "your approval would not count: it is readable" in desk.screen.shown
+        and "y approves" not in desk.screen.shown
+    )
     assert desk.deciding.key(b"y", b"\x1c") and len(desk.asked) == 4
     desk.deciding.show()
-    assert desk.deciding.key(b"\x1c", b"\x1c") and not desk.deciding.busy, "a host that does not answer keeps nobody"
+    assert desk.deciding.key(b"\x1c", b"\x1c") and not desk.deciding.busy, (
+        "a host that does not answer keeps nobody"
+    )
 
 
 def test_keys_of_before_are_discarded_on_a_real_terminal() -> None:

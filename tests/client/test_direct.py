@@ -26,7 +26,7 @@ class Output:
 
     def print(self, data: bytes) -> None:
         while data:
-            data = data[os.write(self.sink, data[:4096]):]
+            data = data[os.write(self.sink, data[:4096]) :]
             self.ring.read_from(self.source, 4096)
             self.ring.consumed = self.ring.head
 
@@ -43,7 +43,16 @@ def output() -> Iterator[Output]:
     made.close()
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=3000).map(lambda b: b.hex().encode()), st.booleans(), st.booleans()), max_size=20))
+@given(
+    st.lists(
+        st.tuples(
+            st.binary(min_size=1, max_size=3000).map(lambda b: b.hex().encode()),
+            st.booleans(),
+            st.booleans(),
+        ),
+        max_size=20,
+    )
+)
 def test_s6_looking_ahead_changes_nothing(steps: list[tuple[bytes, bool, bool]]) -> None:
     output = Output()
     try:

@@ -17,7 +17,9 @@ def home(tmp_path: Path) -> Home:
     return Home(str(tmp_path), f"{tmp_path}/config.toml", True)
 
 
-def test_the_first_identity_is_made_when_it_is_needed_and_a_second_only_when_asked_for(home: Home) -> None:
+def test_the_first_identity_is_made_when_it_is_needed_and_a_second_only_when_asked_for(
+    home: Home,
+) -> None:
     first = identity(home, "ann")
     assert first.kind == "human" and identity(home, "ann") == first
     keys.machine(home, 0)
@@ -25,7 +27,9 @@ def test_the_first_identity_is_made_when_it_is_needed_and_a_second_only_when_ask
         identity(home, "bob")
 
 
-def test_where_there_was_no_host_yet_who_joined_another_machine_is_not_the_first(home: Home) -> None:
+def test_where_there_was_no_host_yet_who_joined_another_machine_is_not_the_first(
+    home: Home,
+) -> None:
     keys.make(home, "ann", "human", 0)
     with pytest.raises(NotFound, match="no identity bob"):
         identity(home, "bob", elsewhere=True)
@@ -33,7 +37,9 @@ def test_where_there_was_no_host_yet_who_joined_another_machine_is_not_the_first
 
 
 @pytest.mark.parametrize("moment", ["listing", "make"])
-def test_one_that_another_client_makes_meanwhile_is_used(home: Home, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_another_client_makes_meanwhile_is_used(
+    home: Home, moment: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`moment` is the step before which the other client is quicker."""
     late = getattr(keys, moment)
 

@@ -21,9 +21,13 @@ from holdfast.model.limits import REQUEST_BYTES
 from holdfast.wire import frames, hello
 
 WELCOME = {"version": frames.VERSION, "host": "h", "home": "/h", "pid": 1, "release": "0"}
-FIELDS: dict[str, dict[str, Any]] = {          # of acts, which are signed over them
-    "run": {"session": "s", "text": "ls"}, "send": {"session": "s", "text": "ls"}, "end": {"session": "s"}, "seize": {"session": "s"},
-    "rename": {"session": "s", "name": "n"}}
+FIELDS: dict[str, dict[str, Any]] = {  # of acts, which are signed over them
+    "run": {"session": "s", "text": "ls"},
+    "send": {"session": "s", "text": "ls"},
+    "end": {"session": "s"},
+    "seize": {"session": "s"},
+    "rename": {"session": "s", "name": "n"},
+}
 
 
 class Peer:
@@ -50,7 +54,9 @@ class Peer:
         self.sock.sendall(frames.pack_json(frames.CHALLENGE, challenge))
         kind, payload = self.next()
         signature = bytes.fromhex(frames.read_json(payload)["signature"])
-        assert kind == frames.PROOF and signing.verify(signing.read(words["key"]), hello.DOMAIN, hello.statement(words, challenge), signature)
+        assert kind == frames.PROOF and signing.verify(
+            signing.read(words["key"]), hello.DOMAIN, hello.statement(words, challenge), signature
+        )
         place = {"place": {"id": "s", "epoch": 1, "seen": None}} if "about" in words else {}
         self.sock.sendall(frames.pack_json(frames.WELCOME, {**WELCOME, **place}))
 
@@ -124,7 +130,9 @@ def test_an_answer_is_returned_and_an_error_is_raised_as_its_class(tmp_path: Pat
         assert link.request("ping") == {"x": 1}
     os.unlink(tmp_path / "run/host.sock")
     with (
-        host(tmp_path, answer({"name": "busy", "message": "vim", "recover": "wait"}, ok=False)) as link,
+        host(
+            tmp_path, answer({"name": "busy", "message": "vim", "recover": "wait"}, ok=False)
+        ) as link,
         pytest.raises(Busy, match="vim"),
     ):
         link.request("run", **FIELDS["run"])
@@ -163,7 +171,10 @@ def test_s4_a_repeated_run_goes_on_where_the_output_had_come_to(tmp_path: Path) 
         number, body = peer.request()
         asked.append(body)
         peer.sock.sendall(
-            frames.data_header(number, 100, 103, 3) + b"abc" + frames.data_header(number + 9, 0, 9, 1) + b"?"
+            frames.data_header(number, 100, 103, 3)
+            + b"abc"
+            + frames.data_header(number + 9, 0, 9, 1)
+            + b"?"
         )
 
     def second(peer: Peer) -> None:
@@ -194,7 +205,9 @@ def test_s4_a_repeated_run_goes_on_where_the_output_had_come_to(tmp_path: Path) 
     assert [a["resume"] for a in asked] == [None, 103] and {a["seq"] for a in asked} == {1}
 
 
-def test_a_repeated_wait_has_less_time_left_and_a_repeated_new_the_same_token(tmp_path: Path) -> None:
+def test_a_repeated_wait_has_less_time_left_and_a_repeated_new_the_same_token(
+    tmp_path: Path,
+) -> None:
     asked: list[dict[str, Any]] = []
 
     def note(peer: Peer) -> None:
@@ -217,13 +230,17 @@ def test_a_repeated_wait_has_less_time_left_and_a_repeated_new_the_same_token(tm
         assert asked[0]["token"] == asked[1]["token"] and len(asked[0]["token"]) > 10
 
 
-def test_a_host_in_a_crash_loop_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_host_in_a_crash_loop_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(links, "CONNECT_WAIT_S", 0.5)
     with host(tmp_path, dies_after_request) as link, pytest.raises(HostGone):
         link.request("ls")
 
 
-@pytest.mark.parametrize(("reason", "error"), [("down", HostGone), ("protocol", PeerFault), ("version", PeerFault)])
+@pytest.mark.parametrize(
+    ("reason", "error"), [("down", HostGone), ("protocol", PeerFault), ("version", PeerFault)]
+)
 def test_a_farewell_says_why(tmp_path: Path, reason: str, error: type[Exception]) -> None:
     def play(peer: Peer) -> None:
         peer.welcome()
@@ -281,7 +298,10 @@ def test_a_host_that_says_nothing_is_a_timeout(tmp_path: Path) -> None:
 
 
 def test_a_request_too_large_is_refused_before_it_is_sent(tmp_path: Path) -> None:
-    with host(tmp_path, lambda peer: peer.welcome()) as link, pytest.raises(Usage, match=str(REQUEST_BYTES)):
+    with (
+        host(tmp_path, lambda peer: peer.welcome()) as link,
+        pytest.raises(Usage, match=str(REQUEST_BYTES)),
+    ):
         link.request("send", session="s", text="x" * REQUEST_BYTES)
 
 

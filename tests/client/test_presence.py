@@ -16,7 +16,7 @@ from holdfast.home.machines import Machine, Way
 from holdfast.model import signing
 from holdfast.testing.relays import WAIT_S, RelayProcess, host
 
-LONG_S = 3600.0                  # longer than any test: what comes sooner was said
+LONG_S = 3600.0  # longer than any test: what comes sooner was said
 
 
 @pytest.fixture
@@ -33,7 +33,9 @@ def watches(relay: RelayProcess) -> int:
 def machine(relay: RelayProcess, secret: bytes, pass_: bytes) -> Machine:
     public = signing.public(secret)
     nowhere = Way("ws://127.0.0.1:1", routes.route(public), pass_)
-    return Machine("box", public, bytes(32), "ann", 0, (nowhere, Way(relay.url, routes.route(public), pass_)))
+    return Machine(
+        "box", public, bytes(32), "ann", 0, (nowhere, Way(relay.url, routes.route(public), pass_))
+    )
 
 
 def test_t3_who_waits_is_told_when_the_machine_is_back_and_not_before(relay: RelayProcess) -> None:
@@ -71,7 +73,9 @@ def test_who_does_not_wait_any_more_is_gone_at_once(relay: RelayProcess) -> None
     watching.close()
 
 
-def test_t4_a_relay_that_lies_is_asked_less_and_less_and_one_that_is_silent_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t4_a_relay_that_lies_is_asked_less_and_less_and_one_that_is_silent_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     clock, pauses, lies = [0.0], list[float](), True
 
     def until(self: Watching, deadline: float, listening: bool = True) -> bool:

@@ -26,7 +26,10 @@ class Nowhere:
 
 
 def line() -> tuple[Line, Tunnel, socket.socket]:
-    here, there = Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), 0.0)), Tunnel(channel.responder(ROUTE, HOST, 0.0))
+    here, there = (
+        Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), 0.0)),
+        Tunnel(channel.responder(ROUTE, HOST, 0.0)),
+    )
     for payload in here.start(0.0):
         for answer in there.data(payload, 0.0).send:
             here.data(answer, 0.0)
@@ -41,7 +44,12 @@ def line() -> tuple[Line, Tunnel, socket.socket]:
 def test_t3_the_last_words_come_before_the_end_also_in_one_piece(said: bool) -> None:
     made, there, user = line()
     payloads = [*there.put(b"the last words", 1.0), *(there.end(1.0) if said else ())]
-    made._from_relay([*(outer.encode(outer.Data(STREAM, payload)) for payload in payloads), outer.encode(outer.Close(STREAM, outer.AWAY))])
+    made._from_relay(
+        [
+            *(outer.encode(outer.Data(STREAM, payload)) for payload in payloads),
+            outer.encode(outer.Close(STREAM, outer.AWAY)),
+        ]
+    )
     assert user.recv(100) == b"the last words" and made._over
     assert made.why == ("" if said else "box went away")
     user.close()

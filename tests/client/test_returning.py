@@ -44,7 +44,9 @@ def test_the_host_of_this_machine_is_looked_for_every_second(clock: Clock) -> No
     assert again.at == clock.now + RECONNECT_FIRST_S
 
 
-def test_another_machine_is_looked_for_with_patience_and_at_once_when_somebody_types(clock: Clock) -> None:
+def test_another_machine_is_looked_for_with_patience_and_at_once_when_somebody_types(
+    clock: Clock,
+) -> None:
     again = Returning(remote=True)
     away(again, clock, 86400.0)
     assert clock.now + REMOTE_AGAIN_MAX_S / 2 <= again.at <= clock.now + REMOTE_AGAIN_MAX_S * 1.5

@@ -69,7 +69,9 @@ def test_a_terminal_that_takes_nothing_does_not_keep_us() -> None:
     begun = time.monotonic()
     assert process.wait(60) == 0
     assert time.monotonic() - begun < 30
-    assert termios.tcgetattr(slave) == before, "modes must be restored though the sequences could not be written"
+    assert termios.tcgetattr(slave) == before, (
+        "modes must be restored though the sequences could not be written"
+    )
     os.close(master)
     os.close(slave)
 
@@ -126,7 +128,7 @@ def state(screen: Screen) -> tuple[object, ...]:
     screen.feed(b"\x1b8\x1b[H\x1b[2J")
     others: list[object] = [screen._emulator.mode(number, ansi=True) for number in (2, 12)]
     painted = screen.paint(0)
-    for _ in range(3):                                  # the other screen's stack of keyboard modes
+    for _ in range(3):  # the other screen's stack of keyboard modes
         screen.feed(b"\x1b[?1049h")
         others.append(screen._emulator.kitty_flags)
         screen.feed(b"\x1b[<u")
@@ -153,7 +155,9 @@ def test_leaving_keeps_what_the_user_had_set() -> None:
     before = Screen(80, 24)
     before.feed(mine + FRESH_LINE)
     screen = Screen(80, 24)
-    screen.feed(mine + terminal.SAVE + b"\x1b[?1007h\x1b[?1036h\x1b[?12l" + terminal.farewell(80, 24))
+    screen.feed(
+        mine + terminal.SAVE + b"\x1b[?1007h\x1b[?1036h\x1b[?12l" + terminal.farewell(80, 24)
+    )
     assert state(screen) == state(before)
 
 
@@ -172,7 +176,10 @@ class Sheet(terminal.UserTerminal):
         self.drawn += bytes(data)
 
 
-SESSIONS = [{"id": f"id{n}", "name": f"n{n}\x1b[31m", "state": "live", "idle_s": float(n)} for n in range(40)]
+SESSIONS = [
+    {"id": f"id{n}", "name": f"n{n}\x1b[31m", "state": "live", "idle_s": float(n)}
+    for n in range(40)
+]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (20, 5), (2, 2), (1, 1), (0, 0), (300, 100)])
@@ -191,7 +198,11 @@ def test_overlays_fit_and_cannot_act(size: tuple[int, int]) -> None:
 def test_a_notice_leaves_the_cursor_and_is_not_drawn_where_it_cannot_be() -> None:
     sheet = Sheet(30, 10)
     Overlay(sheet, "C-b").notice("long \x1b words " * 10)
-    assert sheet.drawn.startswith(b"\x1b7") and sheet.drawn.endswith(b"\x1b8") and b"\x1b[1;1H" in sheet.drawn
+    assert (
+        sheet.drawn.startswith(b"\x1b7")
+        and sheet.drawn.endswith(b"\x1b8")
+        and b"\x1b[1;1H" in sheet.drawn
+    )
     for small in (Sheet(30, 1), Sheet(0, 0)):
         Overlay(small, "C-b").notice("x")
         assert small.drawn == b""

@@ -11,19 +11,30 @@ from hypothesis import strategies as st
 from holdfast.core import acts
 from holdfast.core.record import _SPOKEN, _TYPED
 
-TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from("\0\r\n<>\x1b{}\""), max_size=12)
-SENDS = st.fixed_dictionaries({"text": TEXT, "keys": st.lists(st.sampled_from(["Enter", "Up", "C-c", "x"]), max_size=3), "paste": st.booleans()})
+TEXT = st.text(st.characters(codec="utf-8") | st.sampled_from('\0\r\n<>\x1b{}"'), max_size=12)
+SENDS = st.fixed_dictionaries(
+    {
+        "text": TEXT,
+        "keys": st.lists(st.sampled_from(["Enter", "Up", "C-c", "x"]), max_size=3),
+        "paste": st.booleans(),
+    }
+)
 
 
 def typed(fields: dict[str, Any]) -> tuple[str, tuple[str, ...], bool]:
     """What a request to type comes to: Enter at the end is a carriage return, whichever way it was said."""
     text, keys = fields["text"], tuple(fields["keys"])
-    return (text + "\r", (), fields["paste"]) if keys == ("Enter",) else (text, keys, fields["paste"])
+    return (
+        (text + "\r", (), fields["paste"]) if keys == ("Enter",) else (text, keys, fields["paste"])
+    )
 
 
 @given(SENDS, SENDS)
 def test_p1_what_is_typed_has_one_content(one: dict[str, Any], other: dict[str, Any]) -> None:
-    same = (acts.kind("send", one), acts.content("send", one)) == (acts.kind("send", other), acts.content("send", other))
+    same = (acts.kind("send", one), acts.content("send", one)) == (
+        acts.kind("send", other),
+        acts.content("send", other),
+    )
     assert same == (typed(one) == typed(other))
 
 
@@ -38,31 +49,75 @@ def test_p1_bytes_that_are_no_text_are_signed_as_they_are() -> None:
         acts.content("run", {"text": "\ud800"})
 
 
-@given(st.sampled_from(["request", "hand", "grant"]), st.none() | TEXT, st.sampled_from(["request", "hand", "grant"]), st.none() | TEXT)
-def test_p1_moving_the_turn_names_whom(act: str, to: str | None, other: str, whom: str | None) -> None:
-    assert (acts.content("turn", {"act": act, "to": to}) == acts.content("turn", {"act": other, "to": whom})) == ((act, to) == (other, whom))
+@given(
+    st.sampled_from(["request", "hand", "grant"]),
+    st.none() | TEXT,
+    st.sampled_from(["request", "hand", "grant"]),
+    st.none() | TEXT,
+)
+def test_p1_moving_the_turn_names_whom(
+    act: str, to: str | None, other: str, whom: str | None
+) -> None:
+    assert (
+        acts.content("turn", {"act": act, "to": to})
+        == acts.content("turn", {"act": other, "to": whom})
+    ) == ((act, to) == (other, whom))
 
 
 def test_showing_the_turn_is_no_act_and_every_act_has_a_kind_that_the_record_knows() -> None:
-    assert not acts.is_act("turn", {"act": "show"}) and not acts.is_act("turn", {}) and acts.is_act("turn", {"act": "release"})
+    assert (
+        not acts.is_act("turn", {"act": "show"})
+        and not acts.is_act("turn", {})
+        and acts.is_act("turn", {"act": "release"})
+    )
     assert not acts.is_act("view", {})
-    assert {acts.kind(op, {"paste": paste}) for op in acts.KINDS for paste in (True, False)} <= _SPOKEN | _TYPED
-    assert set(acts.ON_MACHINE.values()) <= _SPOKEN and not acts.ON_MACHINE.keys() & acts.KINDS.keys()
+    assert {
+        acts.kind(op, {"paste": paste}) for op in acts.KINDS for paste in (True, False)
+    } <= _SPOKEN | _TYPED
+    assert (
+        set(acts.ON_MACHINE.values()) <= _SPOKEN and not acts.ON_MACHINE.keys() & acts.KINDS.keys()
+    )
 
 
-SURROGATES = st.text(st.characters(codec="utf-8") | st.sampled_from("\udc80\udcff\ud800"), max_size=6)
-VALUES = st.none() | st.booleans() | st.integers(0, 9) | SURROGATES | st.lists(SURROGATES | st.integers(0, 3), max_size=3)
-REQUESTS = st.tuples(st.sampled_from(sorted(acts.ON_MACHINE)), st.dictionaries(st.sampled_from(["name", "rights", "argv", "session", "expires", "key", "seq", "hold"]), VALUES, max_size=4),
-                     st.dictionaries(SURROGATES, SURROGATES, max_size=2))
+SURROGATES = st.text(
+    st.characters(codec="utf-8") | st.sampled_from("\udc80\udcff\ud800"), max_size=6
+)
+VALUES = (
+    st.none()
+    | st.booleans()
+    | st.integers(0, 9)
+    | SURROGATES
+    | st.lists(SURROGATES | st.integers(0, 3), max_size=3)
+)
+REQUESTS = st.tuples(
+    st.sampled_from(sorted(acts.ON_MACHINE)),
+    st.dictionaries(
+        st.sampled_from(["name", "rights", "argv", "session", "expires", "key", "seq", "hold"]),
+        VALUES,
+        max_size=4,
+    ),
+    st.dictionaries(SURROGATES, SURROGATES, max_size=2),
+)
 
 
 def meant(request: tuple[str, dict[str, Any], dict[str, str]]) -> tuple[Any, ...]:
     op, fields, env = request
-    return op, sorted((name, repr(value)) for name, value in fields.items() if value is not None and name not in ("seq", "hold")), sorted(env.items())
+    return (
+        op,
+        sorted(
+            (name, repr(value))
+            for name, value in fields.items()
+            if value is not None and name not in ("seq", "hold")
+        ),
+        sorted(env.items()),
+    )
 
 
 @given(REQUESTS, REQUESTS)
-def test_p1_what_is_asked_of_the_machine_has_one_content(one: tuple[str, dict[str, Any], dict[str, str]], other: tuple[str, dict[str, Any], dict[str, str]]) -> None:
+def test_p1_what_is_asked_of_the_machine_has_one_content(
+    one: tuple[str, dict[str, Any], dict[str, str]],
+    other: tuple[str, dict[str, Any], dict[str, str]],
+) -> None:
     contents = [acts.content(op, {**fields, "env": env}) for op, fields, env in (one, other)]
     assert (contents[0] == contents[1]) == (meant(one) == meant(other))
     assert acts.content(one[0], {**one[1], "env": one[2]}) == contents[0]

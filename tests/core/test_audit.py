@@ -44,12 +44,17 @@ def export() -> tuple[bytes, ...]:
     return tuple(Scribe().day().export((3, -1)))
 
 
-def judge(lines: list[bytes], kept: list[bytes] | None = None, machine: str | None = None) -> list[Finding]:
+def judge(
+    lines: list[bytes], kept: list[bytes] | None = None, machine: str | None = None
+) -> list[Finding]:
     """Our findings; the other verifier comes to the same verdict, for the same entries."""
     ours = verify(lines, kept or (), machine)
     theirs = other().verify(lines, kept or (), machine)
     assert broken(ours) == any(level == "broken" for level, *_ in theirs), (ours, theirs)
-    assert {(f.level, f.code) for f in ours} == {(level, code) for level, code, *_ in theirs}, (ours, theirs)
+    assert {(f.level, f.code) for f in ours} == {(level, code) for level, code, *_ in theirs}, (
+        ours,
+        theirs,
+    )
     return ours
 
 
@@ -66,6 +71,7 @@ def test_p2_an_empty_record_verifies() -> None:
 
 
 # ---------------------------------------------------------------- changes by whoever has no key
+
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
@@ -87,7 +93,7 @@ def test_p2_any_single_change_is_found(data: st.DataObject) -> None:
         lines.insert(data.draw(st.integers(0, len(lines))), lines[at])
     elif what == "cut":
         whole = bytearray(b"".join(lines))
-        lines = lines_of(bytes(whole[:data.draw(st.integers(0, len(whole) - 1))]))
+        lines = lines_of(bytes(whole[: data.draw(st.integers(0, len(whole) - 1))]))
     elif what == "insert":
         whole = bytearray(b"".join(lines))
         whole.insert(data.draw(st.integers(0, len(whole))), data.draw(st.integers(0, 255)))
@@ -99,12 +105,45 @@ def test_p2_any_single_change_is_found(data: st.DataObject) -> None:
 
 def lines_of(whole: bytes) -> list[bytes]:
     """As a file gives them: lines end with a newline and nothing else."""
-    return [part + b"\n" for part in whole.split(b"\n")[:-1]] + ([whole.rsplit(b"\n", 1)[-1]] if not whole.endswith(b"\n") and whole else [])
+    return [part + b"\n" for part in whole.split(b"\n")[:-1]] + (
+        [whole.rsplit(b"\n", 1)[-1]] if not whole.endswith(b"\n") and whole else []
+    )
 
 
 FIELDS = sorted(record.REQUIRED | record.OPTIONAL)
-VALUES = st.sampled_from([None, True, 0, 1, 2, 7, 1 << 63, "", "ann", "bot", "intent", "outcome", "fact", "void", "keys", "cover", "command", "host",
-                          "channel", "actor-signed", "bridge:telegram", "refuse", "0" * 64, "f" * 16, [], ["x"], {}, {"a": 1}, -1])
+VALUES = st.sampled_from(
+    [
+        None,
+        True,
+        0,
+        1,
+        2,
+        7,
+        1 << 63,
+        "",
+        "ann",
+        "bot",
+        "intent",
+        "outcome",
+        "fact",
+        "void",
+        "keys",
+        "cover",
+        "command",
+        "host",
+        "channel",
+        "actor-signed",
+        "bridge:telegram",
+        "refuse",
+        "0" * 64,
+        "f" * 16,
+        [],
+        ["x"],
+        {},
+        {"a": 1},
+        -1,
+    ]
+)
 
 
 def rechained(entries: list[dict[str, Any]], lines: list[bytes], start: int) -> list[Written]:
@@ -116,13 +155,27 @@ def rechained(entries: list[dict[str, Any]], lines: list[bytes], start: int) -> 
             entry = {**entry, "prev": written[-1].hash}
         body = canonical.encode(entry)
         content = base64.b64decode(outer["content"]) if "content" in outer else None
-        written.append(Written("", 0, record.entry_hash(body), 0, body, content, bytes.fromhex(outer["salt"]) if "salt" in outer else None))
+        written.append(
+            Written(
+                "",
+                0,
+                record.entry_hash(body),
+                0,
+                body,
+                content,
+                bytes.fromhex(outer["salt"]) if "salt" in outer else None,
+            )
+        )
     return written
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.integers(0, len(export()) - 4), st.sampled_from([*FIELDS, "surprise"]), VALUES, st.booleans())
-def test_p2_a_changed_field_is_found_though_all_hashes_were_made_anew(at: int, name: str, value: Any, remove: bool) -> None:
+@given(
+    st.integers(0, len(export()) - 4), st.sampled_from([*FIELDS, "surprise"]), VALUES, st.booleans()
+)
+def test_p2_a_changed_field_is_found_though_all_hashes_were_made_anew(
+    at: int, name: str, value: Any, remove: bool
+) -> None:
     lines = list(export())
     entries = [json.loads(json.loads(line)["entry"]) for line in lines[1:-2]]
     before = dict(entries[at])
@@ -138,7 +191,10 @@ def test_p2_a_changed_field_is_found_though_all_hashes_were_made_anew(at: int, n
 
 # ---------------------------------------------------------------- changes by whoever has the machine's key
 
-def forged(change: Callable[[Scribe, list[Draft]], None], private: bytes | None = None) -> tuple[Scribe, list[bytes]]:
+
+def forged(
+    change: Callable[[Scribe, list[Draft]], None], private: bytes | None = None
+) -> tuple[Scribe, list[bytes]]:
     """The honest record, changed and then hashed and signed anew by the machine itself, or by somebody else's key."""
     honest = Scribe().day()
     drafts = [draft_of(w) for w in honest.written]
@@ -154,10 +210,34 @@ def forged(change: Callable[[Scribe, list[Draft]], None], private: bytes | None 
 
 def draft_of(written: Written) -> Draft:
     f = written.fields
-    names = ("key", "client", "first", "number", "act", "verdict", "reason", "intent", "outcome", "facts", "commit")
-    return Draft(f["session"], f["epoch"], f["phase"], f["kind"], f["actor"], f["modality"], f["attestation"], originators=tuple(f["originators"]),
-                 statement=f["statement"].encode() if "statement" in f else None, signature=bytes.fromhex(f["signature"]) if "signature" in f else None,
-                 content=written.content, salt=written.salt, **{n: f[n] for n in names if n in f})
+    names = (
+        "key",
+        "client",
+        "first",
+        "number",
+        "act",
+        "verdict",
+        "reason",
+        "intent",
+        "outcome",
+        "facts",
+        "commit",
+    )
+    return Draft(
+        f["session"],
+        f["epoch"],
+        f["phase"],
+        f["kind"],
+        f["actor"],
+        f["modality"],
+        f["attestation"],
+        originators=tuple(f["originators"]),
+        statement=f["statement"].encode() if "statement" in f else None,
+        signature=bytes.fromhex(f["signature"]) if "signature" in f else None,
+        content=written.content,
+        salt=written.salt,
+        **{n: f[n] for n in names if n in f},
+    )
 
 
 def untouched(scribe: Scribe, drafts: list[Draft]) -> None:
@@ -166,12 +246,14 @@ def untouched(scribe: Scribe, drafts: list[Draft]) -> None:
 
 def command(drafts: list[Draft], number: int = 0) -> int:
     """The place of a signed intent."""
-    return [n for n, d in enumerate(drafts) if d.phase == "intent" and d.statement is not None][number]
+    return [n for n, d in enumerate(drafts) if d.phase == "intent" and d.statement is not None][
+        number
+    ]
 
 
 def test_p1_a_dropped_act_is_seen_by_whoever_had_seen_it() -> None:
     def drop(scribe: Scribe, drafts: list[Draft]) -> None:
-        del drafts[command(drafts):command(drafts) + 2]
+        del drafts[command(drafts) : command(drafts) + 2]
 
     _, lines = forged(drop)
     assert "seen" in codes(judge(lines)), "later statements name entries that are gone"
@@ -182,11 +264,24 @@ def test_p2_a_cut_off_end_is_seen_by_whoever_kept_a_head_or_an_ack() -> None:
         del drafts[-3:]
 
     honest, lines = forged(cut)
-    assert codes(judge(lines)) == set(), "the machine itself can forget the end of its own record, unless somebody kept a head"
+    assert codes(judge(lines)) == set(), (
+        "the machine itself can forget the end of its own record, unless somebody kept a head"
+    )
     for name, kept in (("head", honest.head()), ("ack", honest.ack(-2)), ("head", honest.head(-3))):
-        with_it = judge(lines, [record.signed_line(name, kept)])    # type: ignore[arg-type]
+        with_it = judge(lines, [record.signed_line(name, kept)])  # type: ignore[arg-type]
         assert "truncated" in codes(with_it)
-    assert codes(judge(list(export()), [record.signed_line("head", honest.head()), record.signed_line("ack", honest.ack(1))])) == set()
+    assert (
+        codes(
+            judge(
+                list(export()),
+                [
+                    record.signed_line("head", honest.head()),
+                    record.signed_line("ack", honest.ack(1)),
+                ],
+            )
+        )
+        == set()
+    )
 
 
 def test_p2_a_rewritten_record_is_seen_by_whoever_kept_a_head() -> None:
@@ -200,7 +295,10 @@ def test_p2_a_rewritten_record_is_seen_by_whoever_kept_a_head() -> None:
 def test_p1_an_act_cannot_be_given_to_another_actor() -> None:
     def rename(scribe: Scribe, drafts: list[Draft]) -> None:
         at = command(drafts)
-        drafts[at], drafts[at + 1] = replace(drafts[at], actor="bot"), replace(drafts[at + 1], actor="bot")
+        drafts[at], drafts[at + 1] = (
+            replace(drafts[at], actor="bot"),
+            replace(drafts[at + 1], actor="bot"),
+        )
 
     assert "actor" in codes(judge(forged(rename)[1]))
 
@@ -217,7 +315,11 @@ def test_p1_a_forged_actor_is_found_by_its_key() -> None:
         at = command(drafts)
         statement = drafts[at].statement
         assert statement is not None
-        drafts[at] = replace(drafts[at], key=signing.show(signing.public(MALLORY)), signature=record.sign_statement(MALLORY, statement))
+        drafts[at] = replace(
+            drafts[at],
+            key=signing.show(signing.public(MALLORY)),
+            signature=record.sign_statement(MALLORY, statement),
+        )
 
     found = judge(forged(forge)[1])
     assert {"actor", "client"} & codes(found) and "signature" not in codes(found)
@@ -232,13 +334,24 @@ def test_p1_a_command_cannot_be_changed_by_the_machine() -> None:
         at = command(drafts)
         salt = drafts[at].salt
         assert salt is not None
-        drafts[at] = replace(drafts[at], content=b"rm -rf ~", commit=record.commit(salt, b"rm -rf ~"))
+        drafts[at] = replace(
+            drafts[at], content=b"rm -rf ~", commit=record.commit(salt, b"rm -rf ~")
+        )
 
     assert codes(judge(forged(change)[1])) == {"content"}
     assert "statement" in codes(judge(forged(recommit)[1]))
 
 
-@pytest.mark.parametrize("field, value", [("epoch", 0), ("number", 99), ("client", "00000000000000ff"), ("kind", "line"), ("session", "zzzzzzzzzzzz")])
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("epoch", 0),
+        ("number", 99),
+        ("client", "00000000000000ff"),
+        ("kind", "line"),
+        ("session", "zzzzzzzzzzzz"),
+    ],
+)
 def test_p1_a_statement_holds_for_its_own_act_only(field: str, value: Any) -> None:
     def move(scribe: Scribe, drafts: list[Draft]) -> None:
         at = command(drafts)
@@ -284,7 +397,9 @@ def test_p1_a_void_act_may_be_tried_again() -> None:
 
 def test_p2_signed_by_another_machine() -> None:
     _, lines = forged(untouched, MALLORY)
-    assert "statement" in codes(judge(lines)), "actors' statements name the machine they were made for"
+    assert "statement" in codes(judge(lines)), (
+        "actors' statements name the machine they were made for"
+    )
     assert "machine" in codes(judge(lines, machine=Scribe().machine))
     assert codes(judge(list(export()), machine=Scribe().machine)) == set()
 
@@ -332,7 +447,14 @@ def test_an_outcome_belongs_to_the_epoch_of_its_intent() -> None:
     scribe.act(scribe.ann, b"ls")
     scribe.outcome(intent, record.VOID)
     assert judge(scribe.export()) == []
-    scribe.add(replace(record.outcome_of(scribe.intent(scribe.ann, "command", b"x").fields, record.APPLIED, {}), epoch=3))
+    scribe.add(
+        replace(
+            record.outcome_of(
+                scribe.intent(scribe.ann, "command", b"x").fields, record.APPLIED, {}
+            ),
+            epoch=3,
+        )
+    )
     assert codes(judge(scribe.export())) == {"outcome"}
 
 
@@ -362,7 +484,11 @@ def test_p2_pruned_records_verify_from_their_checkpoint() -> None:
     scribe.written = scribe.written[7:]
     assert codes(judge(scribe.export())) == set()
     head = record.head(scribe.private, scribe.session, 3, "0" * 64, 1)
-    assert [f.level for f in judge(scribe.export(), [record.signed_line("head", head)]) if f.code == "kept"] == ["note"]
+    assert [
+        f.level
+        for f in judge(scribe.export(), [record.signed_line("head", head)])
+        if f.code == "kept"
+    ] == ["note"]
     scribe.written = scribe.written[1:]
     assert codes(judge(scribe.export())) == {"pruned"}
 
@@ -382,7 +508,18 @@ def test_a_gap_is_noted() -> None:
     assert [(f.level, f.code) for f in judge(scribe.export())] == [("note", "gap")]
 
 
-@pytest.mark.parametrize("text", [b"", b"\n", b"{}\n", b'{"header":"{}","signature":""}\n', b"\xff\n", b"[" * 5000 + b"\n", b'{"a":1e5}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"\n",
+        b"{}\n",
+        b'{"header":"{}","signature":""}\n',
+        b"\xff\n",
+        b"[" * 5000 + b"\n",
+        b'{"a":1e5}\n',
+    ],
+)
 def test_what_is_no_record_is_said_to_be_none(text: bytes) -> None:
     assert codes(judge([text] if text else [])) == {"header"}
 
@@ -395,34 +532,69 @@ def test_p2_the_other_verifier_runs_alone(tmp_path: Path) -> None:
     kept.write_bytes(record.signed_line("head", Scribe().day().head()))
 
     def run(*words: str) -> tuple[int, str]:
-        done = subprocess.run([sys.executable, "-I", str(OTHER), *words], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-I", str(OTHER), *words], capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stdout.splitlines()[-1] if done.stdout else done.stderr
 
     assert "holdfast" not in OTHER.read_text().split('"""', 2)[2].replace('b"holdfast/', "")
-    assert run(str(good), "--kept", str(kept), "--machine", Scribe().machine) == (0, "nothing is broken")
+    assert run(str(good), "--kept", str(kept), "--machine", Scribe().machine) == (
+        0,
+        "nothing is broken",
+    )
     assert run(str(bad)) == (1, "BROKEN")
     assert run()[0] == 2
 
 
 PLAUSIBLE: dict[str, list[Any]] = {
-    "epoch": [1, 1, 1, 2, 0], "phase": ["intent", "outcome", "fact"], "kind": ["command", "line", "keys", "cover", "redact", "checkpoint", "gap", "x"],
-    "actor": ["ann", "bot", "host"], "modality": ["cli"], "attestation": ["actor-signed", "channel", "host", "bridge:telegram"], "originators": [[], ["x"]],
-    "key": [Scribe().ann.key, Scribe().bot.key], "client": ["0" * 16, "1" * 16], "first": [1, 2, 3, 900, 10**7], "number": [1, 2, 3, 4, 1000, 10**8],
-    "act": [5], "verdict": ["allow", "refuse", "hold"], "reason": ["r"], "intent": [1, 2, 3, 4], "outcome": ["applied", "void"],
-    "facts": [{}, {"seqs": [1, "x"]}, {"lost": 3}, {"through": 0, "hash": "0" * 64}], "commit": ["0" * 64], "kept": [True], "late": [True], "time": [5, 6, 7],
-    "statement": ["{}", "x"], "signature": ["0" * 128],
+    "epoch": [1, 1, 1, 2, 0],
+    "phase": ["intent", "outcome", "fact"],
+    "kind": ["command", "line", "keys", "cover", "redact", "checkpoint", "gap", "x"],
+    "actor": ["ann", "bot", "host"],
+    "modality": ["cli"],
+    "attestation": ["actor-signed", "channel", "host", "bridge:telegram"],
+    "originators": [[], ["x"]],
+    "key": [Scribe().ann.key, Scribe().bot.key],
+    "client": ["0" * 16, "1" * 16],
+    "first": [1, 2, 3, 900, 10**7],
+    "number": [1, 2, 3, 4, 1000, 10**8],
+    "act": [5],
+    "verdict": ["allow", "refuse", "hold"],
+    "reason": ["r"],
+    "intent": [1, 2, 3, 4],
+    "outcome": ["applied", "void"],
+    "facts": [{}, {"seqs": [1, "x"]}, {"lost": 3}, {"through": 0, "hash": "0" * 64}],
+    "commit": ["0" * 64],
+    "kept": [True],
+    "late": [True],
+    "time": [5, 6, 7],
+    "statement": ["{}", "x"],
+    "signature": ["0" * 128],
 }
 SOMETIMES = sorted(record.OPTIONAL)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.tuples(st.sets(st.sampled_from(SOMETIMES), max_size=9), st.randoms(use_true_random=False)), min_size=1, max_size=6))
-def test_p2_both_verifiers_agree_on_what_a_machine_could_make_up(entries: list[tuple[set[str], random.Random]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sets(st.sampled_from(SOMETIMES), max_size=9), st.randoms(use_true_random=False)
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_p2_both_verifiers_agree_on_what_a_machine_could_make_up(
+    entries: list[tuple[set[str], random.Random]],
+) -> None:
     """Entries of any fields, rightly hashed, chained and signed by the machine: neither verifier stumbles, both judge alike."""
     scribe = Scribe()
     prev = record.GENESIS
     for seq, (names, dice) in enumerate(entries, 1):
-        entry = {name: dice.choice(PLAUSIBLE[name]) for name in [*names, *(record.REQUIRED & PLAUSIBLE.keys())]}
+        entry = {
+            name: dice.choice(PLAUSIBLE[name])
+            for name in [*names, *(record.REQUIRED & PLAUSIBLE.keys())]
+        }
         entry |= {"v": 1, "seq": seq, "session": scribe.session, "prev": prev}
         body = canonical.encode(entry)
         prev = record.entry_hash(body)
@@ -431,7 +603,11 @@ def test_p2_both_verifiers_agree_on_what_a_machine_could_make_up(entries: list[t
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"") + b"\n"), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"") + b"\n"), min_size=1, max_size=4
+    )
+)
 def test_garbage_after_a_header_is_found(lines: list[bytes]) -> None:
     assert broken(judge([export()[0], *lines]))
 

@@ -20,12 +20,20 @@ CLIENT, HOST, PSK = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 PATTERNS = (noise.IK, noise.XXPSK3)
 
 
-def sides(pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0, **other: Any) -> tuple[Channel, Channel]:
+def sides(
+    pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0, **other: Any
+) -> tuple[Channel, Channel]:
     """`other`: what is different at the responder."""
     psk = PSK if pattern == noise.XXPSK3 else None
     remote = agreement.public(HOST) if pattern == noise.IK else None
-    return (Channel(pattern, True, ROUTE, CLIENT, now, remote_static=remote, psk=psk, bounds=bounds),
-            Channel(pattern, False, **{"route": ROUTE, "static": HOST, "now": now, "psk": psk, "bounds": bounds, **other}))
+    return (
+        Channel(pattern, True, ROUTE, CLIENT, now, remote_static=remote, psk=psk, bounds=bounds),
+        Channel(
+            pattern,
+            False,
+            **{"route": ROUTE, "static": HOST, "now": now, "psk": psk, "bounds": bounds, **other},
+        ),
+    )
 
 
 def shake(client: Channel, host: Channel, now: float = 0.0) -> None:
@@ -37,7 +45,9 @@ def shake(client: Channel, host: Channel, now: float = 0.0) -> None:
         turn = client if turn is host else host
 
 
-def opened(pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0) -> tuple[Channel, Channel]:
+def opened(
+    pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0
+) -> tuple[Channel, Channel]:
     client, host = sides(pattern, bounds, now)
     shake(client, host, now)
     (first,) = client.send(b"first", now)
@@ -48,13 +58,19 @@ def opened(pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0)
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_both_know_each_other_and_the_channel(pattern: str) -> None:
     client, host = opened(pattern)
-    assert client.established == (pattern == noise.IK), "in XXpsk3 nothing that came back was sealed with the secret yet"
+    assert client.established == (pattern == noise.IK), (
+        "in XXpsk3 nothing that came back was sealed with the secret yet"
+    )
     assert host.established and client.version == host.version == channel.VERSION
     assert client.handshake_hash == host.handshake_hash and len(client.handshake_hash) == 32
-    assert host.remote_static == agreement.public(CLIENT) and client.remote_static == agreement.public(HOST)
+    assert host.remote_static == agreement.public(
+        CLIENT
+    ) and client.remote_static == agreement.public(HOST)
     (back,) = host.send(b"back", 0)
     assert client.receive(back, 0).data == b"back" and client.established
-    assert opened(pattern)[0].handshake_hash != client.handshake_hash, "every channel has a name of its own"
+    assert opened(pattern)[0].handshake_hash != client.handshake_hash, (
+        "every channel has a name of its own"
+    )
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -91,19 +107,27 @@ def test_t2_versions_cannot_be_changed_on_the_way(pattern: str) -> None:
     """The offer travels in the clear and is bound by the prologue: one that was narrowed or widened fails."""
     for lowest, highest in ((1, 1), (1, 3), (2, 2)):
         psk, remote = (PSK, None) if pattern == noise.XXPSK3 else (None, agreement.public(HOST))
-        client = Channel(pattern, True, ROUTE, CLIENT, 0, remote_static=remote, psk=psk, versions=(1, 2))
+        client = Channel(
+            pattern, True, ROUTE, CLIENT, 0, remote_static=remote, psk=psk, versions=(1, 2)
+        )
         host = sides(pattern, versions=(1, 3))[1]
         (first,) = client.start().send
         step = host.receive(first[:3] + bytes((lowest, highest)) + first[5:], 0)
-        if step.send:                                      # a first message that nothing secret seals
+        if step.send:  # a first message that nothing secret seals
             client.receive(step.send[0], 0)
         assert (client.reason or host.reason) == channel.HANDSHAKE
         assert not client.established and not host.established
 
 
-@pytest.mark.parametrize(("mine", "yours", "version"), [((1, 3), (2, 5), 3), ((1, 1), (1, 9), 1), ((2, 4), (1, 3), 3)])
-def test_the_highest_common_version_is_spoken(mine: tuple[int, int], yours: tuple[int, int], version: int) -> None:
-    client = Channel(noise.IK, True, ROUTE, CLIENT, 0, remote_static=agreement.public(HOST), versions=mine)
+@pytest.mark.parametrize(
+    ("mine", "yours", "version"), [((1, 3), (2, 5), 3), ((1, 1), (1, 9), 1), ((2, 4), (1, 3), 3)]
+)
+def test_the_highest_common_version_is_spoken(
+    mine: tuple[int, int], yours: tuple[int, int], version: int
+) -> None:
+    client = Channel(
+        noise.IK, True, ROUTE, CLIENT, 0, remote_static=agreement.public(HOST), versions=mine
+    )
     host = sides(versions=yours)[1]
     shake(client, host)
     assert client.version == host.version == version
@@ -111,7 +135,9 @@ def test_the_highest_common_version_is_spoken(mine: tuple[int, int], yours: tupl
 
 @pytest.mark.parametrize(("mine", "yours"), [((1, 1), (2, 3)), ((4, 9), (1, 3))])
 def test_no_common_version_is_said(mine: tuple[int, int], yours: tuple[int, int]) -> None:
-    client = Channel(noise.IK, True, ROUTE, CLIENT, 0, remote_static=agreement.public(HOST), versions=mine)
+    client = Channel(
+        noise.IK, True, ROUTE, CLIENT, 0, remote_static=agreement.public(HOST), versions=mine
+    )
     host = sides(versions=yours)[1]
     assert host.receive(client.start().send[0], 0) == channel.Step()
     assert host.reason == channel.UNSPOKEN
@@ -127,9 +153,19 @@ def test_a_version_that_was_not_offered_is_refused(said: bytes) -> None:
     assert client.reason == channel.UNSPOKEN and not client.established
 
 
-@pytest.mark.parametrize(("pattern", "other"), [(noise.IK, {"route": b"\x12" * 16}), (noise.IK, {"static": b"\x09" * 32}), (noise.XXPSK3, {"route": b"\x12" * 16}),
-                                               (noise.XXPSK3, {"psk": b"\x09" * 32})], ids=str)
-def test_another_route_host_or_secret_is_another_channel(pattern: str, other: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "other"),
+    [
+        (noise.IK, {"route": b"\x12" * 16}),
+        (noise.IK, {"static": b"\x09" * 32}),
+        (noise.XXPSK3, {"route": b"\x12" * 16}),
+        (noise.XXPSK3, {"psk": b"\x09" * 32}),
+    ],
+    ids=str,
+)
+def test_another_route_host_or_secret_is_another_channel(
+    pattern: str, other: dict[str, Any]
+) -> None:
     client, host = sides(pattern, **other)
     shake(client, host)
     assert channel.HANDSHAKE in (client.reason, host.reason)
@@ -139,7 +175,9 @@ def test_another_route_host_or_secret_is_another_channel(pattern: str, other: di
 def test_t2_a_stranger_without_the_secret_is_never_established() -> None:
     """Whoever answers can get as far as the client's last message; it cannot read what follows it, nor answer that."""
     client = sides(noise.XXPSK3)[0]
-    stranger = noise.Handshake(noise.XXPSK3, False, channel.prologue(ROUTE, 1, 1), b"\x09" * 32, None, b"\x08" * 32)
+    stranger = noise.Handshake(
+        noise.XXPSK3, False, channel.prologue(ROUTE, 1, 1), b"\x09" * 32, None, b"\x08" * 32
+    )
     stranger.read(client.start().send[0][5:])
     (third,) = client.receive(stranger.write(b"\x01"), 0).send
     assert not client.established
@@ -152,7 +190,10 @@ def test_t2_a_stranger_without_the_secret_is_never_established() -> None:
 
 def test_another_handshake_than_expected_is_refused() -> None:
     (first,) = sides(noise.IK)[0].start().send
-    for host, message in ((sides(noise.XXPSK3)[1], first), (sides(noise.IK)[1], first[:2] + b"\x02" + first[3:])):
+    for host, message in (
+        (sides(noise.XXPSK3)[1], first),
+        (sides(noise.IK)[1], first[:2] + b"\x02" + first[3:]),
+    ):
         assert host.receive(message, 0) == channel.Step()
         assert host.reason == channel.HANDSHAKE
 
@@ -160,16 +201,34 @@ def test_another_handshake_than_expected_is_refused() -> None:
 def test_what_is_offered_can_be_read_before_there_is_a_channel() -> None:
     for pattern in PATTERNS:
         assert channel.offered(sides(pattern)[0].start().send[0]) == channel.Offer(pattern, 1, 1)
-    for bad in (b"", b"HF", b"HF\x01\x01", b"XF\x01\x01\x01", b"HF\x00\x01\x01", b"HF\x03\x01\x01", b"HF\x01\x00\x01", b"HF\x01\x02\x01"):
+    for bad in (
+        b"",
+        b"HF",
+        b"HF\x01\x01",
+        b"XF\x01\x01\x01",
+        b"HF\x00\x01\x01",
+        b"HF\x03\x01\x01",
+        b"HF\x01\x00\x01",
+        b"HF\x01\x02\x01",
+    ):
         with pytest.raises(PeerFault):
             channel.offered(bad)
 
 
-@pytest.mark.parametrize(("pattern", "message"), [(noise.IK, 1), (noise.XXPSK3, 1), (noise.XXPSK3, 3)])
+@pytest.mark.parametrize(
+    ("pattern", "message"), [(noise.IK, 1), (noise.XXPSK3, 1), (noise.XXPSK3, 3)]
+)
 def test_handshakes_carry_no_payload(pattern: str, message: int) -> None:
     """A payload of the first message would be read before anybody is known to be there."""
     prologue = channel.prologue(ROUTE, 1, 1)
-    raw = noise.Handshake(pattern, True, prologue, CLIENT, agreement.public(HOST) if pattern == noise.IK else None, PSK if pattern == noise.XXPSK3 else None)
+    raw = noise.Handshake(
+        pattern,
+        True,
+        prologue,
+        CLIENT,
+        agreement.public(HOST) if pattern == noise.IK else None,
+        PSK if pattern == noise.XXPSK3 else None,
+    )
     host = sides(pattern)[1]
     head = b"HF" + bytes((channel.PATTERNS[pattern], 1, 1))
     step = host.receive(head + raw.write(b"do it" if message == 1 else b""), 0)
@@ -190,6 +249,7 @@ def test_long_data_goes_in_pieces() -> None:
 
 # ------------------------------------------------------------ ends
 
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_t2_an_end_is_told_apart_from_a_cut(pattern: str) -> None:
     client, host = opened(pattern)
@@ -198,7 +258,7 @@ def test_t2_an_end_is_told_apart_from_a_cut(pattern: str) -> None:
     host.receive(last, 0)
     assert not host.whole
     cut = Channel.__new__(Channel)
-    cut.__dict__ = dict(host.__dict__)                     # the same host, to which the end never comes
+    cut.__dict__ = dict(host.__dict__)  # the same host, to which the end never comes
     cut.cut()
     assert cut.reason == channel.CUT and not cut.whole
     host.receive(end, 0)
@@ -221,7 +281,7 @@ def test_nothing_comes_after_an_end() -> None:
     client, host = opened()
     (end,) = client.end(0)
     assert client._sender is not None
-    more = client._sender.seal(body.data(b"more"))         # what no honest side does
+    more = client._sender.seal(body.data(b"more"))  # what no honest side does
     host.receive(end, 0)
     assert host.receive(more, 0) == channel.Step()
     assert host.reason == channel.PROTOCOL
@@ -276,12 +336,17 @@ def test_sides_begin_as_they_must() -> None:
 
 # ------------------------------------------------------------ keys do not last
 
+
 def key(side: Channel) -> tuple[bytes, bytes]:
     assert side._sender is not None and side._receiver is not None
     return side._sender._key, side._receiver._key
 
 
-@pytest.mark.parametrize("bounds, messages", [(Bounds(messages=4), 4), (Bounds(bytes=40), 4), (Bounds(seconds=4), 4)], ids=["messages", "bytes", "seconds"])
+@pytest.mark.parametrize(
+    "bounds, messages",
+    [(Bounds(messages=4), 4), (Bounds(bytes=40), 4), (Bounds(seconds=4), 4)],
+    ids=["messages", "bytes", "seconds"],
+)
 def test_the_sender_changes_its_key_in_time(bounds: Bounds, messages: int) -> None:
     client, host = opened(bounds=bounds._replace(seconds=min(bounds.seconds, 1000)))
     seen = {key(client)[0]}
@@ -325,10 +390,21 @@ def test_a_channel_without_numbers_left_ends() -> None:
 
 # ------------------------------------------------------------ golden bytes
 
+
 def transcript(pattern: str) -> dict[str, Any]:
     """A whole channel with given keys: everything a carrier sees of it."""
     psk, remote = (PSK, None) if pattern == noise.XXPSK3 else (None, agreement.public(HOST))
-    client = Channel(pattern, True, ROUTE, CLIENT, 0, remote_static=remote, psk=psk, bounds=Bounds(messages=2), ephemeral=b"\x04" * 32)
+    client = Channel(
+        pattern,
+        True,
+        ROUTE,
+        CLIENT,
+        0,
+        remote_static=remote,
+        psk=psk,
+        bounds=Bounds(messages=2),
+        ephemeral=b"\x04" * 32,
+    )
     host = Channel(pattern, False, ROUTE, HOST, 0, psk=psk, ephemeral=b"\x05" * 32)
     out: list[str] = []
     turn, messages = host, client.start().send
@@ -340,13 +416,26 @@ def transcript(pattern: str) -> dict[str, Any]:
         for message in client.send(data, 0):
             host.receive(message, 0)
             out.append(message.hex())
-    for side, message in ((client, host.send(b"back", 0)[0]), (host, client.end(0)[0]), (client, host.end(0)[0])):
+    for side, message in (
+        (client, host.send(b"back", 0)[0]),
+        (host, client.end(0)[0]),
+        (client, host.end(0)[0]),
+    ):
         side.receive(message, 0)
         out.append(message.hex())
     assert client.reason == host.reason == channel.ENDED
-    return {"pattern": pattern, "route": ROUTE.hex(), "client_static": CLIENT.hex(), "host_static": HOST.hex(), "psk": (psk or b"").hex(),
-            "client_ephemeral": "04" * 32, "host_ephemeral": "05" * 32, "prologue": channel.prologue(ROUTE, 1, 1).decode(),
-            "handshake_hash": client.handshake_hash.hex(), "messages": out}
+    return {
+        "pattern": pattern,
+        "route": ROUTE.hex(),
+        "client_static": CLIENT.hex(),
+        "host_static": HOST.hex(),
+        "psk": (psk or b"").hex(),
+        "client_ephemeral": "04" * 32,
+        "host_ephemeral": "05" * 32,
+        "prologue": channel.prologue(ROUTE, 1, 1).decode(),
+        "handshake_hash": client.handshake_hash.hex(),
+        "messages": out,
+    }
 
 
 @pytest.mark.parametrize("number", [0, 1])

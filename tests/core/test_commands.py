@@ -44,19 +44,35 @@ def scanned(data: bytes, cuts: list[int], base: int = 0) -> list[Mark]:
 bodies = st.sampled_from(["P;0", "P;130", "C", "R;r1", "D;r1;0", "D;r1;37", "R;other", "D;other;1"])
 good = st.tuples(st.integers(1, 60), bodies).map(lambda pair: mark(*pair))
 forged = st.one_of(
-    st.tuples(st.integers(1, 9999), bodies,
-              st.sampled_from(["", "f" * 16, NONCE[:-1], NONCE + "0", NONCE.upper()]))
-    .map(lambda triple: mark(*triple)),
-    st.sampled_from([
-        mark(0, "P;0"), mark(50, "P"), mark(50, "X"), mark(50, "P;x"), mark(50, "D;r1"), mark(50, "D;;0"),
-        mark(50, "C;1"), mark(50, "P;0;1"), mark(50, "R;" + "r" * 65), mark(50, "P;" + "0" * 300),
-        mark(50, "R;a b"), mark(50, "R;\x1b"),
-        b"\x1b]7717;" + NONCE.encode() + b";-3;P;0\x07", b"\x1b]7717;" + NONCE.encode() + b";;P;0\x07",
-        b"\x1b]7717;" + NONCE.encode() + b";5;P;0\x1b\\", b"\x9d7717;" + NONCE.encode() + b";5;P;0\x07",
-    ]))
+    st.tuples(
+        st.integers(1, 9999),
+        bodies,
+        st.sampled_from(["", "f" * 16, NONCE[:-1], NONCE + "0", NONCE.upper()]),
+    ).map(lambda triple: mark(*triple)),
+    st.sampled_from(
+        [
+            mark(0, "P;0"),
+            mark(50, "P"),
+            mark(50, "X"),
+            mark(50, "P;x"),
+            mark(50, "D;r1"),
+            mark(50, "D;;0"),
+            mark(50, "C;1"),
+            mark(50, "P;0;1"),
+            mark(50, "R;" + "r" * 65),
+            mark(50, "P;" + "0" * 300),
+            mark(50, "R;a b"),
+            mark(50, "R;\x1b"),
+            b"\x1b]7717;" + NONCE.encode() + b";-3;P;0\x07",
+            b"\x1b]7717;" + NONCE.encode() + b";;P;0\x07",
+            b"\x1b]7717;" + NONCE.encode() + b";5;P;0\x1b\\",
+            b"\x9d7717;" + NONCE.encode() + b";5;P;0\x07",
+        ]
+    ),
+)
 # Pieces that could join into a mark are kept apart by bytes that cannot be part of one.
 noise = st.binary(max_size=20).map(lambda data: data.replace(b"\x07", b"_") + b"\n")
-partial = st.tuples(good, st.integers(1, 30)).map(lambda pair: pair[0][:-pair[1]])
+partial = st.tuples(good, st.integers(1, 30)).map(lambda pair: pair[0][: -pair[1]])
 pieces = good | forged | noise | partial | st.just(b"\x1b") | st.just(b"\x1b]7717;")
 streams = st.lists(pieces, max_size=20).map(b"".join)
 cuttings = st.lists(st.integers(0, 1 << 20), max_size=30)
@@ -73,7 +89,7 @@ def test_any_split_gives_the_same_marks(data: bytes, cuts: list[int], base: int)
 def test_marks_are_where_they_say_and_rise(data: bytes) -> None:
     last = 0
     for found in scanned(data, []):
-        text = data[found.start:found.end]
+        text = data[found.start : found.end]
         assert text.startswith(f"\x1b]7717;{NONCE};{found.seq};{found.kind}".encode())
         assert text.endswith(b"\x07")
         assert found.seq > last
@@ -86,14 +102,17 @@ def test_forged_marks_are_never_found(data: bytes, cuts: list[int]) -> None:
 
 
 @given(st.lists(bodies, min_size=1, max_size=8), st.lists(forged | noise, max_size=8), cuttings)
-def test_forged_and_replayed_marks_never_change_state(real: list[str], junk: list[bytes],
-                                                      cuts: list[int]) -> None:
+def test_forged_and_replayed_marks_never_change_state(
+    real: list[str], junk: list[bytes], cuts: list[int]
+) -> None:
     genuine = [mark(seq, body) for seq, body in enumerate(real, 1)]
     clean, dirty = Shell(), Shell()
     for found in scanned(b"".join(genuine), []):
         clean.handle(found, 1.0)
-    mixed = b"".join(piece + b"".join(genuine[:number + 1]) + b"".join(junk)
-                     for number, piece in enumerate(genuine))
+    mixed = b"".join(
+        piece + b"".join(genuine[: number + 1]) + b"".join(junk)
+        for number, piece in enumerate(genuine)
+    )
     for found in scanned(mixed, cuts):
         dirty.handle(found, 1.0)
     left, right = clean.save(), dirty.save()
@@ -112,10 +131,20 @@ def test_scanner_restored_in_the_middle(data: bytes, cut: int) -> None:
 
 def test_each_kind() -> None:
     run = "a.b-c_1"
-    data = b"x" + mark(1, "P;3") + mark(2, "C") + mark(4, f"R;{run}") + b"out" + mark(5, f"D;{run};255")
+    data = (
+        b"x"
+        + mark(1, "P;3")
+        + mark(2, "C")
+        + mark(4, f"R;{run}")
+        + b"out"
+        + mark(5, f"D;{run};255")
+    )
     assert [(m.seq, m.kind, m.run, m.exit) for m in scanned(data, [])] == [
-        (1, MarkKind.PROMPT, "", 3), (2, MarkKind.COMMAND, "", 0), (4, MarkKind.RUN, run, 0),
-        (5, MarkKind.DONE, run, 255)]
+        (1, MarkKind.PROMPT, "", 3),
+        (2, MarkKind.COMMAND, "", 0),
+        (4, MarkKind.RUN, run, 0),
+        (5, MarkKind.DONE, run, 255),
+    ]
 
 
 @pytest.mark.parametrize(("status", "code"), [("255", 255), ("256", 255), ("300", 44), ("-1", 255)])
@@ -138,6 +167,7 @@ def test_longest_mark_fits() -> None:
 
 
 # --- the state machine ------------------------------------------------------------------------------------
+
 
 class Feeder:
     """Feeds bodies of marks, numbering and placing them."""
@@ -241,12 +271,26 @@ def test_anything_typed_makes_the_line_dirty_until_the_next_prompt(data: bytes) 
     assert feed.shell.ready
 
 
-@pytest.mark.parametrize(("data", "ahead"), [
-    (b"rm -rf", True), (b"q", True), (b"exit()\r", False), (b"ls\r", False), (b"ls\rrm -rf", True),
-    (b"\x04", False), (b"abc\x04", True), (b"abc\x03", False), (b"abc\x03d", True), (b"", False),
-    (b":q!\n", False)])
+@pytest.mark.parametrize(
+    ("data", "ahead"),
+    [
+        (b"rm -rf", True),
+        (b"q", True),
+        (b"exit()\r", False),
+        (b"ls\r", False),
+        (b"ls\rrm -rf", True),
+        (b"\x04", False),
+        (b"abc\x04", True),
+        (b"abc\x03", False),
+        (b"abc\x03d", True),
+        (b"", False),
+        (b":q!\n", False),
+    ],
+)
 @pytest.mark.parametrize("running", [True, False])
-def test_part_of_a_line_typed_ahead_outlives_the_prompt(data: bytes, ahead: bool, running: bool) -> None:
+def test_part_of_a_line_typed_ahead_outlives_the_prompt(
+    data: bytes, ahead: bool, running: bool
+) -> None:
     feed = Feeder()
     feed("P;0")
     feed.shell.typed(b"sleep 9\r" if running else b"sleep 9\r" + data, 1.0)

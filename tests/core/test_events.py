@@ -14,7 +14,16 @@ from holdfast.core import events, gate
 
 ROOT = Path(__file__).parents[2]
 HOST = ROOT / "src" / "holdfast" / "host"
-NOTES = ("event", "note", "_note", "_told", "_write", "_enter", "_save", "tell")      # functions that are given the name of an event
+NOTES = (
+    "event",
+    "note",
+    "_note",
+    "_told",
+    "_write",
+    "_enter",
+    "_save",
+    "tell",
+)  # functions that are given the name of an event
 NAME = re.compile(r"[a-z]+\.[a-z_]+|revoked")
 
 
@@ -52,36 +61,63 @@ def noted() -> dict[str, set[str]]:
 
 def test_o_every_event_that_is_noted_is_in_the_table() -> None:
     missing = {name: where for name, where in noted().items() if name not in events.EVENTS}
-    assert not missing, f"give it a line in core/events.py, then run scripts/render_events.py: {missing}"
+    assert not missing, (
+        f"give it a line in core/events.py, then run scripts/render_events.py: {missing}"
+    )
 
 
 def test_o_every_event_of_the_table_is_noted_or_said_to_be_planned() -> None:
     found = noted()
-    assert not [name for name, event in events.EVENTS.items() if not event.planned and name not in found], "nobody notes it"
-    assert not [name for name, event in events.EVENTS.items() if event.planned and name in found], "it is noted by now: no longer planned"
+    assert not [
+        name for name, event in events.EVENTS.items() if not event.planned and name not in found
+    ], "nobody notes it"
+    assert not [name for name, event in events.EVENTS.items() if event.planned and name in found], (
+        "it is noted by now: no longer planned"
+    )
 
 
 def test_o_the_page_of_events_is_rendered_from_the_table() -> None:
-    assert events.page() in (ROOT / "docs" / "events.md").read_text(), "run: python scripts/render_events.py"
+    assert events.page() in (ROOT / "docs" / "events.md").read_text(), (
+        "run: python scripts/render_events.py"
+    )
 
 
 @pytest.mark.parametrize("name", events.EVENTS)
 def test_o_a_line_of_the_table_is_whole(name: str) -> None:
     event = events.EVENTS[name]
-    assert NAME.fullmatch(name) and event.means and event.of in (events.OF_SESSION, events.OF_MACHINE)
+    assert (
+        NAME.fullmatch(name) and event.means and event.of in (events.OF_SESSION, events.OF_MACHINE)
+    )
     for fact, (kind, says) in event.facts.items():
         assert kind.rstrip("?*") in events.TYPES and says, fact
         assert fact not in events.KEYS, f"{fact} would hide what every event has"
-        assert fact not in ("text", "command", "argv", "content", "env", "secret"), f"{fact}: no event has the text of a command"
+        assert fact not in ("text", "command", "argv", "content", "env", "secret"), (
+            f"{fact}: no event has the text of a command"
+        )
 
 
 def test_o_what_is_not_as_the_table_says_is_found() -> None:
-    left = {"operator": "ann", "kind": "human", "modality": "cli", "how": "lost", "root_pid": 7, "output": 0}
+    left = {
+        "operator": "ann",
+        "kind": "human",
+        "modality": "cli",
+        "how": "lost",
+        "root_pid": 7,
+        "output": 0,
+    }
     assert events.faults("client.left", left) == []
     assert events.faults("client.vanished", left) == ["client.vanished is not in the table"]
-    assert events.faults("client.left", {**left, "text": "rm -rf /"}) == ["client.left has 'text', which the table does not know"]
-    assert events.faults("client.left", {name: value for name, value in left.items() if name != "how"}) == ["client.left lacks how"]
-    assert events.faults("client.left", {**left, "root_pid": None}) == ["client.left: root_pid is null"]
-    assert events.faults("client.left", {**left, "output": True}) == ["client.left: output is a bool, not a number"]
+    assert events.faults("client.left", {**left, "text": "rm -rf /"}) == [
+        "client.left has 'text', which the table does not know"
+    ]
+    assert events.faults(
+        "client.left", {name: value for name, value in left.items() if name != "how"}
+    ) == ["client.left lacks how"]
+    assert events.faults("client.left", {**left, "root_pid": None}) == [
+        "client.left: root_pid is null"
+    ]
+    assert events.faults("client.left", {**left, "output": True}) == [
+        "client.left: output is a bool, not a number"
+    ]
     assert events.faults("turn.taken", {"holder": "ann", "previous": None, "how": "write"}) == []
     assert events.faults("session.lost", {"reason": "lost: its keeper died"}) == []

@@ -43,7 +43,7 @@ HARD: list[tuple[str, list[str]]] = [
     ("cat <<'MSG' 2>&1 | rm -rf y\n$(not this)\nMSG", ["cat", "rm"]),
     ("cat <<A <<B\n$(rm y)\nA\n$(rm z)\nB", ["rm", "rm", "cat"]),
     ("diff <(rm y) >(rm z)", ["rm", "rm", "diff"]),
-    ("echo \"`rm y`\" \"$(rm \"$(rm z)\")\"", ["rm", "rm", "rm", "echo"]),
+    ('echo "`rm y`" "$(rm "$(rm z)")"', ["rm", "rm", "rm", "echo"]),
     ("if rm a; then rm b; elif rm c; then rm d; else rm e; fi", ["rm"] * 5),
     ("for ((i=$(rm a); i<3; i++)); do rm b; done", ["rm", "rm"]),
     ("f() { rm a; }; function g { rm b; }", ["rm", "rm"]),
@@ -57,7 +57,7 @@ HARD: list[tuple[str, list[str]]] = [
     ("echo rm\\\n y", ["echo"]),
     ("r\\\nm y", ["rm"]),
     ("trap 'rm y' EXIT", ["rm", "trap"]),
-    ("while read l; do rm \"$l\"; done <<< \"$(rm q)\"", ["rm", ":", "read", "rm"]),
+    ('while read l; do rm "$l"; done <<< "$(rm q)"', ["rm", ":", "read", "rm"]),
     ("${x:=$(rm y)}", ["rm", ""]),
     ("[[ a =~ $(rm y) ]] && (( $(rm z) ))", ["rm", "rm"]),
 ]
@@ -68,10 +68,45 @@ def test_p4_every_command_is_found_wherever_it_stands(text: str, names: list[str
     assert facts(text).names == names
 
 
-@pytest.mark.parametrize("text", ["rm x", "r\\m x", "'r'm x", '"rm" x', "$'\\x72m' x", "$'\\162\\u006d' x", "r''m x", "\\rm x", "/bin/rm x", "'/bin'/rm x", "/usr/bin/../bin/rm x",
-                                  "command rm x", "sudo rm x", "env A=1 rm x", "nohup nice -n 5 rm x", "time -p rm x", "busybox rm x", "timeout -k 5 10 rm x", "bash -c 'rm x'",
-                                  "sh -ec 'rm x'", "bash -c -e 'rm x'", "exec rm x", "stdbuf -oL rm x", "sudo -u bob -- env -i rm x", "sudo -uroot rm x", "su -c 'rm x' bob",
-                                  "su bob -c 'rm x'", "uv run rm x", "flock /tmp/l rm x", "setsid -w rm x", "xargs -0 -I{} rm x", "watch -n 1 rm x", "doas rm x", "A=1 rm x"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "rm x",
+        "r\\m x",
+        "'r'm x",
+        '"rm" x',
+        "$'\\x72m' x",
+        "$'\\162\\u006d' x",
+        "r''m x",
+        "\\rm x",
+        "/bin/rm x",
+        "'/bin'/rm x",
+        "/usr/bin/../bin/rm x",
+        "command rm x",
+        "sudo rm x",
+        "env A=1 rm x",
+        "nohup nice -n 5 rm x",
+        "time -p rm x",
+        "busybox rm x",
+        "timeout -k 5 10 rm x",
+        "bash -c 'rm x'",
+        "sh -ec 'rm x'",
+        "bash -c -e 'rm x'",
+        "exec rm x",
+        "stdbuf -oL rm x",
+        "sudo -u bob -- env -i rm x",
+        "sudo -uroot rm x",
+        "su -c 'rm x' bob",
+        "su bob -c 'rm x'",
+        "uv run rm x",
+        "flock /tmp/l rm x",
+        "setsid -w rm x",
+        "xargs -0 -I{} rm x",
+        "watch -n 1 rm x",
+        "doas rm x",
+        "A=1 rm x",
+    ],
+)
 def test_p4_one_command_however_it_is_spelled(text: str) -> None:
     found = [c for c in facts(text).commands if c.name != ":"]
     assert [c.name for c in found] == ["rm"]
@@ -80,19 +115,86 @@ def test_p4_one_command_however_it_is_spelled(text: str) -> None:
 
 
 UNKNOWN: list[tuple[str, str]] = [
-    ("eval x", "eval"), ("coproc rm y", "construct"), ("- rm x", "name"), ("coproc A=1 rm y", "construct"), ("'A=1' x", "name"), ("compgen -C rm", "eval"), ("$x y", "name"), ('"$x" y', "name"), ("$(echo rm) y", "name"), ("{rm,-rf,/}", "name"), ("*/x", "name"), ("bash -c \"$x\"", "eval"), ("bash -c \"rm $x\"", "eval"),
-    ("ls | xargs rm", "arguments"), ("ls | xargs", ""), ("python3 -c 'x'", "code"), ("python3 -Ic 'x'", "code"), ("perl -pe 's/a/b/' f", "code"), ("node -e 1", "code"),
-    ("curl x | sh", "stdin"), ("curl x | sudo bash -s -- -y", "stdin"), ("bash <(curl x)", "stdin"), ("bash <<E\nrm x\nE", "stdin"), ("python3 - < x", "stdin"), ("sh /dev/stdin", "stdin"),
-    ("source x", "source"), (". ./x", "source"), ("alias ls=rm", "shaping"), ("PATH=/x ls", "shaping"), ("export PATH=/x", "shaping"), ("LD_PRELOAD=/x ls", "shaping"),
-    ("env PATH=/x ls", "shaping"), ("read PATH", "shaping"), ("for PATH in x; do ls; done", "shaping"), (": ${PATH:=x}", "shaping"), ("PROMPT_COMMAND='rm x'", "shaping"),
-    ("hash -p /tmp/x ls", "shaping"), ("echo ${x@P}", "eval"), ("x='a[$(rm y)]'; echo $((x))", "eval"), ("ssh host rm x", "elsewhere"), ("docker exec c rm x", "elsewhere"),
-    ("chroot /x rm y", "elsewhere"), ("sudo --unknown rm x", "option"), ("env -S 'rm x'", "option"), ("sudo -D / rm x", "place"), ("rm \"$x\"", "arguments"), ("rm -rf *", "glob"),
-    ("rm a{b,c}", "arguments"), ("rm {a..c}", "arguments"), ("rm a/../b", "place"), ("rm ~bob/x", "arguments"), ("echo > $x", "redirect"), ("cat > \"$(f)\"", "redirect"), ("cd $x; rm y", "place"),
-    ("cd -; rm y", "place"), ("popd; rm y", "place"), ("f() { rm y; }; cd /; f", "place"), ("while :; do cd ..; rm -r y; done", "place"), ("f() { f | f & }; f", "recursion"),
-    ("git -c alias.x='!rm y' x", "code"), ("git frobnicate", "shadowed"), ("git rebase -x 'rm y'", "code"), ("git config core.pager 'rm x'", "shaping"), ("find . -exec rm {} +", "arguments"),
-    ("find . -name x -exec sh -c 'rm \"$1\"' _ {} \\;", "arguments"), ("awk 'BEGIN { system(\"rm x\") }'", "code"), ("sed 's/a/rm x/e' f", "code"), ("sed -n 'w /etc/x' f", "code"),
-    ("psql -c 'drop table x'", "code"), ("vim -c '!rm x'", "code"), ("echo $\"x\" > $\"y\"", "redirect"), ("mapfile -C 'rm x' a", "eval"), ("sudo -i", "stdin"), ("dd of=$x", "arguments"),
-    ("xargs -I % sh -c 'rm %'", ""), ("chmod -R 777 *", "glob"), ("mv \"$a\" b", "arguments"), ("fc -s rm", "eval"), ("..", "name"), ("tee \"$x\"", "arguments"),
+    ("eval x", "eval"),
+    ("coproc rm y", "construct"),
+    ("- rm x", "name"),
+    ("coproc A=1 rm y", "construct"),
+    ("'A=1' x", "name"),
+    ("compgen -C rm", "eval"),
+    ("$x y", "name"),
+    ('"$x" y', "name"),
+    ("$(echo rm) y", "name"),
+    ("{rm,-rf,/}", "name"),
+    ("*/x", "name"),
+    ('bash -c "$x"', "eval"),
+    ('bash -c "rm $x"', "eval"),
+    ("ls | xargs rm", "arguments"),
+    ("ls | xargs", ""),
+    ("python3 -c 'x'", "code"),
+    ("python3 -Ic 'x'", "code"),
+    ("perl -pe 's/a/b/' f", "code"),
+    ("node -e 1", "code"),
+    ("curl x | sh", "stdin"),
+    ("curl x | sudo bash -s -- -y", "stdin"),
+    ("bash <(curl x)", "stdin"),
+    ("bash <<E\nrm x\nE", "stdin"),
+    ("python3 - < x", "stdin"),
+    ("sh /dev/stdin", "stdin"),
+    ("source x", "source"),
+    (". ./x", "source"),
+    ("alias ls=rm", "shaping"),
+    ("PATH=/x ls", "shaping"),
+    ("export PATH=/x", "shaping"),
+    ("LD_PRELOAD=/x ls", "shaping"),
+    ("env PATH=/x ls", "shaping"),
+    ("read PATH", "shaping"),
+    ("for PATH in x; do ls; done", "shaping"),
+    (": ${PATH:=x}", "shaping"),
+    ("PROMPT_COMMAND='rm x'", "shaping"),
+    ("hash -p /tmp/x ls", "shaping"),
+    ("echo ${x@P}", "eval"),
+    ("x='a[$(rm y)]'; echo $((x))", "eval"),
+    ("ssh host rm x", "elsewhere"),
+    ("docker exec c rm x", "elsewhere"),
+    ("chroot /x rm y", "elsewhere"),
+    ("sudo --unknown rm x", "option"),
+    ("env -S 'rm x'", "option"),
+    ("sudo -D / rm x", "place"),
+    ('rm "$x"', "arguments"),
+    ("rm -rf *", "glob"),
+    ("rm a{b,c}", "arguments"),
+    ("rm {a..c}", "arguments"),
+    ("rm a/../b", "place"),
+    ("rm ~bob/x", "arguments"),
+    ("echo > $x", "redirect"),
+    ('cat > "$(f)"', "redirect"),
+    ("cd $x; rm y", "place"),
+    ("cd -; rm y", "place"),
+    ("popd; rm y", "place"),
+    ("f() { rm y; }; cd /; f", "place"),
+    ("while :; do cd ..; rm -r y; done", "place"),
+    ("f() { f | f & }; f", "recursion"),
+    ("git -c alias.x='!rm y' x", "code"),
+    ("git frobnicate", "shadowed"),
+    ("git rebase -x 'rm y'", "code"),
+    ("git config core.pager 'rm x'", "shaping"),
+    ("find . -exec rm {} +", "arguments"),
+    ("find . -name x -exec sh -c 'rm \"$1\"' _ {} \\;", "arguments"),
+    ("awk 'BEGIN { system(\"rm x\") }'", "code"),
+    ("sed 's/a/rm x/e' f", "code"),
+    ("sed -n 'w /etc/x' f", "code"),
+    ("psql -c 'drop table x'", "code"),
+    ("vim -c '!rm x'", "code"),
+    ('echo $"x" > $"y"', "redirect"),
+    ("mapfile -C 'rm x' a", "eval"),
+    ("sudo -i", "stdin"),
+    ("dd of=$x", "arguments"),
+    ("xargs -I % sh -c 'rm %'", ""),
+    ("chmod -R 777 *", "glob"),
+    ('mv "$a" b', "arguments"),
+    ("fc -s rm", "eval"),
+    ("..", "name"),
+    ('tee "$x"', "arguments"),
 ]
 
 
@@ -102,11 +204,43 @@ def test_p4_what_the_text_does_not_say_is_a_reason(text: str, code: str) -> None
     assert code in found if code else not found, found
 
 
-PLAIN = ["ls -la", "git status", "make -j8 && ./run.sh", "grep -rn foo src | head -5", "for f in *.py; do wc -l \"$f\"; done", "echo $((1+2))", "python3 script.py --x", "python3 -m pytest -q",
-         "awk '{print $1}' f", "awk -F: '$3 > 100 || $1 == \"x\" {print $1}' f", "sed -n '1,20p' f", "sed -i 's/a/b/g; /x/d' f", "sed -e 's|a/b|c|' -e '$d' f", "find . -name '*.py' | xargs grep foo",
-         "cd sub && make", "x=1; echo $x", "test -f x && echo y || echo n", "cat <<E > notes.md\nhello $USER\nE", "PYTHONPATH=src pytest", "GIT_EDITOR=true git rebase --continue",
-         "git -C sub -c user.name=x commit -m 'x'", "tar czf out.tgz src", "npm run build 2>&1 | tee build.log", "sqlite3 db 'select * from x;'", "if [ -d x ]; then ls x; fi", "(cd sub && rm -rf x)",
-         "node server.js &", "sleep 1; kill %1", "bash script.sh", "command -v rm", "cp a b", "rm -rf ./logs", "trap - EXIT", "export A=b", "unset A"]
+PLAIN = [
+    "ls -la",
+    "git status",
+    "make -j8 && ./run.sh",
+    "grep -rn foo src | head -5",
+    'for f in *.py; do wc -l "$f"; done',
+    "echo $((1+2))",
+    "python3 script.py --x",
+    "python3 -m pytest -q",
+    "awk '{print $1}' f",
+    "awk -F: '$3 > 100 || $1 == \"x\" {print $1}' f",
+    "sed -n '1,20p' f",
+    "sed -i 's/a/b/g; /x/d' f",
+    "sed -e 's|a/b|c|' -e '$d' f",
+    "find . -name '*.py' | xargs grep foo",
+    "cd sub && make",
+    "x=1; echo $x",
+    "test -f x && echo y || echo n",
+    "cat <<E > notes.md\nhello $USER\nE",
+    "PYTHONPATH=src pytest",
+    "GIT_EDITOR=true git rebase --continue",
+    "git -C sub -c user.name=x commit -m 'x'",
+    "tar czf out.tgz src",
+    "npm run build 2>&1 | tee build.log",
+    "sqlite3 db 'select * from x;'",
+    "if [ -d x ]; then ls x; fi",
+    "(cd sub && rm -rf x)",
+    "node server.js &",
+    "sleep 1; kill %1",
+    "bash script.sh",
+    "command -v rm",
+    "cp a b",
+    "rm -rf ./logs",
+    "trap - EXIT",
+    "export A=b",
+    "unset A",
+]
 
 
 @pytest.mark.parametrize("text", PLAIN)
@@ -123,7 +257,7 @@ PLACES: list[tuple[str, str | None, set[str]]] = [
     ("rm -rf ../../../../..", PROJECT, {"/"}),
     ("rm -rf ~/x ~", PROJECT, {f"{HOME}/x", HOME}),
     ("rm -rf '~/x' \\~", PROJECT, {f"{PROJECT}/~/x", f"{PROJECT}/~"}),
-    ("rm -rf $HOME/x \"${HOME}\" $PWD", PROJECT, {f"{HOME}/x", HOME, PROJECT}),
+    ('rm -rf $HOME/x "${HOME}" $PWD', PROJECT, {f"{HOME}/x", HOME, PROJECT}),
     ("cd / && rm -rf logs", PROJECT, {"/logs"}),
     ("cd /; rm -rf logs", PROJECT, {"/logs", f"{PROJECT}/logs"}),
     ("cd sub && cd deep || rm x", PROJECT, {f"{PROJECT}/x", f"{PROJECT}/sub/x"}),
@@ -136,27 +270,58 @@ PLACES: list[tuple[str, str | None, set[str]]] = [
     ("builtin cd / && rm x", PROJECT, {"/x"}),
     ("cd cd && rm x", PROJECT, {f"{PROJECT}/cd/x"}),
     ("bash -c 'cd /; rm x'; rm y", PROJECT, {"/x", f"{PROJECT}/x", f"{PROJECT}/y"}),
-    ("if cd /; then rm a; else rm b; fi; rm c", PROJECT, {"/a", f"{PROJECT}/b", "/c", f"{PROJECT}/c"}),
-    ("cp a /etc/x; mv b c; tee d < e >> f", PROJECT, {"/etc/x", f"{PROJECT}/b", f"{PROJECT}/c", f"{PROJECT}/d", f"{PROJECT}/f"}),
+    (
+        "if cd /; then rm a; else rm b; fi; rm c",
+        PROJECT,
+        {"/a", f"{PROJECT}/b", "/c", f"{PROJECT}/c"},
+    ),
+    (
+        "cp a /etc/x; mv b c; tee d < e >> f",
+        PROJECT,
+        {"/etc/x", f"{PROJECT}/b", f"{PROJECT}/c", f"{PROJECT}/d", f"{PROJECT}/f"},
+    ),
     ("echo x > /dev/null 2>&1 >&2 &> log", PROJECT, {f"{PROJECT}/log"}),
-    ("cp -t /etc a b; ln -s a /usr/x; dd if=a of=/dev/sda", PROJECT, {"/etc", "/usr/x", "/dev/sda"}),
-    ("sed -i.bak 's/a/b/' /etc/hosts; chmod 600 x; curl -o /etc/y http://z", PROJECT, {"/etc/hosts", f"{PROJECT}/x", "/etc/y"}),
+    (
+        "cp -t /etc a b; ln -s a /usr/x; dd if=a of=/dev/sda",
+        PROJECT,
+        {"/etc", "/usr/x", "/dev/sda"},
+    ),
+    (
+        "sed -i.bak 's/a/b/' /etc/hosts; chmod 600 x; curl -o /etc/y http://z",
+        PROJECT,
+        {"/etc/hosts", f"{PROJECT}/x", "/etc/y"},
+    ),
     ("tar xf a.tar -C /opt; unzip -d /srv a.zip; git clone u /x", PROJECT, {"/opt", "/srv", "/x"}),
     ("find /var -delete", PROJECT, {"/var"}),
     ("rm /x y", None, {"/x"}),
 ]
 
 
-@pytest.mark.parametrize(("text", "cwd", "expected"), PLACES, ids=[f"{t} in {c}" for t, c, _ in PLACES])
-def test_p4_paths_are_told_apart_by_where_they_lead(text: str, cwd: str | None, expected: set[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "cwd", "expected"), PLACES, ids=[f"{t} in {c}" for t, c, _ in PLACES]
+)
+def test_p4_paths_are_told_apart_by_where_they_lead(
+    text: str, cwd: str | None, expected: set[str]
+) -> None:
     found = facts(text, cwd)
     assert writes(found) == expected
     assert ("place" in codes(found)) == (cwd is None)
 
 
 def test_links_are_seen_if_the_caller_can_look() -> None:
-    found = analyse("rm -rf link/x; /tmp/tool y", PARSE, Surroundings(PROJECT, HOME, real=lambda p: p.replace(f"{PROJECT}/link", "/etc").replace("/tmp/tool", "/bin/rm")))
-    assert writes(found) == {f"{PROJECT}/link/x", "/etc/x", f"{PROJECT}/y"} and found.names == ["rm", "rm"]
+    found = analyse(
+        "rm -rf link/x; /tmp/tool y",
+        PARSE,
+        Surroundings(
+            PROJECT,
+            HOME,
+            real=lambda p: p.replace(f"{PROJECT}/link", "/etc").replace("/tmp/tool", "/bin/rm"),
+        ),
+    )
+    assert writes(found) == {f"{PROJECT}/link/x", "/etc/x", f"{PROJECT}/y"} and found.names == [
+        "rm",
+        "rm",
+    ]
 
 
 def test_a_program_of_that_name_elsewhere_is_another_program() -> None:
@@ -173,11 +338,18 @@ def test_pipelines_background_and_who_feeds_whom() -> None:
 
 def test_other_facts() -> None:
     found = facts("A=1 B=$(c) d >> e <<X; f() { g; }\nx\nX\n")
-    assert found.assignments == ["A", "B"] and found.functions == ["f"] and found.heredocs == 1 and found.substitutions == 1
+    assert (
+        found.assignments == ["A", "B"]
+        and found.functions == ["f"]
+        and found.heredocs == 1
+        and found.substitutions == 1
+    )
     assert [(r.op, r.writes) for r in found.redirects] == [(">>", True), ("<<", False)]
     assert [c.inside for c in found.commands] == ["substitution", "", "function"]
     assert facts("curl x; git push; git log; exec 3<>/dev/tcp/h/80").commands[0].network
-    assert [c.network for c in facts("curl x; git push; git log; echo > /dev/tcp/h/80").commands] == [True, True, False, True]
+    assert [
+        c.network for c in facts("curl x; git push; git log; echo > /dev/tcp/h/80").commands
+    ] == [True, True, False, True]
 
 
 def test_typed_lines_go_through_an_editor() -> None:
@@ -185,7 +357,9 @@ def test_typed_lines_go_through_an_editor() -> None:
     assert not codes(facts("! true; [ a != b ]; echo \\!x", typed=True))
     assert codes(facts("ls\tx", typed=True)) == {"keys"}
     assert codes(facts("ls \x1b[A", typed=True)) == {"keys"}
-    assert codes(facts("echo a # ; rm -rf x", typed=True, shell="zsh")) == {"shell"} and not codes(facts("echo a # b", shell="zsh"))
+    assert codes(facts("echo a # ; rm -rf x", typed=True, shell="zsh")) == {"shell"} and not codes(
+        facts("echo a # b", shell="zsh")
+    )
 
 
 def test_other_shells() -> None:
@@ -193,7 +367,14 @@ def test_other_shells() -> None:
     assert codes(facts("=rm x", shell="zsh")) == {"name"}
     assert "name" in codes(facts("$'rm' x", shell="sh")), "not every sh knows this quoting"
     assert facts("noglob rm x", shell="zsh").names == ["rm"]
-    for text in ("ls *(e:'rm y':)", "ls x(+f)", "repeat 2 rm y", "foreach x (a b) rm y; end", "rm(){ls}; rm", "echo ${(e)x}"):
+    for text in (
+        "ls *(e:'rm y':)",
+        "ls x(+f)",
+        "repeat 2 rm y",
+        "foreach x (a b) rm y; end",
+        "rm(){ls}; rm",
+        "echo ${(e)x}",
+    ):
         assert codes(facts(text, shell="zsh")), text
     assert not codes(facts("ls 'a(b)' \\(c; x=$(ls); [[ -n $x ]] && (ls)", shell="zsh"))
     assert codes(facts("diff <(a) b", shell="sh")) == {"parse"}
@@ -205,13 +386,28 @@ def test_names_that_stand_for_something_else_here() -> None:
 
 def test_argv_needs_no_shell() -> None:
     found = of_argv(["sudo", "rm", "-rf", "$x", "*"], PARSE, Surroundings("/tmp", HOME))
-    assert found.names == ["rm"] and writes(found) == {"/tmp/$x", "/tmp/*"} and not found.unresolvable
+    assert (
+        found.names == ["rm"] and writes(found) == {"/tmp/$x", "/tmp/*"} and not found.unresolvable
+    )
     assert of_argv(["bash", "-c", "rm x"], PARSE, Surroundings("/tmp", HOME)).names == ["rm"]
     assert codes(of_argv([], PARSE, Surroundings("/tmp", HOME))) == {"name"}
 
 
-@pytest.mark.parametrize(("text", "code"), [("rm 'x", "parse"), ("(", "parse"), ("a\0b", "control"), ("rm\r", "control"), ("a" * 200_000, "size"),
-                                            ("( " * 70 + "a" + " )" * 70, "depth"), ("echo \ud800", "control"), ("if", "parse"), ("; ;", "parse"), ("rm x; bash -c '('", "parse")])
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("rm 'x", "parse"),
+        ("(", "parse"),
+        ("a\0b", "control"),
+        ("rm\r", "control"),
+        ("a" * 200_000, "size"),
+        ("( " * 70 + "a" + " )" * 70, "depth"),
+        ("echo \ud800", "control"),
+        ("if", "parse"),
+        ("; ;", "parse"),
+        ("rm x; bash -c '('", "parse"),
+    ],
+)
 def test_p4_text_without_a_tree_has_no_facts_at_all(text: str, code: str) -> None:
     found = facts(text)
     assert codes(found) == {code} and found.commands == []
@@ -220,7 +416,11 @@ def test_p4_text_without_a_tree_has_no_facts_at_all(text: str, code: str) -> Non
 def test_p4_nesting_without_end_has_no_facts() -> None:
     for deep in ("$(" * 500 + "a" + ")" * 500, "(" * 20_000, "{ " * 3000, "`" * 999):
         found = facts(deep)
-        assert found.commands == [] and codes(found) <= {"parse", "parser", "size", "depth"} and found.reasons
+        assert (
+            found.commands == []
+            and codes(found) <= {"parse", "parser", "size", "depth"}
+            and found.reasons
+        )
 
 
 def test_a_parser_that_is_missing_or_lies_gives_no_facts() -> None:
@@ -228,17 +428,43 @@ def test_a_parser_that_is_missing_or_lies_gives_no_facts() -> None:
         raise Unparseable("parser", "gone")
 
     assert codes(analyse("rm x", missing, Surroundings("/", "/"))) == {"parser"}
-    odd: list[dict[str, Any]] = [{"Stmts": [{"Cmd": {"Type": "Novelty", "X": {"Type": "CallExpr", "Args": []}}}]},
-                                 {"Stmts": [{"Cmd": {"Type": "Block", "Other": [{"Type": "CmdSubst", "Stmts": []}]}}]},
-                                 {"Stmts": [{"Cmd": {"Type": "BinaryCmd", "Op": 11, "X": {}, "Y": {}}}]}]
+    odd: list[dict[str, Any]] = [
+        {"Stmts": [{"Cmd": {"Type": "Novelty", "X": {"Type": "CallExpr", "Args": []}}}]},
+        {"Stmts": [{"Cmd": {"Type": "Block", "Other": [{"Type": "CmdSubst", "Stmts": []}]}}]},
+        {"Stmts": [{"Cmd": {"Type": "BinaryCmd", "Op": 11, "X": {}, "Y": {}}}]},
+    ]
     for tree in odd:
         assert "construct" in codes(analyse("x", lambda *_, t=tree: t, Surroundings("/", "/")))
 
 
 def test_sed_programs() -> None:
-    for program in ("p", "1,5p", "$d", "/a\\/b/,/c/d", "s/a/b/", "s,a,b,gI2", "/x/!d", "1{p;q}", "y/ab/cd/", "a hello", "s/a/b/;s/c/d/"):
+    for program in (
+        "p",
+        "1,5p",
+        "$d",
+        "/a\\/b/,/c/d",
+        "s/a/b/",
+        "s,a,b,gI2",
+        "/x/!d",
+        "1{p;q}",
+        "y/ab/cd/",
+        "a hello",
+        "s/a/b/;s/c/d/",
+    ):
         assert sed_is_plain(program), program
-    for program in ("e rm x", "s/a/b/e", "s/a/b/w f", "w f", "1r f", "s/a", "s\na\nb\n", "\\cacp", "p e", "s/a/b/ge", "s/[/]/x/"):
+    for program in (
+        "e rm x",
+        "s/a/b/e",
+        "s/a/b/w f",
+        "w f",
+        "1r f",
+        "s/a",
+        "s\na\nb\n",
+        "\\cacp",
+        "p e",
+        "s/a/b/ge",
+        "s/[/]/x/",
+    ):
         assert not sed_is_plain(program), program
 
 
@@ -254,8 +480,64 @@ def test_spelling_does_not_change_a_name(name: str, data: st.DataObject) -> None
         assert [c.name for c in found.commands] == [f"zz{name}"] and not found.reasons
 
 
-PIECES = st.lists(st.sampled_from(["rm", " ", "-rf", "/", "$(", ")", "`", "'", '"', "\\", "\n", ";", "|", "&", "<<E\n", "E\n", "{", "}", "(", "$x", "${x:-", "a", "if", "then", "fi", "case", "in",
-                                   "esac", "[[", "]]", "((", "))", ">", "<", "*", "~", "#", "!", "=", "for", "do", "done", "é", "$'", "eval", "bash -c ", "f()", "time", "$((", "<(", "\t"]), max_size=14)
+PIECES = st.lists(
+    st.sampled_from(
+        [
+            "rm",
+            " ",
+            "-rf",
+            "/",
+            "$(",
+            ")",
+            "`",
+            "'",
+            '"',
+            "\\",
+            "\n",
+            ";",
+            "|",
+            "&",
+            "<<E\n",
+            "E\n",
+            "{",
+            "}",
+            "(",
+            "$x",
+            "${x:-",
+            "a",
+            "if",
+            "then",
+            "fi",
+            "case",
+            "in",
+            "esac",
+            "[[",
+            "]]",
+            "((",
+            "))",
+            ">",
+            "<",
+            "*",
+            "~",
+            "#",
+            "!",
+            "=",
+            "for",
+            "do",
+            "done",
+            "é",
+            "$'",
+            "eval",
+            "bash -c ",
+            "f()",
+            "time",
+            "$((",
+            "<(",
+            "\t",
+        ]
+    ),
+    max_size=14,
+)
 
 
 @given(PIECES.map("".join))
@@ -271,9 +553,39 @@ def test_p4_garbage_never_raises_and_is_never_known_when_the_grammar_refuses(tex
             assert command.name or command.reasons
 
 
-@given(st.recursive(st.none() | st.booleans() | st.integers() | st.sampled_from(["CallExpr", "Word", "Lit", "rm", "BinaryCmd", "|", "Block", "ParamExp", "CmdSubst"]),
-                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["Type", "Stmts", "Cmd", "Args", "Parts", "Value", "Op", "X", "Y", "Redirs", "Word"]), inner, max_size=4),
-                    max_leaves=20))
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.sampled_from(
+            ["CallExpr", "Word", "Lit", "rm", "BinaryCmd", "|", "Block", "ParamExp", "CmdSubst"]
+        ),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(
+                    [
+                        "Type",
+                        "Stmts",
+                        "Cmd",
+                        "Args",
+                        "Parts",
+                        "Value",
+                        "Op",
+                        "X",
+                        "Y",
+                        "Redirs",
+                        "Word",
+                    ]
+                ),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=20,
+    )
+)
 @settings(max_examples=100, deadline=None)
 def test_a_strange_tree_is_a_reason_not_a_crash(tree: Any) -> None:
     found = analyse("x", lambda *_: {"Stmts": tree}, Surroundings("/", "/"))

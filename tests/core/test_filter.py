@@ -32,7 +32,21 @@ def csi_stands_for(body: bytes, final: bytes) -> bytes | None:
         return b"" if final in b"cnpxywuv|qRSmgthr" else None
     marker, parameters, intermediates = well_formed.groups()
     name = (marker + b" " + intermediates + final).decode()
-    if name in (" c", "> c", "= c", " n", "? n", " $p", "? $p", " x", "> q", "? u", "? S", "? m", "? g"):
+    if name in (
+        " c",
+        "> c",
+        "= c",
+        " n",
+        "? n",
+        " $p",
+        "? $p",
+        " x",
+        "> q",
+        "? u",
+        "? S",
+        "? m",
+        "? g",
+    ):
         return b""
     if name in (" *y", " $w", " $u", " &u", ' "v', " '|", " #R", " #S", " #|", " $|", " *|"):
         return b""
@@ -160,7 +174,9 @@ class Reference:
             lead = self.out[-length] if len(self.out) >= length else 0
             leads = ((0xC2, 0xDF), (0xE0, 0xEF), (0xF0, 0xF4))
             wanted = sum(2 + i for i, (low, high) in enumerate(leads) if low <= lead <= high)
-            if wanted > length and all(0x80 <= b <= 0xBF for b in self.out[len(self.out) - length + 1 :]):
+            if wanted > length and all(
+                0x80 <= b <= 0xBF for b in self.out[len(self.out) - length + 1 :]
+            ):
                 self.out.append(0)
                 return
 
@@ -366,7 +382,15 @@ QUERIES = (
         b"\x1b[20t",
         b"\x1b[21t",
     ),
-    *(b"\x1b[?1;1;0S", b"\x1b[1;1;1;1;1;1*y", b"\x1b[1$w", b"\x1b[&u", b'\x1b["v', b"\x1b['|", b"\x1b[#R"),
+    *(
+        b"\x1b[?1;1;0S",
+        b"\x1b[1;1;1;1;1;1*y",
+        b"\x1b[1$w",
+        b"\x1b[&u",
+        b'\x1b["v',
+        b"\x1b['|",
+        b"\x1b[#R",
+    ),
     *(b"\x1b[?4m", b"\x1b[?4g", b"\x1b[#S", b"\x1b[1;1;2;2#|", b"\x1b[?2048h", b"\x1b[?2033h"),
     *(
         b"\x1bP$qm\x1b\\",
@@ -396,7 +420,12 @@ QUERIES = (
         b"\x1b]5522;type=read;Lg==\x1b\\",
         b"\x1b]1337;ReportCellSize\x07",
     ),
-    *(b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\", b"\x1b_Ga=q,i=1\x1b\\", b"\x1b_25a1;s\x1b\\", b"\x05"),
+    *(
+        b"\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\",
+        b"\x1b_Ga=q,i=1\x1b\\",
+        b"\x1b_25a1;s\x1b\\",
+        b"\x05",
+    ),
 )
 OTHERS_REMOVED = (
     b"\x1b]7717;nonce;prompt\x07",
@@ -428,7 +457,18 @@ OTHERS_REMOVED = (
     b"\xc2\x85",
 )
 PASSING = (
-    *(b"plain text", b"\r\n", b"\t", b"\x07", b"\x08", b"\x0e\x0f", b"\x00", b"\x7f", b"\x18", b"\x1a"),
+    *(
+        b"plain text",
+        b"\r\n",
+        b"\t",
+        b"\x07",
+        b"\x08",
+        b"\x0e\x0f",
+        b"\x00",
+        b"\x7f",
+        b"\x18",
+        b"\x1a",
+    ),
     *(
         "zażółć gęślą jaźń 日本語 ✓".encode(),
         "ś6n ścn".encode(),
@@ -483,7 +523,15 @@ PASSING = (
         b"\x1b[4h",
         b"\x1b[2*x",
     ),
-    *(b"\x1b[65;1;1;2;2$x", b"\x1b[#P", b"\x1b[#Q", b"\x1b[1;1;2;2$v", b"\x1b[#{", b"\x1b[3g", b"\x1b[[A"),
+    *(
+        b"\x1b[65;1;1;2;2$x",
+        b"\x1b[#P",
+        b"\x1b[#Q",
+        b"\x1b[1;1;2;2$v",
+        b"\x1b[#{",
+        b"\x1b[3g",
+        b"\x1b[[A",
+    ),
     *(
         b"\x1b7",
         b"\x1b8",
@@ -511,7 +559,10 @@ PASSING = (
         b"\x1b]l;x\x1b\\",
         b"\x1b]R\x07",
     ),
-    *(b"\x1b]8;;https://example.org/?\x1b\\link\x1b]8;;\x1b\\", b"\x1b]8;id=1;FILE:///x\x07a\x1b]8;;\x07"),
+    *(
+        b"\x1b]8;;https://example.org/?\x1b\\link\x1b]8;;\x1b\\",
+        b"\x1b]8;id=1;FILE:///x\x07a\x1b]8;;\x07",
+    ),
     *(
         b"\x1bPq#0;2;0;0;0~~\x1b\\",
         b"\x1bP+p544e\x1b\\",
@@ -615,7 +666,9 @@ pieces = st.one_of(
 streams = st.lists(pieces, max_size=24).map(b"".join)
 anything = st.one_of(streams, streams, st.binary(max_size=300))
 cut_points = st.lists(st.integers(0, 400), max_size=12)
-option_sets = st.builds(FilterOptions, keep_notifications=st.booleans(), allow_clipboard_write=st.booleans())
+option_sets = st.builds(
+    FilterOptions, keep_notifications=st.booleans(), allow_clipboard_write=st.booleans()
+)
 
 
 class Answering:
@@ -629,7 +682,9 @@ class Answering:
         enquiry = ffi.new("GhosttyString*", {"ptr": answerback, "len": len(b"answerback")})
         self._alive: list[Any] = [answerback, enquiry]
         self._set("SIZE", ffi.callback("GhosttyTerminalSizeFn", self._size))
-        self._set("COLOR_SCHEME", ffi.callback("GhosttyTerminalColorSchemeFn", lambda t, u, out: True))
+        self._set(
+            "COLOR_SCHEME", ffi.callback("GhosttyTerminalColorSchemeFn", lambda t, u, out: True)
+        )
         self._set("ENQUIRY", ffi.callback("GhosttyTerminalEnquiryFn", lambda t, u: enquiry[0]))
         self._set("TITLE_REPORT", ffi.new("bool*", True))
 
@@ -739,7 +794,10 @@ def test_graphics_commands_are_told_to_be_quiet() -> None:
         (b"\x1b[\x7f6n", b""),
         (b"\x1b[6\x18n", b"\x1b[6\x18n"),  # aborted: `n` is text
         (b"\x1b\x1a[6n", b"\x1b\x1a[6n"),
-        (b"\x1b[31\x1b[6nm", b"\x1b[31\x1b\\m"),  # ESC restarts: what is left must not become SGR 31
+        (
+            b"\x1b[31\x1b[6nm",
+            b"\x1b[31\x1b\\m",
+        ),  # ESC restarts: what is left must not become SGR 31
         (b"\x1b\x1b[6n[6n", b"\x1b\x1b\\[6n"),  # ... or the query again
         (b"\x1b]0;a\x1b[6nb\x07", b"\x1b]0;a\x1b\\b\x07"),  # a string ends at ESC
         (b"\x1b]0;[6n\x07", b"\x1b]0;[6n\x07"),  # without ESC it is a title
@@ -782,10 +840,14 @@ def test_holds_back_only_while_undecided() -> None:
     assert viewer.pending == 3
     assert viewer.feed(b"1mred\xc2") == b"\x1b[31mred"
     assert viewer.pending == 1
-    assert viewer.feed(b"\xa0\x1b]0;a long ti") == b"\xc2\xa0\x1b]0;a long ti"  # a title is never removed
+    assert (
+        viewer.feed(b"\xa0\x1b]0;a long ti") == b"\xc2\xa0\x1b]0;a long ti"
+    )  # a title is never removed
     assert viewer.pending == 0
     assert viewer.feed(b"tle\x07\x1b]8;;https:") == b"tle\x07\x1b]8;;https:"
-    assert viewer.feed(b"//x\x07\x1b]52;c;AAAA") == b"//x\x07"  # its removal is decided: nothing to hold
+    assert (
+        viewer.feed(b"//x\x07\x1b]52;c;AAAA") == b"//x\x07"
+    )  # its removal is decided: nothing to hold
     assert viewer.pending == 0
     assert viewer.feed(b"AAAA" * 10_000) == b""
     assert viewer.feed(b"\x07x") == b"x"
@@ -842,7 +904,9 @@ def test_bound_on_what_is_held_back(size: int) -> None:
 @given(streams, cut_points, option_sets)
 @example(b"\x1b]\xc2\x9b52;c;?\x07", [4], FilterOptions())
 @example(b"\x1b]52;c;A\x1b\x1b[6n", [8, 9], FilterOptions())
-def test_equals_the_reference_for_any_split(stream: bytes, cuts: list[int], options: FilterOptions) -> None:
+def test_equals_the_reference_for_any_split(
+    stream: bytes, cuts: list[int], options: FilterOptions
+) -> None:
     expected = Reference.run(stream, options)
     assert through(stream, options=options) == expected
     assert through(stream, *cuts, options=options) == expected
@@ -925,7 +989,21 @@ def test_the_raw_stream_does_make_the_terminal_answer() -> None:
 
 def test_every_sequence_that_the_terminal_answers_is_removed() -> None:
     """All CSI, ESC and DCS shapes and many OSC numbers, asked one at a time: none that is answered passes."""
-    parameters = (b"", b"0", b"1", b"2", b"5", b"6", b"14", b"16", b"18", b"21", b"996", b"2048", b"1;1;0")
+    parameters = (
+        b"",
+        b"0",
+        b"1",
+        b"2",
+        b"5",
+        b"6",
+        b"14",
+        b"16",
+        b"18",
+        b"21",
+        b"996",
+        b"2048",
+        b"1;1;0",
+    )
     intermediates = (b"", *(bytes((i,)) for i in range(0x20, 0x30)))
     shapes = [
         b"\x1b[" + marker + parameter + intermediate + bytes((final,))
@@ -936,9 +1014,13 @@ def test_every_sequence_that_the_terminal_answers_is_removed() -> None:
     ]
     shapes += [b"\x1b[?%d%s" % (mode, setting) for mode in range(3000) for setting in (b"h", b"r")]
     shapes += [ESC + i + bytes((final,)) + ST for i in intermediates for final in range(0x30, 0x7F)]
-    shapes += [b"\x1bP%b%cm\x1b\\" % (i, final) for i in intermediates for final in range(0x40, 0x7F)]
+    shapes += [
+        b"\x1bP%b%cm\x1b\\" % (i, final) for i in intermediates for final in range(0x40, 0x7F)
+    ]
     asking = (b"?", b"1;?", b"foreground=?", b"t=q")
-    shapes += [b"\x1b]%d;%s\x07" % (number, question) for number in range(6000) for question in asking]
+    shapes += [
+        b"\x1b]%d;%s\x07" % (number, question) for number in range(6000) for question in asking
+    ]
     terminal, answered = Answering(), 0
     for shape in shapes:
         terminal.replies.clear()

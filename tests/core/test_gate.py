@@ -34,7 +34,9 @@ from holdfast.core.policy import Decision, Verdict
 from holdfast.model import canonical
 
 ASK = Decision(Verdict.ASK, "r", "sure?", version="v1", by=("human",))
-REQUEST = Request("run", Actor("bot", "kb", "agent"), "s1", "work", 3, b"rm -rf x", "/p", state=b"st")
+REQUEST = Request(
+    "run", Actor("bot", "kb", "agent"), "s1", "work", 3, b"rm -rf x", "/p", state=b"st"
+)
 ANN = Approver("ann", "ka", "human", frozenset({"approve"}), key_readable=False, plain=True)
 
 
@@ -49,7 +51,13 @@ def code(effects: list[Effect]) -> str:
     return end.code
 
 
-def asked(approvals: Approvals, now: float = 0.0, id: str = "q1", request: Request = REQUEST, decision: Decision = ASK) -> Pending:
+def asked(
+    approvals: Approvals,
+    now: float = 0.0,
+    id: str = "q1",
+    request: Request = REQUEST,
+    decision: Decision = ASK,
+) -> Pending:
     end = last(approvals.ask(id, request, decision, now))
     assert isinstance(end, Asked)
     return end.pending
@@ -63,7 +71,9 @@ def test_p4_asked_approved_used_once() -> None:
     assert last(approvals.approve("q1", ANN, 2)) == Approved(approvals.open["q1"], True)
     assert code(approvals.approve("q1", ANN, 2)) == "twice"
     used = last(approvals.use("q1", REQUEST, "v1", 3))
-    assert isinstance(used, Closed) and used.how == "used" and used.pending.given == (("ann", "ka"),)
+    assert (
+        isinstance(used, Closed) and used.how == "used" and used.pending.given == (("ann", "ka"),)
+    )
     assert code(approvals.use("q1", REQUEST, "v1", 3)) == "not_found", "single use"
     assert not approvals.open
 
@@ -71,7 +81,9 @@ def test_p4_asked_approved_used_once() -> None:
 def test_asking_again_is_the_same_question() -> None:
     approvals = Approvals()
     first = asked(approvals)
-    assert approvals.ask("q2", REQUEST, ASK, 1) == [Asked(first, False)] and list(approvals.open) == ["q1"]
+    assert approvals.ask("q2", REQUEST, ASK, 1) == [Asked(first, False)] and list(
+        approvals.open
+    ) == ["q1"]
 
 
 @pytest.mark.parametrize(
@@ -93,7 +105,12 @@ def test_p4_anything_that_changed_voids_it(change: dict[str, Any], says: str) ->
     asked(approvals)
     approvals.approve("q1", ANN, 1)
     effects = approvals.use("q1", replace(REQUEST, **change), "v1", 2)
-    assert code(effects) == "changed" and isinstance(effects[0], Closed) and effects[0].how == "void" and says in effects[0].why
+    assert (
+        code(effects) == "changed"
+        and isinstance(effects[0], Closed)
+        and effects[0].how == "void"
+        and says in effects[0].why
+    )
     assert code(approvals.use("q1", REQUEST, "v1", 2)) == "not_found", "void is for good"
 
 
@@ -111,7 +128,11 @@ def test_somebody_elses_approval_is_neither_used_nor_spoilt() -> None:
     approvals = Approvals()
     asked(approvals)
     approvals.approve("q1", ANN, 1)
-    for actor in (Actor("eve", "ke", "agent"), Actor("bot", "ke", "agent"), Actor("eve", "kb", "agent")):
+    for actor in (
+        Actor("eve", "ke", "agent"),
+        Actor("bot", "ke", "agent"),
+        Actor("eve", "kb", "agent"),
+    ):
         assert code(approvals.use("q1", replace(REQUEST, actor=actor), "v1", 1)) == "not_found"
     assert isinstance(last(approvals.use("q1", REQUEST, "v1", 1)), Closed)
 
@@ -136,17 +157,25 @@ def test_p4_who_may_not_approve(approver: Approver, why: str) -> None:
 def test_p4_a_readable_key_counts_in_a_contained_session() -> None:
     approvals = Approvals()
     asked(approvals)
-    assert isinstance(last(approvals.approve("q1", replace(ANN, key_readable=True, plain=False), 1)), Approved)
+    assert isinstance(
+        last(approvals.approve("q1", replace(ANN, key_readable=True, plain=False), 1)), Approved
+    )
 
 
 def test_s7_two_operators_if_the_rule_wants_two() -> None:
     approvals = Approvals()
     asked(approvals, decision=replace(ASK, approvals=2))
     assert last(approvals.approve("q1", ANN, 1)) == Approved(approvals.open["q1"], False)
-    assert code(approvals.approve("q1", replace(ANN, key="other"), 1)) == "twice", "one operator, another device"
-    assert code(approvals.approve("q1", replace(ANN, operator="amy"), 1)) == "twice", "one key, another name"
+    assert code(approvals.approve("q1", replace(ANN, key="other"), 1)) == "twice", (
+        "one operator, another device"
+    )
+    assert code(approvals.approve("q1", replace(ANN, operator="amy"), 1)) == "twice", (
+        "one key, another name"
+    )
     assert code(approvals.use("q1", REQUEST, "v1", 1)) == "waiting"
-    assert last(approvals.approve("q1", replace(ANN, operator="bea", key="kc"), 2)) == Approved(approvals.open["q1"], True)
+    assert last(approvals.approve("q1", replace(ANN, operator="bea", key="kc"), 2)) == Approved(
+        approvals.open["q1"], True
+    )
     assert isinstance(last(approvals.use("q1", REQUEST, "v1", 3)), Closed)
 
 
@@ -157,7 +186,10 @@ def test_denied_stays_denied_for_a_while() -> None:
     assert code(approvals.deny("q1", replace(ANN, operator="bot"), 1)) == "own"
     closed = last(approvals.deny("q1", ANN, 1))
     assert isinstance(closed, Closed) and closed.how == "denied" and closed.why == "by ann"
-    assert code(approvals.use("q1", REQUEST, "v1", 2)) == "denied" and code(approvals.ask("q2", REQUEST, ASK, 2)) == "denied"
+    assert (
+        code(approvals.use("q1", REQUEST, "v1", 2)) == "denied"
+        and code(approvals.ask("q2", REQUEST, ASK, 2)) == "denied"
+    )
     [again] = approvals.ask("q2", REQUEST, ASK, 2)
     assert isinstance(again, Rejected) and again.why == "it was denied by ann"
     assert code(approvals.approve("q1", ANN, 2)) == "not_found" and list(approvals.waiting()) == []
@@ -173,7 +205,11 @@ def test_questions_and_approvals_lapse() -> None:
     approvals.approve("q2", ANN, 10)
     assert approvals.deadline() == 10 + USE_WAIT_S
     effects = approvals.use("q2", REQUEST, "v1", 10 + USE_WAIT_S)
-    assert code(effects) == "expired" and isinstance(effects[0], Closed) and effects[0].how == "expired"
+    assert (
+        code(effects) == "expired"
+        and isinstance(effects[0], Closed)
+        and effects[0].how == "expired"
+    )
 
 
 def test_the_world_changes() -> None:
@@ -185,7 +221,11 @@ def test_the_world_changes() -> None:
     assert len(approvals.session_changed("s1", None)) == 1
     asked(approvals)
     approvals.approve("q1", ANN, 1)
-    assert approvals.revoked("ka") == [] and approvals.open["q1"].state == "waiting" and approvals.open["q1"].given == ()
+    assert (
+        approvals.revoked("ka") == []
+        and approvals.open["q1"].state == "waiting"
+        and approvals.open["q1"].given == ()
+    )
     assert code(approvals.use("q1", REQUEST, "v1", 2)) == "waiting", "an approval dies with its key"
     assert len(approvals.revoked("kb")) == 1 and not approvals.open
 
@@ -208,27 +248,64 @@ def test_questions_are_bounded() -> None:
     for n in range(PENDING_MAX):
         approvals.ask(f"o{n}", replace(REQUEST, actor=Actor(f"bot{n}", f"k{n}", "agent")), ASK, 1)
     assert len(approvals.open) == PENDING_MAX
-    assert code(approvals.ask("x", replace(REQUEST, actor=Actor("z", "z", "agent")), ASK, 1)) == "full"
+    assert (
+        code(approvals.ask("x", replace(REQUEST, actor=Actor("z", "z", "agent")), ASK, 1)) == "full"
+    )
 
 
 def test_it_is_shown_escaped_and_whole_or_not_at_all() -> None:
     approvals = Approvals()
-    assert asked(approvals, request=replace(REQUEST, content="rm \u202ex\x1b[2J\n".encode() + b"\xff")).text == "rm \\u{202e}x\\u{1b}[2J\\u{a}\\u{dcff}"
-    assert asked(approvals, id="q2", request=replace(REQUEST, act="end", content=b"", details={"why": "x\n"})).text == "end why=x\\u{a}"
+    assert (
+        asked(
+            approvals, request=replace(REQUEST, content="rm \u202ex\x1b[2J\n".encode() + b"\xff")
+        ).text
+        == "rm \\u{202e}x\\u{1b}[2J\\u{a}\\u{dcff}"
+    )
+    assert (
+        asked(
+            approvals,
+            id="q2",
+            request=replace(REQUEST, act="end", content=b"", details={"why": "x\n"}),
+        ).text
+        == "end why=x\\u{a}"
+    )
     assert code(approvals.ask("q3", replace(REQUEST, content=b"x" * 100_000), ASK, 0)) == "size"
 
 
 def test_the_statement_that_is_signed_names_everything() -> None:
     pending = asked(Approvals())
     body = canonical.decode(pending.statement("ka", "approve"))
-    assert body == {"v": 1, "id": "q1", "binding": bind(REQUEST, "v1").digest(), "approver": "ka", "answer": "approve", "expires": int(ANSWER_WAIT_S)}
-    others = {pending.statement("kc", "approve"), pending.statement("ka", "deny"), asked(Approvals(), id="q2").statement("ka", "approve"),
-              asked(Approvals(), request=replace(REQUEST, cwd="/")).statement("ka", "approve")}
+    assert body == {
+        "v": 1,
+        "id": "q1",
+        "binding": bind(REQUEST, "v1").digest(),
+        "approver": "ka",
+        "answer": "approve",
+        "expires": int(ANSWER_WAIT_S),
+    }
+    others = {
+        pending.statement("kc", "approve"),
+        pending.statement("ka", "deny"),
+        asked(Approvals(), id="q2").statement("ka", "approve"),
+        asked(Approvals(), request=replace(REQUEST, cwd="/")).statement("ka", "approve"),
+    }
     assert len(others) == 4 and pending.statement("ka", "approve") not in others
 
 
 def test_a_commitment_is_of_exactly_these_bytes() -> None:
-    assert len({commitment(b""), commitment(b"a"), commitment(b"a\n"), commitment(b"", {"a": "b"}), commitment(b"a", {"a": "b"}), commitment(b'{"a":"b"}')}) == 6
+    assert (
+        len(
+            {
+                commitment(b""),
+                commitment(b"a"),
+                commitment(b"a\n"),
+                commitment(b"", {"a": "b"}),
+                commitment(b"a", {"a": "b"}),
+                commitment(b'{"a":"b"}'),
+            }
+        )
+        == 6
+    )
 
 
 def test_saved_and_restored() -> None:
@@ -242,7 +319,12 @@ def test_saved_and_restored() -> None:
 
 # ---------------------------------------------------------------- every sequence
 
-OPERATORS = {"bot": ("kb", "agent"), "cat": ("kc", "agent"), "ann": ("ka", "human"), "bea": ("ke", "human")}
+OPERATORS = {
+    "bot": ("kb", "agent"),
+    "cat": ("kc", "agent"),
+    "ann": ("ka", "human"),
+    "bea": ("ke", "human"),
+}
 
 
 class Machine(RuleBasedStateMachine):
@@ -257,21 +339,34 @@ class Machine(RuleBasedStateMachine):
         self.policy = "v1"
         self.count = 0
         self.asked: dict[str, tuple[Request, str, int]] = {}
-        self.given: dict[str, dict[str, float]] = {}     # question -> approver's key -> when
+        self.given: dict[str, dict[str, float]] = {}  # question -> approver's key -> when
         self.dead: set[str] = set()
 
     @rule(seconds=st.sampled_from([0.0, 1.0, 50.0, 119.0, 130.0, 599.0, 700.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
 
-    @rule(target=questions, operator=st.sampled_from(["bot", "cat", "ann"]), content=st.sampled_from([b"a", b"b"]), cwd=st.sampled_from(["/", "/p", None]), needed=st.integers(1, 2),
-          session=st.sampled_from(["s1", "s2"]))
+    @rule(
+        target=questions,
+        operator=st.sampled_from(["bot", "cat", "ann"]),
+        content=st.sampled_from([b"a", b"b"]),
+        cwd=st.sampled_from(["/", "/p", None]),
+        needed=st.integers(1, 2),
+        session=st.sampled_from(["s1", "s2"]),
+    )
     def ask(self, operator: str, content: bytes, cwd: str | None, needed: int, session: str) -> Any:
         self.count += 1
         key, kind = OPERATORS[operator]
         request = Request("run", Actor(operator, key, kind), session, "", 1, content, cwd)
         id = f"q{self.count}"
-        end = last(self.approvals.ask(id, request, Decision(Verdict.ASK, "r", "?", version=self.policy, approvals=needed), self.now))
+        end = last(
+            self.approvals.ask(
+                id,
+                request,
+                Decision(Verdict.ASK, "r", "?", version=self.policy, approvals=needed),
+                self.now,
+            )
+        )
         if isinstance(end, Rejected):
             assert end.code in ("full", "denied")
             return multiple()
@@ -282,30 +377,82 @@ class Machine(RuleBasedStateMachine):
             self.given[id] = {}
         return end.pending.id
 
-    @rule(id=questions, operator=st.sampled_from(list(OPERATORS)), right=st.booleans(), readable=st.booleans(), plain=st.booleans())
+    @rule(
+        id=questions,
+        operator=st.sampled_from(list(OPERATORS)),
+        right=st.booleans(),
+        readable=st.booleans(),
+        plain=st.booleans(),
+    )
     def approve(self, id: str, operator: str, right: bool, readable: bool, plain: bool) -> None:
         key, kind = OPERATORS[operator]
-        end = last(self.approvals.approve(id, Approver(operator, key, kind, frozenset({"approve"} if right else {"run"}), readable, plain), self.now))
+        end = last(
+            self.approvals.approve(
+                id,
+                Approver(
+                    operator,
+                    key,
+                    kind,
+                    frozenset({"approve"} if right else {"run"}),
+                    readable,
+                    plain,
+                ),
+                self.now,
+            )
+        )
         if isinstance(end, Approved):
             request, _, _ = self.asked[id]
-            assert right and operator != request.actor.operator and not (plain and readable) and key not in self.given[id] and id not in self.dead
+            assert (
+                right
+                and operator != request.actor.operator
+                and not (plain and readable)
+                and key not in self.given[id]
+                and id not in self.dead
+            )
             self.given[id][key] = self.now
 
     @rule(id=questions, operator=st.sampled_from(["ann", "bea", "bot"]))
     def deny(self, id: str, operator: str) -> None:
         key, kind = OPERATORS[operator]
-        if isinstance(last(self.approvals.deny(id, Approver(operator, key, kind, frozenset({"approve"}), False, False), self.now)), Closed):
+        if isinstance(
+            last(
+                self.approvals.deny(
+                    id,
+                    Approver(operator, key, kind, frozenset({"approve"}), False, False),
+                    self.now,
+                )
+            ),
+            Closed,
+        ):
             assert operator != self.asked[id][0].actor.operator
             self.dead.add(id)
 
-    @rule(id=consumes(questions), change=st.sampled_from(["nothing", "nothing", "nothing", "content", "cwd", "epoch", "operator"]))
+    @rule(
+        id=consumes(questions),
+        change=st.sampled_from(
+            ["nothing", "nothing", "nothing", "content", "cwd", "epoch", "operator"]
+        ),
+    )
     def use(self, id: str, change: str) -> None:
         request, policy, needed = self.asked[id]
-        changed = {"content": {"content": request.content + b" "}, "cwd": {"cwd": "/elsewhere"}, "epoch": {"epoch": 2}, "operator": {"actor": Actor("dan", "kd", "human")}}.get(change, {})
+        changed = {
+            "content": {"content": request.content + b" "},
+            "cwd": {"cwd": "/elsewhere"},
+            "epoch": {"epoch": 2},
+            "operator": {"actor": Actor("dan", "kd", "human")},
+        }.get(change, {})
         end = last(self.approvals.use(id, replace(request, **changed), self.policy, self.now))  # type: ignore[arg-type]
         if isinstance(end, Closed):
-            assert end.how == "used" and change == "nothing" and policy == self.policy and id not in self.dead
-            assert len(self.given[id]) >= needed and self.now - max(self.given[id].values()) < USE_WAIT_S
+            assert (
+                end.how == "used"
+                and change == "nothing"
+                and policy == self.policy
+                and id not in self.dead
+            )
+            assert (
+                len(self.given[id]) >= needed
+                and self.now - max(self.given[id].values()) < USE_WAIT_S
+            )
             self.dead.add(id)
         elif change != "nothing" and change != "operator":
             self.dead.add(id)

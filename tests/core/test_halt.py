@@ -22,21 +22,42 @@ SigIgn:\t0000000000200000
 
 def test_a_status_is_read() -> None:
     assert member(20, STATUS) == Member(20, 7, "T", 1 << 18, (20, 2), 21, 22, 1 << 21)
-    for broken in ("", "State:\t\nPPid:\t1\nShdPnd:\t0\nSigIgn:\t0\n", STATUS.replace("PPid:\t7", "PPid:\tx")):
+    for broken in (
+        "",
+        "State:\t\nPPid:\t1\nShdPnd:\t0\nSigIgn:\t0\n",
+        STATUS.replace("PPid:\t7", "PPid:\tx"),
+    ):
         with pytest.raises(ValueError):
             member(20, broken)
 
 
 def test_a4_who_was_stopped_before_is_marked_by_what_it_does_not_ignore() -> None:
-    assert [Member(1, 0, "T", 0, ignored=i).mark for i in (0, 1 << 21, 3 << 20, 7 << 19)] == [22, 21, 20, 0]
+    assert [Member(1, 0, "T", 0, ignored=i).mark for i in (0, 1 << 21, 3 << 20, 7 << 19)] == [
+        22,
+        21,
+        20,
+        0,
+    ]
     marked = Member(1, 0, "T", 1 << 21)
-    assert marked.stopped_before and not Member(1, 0, "T", 1 << 18).stopped_before and not Member(1, 0, "S", 1 << 21).stopped_before
+    assert (
+        marked.stopped_before
+        and not Member(1, 0, "T", 1 << 18).stopped_before
+        and not Member(1, 0, "S", 1 << 21).stopped_before
+    )
     assert to_continue([marked, Member(2, 1, "T", 0), Member(3, 1, "Z", 0)]) == [2]
 
 
 def test_a4_a_process_that_stops_before_it_does_anything_does_not_run() -> None:
-    assert Member(1, 0, "D", 0).running and not Member(1, 0, "D", 1 << 18).running and Member(1, 0, "R", 1 << 18).running
-    assert not all_stopped([]) and not all_stopped([Member(1, 0, "Z", 0)]) and not all_stopped([Member(1, 0, "T", 0), Member(2, 0, "S", 0)])
+    assert (
+        Member(1, 0, "D", 0).running
+        and not Member(1, 0, "D", 1 << 18).running
+        and Member(1, 0, "R", 1 << 18).running
+    )
+    assert (
+        not all_stopped([])
+        and not all_stopped([Member(1, 0, "Z", 0)])
+        and not all_stopped([Member(1, 0, "T", 0), Member(2, 0, "S", 0)])
+    )
     assert all_stopped([Member(1, 0, "T", 0), Member(2, 1, "Z", 0), Member(3, 1, "t", 0)])
 
 
@@ -57,9 +78,18 @@ def test_a4_children_are_continued_before_their_parents(parents: list[int]) -> N
             assert order.index(one.pid) < order.index(one.parent)
 
 
-@pytest.mark.parametrize("text, found", [
-    ("9:name=systemd:/\n0::/holdfast-1/abc\n", "/holdfast-1/abc"), ("0::/user.slice/x/holdfast-1/abc/made/below\n", "/user.slice/x/holdfast-1/abc"),
-    ("0::/holdfast-2/abc\n", None), ("0::/holdfast-1/abcd\n", None), ("0::/\n", None), ("", None), ("1:cpu:/holdfast-1/abc\n", None)])
+@pytest.mark.parametrize(
+    "text, found",
+    [
+        ("9:name=systemd:/\n0::/holdfast-1/abc\n", "/holdfast-1/abc"),
+        ("0::/user.slice/x/holdfast-1/abc/made/below\n", "/user.slice/x/holdfast-1/abc"),
+        ("0::/holdfast-2/abc\n", None),
+        ("0::/holdfast-1/abcd\n", None),
+        ("0::/\n", None),
+        ("", None),
+        ("1:cpu:/holdfast-1/abc\n", None),
+    ],
+)
 def test_a_session_is_in_its_group_or_elsewhere(text: str, found: str | None) -> None:
     assert group_of(text, "holdfast-1", "abc") == found
 
@@ -68,4 +98,6 @@ def test_a4_best_effort_is_said_wherever_it_is_so() -> None:
     for contained in (False, True):
         for how in (halt.FREEZE, halt.NAMESPACE, halt.BEST_EFFORT):
             assert ("best effort" in says(contained, False, how)) == (how == halt.BEST_EFFORT)
-    assert "uid shows as 0" in says(True, True, halt.FREEZE) and "uid" not in says(True, False, halt.FREEZE)
+    assert "uid shows as 0" in says(True, True, halt.FREEZE) and "uid" not in says(
+        True, False, halt.FREEZE
+    )

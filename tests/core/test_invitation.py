@@ -22,8 +22,18 @@ NOW = 1_000_000
 
 
 def fresh(confirm: bool = False, **more: Any) -> Invitation:
-    fields: dict[str, Any] = {"id": "4KQ7", "verifier": KEYS[0], "by": KEYS[1], "rights": rights.READ, "scope": Scope(), "kind": "human", "confirm": confirm,
-                              "made": NOW, "expires": NOW + 600, **more}
+    fields: dict[str, Any] = {
+        "id": "4KQ7",
+        "verifier": KEYS[0],
+        "by": KEYS[1],
+        "rights": rights.READ,
+        "scope": Scope(),
+        "kind": "human",
+        "confirm": confirm,
+        "made": NOW,
+        "expires": NOW + 600,
+        **more,
+    }
     return Invitation(**fields)
 
 
@@ -88,11 +98,15 @@ class Life(RuleBasedStateMachine):
             if open_ and self.wrong == INVITATION_GUESSES:
                 self.ended = "void"
             elif not open_:
-                assert self.one is before, "who cannot prove the code changes nothing that has ended"
+                assert self.one is before, (
+                    "who cannot prove the code changes nothing that has ended"
+                )
         elif open_:
             assert outcome == Enter()
         else:
-            assert outcome == (Again() if self.let_in == [key] else Closed(self.ended or "expired", self.one.why))      # type: ignore[arg-type]
+            assert outcome == (
+                Again() if self.let_in == [key] else Closed(self.ended or "expired", self.one.why)
+            )  # type: ignore[arg-type]
 
     @rule(how=st.sampled_from(["revoked", "refused", "void"]))
     def it_is_ended(self, how: Any) -> None:
@@ -116,21 +130,32 @@ class Life(RuleBasedStateMachine):
         assert len(self.let_in) <= 1
         assert (self.one.joiner is not None) == bool(self.let_in) == (self.one.state == "used")
         assert self.one.guesses <= INVITATION_GUESSES
-        assert self.one.at(self.now) == (self.ended or ("expired" if self.now >= self.one.expires else "open"))
+        assert self.one.at(self.now) == (
+            self.ended or ("expired" if self.now >= self.one.expires else "open")
+        )
 
 
 TestLife = Life.TestCase
 
 
-@given(st.sampled_from(sorted(invitation.write(fresh()))), st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.lists(st.text(max_size=3), max_size=2)
-       | st.dictionaries(st.text(max_size=3), st.none(), max_size=2))
+@given(
+    st.sampled_from(sorted(invitation.write(fresh()))),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.lists(st.text(max_size=3), max_size=2)
+    | st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+)
 def test_a_damaged_row_is_no_invitation_or_a_sound_one(field: str, value: Any) -> None:
     row = {**invitation.write(fresh()), field: value}
     try:
         one = invitation.read(row)
     except ValueError:
         return
-    assert one.kind in OPERATOR_KINDS and one.rights <= rights.ADMIN and one.state in invitation.STORED
+    assert (
+        one.kind in OPERATOR_KINDS and one.rights <= rights.ADMIN and one.state in invitation.STORED
+    )
     with pytest.raises(ValueError):
         invitation.read({k: v for k, v in row.items() if k != field})
 
@@ -138,7 +163,9 @@ def test_a_damaged_row_is_no_invitation_or_a_sound_one(field: str, value: Any) -
 def test_one_for_a_device_is_kept_and_is_none_for_whoever_does_not_know_devices() -> None:
     one = fresh(rights=frozenset(), of="ann", device="phone")
     stored = json.loads(json.dumps(invitation.write(one)))
-    assert invitation.read(stored) == one and stored["v"] == 2, "a host of before must not take it for an invitation of an operator"
+    assert invitation.read(stored) == one and stored["v"] == 2, (
+        "a host of before must not take it for an invitation of an operator"
+    )
     for odd in ({"v": 1}, {"of": ""}, {"of": 7}, {"device": None}, {"rights": ["observe"]}):
         with pytest.raises(ValueError):
             invitation.read({**stored, **odd})

@@ -21,7 +21,13 @@ codes = st.binary(min_size=8, max_size=8).map(joincode.make)
 def test_what_is_shown_is_read(code: Code) -> None:
     text = code.show()
     assert len(text) == 14 and text[4] == text[9] == "-"
-    for written in (text, text.lower(), text.replace("-", ""), f"  {text.replace('-', ' ')}\n", text.replace("0", "O").replace("1", "l")):
+    for written in (
+        text,
+        text.lower(),
+        text.replace("-", ""),
+        f"  {text.replace('-', ' ')}\n",
+        text.replace("0", "O").replace("1", "l"),
+    ):
         assert joincode.read(written) == (code, None)
     assert joincode.read(joincode.url(code, MACHINE)) == (code, joincode.fingerprint(MACHINE))
     assert joincode.read_id(text[:4].lower()) == code.id
@@ -57,8 +63,21 @@ def test_anything_else_is_refused_and_never_breaks(text: str) -> None:
         assert joincode.read(code.show()) == (code, None)
 
 
-@pytest.mark.parametrize("text", ["", "4KQ7", "4KQ7-M2XD-9TRG-4KQ7", "4KQ7-M2XU-9TR8", "http://x/join#4KQ7-M2XD-9TRG", "holdfast://x/join#4KQ7-M2XD-9TRG",
-                                  "holdfast://0123456789abcdef/leave#4KQ7-M2XD-9TRG", "holdfast://0123456789abcdef#4KQ7-M2XD-9TRG", "4" * 10_000, "٤KQ7-M2XD-9TR8"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "4KQ7",
+        "4KQ7-M2XD-9TRG-4KQ7",
+        "4KQ7-M2XU-9TR8",
+        "http://x/join#4KQ7-M2XD-9TRG",
+        "holdfast://x/join#4KQ7-M2XD-9TRG",
+        "holdfast://0123456789abcdef/leave#4KQ7-M2XD-9TRG",
+        "holdfast://0123456789abcdef#4KQ7-M2XD-9TRG",
+        "4" * 10_000,
+        "٤KQ7-M2XD-9TR8",
+    ],
+)
 def test_no_code(text: str) -> None:
     with pytest.raises(Usage):
         joincode.read(text)
@@ -78,13 +97,26 @@ def test_a_proof_is_for_one_statement_one_machine_one_code() -> None:
     assert joincode.holds(verifier, b"statement", proof)
     assert not joincode.holds(verifier, b"statement!", proof)
     assert not joincode.holds(verifier, b"statement", joincode.prove(CODE, OTHER, b"statement"))
-    assert not joincode.holds(verifier, b"statement", joincode.prove(Code("4KQ8", CODE.secret), MACHINE, b"statement"))
-    assert not joincode.holds(verifier, b"statement", joincode.prove(Code("4KQ7", "M2XD9TS"), MACHINE, b"statement"))
-    assert not joincode.holds(verifier, b"statement", signing.sign(joincode.private(CODE, MACHINE), "hello/1", b"statement"))
-    assert not joincode.holds(verifier, b"statement", b"") and not joincode.holds(verifier, b"statement", bytes(64))
+    assert not joincode.holds(
+        verifier, b"statement", joincode.prove(Code("4KQ8", CODE.secret), MACHINE, b"statement")
+    )
+    assert not joincode.holds(
+        verifier, b"statement", joincode.prove(Code("4KQ7", "M2XD9TS"), MACHINE, b"statement")
+    )
+    assert not joincode.holds(
+        verifier,
+        b"statement",
+        signing.sign(joincode.private(CODE, MACHINE), "hello/1", b"statement"),
+    )
+    assert not joincode.holds(verifier, b"statement", b"") and not joincode.holds(
+        verifier, b"statement", bytes(64)
+    )
 
 
 def test_what_the_key_is_made_of_does_not_change() -> None:
     """Both ends make it; releases differ."""
-    assert signing.show(signing.public(joincode.private(CODE, MACHINE))) == "ed25519:YNlI4F3U1KC6Uzuw6Imic7OOBStIZQd7sPV2DJIQekQ"
+    assert (
+        signing.show(signing.public(joincode.private(CODE, MACHINE)))
+        == "ed25519:YNlI4F3U1KC6Uzuw6Imic7OOBStIZQd7sPV2DJIQekQ"
+    )
     assert joincode.fingerprint(MACHINE) == "d356xhnje5811472"

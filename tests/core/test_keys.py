@@ -76,7 +76,9 @@ def test_application_mode_changes_unmodified_arrows_only() -> None:
     assert encode("C-Up", True) == b"\x1b[1;5A" and encode("F5", True) == b"\x1b[15~"
 
 
-@pytest.mark.parametrize("name", ["", "C-", "C-Enter", "C-é", "C-1", "F0", "F13", "Nokey", "C-c-c", "xx", "M-", "-x"])
+@pytest.mark.parametrize(
+    "name", ["", "C-", "C-Enter", "C-é", "C-1", "F0", "F13", "Nokey", "C-c-c", "xx", "M-", "-x"]
+)
 def test_what_is_no_key_is_refused_with_examples(name: str) -> None:
     with pytest.raises(Usage) as refused:
         encode(name)
@@ -92,7 +94,16 @@ def test_any_name_gives_bytes_or_a_typed_refusal(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "byte"), [("C-\\", 0x1C), ("C-b", 2), ("C-a", 1), ("C-]", 0x1D), ("C-@", 0), ("Escape", 0x1B), ("Tab", 9)]
+    ("name", "byte"),
+    [
+        ("C-\\", 0x1C),
+        ("C-b", 2),
+        ("C-a", 1),
+        ("C-]", 0x1D),
+        ("C-@", 0),
+        ("Escape", 0x1B),
+        ("Tab", 9),
+    ],
 )
 def test_a_prefix_key_is_one_control_byte(name: str, byte: int) -> None:
     assert prefix_key(name) == byte

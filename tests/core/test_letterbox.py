@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyghostty import Terminal
 
-from holdfast.core.letterbox import FOLLOW_DIVISOR, MAX_TITLE, MIN_VIEW, Cell, Frame, Letterbox, Line
+from holdfast.core.letterbox import (
+    FOLLOW_DIVISOR,
+    MAX_TITLE,
+    MIN_VIEW,
+    Cell,
+    Frame,
+    Letterbox,
+    Line,
+)
 
 RED, BLUE_ON_WHITE = b"\x1b[31m", b"\x1b[1;34;47m"
 ALPHABET = (*"abcXYZ019 .#", "é", "ß", "日", "本", "ｗ", "😀", "e\u0301", " ", " ")
@@ -29,7 +37,9 @@ def line(text: str, sgr: bytes = b"") -> Line:
     return tuple(cells)
 
 
-def frame(*lines: str, cursor: Point = (0, 0), visible: bool = True, cols: int = 10, rows: int = 4) -> Frame:
+def frame(
+    *lines: str, cursor: Point = (0, 0), visible: bool = True, cols: int = 10, rows: int = 4
+) -> Frame:
     return Frame(cols, rows, *cursor, visible, tuple(line(text) for text in lines), "")
 
 
@@ -121,7 +131,11 @@ def frames(draw: st.DrawFn, cols: int | None = None, rows: int | None = None) ->
         left = draw(st.integers(0, cols))
         while left > 0:
             text = draw(st.sampled_from(ALPHABET))
-            cell = Cell(text, 2 if text in WIDE else 1, draw(st.sampled_from((b"", b"", RED, BLUE_ON_WHITE))))
+            cell = Cell(
+                text,
+                2 if text in WIDE else 1,
+                draw(st.sampled_from((b"", b"", RED, BLUE_ON_WHITE))),
+            )
             if cell.width > left:
                 break
             cells.append(cell)
@@ -257,7 +271,10 @@ def test_nothing_for_the_same_frame_and_little_for_the_cursor() -> None:
 
 
 def test_one_synchronized_update_without_clearing_or_scrolling() -> None:
-    for data in (Letterbox(30, 8).render(frame("a")), Letterbox(5, 2).render(frame("a" * 10, "b" * 10))):
+    for data in (
+        Letterbox(30, 8).render(frame("a")),
+        Letterbox(5, 2).render(frame("a" * 10, "b" * 10)),
+    ):
         assert data.startswith(b"\x1b[?2026h")
         assert data.endswith(b"\x1b[?2026l")
         assert not {b"\n", b"\r"} & {data[i : i + 1] for i in range(len(data))}

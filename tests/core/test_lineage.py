@@ -28,7 +28,11 @@ def test_p5_what_a_line_starts_is_its_authors_also_when_it_forks_twice() -> None
     lineage = at_prompt()
     lineage.typed("bob", 7, b"server &\r")
     lineage.begun()
-    assert lineage.forked(ROOT, 101, never) and lineage.forked(101, 102, never) and lineage.forked(102, 103, never)
+    assert (
+        lineage.forked(ROOT, 101, never)
+        and lineage.forked(101, 102, never)
+        and lineage.forked(102, 103, never)
+    )
     lineage.exited(101)
     lineage.exited(102)
     lineage.prompt()
@@ -83,7 +87,9 @@ def test_lines_typed_ahead_begin_in_their_order() -> None:
     lineage.typed("ann", 2, b"a\rb\r")
     lineage.typed("bob", 3, b"c\r")
     lineage.prompt()
-    assert lineage.begun() == Cause("ann", 2, ("bob",))          # bob's may be meant as well: nobody knows what the first program read
+    assert lineage.begun() == Cause(
+        "ann", 2, ("bob",)
+    )  # bob's may be meant as well: nobody knows what the first program read
     lineage.prompt()
     assert lineage.begun() == Cause("ann", 2, ("bob",))
     lineage.prompt()
@@ -149,7 +155,9 @@ def test_s2_what_began_unseen_is_unknown_unless_its_parent_says_it() -> None:
     assert lineage.of(103) == lineage.of(104) == lineage.of(4711) == UNKNOWN
 
 
-def test_p5_the_first_process_of_a_contained_session_began_with_it_and_whom_it_takes_in_is_unknown() -> None:
+def test_p5_the_first_process_of_a_contained_session_began_with_it_and_whom_it_takes_in_is_unknown() -> (
+    None
+):
     lineage = at_prompt()
     lineage.found({99: (4, 50), ROOT: (5, 99), 101: (6, 99)})
     assert lineage.of(99) == lineage.of(ROOT) and lineage.of(101) == UNKNOWN
@@ -183,6 +191,7 @@ def test_s4_the_next_host_knows_what_the_last_one_knew() -> None:
 
 # ------------------------------------------------------------ any history
 
+
 @dataclass
 class World:
     """A shell that reads its lines one by one, and the one who looks on: the lineage is told the same things, some of them late."""
@@ -207,8 +216,15 @@ class World:
 
 
 @settings(deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(("ann", "bob", "bot")), st.integers(0, 6), st.booleans()), max_size=30))
-def test_p5_when_lines_wait_for_their_prompt_every_process_has_its_very_act(lines: list[tuple[str, int, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("ann", "bob", "bot")), st.integers(0, 6), st.booleans()),
+        max_size=30,
+    )
+)
+def test_p5_when_lines_wait_for_their_prompt_every_process_has_its_very_act(
+    lines: list[tuple[str, int, bool]],
+) -> None:
     world = World()
     for line in lines:
         world.line(*line)
@@ -217,12 +233,23 @@ def test_p5_when_lines_wait_for_their_prompt_every_process_has_its_very_act(line
 
 
 @settings(deadline=None)
-@given(st.lists(st.one_of(
-    st.tuples(st.just("typed"), st.sampled_from(("ann", "bob")), st.binary(max_size=8)),
-    st.tuples(st.just("begun")), st.tuples(st.just("prompt")), st.tuples(st.just("certain")),
-    st.tuples(st.just("fork"), st.integers(0, 40)), st.tuples(st.just("exit"), st.integers(0, 40)),
-    st.tuples(st.just("found"), st.integers(0, 40))), max_size=80))
-def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: list[tuple[object, ...]]) -> None:
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("typed"), st.sampled_from(("ann", "bob")), st.binary(max_size=8)),
+            st.tuples(st.just("begun")),
+            st.tuples(st.just("prompt")),
+            st.tuples(st.just("certain")),
+            st.tuples(st.just("fork"), st.integers(0, 40)),
+            st.tuples(st.just("exit"), st.integers(0, 40)),
+            st.tuples(st.just("found"), st.integers(0, 40)),
+        ),
+        max_size=80,
+    )
+)
+def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(
+    events: list[tuple[object, ...]],
+) -> None:
     lineage, act, seen = at_prompt(), 0, set[str]()
     for event in events:
         match event:
@@ -244,7 +271,11 @@ def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: 
                 lineage.found({ROOT: (1, 1), **{ROOT + i: (i, ROOT + i // 2) for i in range(1, n)}})
         for pid in lineage.members:
             cause = lineage.of(pid)
-            assert {cause.actor, *cause.others} <= seen | {"ann", "shell", "unknown"} and cause.actor not in cause.others
+            assert {cause.actor, *cause.others} <= seen | {
+                "ann",
+                "shell",
+                "unknown",
+            } and cause.actor not in cause.others
             assert len(cause.others) <= OTHERS_MAX and (cause.act is None or cause.act <= act)
     assert ROOT in lineage.members
     again = Lineage(ROOT, NEW, shell=True)
@@ -253,6 +284,7 @@ def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(events: 
 
 
 # ------------------------------------------------------------ somebody who wants another to have done it
+
 
 def test_p3_a_quoted_interrupt_does_not_take_a_name_off_the_line() -> None:
     """^V^C puts the character into the line: it stays, and so does who typed it, until the shell has shown that it gave the line up."""
@@ -266,7 +298,9 @@ def test_p3_a_quoted_interrupt_does_not_take_a_name_off_the_line() -> None:
 def test_p3_a_quoted_interrupt_that_was_typed_ahead_of_a_prompt_neither() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 1, b"make\r")
-    lineage.typed("ann", 2, b"evil #\x16\x03")       # its mark may be on its way: the shell is not at its prompt any more
+    lineage.typed(
+        "ann", 2, b"evil #\x16\x03"
+    )  # its mark may be on its way: the shell is not at its prompt any more
     lineage.begun()
     lineage.typed("ann", 3, b"more #\x16\x03")
     lineage.prompt()
@@ -307,7 +341,9 @@ def test_p3_who_enters_a_line_by_another_key_is_named() -> None:
     lineage.prompt()
     lineage.typed("ann", 3, b"evil\x0f")
     lineage.forked(ROOT, 101, never)
-    assert lineage.begun() == Cause("bob", 2, ("ann",)) and lineage.of(101) == Cause("bob", 2, ("ann",))
+    assert lineage.begun() == Cause("bob", 2, ("ann",)) and lineage.of(101) == Cause(
+        "bob", 2, ("ann",)
+    )
 
 
 def test_p3_and_so_when_nothing_else_waits() -> None:
@@ -323,6 +359,7 @@ def test_p3_and_so_when_nothing_else_waits() -> None:
 
 
 # ------------------------------------------------------------ looks that take time
+
 
 def test_s2_what_began_during_a_look_keeps_its_act_and_what_ended_stays_gone() -> None:
     lineage = at_prompt()
@@ -348,13 +385,16 @@ def test_s2_a_look_that_was_cut_short_forgets_nobody() -> None:
 
 def test_what_was_written_down_counts_as_a_whole_or_not_at_all() -> None:
     lineage = at_prompt()
-    saved = lineage.save() | {"members": [[101, 6, ROOT, "bob", 7, []], [102, float("inf"), ROOT, "bob", 7, []]]}
+    saved = lineage.save() | {
+        "members": [[101, 6, ROOT, "bob", 7, []], [102, float("inf"), ROOT, "bob", 7, []]]
+    }
     with pytest.raises(OverflowError):
         lineage.restore(saved)
     assert {*lineage.members} == {ROOT}
 
 
 # ------------------------------------------------------------ after the command
+
 
 def test_p5_a_command_is_over_when_the_shell_has_gone_on() -> None:
     lineage = at_prompt()
@@ -374,7 +414,16 @@ def test_p5_a_command_is_over_when_the_shell_has_gone_on() -> None:
 
 def test_s4_marks_that_are_read_again_change_nothing_that_was_known() -> None:
     def marks(lineage: Lineage, after: int = 0) -> None:
-        for number, what in enumerate((lineage.prompt, lineage.begun, lambda: lineage.finished(3), lineage.prompt, lineage.begun), 1):
+        for number, what in enumerate(
+            (
+                lineage.prompt,
+                lineage.begun,
+                lambda: lineage.finished(3),
+                lineage.prompt,
+                lineage.begun,
+            ),
+            1,
+        ):
             if number > after:
                 lineage.marked(number)
                 what()
@@ -409,6 +458,7 @@ def test_exits_are_kept_of_the_newest_only() -> None:
 
 # ------------------------------------------------------------ what a process does, besides starting others
 
+
 def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
     lineage = at_prompt()
     assert lineage.doing(ROOT, None, never) == SHELL, "for its prompt"
@@ -417,7 +467,9 @@ def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
     lineage.begun()
     assert lineage.now == Cause("bob", 7) == lineage.doing(ROOT, None, never)
     lineage.typed("cat", 8, b"echo y > f\r")
-    assert lineage.doing(ROOT, None, never) == Cause("bob", 7, ("cat",)), "typed ahead: it may be that line already"
+    assert lineage.doing(ROOT, None, never) == Cause("bob", 7, ("cat",)), (
+        "typed ahead: it may be that line already"
+    )
     lineage.prompt()
     lineage.begun()
     assert lineage.doing(ROOT, None, never) == Cause("cat", 8)
@@ -432,10 +484,16 @@ def test_p3_what_an_exited_process_did_is_its_acts_and_who_typed_meanwhile_is_na
     lineage.typed("bob", 8, b"text")
     assert lineage.doing(101, None, never) == Cause("ann", 7, ("bob",))
     was = lineage.member(101)
-    assert lineage.exited(101) == was and lineage.doing(101, was, never) == Cause("ann", 7, ("bob",)) and lineage.doing(101, None, never) == UNKNOWN
+    assert (
+        lineage.exited(101) == was
+        and lineage.doing(101, was, never) == Cause("ann", 7, ("bob",))
+        and lineage.doing(101, None, never) == UNKNOWN
+    )
     lineage.prompt()
     lineage.typed("bob", 9, b"\r")
-    assert lineage.doing(101, was, never) == Cause("ann", 7), "in the background nobody types into it"
+    assert lineage.doing(101, was, never) == Cause("ann", 7), (
+        "in the background nobody types into it"
+    )
 
 
 def test_p3_an_editor_that_another_started_writes_in_the_name_of_who_types() -> None:

@@ -14,8 +14,31 @@ from hypothesis import strategies as st
 
 from holdfast.core.lineedit import left_nothing
 
-EMPTY = [b"", b"\x0c", b"\x1b[D", b"\x1b[C\x1b[H", b"a\x7f", b"abc\x15", b"abc\x01\x0b", b"ab\x1b[D\x1b[D\x1b[3~\x1b[3~", b"\xc3\xa4\x7f", b"\x1b", b"\x7f\x7f"]
-NOT_EMPTY = [b"a", b"ab\x7f", b"abc\x1b[D\x15", b"abc\x01", b"\x1b[A", b"\t", b"\x12", b"a\x1bb\x7f", b"\x1bx", b"x\x17"]
+EMPTY = [
+    b"",
+    b"\x0c",
+    b"\x1b[D",
+    b"\x1b[C\x1b[H",
+    b"a\x7f",
+    b"abc\x15",
+    b"abc\x01\x0b",
+    b"ab\x1b[D\x1b[D\x1b[3~\x1b[3~",
+    b"\xc3\xa4\x7f",
+    b"\x1b",
+    b"\x7f\x7f",
+]
+NOT_EMPTY = [
+    b"a",
+    b"ab\x7f",
+    b"abc\x1b[D\x15",
+    b"abc\x01",
+    b"\x1b[A",
+    b"\t",
+    b"\x12",
+    b"a\x1bb\x7f",
+    b"\x1bx",
+    b"x\x17",
+]
 
 
 @pytest.mark.parametrize("typed", EMPTY)
@@ -33,7 +56,28 @@ def test_a_terminal_in_line_mode_has_no_cursor() -> None:
     assert not left_nothing(b"\x1b[D", editor=False) and not left_nothing(b"\x0c", editor=False)
 
 
-@given(st.lists(st.sampled_from([b"a", b"b", b"\x7f", b"\x15", b"\x0b", b"\x01", b"\x05", b"\x02", b"\x06", b"\x0c", b"\x1b[D", b"\x1b[C", b"\x1b[3~"]), max_size=12))
+@given(
+    st.lists(
+        st.sampled_from(
+            [
+                b"a",
+                b"b",
+                b"\x7f",
+                b"\x15",
+                b"\x0b",
+                b"\x01",
+                b"\x05",
+                b"\x02",
+                b"\x06",
+                b"\x0c",
+                b"\x1b[D",
+                b"\x1b[C",
+                b"\x1b[3~",
+            ]
+        ),
+        max_size=12,
+    )
+)
 def test_nothing_typed_and_everything_killed_is_empty(keys: list[bytes]) -> None:
     assert left_nothing(b"".join(keys) + b"\x05\x15", editor=True)
 
@@ -42,7 +86,11 @@ def test_a7_bash_agrees() -> None:
     """Every example, in a real bash: what is left on the line is what Enter would run."""
     pid, master = pty.fork()
     if not pid:
-        os.execvpe("bash", ["bash", "--norc", "--noprofile", "-i"], {"PS1": "READY>", "TERM": "xterm", "PATH": os.environ["PATH"], "HISTFILE": "/dev/null"})
+        os.execvpe(
+            "bash",
+            ["bash", "--norc", "--noprofile", "-i"],
+            {"PS1": "READY>", "TERM": "xterm", "PATH": os.environ["PATH"], "HISTFILE": "/dev/null"},
+        )
     seen = b""
 
     def until(mark: bytes) -> None:
@@ -55,8 +103,12 @@ def test_a7_bash_agrees() -> None:
 
     try:
         until(b"READY>")
-        for n, typed in enumerate([*EMPTY[:-2], EMPTY[-1], *NOT_EMPTY[:4]]):          # a lone Escape would swallow the next key
-            os.write(master, typed + b"\x05 #" + str(n).encode() + b"END\x01echo [$((40+2))] : \r")        # the rest becomes arguments of echo
+        for n, typed in enumerate(
+            [*EMPTY[:-2], EMPTY[-1], *NOT_EMPTY[:4]]
+        ):  # a lone Escape would swallow the next key
+            os.write(
+                master, typed + b"\x05 #" + str(n).encode() + b"END\x01echo [$((40+2))] : \r"
+            )  # the rest becomes arguments of echo
             until(b"[42] :")
             line = seen
             while b"READY>" not in line:

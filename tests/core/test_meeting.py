@@ -25,23 +25,48 @@ def talk(one: channel.Channel, other: channel.Channel) -> None:
 
 def test_t2_the_same_code_makes_a_channel_and_each_learns_the_others_key() -> None:
     mine, yours = os.urandom(32), os.urandom(32)
-    joiner, host = Meeting(True, ROUTE, mine, b"p" * 32, 0.0), Meeting(False, ROUTE, yours, b"p" * 32, 0.0)
+    joiner, host = (
+        Meeting(True, ROUTE, mine, b"p" * 32, 0.0),
+        Meeting(False, ROUTE, yours, b"p" * 32, 0.0),
+    )
     talk(joiner, host)
     assert joiner.handshake_hash == host.handshake_hash != b""
     [message] = joiner.send(b"hello", 0.0)
-    assert host.receive(message, 0.0).data == b"hello" and host.established and host.remote_static == agreement.public(mine)
+    assert (
+        host.receive(message, 0.0).data == b"hello"
+        and host.established
+        and host.remote_static == agreement.public(mine)
+    )
     [message] = host.send(b"welcome", 0.0)
-    assert joiner.receive(message, 0.0).data == b"welcome" and joiner.established and joiner.remote_static == agreement.public(yours)
+    assert (
+        joiner.receive(message, 0.0).data == b"welcome"
+        and joiner.established
+        and joiner.remote_static == agreement.public(yours)
+    )
 
 
 def test_t2_another_code_is_noticed_before_anything_is_said() -> None:
-    joiner, host = Meeting(True, ROUTE, os.urandom(32), b"p" * 32, 0.0), Meeting(False, ROUTE, os.urandom(32), b"q" * 32, 0.0)
+    joiner, host = (
+        Meeting(True, ROUTE, os.urandom(32), b"p" * 32, 0.0),
+        Meeting(False, ROUTE, os.urandom(32), b"q" * 32, 0.0),
+    )
     talk(joiner, host)
     assert not host.established and not joiner.established
     assert "handshake" in (host.reason, joiner.reason)
 
 
-@pytest.mark.parametrize("message", [b"", b"HFM\x01", b"HFM\x01" + bytes(32), b"HFM\x02" + os.urandom(32), b"HFM\x01" + b"\xff" * 32, os.urandom(36), b"HFM\x01" + os.urandom(33)])
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"HFM\x01",
+        b"HFM\x01" + bytes(32),
+        b"HFM\x02" + os.urandom(32),
+        b"HFM\x01" + b"\xff" * 32,
+        os.urandom(36),
+        b"HFM\x01" + os.urandom(33),
+    ],
+)
 def test_t2_nonsense_makes_no_channel(message: bytes) -> None:
     host = Meeting(False, ROUTE, os.urandom(32), b"p" * 32, 0.0)
     host.receive(message, 0.0)
@@ -56,5 +81,18 @@ def test_t2_ones_own_message_sent_back_is_no_answer() -> None:
 
 def test_what_is_made_of_a_code_is_each_its_own() -> None:
     other = joincode.Code("AAAB", "1234567")
-    assert len({password(CODE), password(other), password(joincode.Code("AAAA", "1234568")), route_key("AAAA"), route_key("AAAB"), pass_("AAAA"), pass_("AAAB")}) == 7
+    assert (
+        len(
+            {
+                password(CODE),
+                password(other),
+                password(joincode.Code("AAAA", "1234568")),
+                route_key("AAAA"),
+                route_key("AAAB"),
+                pass_("AAAA"),
+                pass_("AAAB"),
+            }
+        )
+        == 7
+    )
     assert CODE.secret.encode() not in password(CODE)

@@ -31,10 +31,16 @@ def test_a_slow_reader_gets_the_newest_of_each_in_the_order_of_the_news() -> Non
     pending = Pending()
     for n in range(1000):
         for session in ("a", "b"):
-            pending.put(IDLE._replace(session=session, kind=("idle", "working")[n % 2], since=float(n)))
+            pending.put(
+                IDLE._replace(session=session, kind=("idle", "working")[n % 2], since=float(n))
+            )
     pending.put(IDLE._replace(session="c"))
     pending.put(IDLE._replace(session="a", since=5000.0))
-    assert [(n.session, n.since) for n in pending.take()] == [("b", 999.0), ("c", 1.0), ("a", 5000.0)]
+    assert [(n.session, n.since) for n in pending.take()] == [
+        ("b", 999.0),
+        ("c", 1.0),
+        ("a", 5000.0),
+    ]
     assert not pending
 
 

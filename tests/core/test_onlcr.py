@@ -55,9 +55,25 @@ def test_nothing_but_a_return_is_held_back() -> None:
 USUAL, PLAIN, RAW = termios.OPOST | termios.ONLCR, termios.OPOST, 0
 
 
-@pytest.mark.parametrize(("before", "now", "is_so"), [
-    (USUAL, USUAL, True), (USUAL, RAW, True), (USUAL, PLAIN, False), (PLAIN, RAW, False), (PLAIN, USUAL, True), (RAW, RAW, False), (RAW, USUAL, True),
-    (None, USUAL, True), (None, RAW, False), (None, None, True), (USUAL, None, True), (RAW, None, False)])
-def test_what_newlines_were_turned_into_is_not_asked_of_a_program_that_has_the_terminal_raw(before: int | None, now: int | None, is_so: bool) -> None:
+@pytest.mark.parametrize(
+    ("before", "now", "is_so"),
+    [
+        (USUAL, USUAL, True),
+        (USUAL, RAW, True),
+        (USUAL, PLAIN, False),
+        (PLAIN, RAW, False),
+        (PLAIN, USUAL, True),
+        (RAW, RAW, False),
+        (RAW, USUAL, True),
+        (None, USUAL, True),
+        (None, RAW, False),
+        (None, None, True),
+        (USUAL, None, True),
+        (RAW, None, False),
+    ],
+)
+def test_what_newlines_were_turned_into_is_not_asked_of_a_program_that_has_the_terminal_raw(
+    before: int | None, now: int | None, is_so: bool
+) -> None:
     """`sudo` has it raw for a moment, just when the command has begun."""
     assert in_force(before, now) is is_so

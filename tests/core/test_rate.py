@@ -35,7 +35,9 @@ def test_from_all_or_from_none() -> None:
     narrow, wide = Bucket(1, 60, 0.0), Bucket(2, 60, 0.0)
     assert take([narrow, wide], 0.0) <= 0.0
     for _ in range(5):
-        assert take([narrow, wide], 0.0) > 0.0          # refused by the narrow one: the wide one keeps its second
+        assert (
+            take([narrow, wide], 0.0) > 0.0
+        )  # refused by the narrow one: the wide one keeps its second
     assert take([wide], 0.0) <= 0.0 and take([wide], 0.0) > 0.0
     assert take([], 0.0) <= 0.0
 

@@ -30,10 +30,20 @@ def vectors() -> dict[str, object]:
         "version": record.VERSION,
         "machine": {"private": scribe.private.hex(), "public": scribe.machine},
         "operators": {a.name: {"private": a.private.hex(), "public": a.key} for a in scribe.actors},
-        "commit": {"salt": intent.salt.hex(), "content": intent.content.hex(), "commit": fields["commit"]},
-        "keys": {"keys": [[7, "6c73"], [8, "0d"]], "content": record.keys_content([(7, b"ls"), (8, b"\r")]).hex()},
-        "statement": {"text": fields["statement"], "signed": (b"holdfast/act/1\0" + fields["statement"].encode()).hex(),
-                      "signature": fields["signature"]},
+        "commit": {
+            "salt": intent.salt.hex(),
+            "content": intent.content.hex(),
+            "commit": fields["commit"],
+        },
+        "keys": {
+            "keys": [[7, "6c73"], [8, "0d"]],
+            "content": record.keys_content([(7, b"ls"), (8, b"\r")]).hex(),
+        },
+        "statement": {
+            "text": fields["statement"],
+            "signed": (b"holdfast/act/1\0" + fields["statement"].encode()).hex(),
+            "signature": fields["signature"],
+        },
         "entry": {"text": intent.body.decode(), "hash": intent.hash},
         "head": {"text": scribe.head().body.decode(), "signature": scribe.head().signature.hex()},
         "ack": {"text": scribe.ack(1).body.decode(), "signature": scribe.ack(1).signature.hex()},
@@ -42,7 +52,9 @@ def vectors() -> dict[str, object]:
 
 
 def test_p2_the_format_is_what_it_was() -> None:
-    assert json.loads(VECTORS.read_text()) == vectors(), "a change of the format is a new version, with new vectors"
+    assert json.loads(VECTORS.read_text()) == vectors(), (
+        "a change of the format is a new version, with new vectors"
+    )
 
 
 def test_p2_the_vectors_verify() -> None:
@@ -52,37 +64,82 @@ def test_p2_the_vectors_verify() -> None:
 
 # ---------------------------------------------------------------- what is kept
 
-KINDS = ["command", "line", "paste", "keys", "cover", "secret", "seize", "halt", "resize", "future-kind", ""]
+KINDS = [
+    "command",
+    "line",
+    "paste",
+    "keys",
+    "cover",
+    "secret",
+    "seize",
+    "halt",
+    "resize",
+    "future-kind",
+    "",
+]
 
 
-@given(st.sampled_from(KINDS) | st.text(max_size=8), st.sampled_from([True, False, None]), st.sampled_from([True, False, None]))
-def test_p2_what_is_typed_without_echo_is_never_kept(kind: str, echo: bool | None, canonical_mode: bool | None) -> None:
+@given(
+    st.sampled_from(KINDS) | st.text(max_size=8),
+    st.sampled_from([True, False, None]),
+    st.sampled_from([True, False, None]),
+)
+def test_p2_what_is_typed_without_echo_is_never_kept(
+    kind: str, echo: bool | None, canonical_mode: bool | None
+) -> None:
     kept = record.may_keep(kind, echo, canonical_mode)
     if kind in ("keys", "cover", "secret", "future-kind", ""):
         assert not kept
     if kind in ("line", "paste"):
-        assert kept == (echo is True and canonical_mode is True), "raw mode is a password prompt inside of ssh as well as a shell's line editing"
+        assert kept == (echo is True and canonical_mode is True), (
+            "raw mode is a password prompt inside of ssh as well as a shell's line editing"
+        )
     if kind == "command":
         assert kept, "a command is said in so many words, whatever the terminal is doing"
 
 
 drafts = st.builds(
-    Draft, session=st.just("0123456789ab"), epoch=st.integers(0, 9), phase=st.just("fact"), kind=st.sampled_from(KINDS[:-1]), actor=st.just("ann"),
-    modality=st.just("cli"), attestation=st.just("host"), content=st.none() | st.binary(max_size=40).map(lambda b: b"CONTENT:" + b),
-    salt=st.none() | st.binary(min_size=8, max_size=8).map(lambda b: b"THESALT:" + b))
+    Draft,
+    session=st.just("0123456789ab"),
+    epoch=st.integers(0, 9),
+    phase=st.just("fact"),
+    kind=st.sampled_from(KINDS[:-1]),
+    actor=st.just("ann"),
+    modality=st.just("cli"),
+    attestation=st.just("host"),
+    content=st.none() | st.binary(max_size=40).map(lambda b: b"CONTENT:" + b),
+    salt=st.none() | st.binary(min_size=8, max_size=8).map(lambda b: b"THESALT:" + b),
+)
 
 
 @given(drafts, st.sampled_from([True, False, None]), st.sampled_from([True, False, None]))
-def test_p2_content_that_may_not_be_kept_is_nowhere_in_what_is_written(draft: Draft, echo: bool | None, canonical_mode: bool | None) -> None:
+def test_p2_content_that_may_not_be_kept_is_nowhere_in_what_is_written(
+    draft: Draft, echo: bool | None, canonical_mode: bool | None
+) -> None:
     if draft.content is not None and draft.salt is not None:
         draft = replace(draft, commit=record.commit(draft.salt, draft.content))
-    written = record.chain(record.only_what_may_be_kept(draft, (echo, canonical_mode)), 1, record.GENESIS, 5)
+    written = record.chain(
+        record.only_what_may_be_kept(draft, (echo, canonical_mode)), 1, record.GENESIS, 5
+    )
     line = record.entry_line(written)
-    allowed = draft.content is not None and draft.salt is not None and record.may_keep(draft.kind, echo, canonical_mode)
-    assert (written.content is not None) == (written.salt is not None) == (b'"content"' in line) == allowed
+    allowed = (
+        draft.content is not None
+        and draft.salt is not None
+        and record.may_keep(draft.kind, echo, canonical_mode)
+    )
+    assert (
+        (written.content is not None)
+        == (written.salt is not None)
+        == (b'"content"' in line)
+        == allowed
+    )
     assert bool(written.fields.get("kept")) == allowed
     if draft.content is not None and not allowed:
-        for spelling in (draft.content, draft.content.hex().encode(), draft.salt.hex().encode() if draft.salt else draft.content):
+        for spelling in (
+            draft.content,
+            draft.content.hex().encode(),
+            draft.salt.hex().encode() if draft.salt else draft.content,
+        ):
             assert spelling not in line
 
 
@@ -90,15 +147,21 @@ def test_p2_content_that_may_not_be_kept_is_nowhere_in_what_is_written(draft: Dr
 def test_a_commitment_is_to_one_content(salt: bytes, one: bytes, other: bytes) -> None:
     assert (record.commit(salt, one) == record.commit(salt, other)) == (one == other)
     with pytest.raises(ValueError):
-        record.commit(salt[1:], salt[:1] + one)         # or a byte could be moved from one to the other
+        record.commit(salt[1:], salt[:1] + one)  # or a byte could be moved from one to the other
 
 
-@given(st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=5)), max_size=4), st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=5)), max_size=4))
-def test_keys_have_one_spelling(one: list[tuple[int, bytes]], other: list[tuple[int, bytes]]) -> None:
+@given(
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=5)), max_size=4),
+    st.lists(st.tuples(st.integers(0, 2**64 - 1), st.binary(max_size=5)), max_size=4),
+)
+def test_keys_have_one_spelling(
+    one: list[tuple[int, bytes]], other: list[tuple[int, bytes]]
+) -> None:
     assert (record.keys_content(one) == record.keys_content(other)) == (one == other)
 
 
 # ---------------------------------------------------------------- entries
+
 
 def one() -> tuple[Scribe, Written]:
     scribe = Scribe(b"one")
@@ -107,10 +170,20 @@ def one() -> tuple[Scribe, Written]:
 
 def test_p2_hash_chain_and_signature_do_not_need_the_content() -> None:
     scribe, written = one()
-    whole, bare = record.entry_line(written), record.entry_line(written._replace(content=None, salt=None))
-    assert json.loads(whole)["hash"] == json.loads(bare)["hash"] == record.entry_hash(json.loads(bare)["entry"].encode())
+    whole, bare = (
+        record.entry_line(written),
+        record.entry_line(written._replace(content=None, salt=None)),
+    )
+    assert (
+        json.loads(whole)["hash"]
+        == json.loads(bare)["hash"]
+        == record.entry_hash(json.loads(bare)["entry"].encode())
+    )
     lines = scribe.export()
-    assert [(f.level, f.code) for f in verify([lines[0], bare, lines[2]])] == [("note", "open"), ("note", "content")]
+    assert [(f.level, f.code) for f in verify([lines[0], bare, lines[2]])] == [
+        ("note", "open"),
+        ("note", "content"),
+    ]
 
 
 def test_p1_a_statement_is_read_only_when_it_is_signed() -> None:
@@ -118,13 +191,31 @@ def test_p1_a_statement_is_read_only_when_it_is_signed() -> None:
     fields = written.fields
     body, signature = fields["statement"].encode(), bytes.fromhex(fields["signature"])
     assert record.read_statement(body, signature, scribe.ann.key)["client"] == scribe.ann.client
-    for bad in ((body, signature, scribe.bot.key), (body + b" ", signature, scribe.ann.key), (body, bytes(64), scribe.ann.key)):
+    for bad in (
+        (body, signature, scribe.bot.key),
+        (body + b" ", signature, scribe.ann.key),
+        (body, bytes(64), scribe.ann.key),
+    ):
         with pytest.raises(ValueError):
             record.read_statement(*bad)
-    for change in ({"more": 1}, {"v": 2}, {"v": True}, {"seen": "0"}, {"seen": "G" * 64}, {"seen": 1}, {"binding": None}, {"binding": "abc"}, {"binding": "AB"}):
+    for change in (
+        {"more": 1},
+        {"v": 2},
+        {"v": True},
+        {"seen": "0"},
+        {"seen": "G" * 64},
+        {"seen": 1},
+        {"binding": None},
+        {"binding": "abc"},
+        {"binding": "AB"},
+    ):
         strange = canonical.encode({**canonical.decode(body), **change})
-        with pytest.raises(ValueError, match=r"version|none"):       # or a hostile actor could spoil the record with it
-            record.read_statement(strange, record.sign_statement(scribe.ann.private, strange), scribe.ann.key)
+        with pytest.raises(
+            ValueError, match=r"version|none"
+        ):  # or a hostile actor could spoil the record with it
+            record.read_statement(
+                strange, record.sign_statement(scribe.ann.private, strange), scribe.ann.key
+            )
 
 
 def test_p1_a_draft_is_made_only_of_what_was_signed() -> None:
@@ -132,7 +223,12 @@ def test_p1_a_draft_is_made_only_of_what_was_signed() -> None:
     fields = written.fields
     said, salt = canonical.decode(fields["statement"].encode()), written.salt
     assert salt is not None
-    signed = (said, fields["statement"].encode(), bytes.fromhex(fields["signature"]), scribe.ann.key)
+    signed = (
+        said,
+        fields["statement"].encode(),
+        bytes.fromhex(fields["signature"]),
+        scribe.ann.key,
+    )
     draft = record.signed_draft(*signed, "intent", "ann", "cli", salt, b"make", verdict="allow")
     assert record.chain(draft, 1, record.GENESIS, written.time) == written
     with pytest.raises(ValueError, match="not what was signed"):
@@ -160,10 +256,29 @@ def test_reasons_are_cut_and_always_text() -> None:
 def test_what_programs_are_shown() -> None:
     _, written = one()
     shown = record.shown(written)
-    assert {"seq", "time", "actor", "modality", "kind", "originators", "verdict", "attestation", "hash", "prev"} <= set(shown)
-    assert (shown["content"], shown["signed"], shown["kept"], shown["late"], shown["outcome"]) == ("make", True, True, False, None)
+    assert {
+        "seq",
+        "time",
+        "actor",
+        "modality",
+        "kind",
+        "originators",
+        "verdict",
+        "attestation",
+        "hash",
+        "prev",
+    } <= set(shown)
+    assert (shown["content"], shown["signed"], shown["kept"], shown["late"], shown["outcome"]) == (
+        "make",
+        True,
+        True,
+        False,
+        None,
+    )
     assert record.shown(written._replace(content=b"\xff" * 99_999))["content"].startswith("\\xff")
-    assert len(record.shown(written._replace(content=b"x" * 99_999))["content"]) == record.SHOWN_CHARS
+    assert (
+        len(record.shown(written._replace(content=b"x" * 99_999))["content"]) == record.SHOWN_CHARS
+    )
 
 
 def test_acks_and_heads_are_signed_for_their_purpose() -> None:

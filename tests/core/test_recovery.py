@@ -18,7 +18,9 @@ NOW = 1_000_000
 
 def test_what_was_said_is_read() -> None:
     statement, signature = recovery.sign(MACHINE, "ann", "human", KEY, NOW, b"n" * 16)
-    assert recovery.read(HERE, statement, signature, NOW + 300) == recovery.Recovery(HERE, "ann", "human", KEY, NOW, b"n" * 16)
+    assert recovery.read(HERE, statement, signature, NOW + 300) == recovery.Recovery(
+        HERE, "ann", "human", KEY, NOW, b"n" * 16
+    )
 
 
 def test_any_flipped_bit_is_refused() -> None:
@@ -27,7 +29,7 @@ def test_any_flipped_bit_is_refused() -> None:
         whole = bytearray(statement + signature)
         whole[bit // 8] ^= 1 << bit % 8
         with pytest.raises(Malformed):
-            recovery.read(HERE, bytes(whole[:len(statement)]), bytes(whole[len(statement):]), NOW)
+            recovery.read(HERE, bytes(whole[: len(statement)]), bytes(whole[len(statement) :]), NOW)
 
 
 @pytest.mark.parametrize("now", [NOW - 301, NOW + 301, 0])
@@ -36,10 +38,32 @@ def test_an_old_one_is_refused(now: float) -> None:
         recovery.read(HERE, *recovery.sign(MACHINE, "ann", "human", KEY, NOW, b"n" * 16), now)
 
 
-@pytest.mark.parametrize("change", [{"v": 2}, {"kind": "machine"}, {"kind": []}, {"name": 5}, {"at": True}, {"at": "1"}, {"key": "x"}, {"nonce": "AA"},
-                                    {"machine": signing.show(KEY)}, {"more": 1}], ids=str)
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"v": 2},
+        {"kind": "machine"},
+        {"kind": []},
+        {"name": 5},
+        {"at": True},
+        {"at": "1"},
+        {"key": "x"},
+        {"nonce": "AA"},
+        {"machine": signing.show(KEY)},
+        {"more": 1},
+    ],
+    ids=str,
+)
 def test_the_machine_s_key_alone_does_not_make_nonsense_valid(change: dict[str, Any]) -> None:
-    fields = {"v": 1, "machine": signing.show(HERE), "name": "ann", "kind": "human", "key": signing.show(KEY), "at": NOW, "nonce": base64url.encode(b"n" * 16)}
+    fields = {
+        "v": 1,
+        "machine": signing.show(HERE),
+        "name": "ann",
+        "kind": "human",
+        "key": signing.show(KEY),
+        "at": NOW,
+        "nonce": base64url.encode(b"n" * 16),
+    }
     good = canonical.encode(fields)
     assert recovery.read(HERE, good, signing.sign(MACHINE, recovery.DOMAIN, good), NOW)
     statement = canonical.encode({**fields, **change})

@@ -57,5 +57,7 @@ def test_unknown_states_and_events_are_refused() -> None:
 def test_the_diagram_draws_every_step() -> None:
     drawn = session.diagram()
     assert all(
-        f"{state} --> {after}: {event}" in drawn for state, row in session.TABLE.items() for event, after in row.items()
+        f"{state} --> {after}: {event}" in drawn
+        for state, row in session.TABLE.items()
+        for event, after in row.items()
     )

@@ -14,11 +14,30 @@ from holdfast.core.shaping import CWD, Shape
 from holdfast.core.shellstate import Piece, Snapshot
 
 ACTORS = ("ann", "bob", "eve")
-PIECES: list[Piece] = [("variable", "x"), ("variable", "PROMPT_COMMAND"), ("alias", "ls"), ("option", "noglob"), ("trap", "INT"), CWD, ("function", "f"), ("function", "g")]
+PIECES: list[Piece] = [
+    ("variable", "x"),
+    ("variable", "PROMPT_COMMAND"),
+    ("alias", "ls"),
+    ("option", "noglob"),
+    ("trap", "INT"),
+    CWD,
+    ("function", "f"),
+    ("function", "g"),
+]
 
 
-def snap(seq: int, values: dict[Piece, bytes], path: tuple[str, ...] = ("/bin",), functions: bool = True, traps: bool = True) -> Snapshot:
-    kept = {p: v for p, v in values.items() if (p[0] != "function" or functions) and (p[0] != "trap" or traps)}
+def snap(
+    seq: int,
+    values: dict[Piece, bytes],
+    path: tuple[str, ...] = ("/bin",),
+    functions: bool = True,
+    traps: bool = True,
+) -> Snapshot:
+    kept = {
+        p: v
+        for p, v in values.items()
+        if (p[0] != "function" or functions) and (p[0] != "trap" or traps)
+    }
     return Snapshot(seq, kept, path, "/", frozenset(), {}, {}, functions, traps)
 
 
@@ -37,9 +56,27 @@ class People(RuleBasedStateMachine):
         self.unseen = False
         self.shape.snapshot(snap(1, self.now))
 
-    @rule(who=st.sampled_from(ACTORS), changes=st.dictionaries(st.sampled_from(PIECES), st.sampled_from([None, b"0", b"1", b"2"]), max_size=3), missed=st.booleans(), listed=st.booleans(),
-          path=st.permutations(["/bin", "/evil", "/usr"]).flatmap(lambda p: st.integers(1, 3).map(lambda n: tuple(p[:n]))), moves=st.booleans())
-    def command(self, who: str, changes: dict[Piece, bytes | None], missed: bool, listed: bool, path: tuple[str, ...], moves: bool) -> None:
+    @rule(
+        who=st.sampled_from(ACTORS),
+        changes=st.dictionaries(
+            st.sampled_from(PIECES), st.sampled_from([None, b"0", b"1", b"2"]), max_size=3
+        ),
+        missed=st.booleans(),
+        listed=st.booleans(),
+        path=st.permutations(["/bin", "/evil", "/usr"]).flatmap(
+            lambda p: st.integers(1, 3).map(lambda n: tuple(p[:n]))
+        ),
+        moves=st.booleans(),
+    )
+    def command(
+        self,
+        who: str,
+        changes: dict[Piece, bytes | None],
+        missed: bool,
+        listed: bool,
+        path: tuple[str, ...],
+        moves: bool,
+    ) -> None:
         self.act += 1
         defines = any(p[0] == "function" for p in changes)
         self.shape.began(Cause(who, self.act), self.seq + 1, defines)
@@ -51,8 +88,8 @@ class People(RuleBasedStateMachine):
                 self.now[piece] = value
         if moves:
             for entry in path:
-                before = set(self.path[:self.path.index(entry)]) if entry in self.path else None
-                if before is None or before - set(path[:path.index(entry)]):
+                before = set(self.path[: self.path.index(entry)]) if entry in self.path else None
+                if before is None or before - set(path[: path.index(entry)]):
                     self.path_by[entry] = who
             self.path = path
         self.seq += 2
@@ -63,16 +100,23 @@ class People(RuleBasedStateMachine):
             self.shape.snapshot(snap(self.seq, self.now, self.path, functions=listed or defines))
             self.unseen = False
             for piece in PIECES:
-                if (piece[0] != "function" or listed or defines) and self.seen.get(piece) != self.now.get(piece):
+                if (piece[0] != "function" or listed or defines) and self.seen.get(
+                    piece
+                ) != self.now.get(piece):
                     self.maker[piece] = self.last[piece]
-                    self.seen = {p: v for p, v in self.seen.items() if p != piece} | ({piece: self.now[piece]} if piece in self.now else {})
+                    self.seen = {p: v for p, v in self.seen.items() if p != piece} | (
+                        {piece: self.now[piece]} if piece in self.now else {}
+                    )
 
     @rule()
     def next_host(self) -> None:
         saved = json.loads(json.dumps(self.shape.save()))
         self.shape = Shape()
         self.shape.restore(saved)
-        assert self.shape.save() == json.loads(json.dumps(saved)) or json.loads(json.dumps(self.shape.save())) == saved
+        assert (
+            self.shape.save() == json.loads(json.dumps(saved))
+            or json.loads(json.dumps(self.shape.save())) == saved
+        )
 
     @rule()
     def repeat(self) -> None:
@@ -97,7 +141,9 @@ class People(RuleBasedStateMachine):
             if self.now.get(piece) == self.base.get(piece):
                 assert hands is None
             else:
-                assert hands is not None and {self.maker[piece], UNKNOWN} & {hand.actor for hand in hands}, (piece, hands)
+                assert hands is not None and {self.maker[piece], UNKNOWN} & {
+                    hand.actor for hand in hands
+                }, (piece, hands)
                 sure = [hand.actor for hand in hands if hand.sure]
                 assert sure in ([], [self.maker[piece]])
         if self.path == ("/bin",):
@@ -118,7 +164,10 @@ def test_p3_one_command_between_two_looks_is_the_author_for_certain() -> None:
     shape.began(Cause("eve", 7, ("bob",)), 2)
     shape.snapshot(snap(3, {("alias", "ls"): b"1"}, ("/evil", "/bin")))
     for piece in (("alias", "ls"), ("path", "/evil")):
-        assert [tuple(hand) for hand in shape.view.authors[piece]] == [("eve", 7, True), ("bob", None, False)]
+        assert [tuple(hand) for hand in shape.view.authors[piece]] == [
+            ("eve", 7, True),
+            ("bob", None, False),
+        ]
     assert ("path", "/bin") not in shape.view.authors and shape.view.shadowed("bob") == {"ls"}
 
 
@@ -130,7 +179,10 @@ def test_p3_a_missed_look_makes_everybody_since_then_possible_and_nobody_certain
     assert shape.view.blind
     shape.began(Cause("bob", 2), 4)
     shape.snapshot(snap(5, {("alias", "ls"): b"1"}))
-    assert [tuple(hand) for hand in shape.view.authors["alias", "ls"]] == [("eve", 1, False), ("bob", 2, False)] and not shape.view.blind
+    assert [tuple(hand) for hand in shape.view.authors["alias", "ls"]] == [
+        ("eve", 1, False),
+        ("bob", 2, False),
+    ] and not shape.view.blind
 
 
 def test_p3_what_changed_at_the_prompt_with_nothing_entered_is_nobodys_for_certain() -> None:
@@ -151,7 +203,10 @@ def test_p3_a_command_that_is_over_and_of_which_nothing_was_said_leaves_nothing_
     assert shape.view.blind and not shape.quiet
     shape.began(Cause("bob", 2), 3)
     shape.snapshot(snap(4, {("alias", "ls"): b"1"}))
-    assert [(hand.actor, hand.sure) for hand in shape.view.authors["alias", "ls"]] == [("eve", False), ("bob", False)]
+    assert [(hand.actor, hand.sure) for hand in shape.view.authors["alias", "ls"]] == [
+        ("eve", False),
+        ("bob", False),
+    ]
 
 
 def test_p3_a_baseline_that_came_late_leaves_something_unknown() -> None:
@@ -171,10 +226,39 @@ def test_any_text_can_be_asked_about(text: str) -> None:
 def test_p3_what_may_define_functions() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {("function", "f"): b""})._replace(aliases={"l": ("ls",)}))
-    for text in ("ls -l", "git status | head -3; X=1 make -j2", "echo $(date) ${x:-y}", "cd /tmp && ls", "x=1"):
+    for text in (
+        "ls -l",
+        "git status | head -3; X=1 make -j2",
+        "echo $(date) ${x:-y}",
+        "cd /tmp && ls",
+        "x=1",
+    ):
         assert not shape.may_define(text), text
-    for text in ("g() { :; }", "function g { :; }", "eval x", ". file", "source file", "f", "l", "x=1 f", "true; f", "ls | while read x; do f; done", "declare -f", "unset -f f", "!!", "ls\t", "\\f", "echo a\nf",
-                 "builtin eval x", "'ls'", "$x", "{ f; }", "(f)", "cat <<E\nE", "a=(1) f"):
+    for text in (
+        "g() { :; }",
+        "function g { :; }",
+        "eval x",
+        ". file",
+        "source file",
+        "f",
+        "l",
+        "x=1 f",
+        "true; f",
+        "ls | while read x; do f; done",
+        "declare -f",
+        "unset -f f",
+        "!!",
+        "ls\t",
+        "\\f",
+        "echo a\nf",
+        "builtin eval x",
+        "'ls'",
+        "$x",
+        "{ f; }",
+        "(f)",
+        "cat <<E\nE",
+        "a=(1) f",
+    ):
         assert shape.may_define(text), text
 
 
@@ -183,20 +267,46 @@ def test_p3_who_shaped_what_a_text_runs_through() -> None:
     shape.snapshot(snap(1, {}))
     shape.began(Cause("eve", 1), 2)
     shape.snapshot(snap(3, {("alias", "ls"): b"1", ("function", "f"): b"1"}))
-    assert [shape.through(text) for text in ("ls -l", "true; f", "x=$(ls)", "echo fls", "make")] == [("eve",), ("eve",), ("eve",), (), ()]
-    assert all(shape.through(text) == ("eve",) for text in (None, "$x", "true; $x", "eval y", "\\l\\s", ". file", "`x`"))
+    assert [
+        shape.through(text) for text in ("ls -l", "true; f", "x=$(ls)", "echo fls", "make")
+    ] == [("eve",), ("eve",), ("eve",), (), ()]
+    assert all(
+        shape.through(text) == ("eve",)
+        for text in (None, "$x", "true; $x", "eval y", "\\l\\s", ". file", "`x`")
+    )
     shape.began(Cause("bob", 2), 4, through=shape.through("make"))
-    shape.snapshot(snap(5, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"1"}))
+    shape.snapshot(
+        snap(5, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"1"})
+    )
     assert [hand.actor for hand in shape.view.authors["variable", "y"]] == ["bob"]
     shape.began(Cause("bob", 3), 6, through=shape.through("ls"))
-    shape.snapshot(snap(7, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"2"}))
-    assert [(hand.actor, hand.sure) for hand in shape.view.authors["variable", "y"]] == [("bob", True), ("eve", False)]
+    shape.snapshot(
+        snap(7, {("alias", "ls"): b"1", ("function", "f"): b"1", ("variable", "y"): b"2"})
+    )
+    assert [(hand.actor, hand.sure) for hand in shape.view.authors["variable", "y"]] == [
+        ("bob", True),
+        ("eve", False),
+    ]
 
 
 def test_p3_what_a_shell_may_read_in() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {})._replace(aliases={"act": (".",), "l": ("ls",)}))
-    for text in (None, ". file", "cd x && . file", "source file", "if . file; then ls; fi", "eval x", "act", "true; act", "\\. file", "'source' file", "$x file", "builtin . file", "{ . file; }"):
+    for text in (
+        None,
+        ". file",
+        "cd x && . file",
+        "source file",
+        "if . file; then ls; fi",
+        "eval x",
+        "act",
+        "true; act",
+        "\\. file",
+        "'source' file",
+        "$x file",
+        "builtin . file",
+        "{ . file; }",
+    ):
         assert shape.reads_in(text), text
     for text in ("ls .", "l -l", "find . -name x", "cp a .", "./run.sh", "x=1", "git add ."):
         assert not shape.reads_in(text), text
@@ -207,17 +317,28 @@ def test_p3_aliases_that_count_for_any_word_are_run_through_as_well() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {}))
     shape.began(Cause("eve", 1), 2)
-    shape.snapshot(snap(3, {("alias", "G"): b"; . /evil", ("alias", ".txt"): b"source"})._replace(anywhere=frozenset(("G", ".txt"))))
+    shape.snapshot(
+        snap(3, {("alias", "G"): b"; . /evil", ("alias", ".txt"): b"source"})._replace(
+            anywhere=frozenset(("G", ".txt"))
+        )
+    )
     for text in ("echo a G", "notes.txt", "true; ./notes.txt"):
-        assert shape.through(text) == ("eve",) and shape.may_define(text) and shape.reads_in(text), text
+        assert (
+            shape.through(text) == ("eve",) and shape.may_define(text) and shape.reads_in(text)
+        ), text
     for text in ("echo a g", "txt", "make"):
-        assert shape.through(text) == () and not shape.may_define(text) and not shape.reads_in(text), text
+        assert (
+            shape.through(text) == () and not shape.may_define(text) and not shape.reads_in(text)
+        ), text
 
 
 def test_p3_what_was_set_when_the_session_was_made_is_its_makers() -> None:
     shape = Shape({"TARGET": "eve", "PATH": "eve", "GONE": "eve"})
     shape.snapshot(snap(1, {("variable", "TARGET"): b"1", ("variable", "x"): b"1"}))
-    assert set(shape.view.authors) == {("variable", "TARGET"), ("path", "/bin")} and not shape.view.blind
+    assert (
+        set(shape.view.authors) == {("variable", "TARGET"), ("path", "/bin")}
+        and not shape.view.blind
+    )
     shape.began(Cause("bob", 1), 2)
     shape.snapshot(snap(3, {("variable", "TARGET"): b"2", ("variable", "x"): b"1"}))
     assert [hand.actor for hand in shape.view.authors["variable", "TARGET"]] == ["bob"]

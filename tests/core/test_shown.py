@@ -36,7 +36,9 @@ def test_what_would_hide_is_written_out(text: str, expected: str) -> None:
 def test_two_texts_never_look_the_same(text: str) -> None:
     line = shown(text)
     assert read(line) == text
-    assert all(unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for c in line)
+    assert all(
+        unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") for c in line
+    )
 
 
 def test_other_alphabets_are_pointed_out() -> None:

@@ -12,9 +12,26 @@ from holdfast.host.screen import Screen
 COLS, ROWS, HISTORY = 20, 5, 30
 
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc")), max_size=30)
-colours = st.sampled_from(["\x1b[m", "\x1b[0m", "\x1b[1;31m", "\x1b[38;2;1;2;3m", "\x1b[48:5:17m", "\x1b[7m", ""])
-moves = st.sampled_from(["", "\x1b(B", "\x1b[K", "\x1b[3D", "\x1b[1K", "\x1b[5G", "\x1b[2P", "\x1b[3@", "\x1b[99C", "\x1b[4X"])
-lines = st.tuples(colours, words, moves, words, colours, st.sampled_from(["\r\n", "\n", "\r", "\t\r\n", "\b\r\n"])).map("".join)
+colours = st.sampled_from(
+    ["\x1b[m", "\x1b[0m", "\x1b[1;31m", "\x1b[38;2;1;2;3m", "\x1b[48:5:17m", "\x1b[7m", ""]
+)
+moves = st.sampled_from(
+    [
+        "",
+        "\x1b(B",
+        "\x1b[K",
+        "\x1b[3D",
+        "\x1b[1K",
+        "\x1b[5G",
+        "\x1b[2P",
+        "\x1b[3@",
+        "\x1b[99C",
+        "\x1b[4X",
+    ]
+)
+lines = st.tuples(
+    colours, words, moves, words, colours, st.sampled_from(["\r\n", "\n", "\r", "\t\r\n", "\b\r\n"])
+).map("".join)
 floods = st.lists(lines, min_size=1, max_size=300).map(lambda ls: "".join(ls).encode())
 
 
@@ -26,7 +43,7 @@ def passed_over(flood: bytes, lines: int) -> tuple[int, bytes]:
     """As the host does it: only what both looks found plain is skimmed."""
     look = ViewerFilter()
     look.feed(flood)
-    decided = flood[:len(flood) - look.pending]
+    decided = flood[: len(flood) - look.pending]
     return skim(decided, lines) if look.in_line and flows(decided) else (0, b"")
 
 
@@ -56,7 +73,7 @@ def test_a_long_plain_flood_is_mostly_skipped() -> None:
     count, pen = passed_over(flood, 1000)
     assert count > len(flood) * 0.9
     assert pen == b""
-    assert flood[count - 2:count] == b"\r\n"
+    assert flood[count - 2 : count] == b"\r\n"
 
 
 def test_the_property_does_skip() -> None:
@@ -67,7 +84,18 @@ def test_the_property_does_skip() -> None:
 
 def test_nothing_is_skipped_over_what_leaves_a_trace() -> None:
     plain = b"text\r\n" * 5000
-    for trace in (b"\x1b]0;title\x07", b"\x1b[5;5H", b"\x1b[?1049h", b"\x1b]7717;x;1;P;0\x07", b"\x0e", b"\xc2\x9b5n", b"\x1b[2J", b"\x05", b"\x1b(0", b"\x7f"):
+    for trace in (
+        b"\x1b]0;title\x07",
+        b"\x1b[5;5H",
+        b"\x1b[?1049h",
+        b"\x1b]7717;x;1;P;0\x07",
+        b"\x0e",
+        b"\xc2\x9b5n",
+        b"\x1b[2J",
+        b"\x05",
+        b"\x1b(0",
+        b"\x7f",
+    ):
         assert passed_over(trace + plain, 100) == (0, b"")
 
 

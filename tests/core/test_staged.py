@@ -7,7 +7,21 @@ from hypothesis import strategies as st
 
 from holdfast.core.staged import MOMENT_S, TEXT_BYTES, Piece, Staged, Unfinished
 
-KEYS = [b"a", b"rm -rf ", "é".encode(), "漢".encode(), "😀".encode(), b"\x1b[A", b"\x1bOP", b"\x1b[1;5C", b"\x1bx", b"\x1b[200~", b"\x1b[201~", b"\t", b"\x7f"]
+KEYS = [
+    b"a",
+    b"rm -rf ",
+    "é".encode(),
+    "漢".encode(),
+    "😀".encode(),
+    b"\x1b[A",
+    b"\x1bOP",
+    b"\x1b[1;5C",
+    b"\x1bx",
+    b"\x1b[200~",
+    b"\x1b[201~",
+    b"\t",
+    b"\x7f",
+]
 ENDS = [b"\r", b"\n", b"\x03", b"\x04"]
 
 
@@ -22,7 +36,9 @@ def test_a7_half_a_line_is_in_the_way_of_others_only() -> None:
     staged = typed(("ann", b"rm -rf pre"))
     assert staged.in_the_way("bob", 100.0) == Unfinished("ann", "line")
     assert staged.in_the_way("ann", 100.0) is None
-    assert staged.in_the_way("bob", 100.0, lines=False) is None, "a program in raw mode has no lines"
+    assert staged.in_the_way("bob", 100.0, lines=False) is None, (
+        "a program in raw mode has no lines"
+    )
     staged.typed("ann", b"cious\r", 101.0)
     assert staged.in_the_way("bob", 101.0) is None
 
@@ -38,8 +54,14 @@ def test_a7_a_sequence_in_two_pieces_is_unfinished_for_a_moment() -> None:
     for first in (b"\x1b", b"\x1b[", b"\x1b[1;", b"\x1bO", "漢".encode()[:2], "é".encode()[:1]):
         staged = typed(("ann", b"\r" + first), now=5.0)
         found = staged.in_the_way("bob", 5.0 + MOMENT_S / 2)
-        assert found is not None and found.operator == "ann" and found.kind in ("sequence", "character"), first
-        assert staged.in_the_way("bob", 5.0 + MOMENT_S) is None, "an Escape key alone blocks nobody for good"
+        assert (
+            found is not None
+            and found.operator == "ann"
+            and found.kind in ("sequence", "character")
+        ), first
+        assert staged.in_the_way("bob", 5.0 + MOMENT_S) is None, (
+            "an Escape key alone blocks nobody for good"
+        )
 
 
 def test_a7_a_paste_is_one_whole_until_its_end_even_with_line_ends_inside() -> None:
@@ -65,16 +87,21 @@ def test_what_is_kept_is_bounded() -> None:
     assert sum(len(p.data) for p in staged.pieces) <= TEXT_BYTES
 
 
-@given(st.lists(st.sampled_from(KEYS + ENDS), max_size=30), st.lists(st.integers(1, 5), max_size=60))
+@given(
+    st.lists(st.sampled_from(KEYS + ENDS), max_size=30), st.lists(st.integers(1, 5), max_size=60)
+)
 def test_a7_pieces_do_not_matter(keys: list[bytes], sizes: list[int]) -> None:
     """The same bytes leave the same state however they were cut into inputs."""
     data = b"".join(keys)
     whole, parts = typed(("ann", data)), Staged()
     at = 0
     for size in [*sizes, len(data)]:
-        parts.typed("ann", data[at:at + size], 0.0)
+        parts.typed("ann", data[at : at + size], 0.0)
         at += size
-    assert (whole.unfinished(0.1), whole.unfinished(9.0)) == (parts.unfinished(0.1), parts.unfinished(9.0))
+    assert (whole.unfinished(0.1), whole.unfinished(9.0)) == (
+        parts.unfinished(0.1),
+        parts.unfinished(9.0),
+    )
     assert b"".join(p.data for p in whole.pieces) == b"".join(p.data for p in parts.pieces)
 
 

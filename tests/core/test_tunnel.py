@@ -16,7 +16,10 @@ ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 
 
 def pair(window: int = STREAM_WINDOW_BYTES) -> tuple[Tunnel, Tunnel]:
-    client, host = Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), 0.0), window), Tunnel(channel.responder(ROUTE, HOST, 0.0), window)
+    client, host = (
+        Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), 0.0), window),
+        Tunnel(channel.responder(ROUTE, HOST, 0.0), window),
+    )
     for payload in client.start(0.0):
         for answer in host.data(payload, 0.0).send:
             client.data(answer, 0.0)
@@ -28,8 +31,15 @@ def pair(window: int = STREAM_WINDOW_BYTES) -> tuple[Tunnel, Tunnel]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["put", "carry", "take", "credit"]), st.integers(1, 70_000)), max_size=120))
-def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(steps: list[tuple[str, int]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["put", "carry", "take", "credit"]), st.integers(1, 70_000)),
+        max_size=120,
+    )
+)
+def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(
+    steps: list[tuple[str, int]],
+) -> None:
     client, host = pair()
     way: deque[bytes] = deque()
     back: deque[int] = deque()
@@ -45,7 +55,7 @@ def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(steps: list
         elif what == "take" and len(got) > taken:
             count = min(amount, len(got) - taken)
             taken += count
-            if (given := host.took(count)):
+            if given := host.took(count):
                 back.append(given)
         elif what == "credit" and back:
             client.credit(back.popleft(), now)
@@ -74,7 +84,7 @@ def flood(rate: float, seconds: float, base_s: float = 0.02) -> tuple[float, flo
     """A consumer at the end of a link of that many bytes a second: how much got through in a second, and how old it was in the end."""
     client, host = pair()
     now, free, delivered = 0.0, 0.0, 0
-    link: deque[tuple[float, bytes, float]] = deque()          # when it arrives, what, when it was sent
+    link: deque[tuple[float, bytes, float]] = deque()  # when it arrives, what, when it was sent
     credits: deque[tuple[float, int]] = deque()
     age = 0.0
     while now < seconds:
@@ -84,7 +94,7 @@ def flood(rate: float, seconds: float, base_s: float = 0.02) -> tuple[float, flo
             arrived, payload, begun = link.popleft()
             count = len(host.data(payload, arrived).data)
             delivered, age = delivered + count, arrived - begun
-            if (given := host.took(count)):
+            if given := host.took(count):
                 credits.append((arrived + base_s / 2, given))
         while (room := client.room()) >= 4 * KiB:
             for payload in client.put(bytes(min(room, 16 * KiB)), now):
@@ -109,8 +119,13 @@ def test_t3_credit_is_given_before_the_sender_has_none() -> None:
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.integers(1, 70_000), min_size=1, max_size=60), st.integers(LIMIT_LEAST_BYTES, STREAM_WINDOW_BYTES))
-def test_t3_who_waits_until_it_is_worth_it_does_not_wait_for_ever(pieces: list[int], limit: int) -> None:
+@given(
+    st.lists(st.integers(1, 70_000), min_size=1, max_size=60),
+    st.integers(LIMIT_LEAST_BYTES, STREAM_WINDOW_BYTES),
+)
+def test_t3_who_waits_until_it_is_worth_it_does_not_wait_for_ever(
+    pieces: list[int], limit: int
+) -> None:
     """Whatever is taken as it comes makes room for more, though credit for the last of it is kept back; and pieces are not crumbs."""
     client, host = pair()
     client._limit = limit

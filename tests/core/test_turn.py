@@ -51,7 +51,9 @@ def test_a5_who_may_not_any_more_holds_nothing_whatever_it_has_begun() -> None:
     turn.request("bob", 1)
     assert turn.lose("eve", 2) == [] and turn.holder(2) == "ann"
     assert turn.lose("ann", 2) == [Freed("ann"), Taken("bob", "ann", "request")]
-    assert turn.end_long("ann", 3) == [] and turn.holder(3) == "bob", "the end of what it had begun ends nobody else's turn"
+    assert turn.end_long("ann", 3) == [] and turn.holder(3) == "bob", (
+        "the end of what it had begun ends nobody else's turn"
+    )
     assert turn.lose("bob", 4) == [Freed("bob")] and turn.state.long_acts == 0
 
 
@@ -75,7 +77,9 @@ def test_a3_taking_is_unilateral_and_says_from_whom() -> None:
 
 def test_a2_who_asks_waits_and_gets_it_when_it_is_free() -> None:
     turn = Turn(idle_s=10)
-    assert turn.request("ann", 0) == [Taken("ann", None, "request")], "a free turn is had for the asking"
+    assert turn.request("ann", 0) == [Taken("ann", None, "request")], (
+        "a free turn is had for the asking"
+    )
     assert turn.request("bob", 1) == [Asked("bob", "ann")]
     assert turn.request("eve", 2) == [Asked("eve", "ann")]
     assert turn.request("bob", 3) == [Asked("bob", "ann")], "to ask twice is to ask once"
@@ -166,7 +170,11 @@ class Turns(RuleBasedStateMachine):
             assert not any(isinstance(e, Denied) for e in effects)
             assert not taken or (isinstance(effects[-1], Taken) and effects[-1].holder == operator)
         else:
-            assert isinstance(effects[-1], Denied) and effects[-1].holder == self.holder and effects[-1].idle_for >= 0
+            assert (
+                isinstance(effects[-1], Denied)
+                and effects[-1].holder == self.holder
+                and effects[-1].idle_for >= 0
+            )
 
     @rule(operator=OPERATORS)
     def end_long(self, operator: str) -> None:
@@ -248,7 +256,9 @@ class Turns(RuleBasedStateMachine):
         assert self.holder not in self.line
         deadline = self.turn.deadline()
         assert deadline is None or self.turn.holder(deadline) is None
-        assert self.turn.state.long_acts == (self.longs if self.turn.state.holder is not None else 0)
+        assert self.turn.state.long_acts == (
+            self.longs if self.turn.state.holder is not None else 0
+        )
 
 
 TestTurns = Turns.TestCase

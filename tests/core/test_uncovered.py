@@ -12,11 +12,22 @@ SALT = bytes(16)
 
 
 def said(taken: Range) -> dict[str, object]:
-    return {"first": taken.first, "number": taken.last, "commit": record.commit(SALT, taken.content)}
+    return {
+        "first": taken.first,
+        "number": taken.last,
+        "commit": record.commit(SALT, taken.content),
+    }
 
 
-@given(st.lists(st.tuples(st.binary(min_size=1, max_size=6), st.integers(1, 3)), min_size=1, max_size=200), st.integers(0, 300))
-def test_p1_what_a_client_signs_is_what_the_host_got(typed: list[tuple[bytes, int]], spoiled: int) -> None:
+@given(
+    st.lists(
+        st.tuples(st.binary(min_size=1, max_size=6), st.integers(1, 3)), min_size=1, max_size=200
+    ),
+    st.integers(0, 300),
+)
+def test_p1_what_a_client_signs_is_what_the_host_got(
+    typed: list[tuple[bytes, int]], spoiled: int
+) -> None:
     """Keys with other acts' numbers between them; one key may have come differently."""
     client, host, number = Uncovered(), Uncovered(), 0
     for n, (data, step) in enumerate(typed):
@@ -61,8 +72,14 @@ def test_p1_a_statement_about_other_keys_covers_nothing() -> None:
         keys.add(number, b"k", 0)
     content = record.keys_content([(5, b"k"), (6, b"k"), (7, b"k")])
     right = {"first": 5, "number": 7, "commit": record.commit(SALT, content)}
-    for wrong in ({**right, "first": 4}, {**right, "number": 8}, {**right, "number": 1 << 63}, {**right, "commit": "0" * 64}, {**right, "first": None},
-                  {"number": 7, "commit": right["commit"]}):
+    for wrong in (
+        {**right, "first": 4},
+        {**right, "number": 8},
+        {**right, "number": 1 << 63},
+        {**right, "commit": "0" * 64},
+        {**right, "first": None},
+        {"number": 7, "commit": right["commit"]},
+    ):
         assert not keys.cover(wrong, SALT) and len(keys) == 3
     assert not keys.cover(right, b"short") and not keys.cover(right, bytes(15) + b"x")
     assert keys.cover(right, SALT) and len(keys) == 0

@@ -12,9 +12,22 @@ from holdfast.model.errors import Impossible
 
 PLACE = Place("user", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3")
 SYSTEM = Place("system", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3")
-HARDENING = ("NoNewPrivileges", "Protect", "Private", "Restrict", "SystemCall", "Capabilit", "LockPersonality", "MemoryDeny", "ReadWritePaths", "DynamicUser")
+HARDENING = (
+    "NoNewPrivileges",
+    "Protect",
+    "Private",
+    "Restrict",
+    "SystemCall",
+    "Capabilit",
+    "LockPersonality",
+    "MemoryDeny",
+    "ReadWritePaths",
+    "DynamicUser",
+)
 TEXT = st.text(st.characters(blacklist_categories=("Cc", "Cs")), max_size=30)
-NASTY = st.text(st.sampled_from(" \t%$\"'\\;#@-:+!~{}nxu0ah/é").filter(lambda c: c != "\t"), max_size=30)
+NASTY = st.text(
+    st.sampled_from(" \t%$\"'\\;#@-:+!~{}nxu0ah/é").filter(lambda c: c != "\t"), max_size=30
+)
 
 
 def settings(text: str, section: str = "Service") -> dict[str, list[str]]:
@@ -74,7 +87,9 @@ def test_arguments_come_out_as_they_went_in(arguments: list[str]) -> None:
     program, *rest = words(line)
     assert program == "/bin/true"
     assert [unvaried(unspecified(word)) for word in rest] == arguments
-    assert all(piece != ";" for piece in line.split()[1:2]), "a bare semicolon would begin another command"
+    assert all(piece != ";" for piece in line.split()[1:2]), (
+        "a bare semicolon would begin another command"
+    )
 
 
 @given(TEXT | NASTY)
@@ -86,20 +101,29 @@ def test_a_program_is_started_by_its_own_path_and_knows_it(name: str) -> None:
         return
     program, *rest = words(units.command(path, "-m", "x"))
     if "$" in path:
-        assert program[0] == "@" and unvaried(unspecified(rest.pop(0))) == path, "argv[0] is given by itself"
+        assert program[0] == "@" and unvaried(unspecified(rest.pop(0))) == path, (
+            "argv[0] is given by itself"
+        )
         program = program[1:]
     assert unspecified(program) == path and rest == ["-m", "x"]
 
 
 @given(TEXT | NASTY)
 def test_an_environment_and_a_path_come_out_as_they_went_in(value: str) -> None:
-    assert [unspecified(word) for word in words(units.setting("HOLDFAST_HOME", value))] == [f"HOLDFAST_HOME={value}"]
+    assert [unspecified(word) for word in words(units.setting("HOLDFAST_HOME", value))] == [
+        f"HOLDFAST_HOME={value}"
+    ]
     assert [unspecified(word) for word in words(units.path(f"/x{value}"))] == [f"/x{value}"]
 
 
 @pytest.mark.parametrize("bad", ["a\nExecStart=/bin/sh", "a\x00b", "\x7f", "\udcff"])
 def test_what_no_unit_can_say_is_refused(bad: str) -> None:
-    for write in (units.argument, units.path, lambda text: units.setting("A", text), lambda text: units.command("/x" + text)):
+    for write in (
+        units.argument,
+        units.path,
+        lambda text: units.setting("A", text),
+        lambda text: units.command("/x" + text),
+    ):
         with pytest.raises(Impossible):
             write(bad)
 
@@ -109,50 +133,106 @@ def test_the_nursery_is_apart_and_hardened_by_nothing(place: Place) -> None:
     """Whatever stood here, every session would inherit."""
     said = settings(units.nursery(place))
     assert not [name for name in said if name.startswith(HARDENING)]
-    assert said["KillMode"] == ["process"] and said["Delegate"] == ["yes"] and said["OOMPolicy"] == ["continue"] and said["TasksMax"] == ["infinity"]
+    assert (
+        said["KillMode"] == ["process"]
+        and said["Delegate"] == ["yes"]
+        and said["OOMPolicy"] == ["continue"]
+        and said["TasksMax"] == ["infinity"]
+    )
     assert settings(units.nursery(place), "Unit")["PartOf"] == [units.HOST]
-    assert said["ExecStart"][0].endswith(f"-m holdfast.keeper.nursery {place.state}/run") and said["Type"] == ["notify"]
+    assert said["ExecStart"][0].endswith(f"-m holdfast.keeper.nursery {place.state}/run") and said[
+        "Type"
+    ] == ["notify"]
 
 
 @pytest.mark.parametrize("place", [PLACE, SYSTEM], ids=lambda p: p.manager)
 def test_the_host_is_hardened_and_finds_its_nursery(place: Place) -> None:
     said, unit = settings(units.host(place)), settings(units.host(place), "Unit")
-    assert said["NoNewPrivileges"] == ["yes"] and said["SystemCallFilter"] == ["@system-service"] and said["Type"] == ["notify"]
+    assert (
+        said["NoNewPrivileges"] == ["yes"]
+        and said["SystemCallFilter"] == ["@system-service"]
+        and said["Type"] == ["notify"]
+    )
     assert unit["Wants"] == [units.NURSERY] and units.NURSERY in unit["After"]
-    assert f"HOLDFAST_SERVICE={place.manager}" in said["Environment"], "or it would start a nursery of its own, and harden sessions"
+    assert f"HOLDFAST_SERVICE={place.manager}" in said["Environment"], (
+        "or it would start a nursery of its own, and harden sessions"
+    )
     assert said["KillMode"] == ["mixed"], "or what it asks the manager by is told to end, too"
-    assert "MemoryDenyWriteExecute" not in said and "PrivateTmp" not in said and "RestrictRealtime" not in said and "ProtectControlGroups" not in said
-    assert ("ProtectSystem" in said) is (place.manager == "system"), "a user namespace would hide sessions' processes from it"
+    assert (
+        "MemoryDenyWriteExecute" not in said
+        and "PrivateTmp" not in said
+        and "RestrictRealtime" not in said
+        and "ProtectControlGroups" not in said
+    )
+    assert ("ProtectSystem" in said) is (place.manager == "system"), (
+        "a user namespace would hide sessions' processes from it"
+    )
     assert said.get("ReadWritePaths", []) == ([place.state] if place.manager == "system" else [])
     assert said.get("User", []) == (["ann"] if place.manager == "system" else [])
-    assert settings(units.host(place), "Install")["WantedBy"] == ["default.target" if place.manager == "user" else "multi-user.target"]
+    assert settings(units.host(place), "Install")["WantedBy"] == [
+        "default.target" if place.manager == "user" else "multi-user.target"
+    ]
 
 
 def test_a_relay_has_an_account_of_its_own_on_a_machine() -> None:
     said = settings(units.relay(SYSTEM))
-    assert said["DynamicUser"] == ["yes"] and "User" not in said and said["StateDirectoryMode"] == ["0700"] and said["CapabilityBoundingSet"] == [""]
-    assert {"NoNewPrivileges", "ProtectSystem", "PrivateTmp", "MemoryDenyWriteExecute", "RestrictAddressFamilies"} <= set(said) and said["SystemCallFilter"][0] == "@system-service"
+    assert (
+        said["DynamicUser"] == ["yes"]
+        and "User" not in said
+        and said["StateDirectoryMode"] == ["0700"]
+        and said["CapabilityBoundingSet"] == [""]
+    )
+    assert {
+        "NoNewPrivileges",
+        "ProtectSystem",
+        "PrivateTmp",
+        "MemoryDenyWriteExecute",
+        "RestrictAddressFamilies",
+    } <= set(said) and said["SystemCallFilter"][0] == "@system-service"
     own = settings(units.relay(PLACE))
-    assert "DynamicUser" not in own and own["MemoryDenyWriteExecute"] == ["yes"] and own["ExecStart"][0].endswith(f"relay serve --data {PLACE.state}/relay")
+    assert (
+        "DynamicUser" not in own
+        and own["MemoryDenyWriteExecute"] == ["yes"]
+        and own["ExecStart"][0].endswith(f"relay serve --data {PLACE.state}/relay")
+    )
 
 
 def test_a_relay_gets_its_certificate_from_the_manager_and_its_port_by_a_capability() -> None:
-    for options in (["--tls-cert", "/c%d/a b.pem", "--tls-key=/k$.pem", "--listen", "0.0.0.0:443"], ["--listen=[::]:443", "--tls-cert=/c%d/a b.pem", "--tls-key", "/k$.pem"]):
+    for options in (
+        ["--tls-cert", "/c%d/a b.pem", "--tls-key=/k$.pem", "--listen", "0.0.0.0:443"],
+        ["--listen=[::]:443", "--tls-cert=/c%d/a b.pem", "--tls-key", "/k$.pem"],
+    ):
         said = settings(units.relay(SYSTEM, options))
-        assert said["LoadCredential"] == ["tls-cert:/c%%d/a b.pem", "tls-key:/k$.pem"] and said["AmbientCapabilities"] == ["CAP_NET_BIND_SERVICE"]
-        assert "--tls-cert ${CREDENTIALS_DIRECTORY}/tls-cert" in said["ExecStart"][0] and "--tls-key ${CREDENTIALS_DIRECTORY}/tls-key" in said["ExecStart"][0]
+        assert said["LoadCredential"] == ["tls-cert:/c%%d/a b.pem", "tls-key:/k$.pem"] and said[
+            "AmbientCapabilities"
+        ] == ["CAP_NET_BIND_SERVICE"]
+        assert (
+            "--tls-cert ${CREDENTIALS_DIRECTORY}/tls-cert" in said["ExecStart"][0]
+            and "--tls-key ${CREDENTIALS_DIRECTORY}/tls-key" in said["ExecStart"][0]
+        )
         assert "a b.pem" not in said["ExecStart"][0]
-    assert "AmbientCapabilities" not in settings(units.relay(SYSTEM, ["--listen", "127.0.0.1:8410"]))
+    assert "AmbientCapabilities" not in settings(
+        units.relay(SYSTEM, ["--listen", "127.0.0.1:8410"])
+    )
     with pytest.raises(Impossible):
         units.relay(SYSTEM, ["--tls-cert", "relative.pem"])
-    assert "--tls-cert /c.pem" in settings(units.relay(PLACE, ["--tls-cert", "/c.pem"]))["ExecStart"][0], "an account's own relay reads its own files"
+    assert (
+        "--tls-cert /c.pem"
+        in settings(units.relay(PLACE, ["--tls-cert", "/c.pem"]))["ExecStart"][0]
+    ), "an account's own relay reads its own files"
 
 
 def test_a_file_is_ours_as_long_as_nobody_edited_it() -> None:
     text = units.host(PLACE)
-    newer = units.host(Place(**{**{f: getattr(PLACE, f) for f in PLACE.__slots__}, "release": "9.9.9"}))
+    newer = units.host(
+        Place(**{**{f: getattr(PLACE, f) for f in PLACE.__slots__}, "release": "9.9.9"})
+    )
     assert units.compare(None, text) == "missing" and units.compare(text, text) == "current"
     assert units.compare(text, newer) == "outdated"
     assert units.compare(text.replace("Restart=on-failure", "Restart=no"), newer) == "edited"
-    assert units.compare(text + "# mine\n", newer) == "edited" and units.compare("[Service]\n", newer) == "edited" and units.compare("", newer) == "edited"
+    assert (
+        units.compare(text + "# mine\n", newer) == "edited"
+        and units.compare("[Service]\n", newer) == "edited"
+        and units.compare("", newer) == "edited"
+    )
     assert units.home_of(text) == PLACE.state and units.home_of("[Service]\n") is None

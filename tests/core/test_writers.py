@@ -11,39 +11,61 @@ from holdfast.core import writers
 from holdfast.core.activity import PAST_KEPT, RUNNING_MAX, SLACK_S, Activity
 from holdfast.core.lineage import SHELL, Cause
 from holdfast.core.originators import UNKNOWN, Shaped
-from holdfast.core.writers import HANDS_MAX, OUTSIDE, SETTLED_AFTER_NS, Author, Entry, Stamp, Table, guessed, shaped
+from holdfast.core.writers import (
+    HANDS_MAX,
+    OUTSIDE,
+    SETTLED_AFTER_NS,
+    Author,
+    Entry,
+    Stamp,
+    Table,
+    guessed,
+    shaped,
+)
 
 ANN, BOB, CAT = (Author("s", Cause(name, n)) for n, name in enumerate(("ann", "bob", "cat"), 1))
 KEYS = [bytes([n]) * 8 + b"key" for n in range(3)]
 WHO = st.sampled_from([ANN, BOB, CAT, None])
 KEY = st.sampled_from(KEYS)
 NOW = 10**18
-STEPS = st.lists(st.one_of(
-    st.tuples(st.just("wrote"), KEY, WHO), st.tuples(st.just("touched"), KEY, WHO), st.tuples(st.just("made"), KEY, WHO), st.tuples(st.just("all_told"), KEY, WHO),
-    st.tuples(st.just("lost"), KEY, WHO), st.tuples(st.just("lost_on"), KEY, WHO), st.tuples(st.just("settle"), KEY, WHO), st.tuples(st.just("unseen"), KEY, WHO),
-    st.tuples(st.just("restart"), KEY, WHO)), max_size=40)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("wrote"), KEY, WHO),
+        st.tuples(st.just("touched"), KEY, WHO),
+        st.tuples(st.just("made"), KEY, WHO),
+        st.tuples(st.just("all_told"), KEY, WHO),
+        st.tuples(st.just("lost"), KEY, WHO),
+        st.tuples(st.just("lost_on"), KEY, WHO),
+        st.tuples(st.just("settle"), KEY, WHO),
+        st.tuples(st.just("unseen"), KEY, WHO),
+        st.tuples(st.just("restart"), KEY, WHO),
+    ),
+    max_size=40,
+)
 
 
 class File:
     """What really happened to one: every change of it, with its time."""
 
     def __init__(self) -> None:
-        self.time = 0                                        # its change time
+        self.time = 0  # its change time
         self.content: Author | None = None
-        self.since = 0                                       # the step of the last write of content
+        self.since = 0  # the step of the last write of content
         self.hands: list[tuple[int, Author]] = []
 
 
 @settings(max_examples=400, deadline=None)
 @given(STEPS)
-def test_p3_nobody_is_named_alone_for_what_another_wrote(steps: list[tuple[str, bytes, Author | None]]) -> None:
+def test_p3_nobody_is_named_alone_for_what_another_wrote(
+    steps: list[tuple[str, bytes, Author | None]],
+) -> None:
     """Whatever is told, lost, settled or written unseen: the one who really wrote last is named, or nobody is said to be known."""
     table, files = Table(), {key: File() for key in KEYS}
     table.began(0)
     for clock, (what, key, who) in enumerate(steps, 1):
         file, before = files[key], len(table)
         if what in ("wrote", "made"):
-            made = what == "made" and key in table._entries     # a link to what exists
+            made = what == "made" and key in table._entries  # a link to what exists
             file.time = clock
             if made:
                 file.hands.append((clock, who or OUTSIDE))
@@ -54,7 +76,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(steps: list[tuple[str, 
             file.time = clock
             file.hands.append((clock, who or OUTSIDE))
             table.touched(key, who)
-        elif what == "unseen":                                  # a write that was lost: it is known that some were
+        elif what == "unseen":  # a write that was lost: it is known that some were
             file.time, file.content, file.since, file.hands = clock, who, clock, []
             table.lost()
         elif what == "settle":
@@ -73,7 +95,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(steps: list[tuple[str, 
     for key, file in files.items():
         entry = table.entry(key, Stamp(file.time, 0))
         if entry is None:
-            continue                                            # nobody knows
+            continue  # nobody knows
         named = {one.actor for one in shaped(entry, "s", "f")}
         really = UNKNOWN if file.content is None else file.content.cause.actor
         assert really in named or UNKNOWN in named, (steps, named)
@@ -82,8 +104,16 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(steps: list[tuple[str, 
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(KEY, st.sampled_from([ANN, BOB, CAT]), st.booleans(), st.booleans()), min_size=1, max_size=30))
-def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_unknown(steps: list[tuple[bytes, Author, bool, bool]]) -> None:
+@given(
+    st.lists(
+        st.tuples(KEY, st.sampled_from([ANN, BOB, CAT]), st.booleans(), st.booleans()),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_unknown(
+    steps: list[tuple[bytes, Author, bool, bool]],
+) -> None:
     table, last = Table(), dict[bytes, Author]()
     for key, who, writes, pause in steps:
         if writes or key not in last:
@@ -99,7 +129,9 @@ def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_u
         entry = table.entry(key, Stamp(9, 9))
         assert entry is not None
         first, *more = shaped(entry, "s", "f")
-        assert first == Shaped("file", "f", who.cause.actor, who.cause.act) and UNKNOWN not in {one.actor for one in more}
+        assert first == Shaped("file", "f", who.cause.actor, who.cause.act) and UNKNOWN not in {
+            one.actor for one in more
+        }
 
 
 def test_p3_the_author_is_who_wrote_last_and_hands_come_after() -> None:
@@ -109,8 +141,14 @@ def test_p3_the_author_is_who_wrote_last_and_hands_come_after() -> None:
     table.touched(KEYS[0], BOB)
     entry = table.entry(KEYS[0], Stamp(1, 1))
     assert entry is not None
-    assert shaped(entry, "s", "/f") == (Shaped("file", "/f", "ann", 1), Shaped("file", "/f", "bob", 2))
-    assert shaped(entry, "other", "/f") == (Shaped("file", "/f", "ann"), Shaped("file", "/f", "bob"))
+    assert shaped(entry, "s", "/f") == (
+        Shaped("file", "/f", "ann", 1),
+        Shaped("file", "/f", "bob", 2),
+    )
+    assert shaped(entry, "other", "/f") == (
+        Shaped("file", "/f", "ann"),
+        Shaped("file", "/f", "bob"),
+    )
     table.wrote(KEYS[0], CAT)
     entry = table.entry(KEYS[0], Stamp(1, 1))
     assert entry is not None and [one.actor for one in shaped(entry, "s", "/f")] == ["cat"]
@@ -122,7 +160,10 @@ def test_p3_writers_of_one_moment_are_all_named() -> None:
     table.wrote(KEYS[0], ANN)
     table.wrote(KEYS[0], BOB)
     entry = table.entry(KEYS[0], Stamp(1, 1))
-    assert entry is not None and shaped(entry, "s", "/f") == (Shaped("file", "/f", "bob", 2), Shaped("file", "/f", "ann", 1, sure=False))
+    assert entry is not None and shaped(entry, "s", "/f") == (
+        Shaped("file", "/f", "bob", 2),
+        Shaped("file", "/f", "ann", 1, sure=False),
+    )
     table.wrote(KEYS[1], None)
     table.wrote(KEYS[1], ANN)
     entry = table.entry(KEYS[1], Stamp(1, 1))
@@ -144,7 +185,11 @@ def test_p3_only_so_many_are_kept_and_the_oldest_are_unknown() -> None:
     table, most = Table(), writers.ENTRIES_MAX
     for n in range(most + 10):
         table.wrote(n.to_bytes(8, "big"), ANN)
-    assert len(table) == most and table.entry((9).to_bytes(8, "big"), Stamp(1, 1)) is None and table.entry((10).to_bytes(8, "big"), Stamp(1, 1)) is not None
+    assert (
+        len(table) == most
+        and table.entry((9).to_bytes(8, "big"), Stamp(1, 1)) is None
+        and table.entry((10).to_bytes(8, "big"), Stamp(1, 1)) is not None
+    )
     assert len(table.unsettled(10**9)) == most
 
 
@@ -154,21 +199,34 @@ def test_p3_processes_of_no_session_are_remembered_no_longer_than_needed() -> No
     era = table.era
     for n in range(writers.ENTRIES_MAX + 10):
         table.wrote(n.to_bytes(8, "big"), None)
-    assert table.era == era + 1 and len(table._outside) <= writers.ENTRIES_MAX and table.entry(b"a", Stamp(1, 1)) is None
+    assert (
+        table.era == era + 1
+        and len(table._outside) <= writers.ENTRIES_MAX
+        and table.entry(b"a", Stamp(1, 1)) is None
+    )
 
 
 def test_a_change_time_is_settled_only_when_a_later_one_cannot_be_the_same() -> None:
     table = Table()
     table.wrote(KEYS[0], ANN)
     ((key, entry),) = table.unsettled(5)
-    assert not table.settled(key, entry, Stamp(NOW, 1), NOW) and not table.settled(key, entry, Stamp(NOW + 1, 1), NOW), "too new, or from the future"
-    assert table.settled(key, entry, Stamp(NOW - SETTLED_AFTER_NS, 1), NOW) and not table.unsettled(5)
+    assert not table.settled(key, entry, Stamp(NOW, 1), NOW) and not table.settled(
+        key, entry, Stamp(NOW + 1, 1), NOW
+    ), "too new, or from the future"
+    assert table.settled(key, entry, Stamp(NOW - SETTLED_AFTER_NS, 1), NOW) and not table.unsettled(
+        5
+    )
     table.lost()
     assert table.entry(key, Stamp(NOW - SETTLED_AFTER_NS, 1)) is not None
-    assert table.entry(key, Stamp(NOW - SETTLED_AFTER_NS, 2)) is None and table.entry(key, Stamp(NOW, 1)) is None
+    assert (
+        table.entry(key, Stamp(NOW - SETTLED_AFTER_NS, 2)) is None
+        and table.entry(key, Stamp(NOW, 1)) is None
+    )
     table.wrote(KEYS[1], ANN)
     ((key, entry),) = table.unsettled(5)
-    assert not table.settled(key, entry, None, NOW) and len(table) == 2 and not table.unsettled(5), "it is not asked for again"
+    assert (
+        not table.settled(key, entry, None, NOW) and len(table) == 2 and not table.unsettled(5)
+    ), "it is not asked for again"
     table.gone(key)
     assert len(table) == 1
 
@@ -180,7 +238,7 @@ def test_p3_a_clock_that_is_set_back_makes_nobodys_files_unknown() -> None:
     table.clock(2000.0, 10.0)
     table.clock(2005.0, 15.0)
     assert table.horizon == 1000.0
-    table.clock(505.0, 20.0)                                    # back to 500 at the earliest 5 seconds ago
+    table.clock(505.0, 20.0)  # back to 500 at the earliest 5 seconds ago
     assert table.horizon == 500.0 and not table.old(Stamp(int(600e9), 0))
     table.clock(5000.0, 25.0)
     assert table.horizon == 500.0 and Table().horizon == math.inf
@@ -199,13 +257,20 @@ def test_what_is_saved_is_bounded_and_survives() -> None:
     again.restore(rows, True)
     assert len(again) == writers.SAVED_MAX and again.horizon == 5.0
     found = again.entry((writers.SAVED_MAX).to_bytes(8, "big"), Stamp(7, 7))
-    assert found is not None and found.content == ANN and again.entry((writers.SAVED_MAX).to_bytes(8, "big"), Stamp(8, 7)) is None
+    assert (
+        found is not None
+        and found.content == ANN
+        and again.entry((writers.SAVED_MAX).to_bytes(8, "big"), Stamp(8, 7)) is None
+    )
 
 
 def test_p3_the_shells_own_doing_and_unknown_causes_name_nobody() -> None:
     for cause in (SHELL, Cause(UNKNOWN, None)):
         entry = Entry(Author("s", cause._replace(others=("ann",))), (), (), 1, 1)
-        assert [(one.actor, one.sure) for one in shaped(entry, "s", "/f")] == [("ann", False), (UNKNOWN, True)]
+        assert [(one.actor, one.sure) for one in shaped(entry, "s", "/f")] == [
+            ("ann", False),
+            (UNKNOWN, True),
+        ]
 
 
 def test_p3_the_only_one_who_ran_is_named_but_not_as_sure() -> None:
@@ -216,7 +281,12 @@ def test_p3_the_only_one_who_ran_is_named_but_not_as_sure() -> None:
     activity.began(BOB, 20.0)
     activity.ended(ANN, 21.0)
     activity.ended(BOB, 30.0)
-    assert activity.at(15.0) == (ANN,) and activity.at(20.2) == (ANN, BOB) and activity.at(25.0) == (BOB,) and activity.at(40.0) == ()
+    assert (
+        activity.at(15.0) == (ANN,)
+        and activity.at(20.2) == (ANN, BOB)
+        and activity.at(25.0) == (BOB,)
+        and activity.at(40.0) == ()
+    )
     assert activity.at(0.1) is None, "before anybody listened"
     assert guessed(activity.at(15.0), "s", "/f") == (Shaped("file", "/f", "ann", 1, sure=False),)
     for nobody in (activity.at(20.2), activity.at(40.0), None):
@@ -236,7 +306,9 @@ def test_who_ran_long_ago_is_forgotten_and_then_not_known() -> None:
     assert crowd.at(100.0) is None
 
 
-def test_p3_a_file_that_was_written_in_the_tick_in_which_the_first_session_began_is_not_the_machines() -> None:
+def test_p3_a_file_that_was_written_in_the_tick_in_which_the_first_session_began_is_not_the_machines() -> (
+    None
+):
     """Change times are of a clock that moves in ticks: they may be a little older than the change."""
     table = Table()
     table.began(1000.0)

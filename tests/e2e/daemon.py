@@ -51,7 +51,7 @@ def main(way: str, where: str, *more: str) -> None:
         os.mkdir(more[0])
         if not os.path.exists(f"{more[0]}/cgroup.procs"):
             os.rmdir(more[0])
-            os._exit(1)                                     # no such file system is there
+            os._exit(1)  # no such file system is there
         with open(f"{more[0]}/cgroup.procs", "w") as file:
             file.write(str(os.getpid()))
     there(where)
@@ -66,7 +66,7 @@ def main(way: str, where: str, *more: str) -> None:
             signal.pause()
         os.wait()
     while True:
-        time.sleep(3600)                                    # poll: nothing, for as long as it may
+        time.sleep(3600)  # poll: nothing, for as long as it may
 
 
 if __name__ == "__main__":

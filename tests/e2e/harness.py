@@ -40,7 +40,9 @@ from holdfast.host.groups import Groups
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
-SOON_S = 30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
+SOON_S = (
+    30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
+)
 POLL_S = 0.01
 T = TypeVar("T")
 
@@ -86,9 +88,11 @@ class Result:
 
 
 class Installation:
-    def __init__(self, base: Path, config: str = "", home: Path | None = None, relay: bool = False) -> None:
+    def __init__(
+        self, base: Path, config: str = "", home: Path | None = None, relay: bool = False
+    ) -> None:
         self.base = base
-        self.relay = relay                  # whether `up` starts one here, which takes longer than all the rest
+        self.relay = relay  # whether `up` starts one here, which takes longer than all the rest
         self.home = home or base / "hf"
         self.user = base / "user"
         self.user.mkdir()
@@ -124,7 +128,9 @@ class Installation:
             text = file.read_text() if file.exists() else ""
             if "[relay]" not in text:
                 file.touch(mode=0o600)
-                file.write_text(f"{text}\n[relay]\nstart = false\n" if text else "[relay]\nstart = false\n")
+                file.write_text(
+                    f"{text}\n[relay]\nstart = false\n" if text else "[relay]\nstart = false\n"
+                )
 
     # ------------------------------------------------------------ commands
 
@@ -182,14 +188,18 @@ class Installation:
         self.background.append(process)
         return process
 
-    def attach(self, *args: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+    def attach(
+        self, *args: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None
+    ) -> Terminal:
         """`holdfast attach` on a terminal of its own, or another command if it is named."""
         command = args if args and args[0] in ("new", "up", "attach", "--as") else ("attach", *args)
         terminal = Terminal(self.argv(command), {**self.env, **(env or {})}, self.user, size)
         self.terminals.append(terminal)
         return terminal
 
-    def spawn(self, argv: list[str], size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None) -> Terminal:
+    def spawn(
+        self, argv: list[str], size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None
+    ) -> Terminal:
         """Any other program on a terminal."""
         terminal = Terminal(list(argv), {**self.env, **(env or {})}, self.user, size)
         self.terminals.append(terminal)
@@ -227,7 +237,9 @@ class Installation:
 
     def under_way(self, op: str, count: int) -> None:
         """Waits until the host has that many such requests to answer."""
-        eventually(lambda: self.ask("stats")["under_way"].get(op, 0) >= count, f"{count} requests of {op}")
+        eventually(
+            lambda: self.ask("stats")["under_way"].get(op, 0) >= count, f"{count} requests of {op}"
+        )
 
     def new(self, name: str, *args: str, env: dict[str, str] | None = None) -> dict[str, Any]:
         made: dict[str, Any] = json.loads(self.quick("new", name, "--json", *args, env=env))
@@ -279,9 +291,16 @@ class Installation:
         found = {}
         for entry in os.listdir("/proc"):
             with contextlib.suppress(OSError):
-                if entry.isdigit() and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0") and alive(int(entry)):
+                if (
+                    entry.isdigit()
+                    and mark in Path(f"/proc/{entry}/environ").read_bytes().split(b"\0")
+                    and alive(int(entry))
+                ):
                     found[int(entry)] = (
-                        Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")[:200]
+                        Path(f"/proc/{entry}/cmdline")
+                        .read_bytes()
+                        .replace(b"\0", b" ")
+                        .decode("utf-8", "replace")[:200]
                     )
         return found
 
@@ -305,7 +324,9 @@ class Installation:
         end = time.monotonic() + DEADLINE_S
         while (left := self.processes()) and time.monotonic() < end:
             for pid in left if all("keeper.nursery" in words for words in left.values()) else ():
-                with contextlib.suppress(ProcessLookupError):       # a host that was on its way to nowhere had begun one
+                with contextlib.suppress(
+                    ProcessLookupError
+                ):  # a host that was on its way to nowhere had begun one
                     os.kill(pid, signal.SIGTERM)
             select.select([], [], [], POLL_S)
         told = {pid: f"{words} ({what_it_does(pid)})" for pid, words in left.items()}
@@ -323,9 +344,19 @@ class Installation:
         """What its hosts noted and the table of events does not say, whatever was tested. After the last of them is gone: they keep the file to themselves."""
         if not (self.home / "state.db").is_file():
             return []
-        with contextlib.suppress(apsw.Error):               # some tests damage it
-            rows = apsw.Connection(str(self.home / "state.db"), flags=apsw.SQLITE_OPEN_READONLY).execute("SELECT event, body FROM events").fetchall()
-            return sorted({fault for name, body in rows for fault in events.faults(str(name), json.loads(str(body)))})
+        with contextlib.suppress(apsw.Error):  # some tests damage it
+            rows = (
+                apsw.Connection(str(self.home / "state.db"), flags=apsw.SQLITE_OPEN_READONLY)
+                .execute("SELECT event, body FROM events")
+                .fetchall()
+            )
+            return sorted(
+                {
+                    fault
+                    for name, body in rows
+                    for fault in events.faults(str(name), json.loads(str(body)))
+                }
+            )
         return []
 
     def _stop(self) -> list[str]:
@@ -337,14 +368,16 @@ class Installation:
                 result = self.attempt(*args)
                 if result.rc:
                     problems.append(f"{args}: {result.err}")
-        if self._hosts():                   # one that a client asked for before it was killed may still be on its way
+        if (
+            self._hosts()
+        ):  # one that a client asked for before it was killed may still be on its way
             self.attempt("up", "--detach")
-            with contextlib.suppress(AssertionError):      # the last look at what is left tells
+            with contextlib.suppress(AssertionError):  # the last look at what is left tells
                 eventually(lambda: len(self._hosts()) < 2, "hosts that were too late to leave")
         self.attempt("down")
         nursery = self.peer("nursery.sock") if (self.home / "run").is_dir() else None
         if nursery is not None:
-            with contextlib.suppress(ProcessLookupError):       # it ends by itself when nobody needs it
+            with contextlib.suppress(ProcessLookupError):  # it ends by itself when nobody needs it
                 os.kill(nursery, signal.SIGTERM)
         return problems
 
@@ -374,7 +407,7 @@ class Gate:
             try:
                 os.close(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK))
             except OSError as e:
-                if e.errno != errno.ENXIO:      # nobody reads it yet
+                if e.errno != errno.ENXIO:  # nobody reads it yet
                     raise
                 return False
             return True
@@ -410,7 +443,11 @@ def socket_owner(path: Path) -> int | None:
                     sock.connect(f"/proc/self/fd/{directory}/{path.name}")
                 except OSError:
                     continue
-                return int(struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+                return int(
+                    struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[
+                        0
+                    ]
+                )
     finally:
         os.close(directory)
     return None
@@ -419,7 +456,13 @@ def socket_owner(path: Path) -> int | None:
 class Terminal:
     """A program on a PTY of its own, watched by a second emulator: what a person would see, and every byte of it."""
 
-    def __init__(self, argv: list[str | bytes] | list[str], env: dict[str, str], cwd: Path, size: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        argv: list[str | bytes] | list[str],
+        env: dict[str, str],
+        cwd: Path,
+        size: tuple[int, int],
+    ) -> None:
         self.master, self.slave = os.openpty()
         self.output = bytearray()
         self._vt = avt.Vt(*size)
@@ -479,7 +522,9 @@ class Terminal:
         self._vt.feed_str(text[:cut].decode("utf-8", "replace"))
         return bool(data)
 
-    def until(self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S, each: bool = False) -> T:
+    def until(
+        self, check: Callable[[], T], what: str, deadline_s: float = DEADLINE_S, each: bool = False
+    ) -> T:
         """`each`: looks after every piece of output, for what does not stay."""
         end = time.monotonic() + deadline_s
         while True:
@@ -488,7 +533,9 @@ class Terminal:
                     return found
             if found := check():
                 return found
-            assert time.monotonic() < end, f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
+            assert time.monotonic() < end, (
+                f"no {what}; screen: {self.rows()}; end of output: {bytes(self.output[-600:])!r}"
+            )
             self.drain(POLL_S)
 
     def drain_for(self, seconds: float) -> None:
@@ -506,7 +553,9 @@ class Terminal:
 
     def see(self, text: str) -> None:
         """Waits until it stands on the screen, be it for a moment."""
-        self.until(lambda: any(text in row for row in self.rows()), f"{text!r} on the screen", each=True)
+        self.until(
+            lambda: any(text in row for row in self.rows()), f"{text!r} on the screen", each=True
+        )
 
     def rows(self) -> list[str]:
         return [line.text.rstrip() for line in self._vt.view()]
@@ -561,7 +610,9 @@ def _utf8_end(data: bytes) -> int:
 
 
 @contextlib.contextmanager
-def installation(base: Path, config: str = "", home: Path | None = None, relay: bool = False) -> Iterator[Installation]:
+def installation(
+    base: Path, config: str = "", home: Path | None = None, relay: bool = False
+) -> Iterator[Installation]:
     made = Installation(base, config, home, relay)
     try:
         yield made

@@ -45,7 +45,9 @@ def emit(path: str) -> None:
 
 def modes() -> None:
     tty.setraw(0)
-    put(b"\x1b[?1049h\x1b[?1000h\x1b[?1002h\x1b[?1006h\x1b[?1004h\x1b[?2004h\x1b[?1h\x1b=\x1b[?25l\x1b[2;10r\x1b[31mREADY")
+    put(
+        b"\x1b[?1049h\x1b[?1000h\x1b[?1002h\x1b[?1006h\x1b[?1004h\x1b[?2004h\x1b[?1h\x1b=\x1b[?25l\x1b[2;10r\x1b[31mREADY"
+    )
     os.read(0, 1)
 
 
@@ -62,7 +64,12 @@ def sizes(path: str) -> None:
                 os.read(wake_r, 100)
 
 
-ACTS: dict[str, Callable[..., None]] = {"record": record, "emit": emit, "modes": modes, "sizes": sizes}
+ACTS: dict[str, Callable[..., None]] = {
+    "record": record,
+    "emit": emit,
+    "modes": modes,
+    "sizes": sizes,
+}
 
 if __name__ == "__main__":
     ACTS[sys.argv[1]](*sys.argv[2:])

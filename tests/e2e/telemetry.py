@@ -18,7 +18,11 @@ Numbers = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def parsed(page: str) -> Numbers:
     """Every sample, by Prometheus' own parser."""
-    return {(s.name, tuple(sorted(s.labels.items()))): s.value for family in text_string_to_metric_families(page) for s in family.samples}
+    return {
+        (s.name, tuple(sorted(s.labels.items()))): s.value
+        for family in text_string_to_metric_families(page)
+        for s in family.samples
+    }
 
 
 def numbers(hf: Installation) -> Numbers:
@@ -64,7 +68,12 @@ class Collector:
                 if collector.answer == 200:
                     collector.raw.append(body)
                     request = ExportTraceServiceRequest.FromString(body)
-                    collector.spans += [span for one in request.resource_spans for scope in one.scope_spans for span in scope.spans]
+                    collector.spans += [
+                        span
+                        for one in request.resource_spans
+                        for scope in one.scope_spans
+                        for span in scope.spans
+                    ]
                 self.send_response(collector.answer)
                 self.send_header("Content-Length", "0")
                 self.end_headers()
@@ -99,4 +108,9 @@ def collector() -> Iterator[Collector]:
 
 
 def facts(span: Any) -> dict[str, Any]:
-    return {one.key: one.value.int_value if one.value.WhichOneof("value") == "int_value" else one.value.string_value for one in span.attributes}
+    return {
+        one.key: one.value.int_value
+        if one.value.WhichOneof("value") == "int_value"
+        else one.value.string_value
+        for one in span.attributes
+    }

@@ -30,8 +30,10 @@ from holdfast.model.errors import GateRefused, Held, NotAllowed, Refused, Usage
 from holdfast.transport import unix
 
 T = TypeVar("T")
-POLICY = ('version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\napprovals = 2\n'
-          'when = { act = ["end"], session = ["shared"] }\n')
+POLICY = (
+    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\napprovals = 2\n'
+    'when = { act = ["end"], session = ["shared"] }\n'
+)
 
 
 class House:
@@ -54,10 +56,18 @@ class House:
         async def serve() -> None:
             self.loop, self.stopping = asyncio.get_running_loop(), asyncio.Event()
             try:
-                self.engine = Engine(self.home, config.settings(config.load(self.home.config)), Store(self.home.database))
+                self.engine = Engine(
+                    self.home,
+                    config.settings(config.load(self.home.config)),
+                    Store(self.home.database),
+                )
                 self.engine.store.start(self.loop)
                 await self.engine.adopt_all()
-                server = Server(self.engine, Ops(self.engine, lambda how: self.stopping.set()), unix.listen(self.home.host_socket))
+                server = Server(
+                    self.engine,
+                    Ops(self.engine, lambda how: self.stopping.set()),
+                    unix.listen(self.home.host_socket),
+                )
             except BaseException as e:
                 started.set_exception(e)
                 return
@@ -77,12 +87,16 @@ class House:
     def call(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
-    def wants(self, who: str, text: str, act: str = "run", session: str = "work", **how: Any) -> Future[Decision]:
+    def wants(
+        self, who: str, text: str, act: str = "run", session: str = "work", **how: Any
+    ) -> Future[Decision]:
         """As the door asks for somebody's act."""
         found = self.engine.find(session)
 
         async def ask() -> Decision:
-            return await self.engine.desk.clear(caller, lambda: situation(found, caller, act, text.encode()), **how)
+            return await self.engine.desk.clear(
+                caller, lambda: situation(found, caller, act, text.encode()), **how
+            )
 
         identity = keys.load(self.home, who)
 
@@ -132,23 +146,54 @@ def test_p4_what_waits_is_listed_shown_whole_and_approved_at_a_terminal(house: H
     watching.expect(rb"\$ ")
     done = house.wants("bot", act)
     [listed] = house.waiting()
-    assert (listed["operator"], listed["name"], listed["act"], listed["rule"], listed["needed"], listed["given"]) == ("bot", "work", "run", "what cannot be known needs approval", 1, [])
-    assert listed["whole"] is False and "\x1b" not in listed["text"] and listed["layout"] == "contained" and listed["cwd"]
-    assert hf.ok("--as", "eve", "approvals", "--json").json == [], "who may not decide does not read it"
-    assert [p["id"] for p in hf.ok("--as", "bot", "approvals", "--json").json] == [listed["id"]], "whoever asked does"
-    assert hf.ok("approvals", "work").out.count(listed["id"]) == 1 and "nothing waits" in hf.ok("approvals", "shared").err
+    assert (
+        listed["operator"],
+        listed["name"],
+        listed["act"],
+        listed["rule"],
+        listed["needed"],
+        listed["given"],
+    ) == ("bot", "work", "run", "what cannot be known needs approval", 1, [])
+    assert (
+        listed["whole"] is False
+        and "\x1b" not in listed["text"]
+        and listed["layout"] == "contained"
+        and listed["cwd"]
+    )
+    assert hf.ok("--as", "eve", "approvals", "--json").json == [], (
+        "who may not decide does not read it"
+    )
+    assert [p["id"] for p in hf.ok("--as", "bot", "approvals", "--json").json] == [listed["id"]], (
+        "whoever asked does"
+    )
+    assert (
+        hf.ok("approvals", "work").out.count(listed["id"]) == 1
+        and "nothing waits" in hf.ok("approvals", "shared").err
+    )
     watching.expect("bot waits for approval")
     person = hf.spawn([*map(str, hf.argv(("approve", listed["id"][:6])))], size=(100, 60))
     person.expect(r"once\? \[y/N\] ")
     screen = b"".join(bytes(person.output).split())
-    assert screen.count(b"x") >= 3000 and rb"\u{1b}[2J" in person.output and b"bot asks to run on session work" in person.output
+    assert (
+        screen.count(b"x") >= 3000
+        and rb"\u{1b}[2J" in person.output
+        and b"bot asks to run on session work" in person.output
+    )
     person.send(b"y\r")
     assert person.wait() == 0
     assert done.result(DEADLINE_S).approved == ("tester",)
     watching.expect("tester approved")
     assert watching.leave() == 0
-    names = [(e["event"], e.get("operator"), e.get("by")) for e in map(json.loads, hf.ok("events", "work", "--json").out.splitlines()) if e["event"].startswith("approval.")]
-    assert names == [("approval.asked", "bot", None), ("approval.given", "bot", "tester"), ("approval.used", "bot", None)]
+    names = [
+        (e["event"], e.get("operator"), e.get("by"))
+        for e in map(json.loads, hf.ok("events", "work", "--json").out.splitlines())
+        if e["event"].startswith("approval.")
+    ]
+    assert names == [
+        ("approval.asked", "bot", None),
+        ("approval.given", "bot", "tester"),
+        ("approval.used", "bot", None),
+    ]
     assert "/logs-of-others" not in hf.ok("events", "work", "--json").out
 
 
@@ -156,12 +201,21 @@ def test_p4_a_script_decides_what_it_has_seen(house: House) -> None:
     hf = house.hf
     done = house.wants("bot", "rm -rf /other")
     [listed] = house.waiting()
-    assert hf.cli("approve", listed["id"]).rc == 2 and hf.cli("approve", listed["id"], "--yes").rc == 2
+    assert (
+        hf.cli("approve", listed["id"]).rc == 2 and hf.cli("approve", listed["id"], "--yes").rc == 2
+    )
     assert hf.cli("approve", listed["id"], "--yes", "--binding", "00").rc == 4
-    assert hf.cli("--as", "eve", "approve", listed["id"], "--yes", "--binding", listed["binding"]).rc == 3, "not even there, for whoever may not"
-    refused = hf.cli("--as", "bot", "approve", listed["id"], "--yes", "--binding", listed["binding"], "--json")
+    assert (
+        hf.cli("--as", "eve", "approve", listed["id"], "--yes", "--binding", listed["binding"]).rc
+        == 3
+    ), "not even there, for whoever may not"
+    refused = hf.cli(
+        "--as", "bot", "approve", listed["id"], "--yes", "--binding", listed["binding"], "--json"
+    )
     assert refused.rc == 4 and "right" in refused.err
-    denied = hf.ok("--as", "ann", "deny", listed["id"], "--yes", "--binding", listed["binding"], "--json").json
+    denied = hf.ok(
+        "--as", "ann", "deny", listed["id"], "--yes", "--binding", listed["binding"], "--json"
+    ).json
     assert denied["answer"] == "deny"
     with pytest.raises(GateRefused, match="denied by ann"):
         done.result(DEADLINE_S)
@@ -183,20 +237,29 @@ def test_p4_two_operators_end_a_session(house: House) -> None:
     assert done.result(DEADLINE_S).approved == ("ann", "tester")
 
 
-def test_p4_in_a_plain_session_a_key_that_its_code_could_read_approves_nothing(house: House) -> None:
+def test_p4_in_a_plain_session_a_key_that_its_code_could_read_approves_nothing(
+    house: House,
+) -> None:
     hf = house.hf
     done = house.wants("bot", "rm -rf /plain", session="plain")
     [listed] = house.waiting()
     said = ("--yes", "--binding", listed["binding"])
     refused = hf.cli("--as", "ann", "approve", listed["id"], *said)
-    assert refused.rc == 4 and "could read the key" in refused.err and "holdfast operator lock ann" in refused.err and "contained" in refused.err
+    assert (
+        refused.rc == 4
+        and "could read the key" in refused.err
+        and "holdfast operator lock ann" in refused.err
+        and "contained" in refused.err
+    )
     terminal = hf.spawn([*map(str, hf.argv(("operator", "lock", "ann")))])
     at = 0
     for _ in range(2):
         at = terminal.expect(r"passphrase of ann: ", at)
         terminal.send(b"open sesame\r")
     assert terminal.wait() == 0 and "needs its passphrase now" in "\n".join(terminal.rows())
-    person = hf.spawn([*map(str, hf.argv(("--as", "ann", "approve", listed["id"])))], size=(100, 40))
+    person = hf.spawn(
+        [*map(str, hf.argv(("--as", "ann", "approve", listed["id"])))], size=(100, 40)
+    )
     person.expect(r"passphrase of ann: ")
     person.send(b"open sesame\r")
     person.expect(r"\[y/N\] ")
@@ -213,7 +276,12 @@ def test_p4_nobody_approves_from_inside_of_the_session(house: House) -> None:
     hf = house.hf
     done = house.wants("bot", "rm -rf /inside", session="plain", wait_s=60)
     [listed] = house.waiting()
-    inside = hf.cli("run", "plain", "--", f"{sys.executable} -m holdfast --as ann approve {listed['id']} --yes --binding {listed['binding']}")
+    inside = hf.cli(
+        "run",
+        "plain",
+        "--",
+        f"{sys.executable} -m holdfast --as ann approve {listed['id']} --yes --binding {listed['binding']}",
+    )
     assert inside.rc == 4 and "outside of the session" in inside.out + inside.err, inside
     hf.ok("deny", listed["id"], "--yes", "--binding", listed["binding"])
     with pytest.raises(GateRefused):
@@ -250,7 +318,9 @@ def test_p4_an_approval_outlives_a_restart_of_the_host(house: House) -> None:
         house.wants("bot", "rm -rf /later", wait_s=0).result(DEADLINE_S)
     [again] = house.waiting()
     hf.ok("operator", "revoke", "bot")
-    assert house.waiting(0) == [] and again["id"] != listed["id"], "a revoked key's questions are void"
+    assert house.waiting(0) == [] and again["id"] != listed["id"], (
+        "a revoked key's questions are void"
+    )
 
 
 def test_p4_at_the_wire_a_wrong_answer_decides_nothing(house: House) -> None:
@@ -260,9 +330,19 @@ def test_p4_at_the_wire_a_wrong_answer_decides_nothing(house: House) -> None:
     [listed] = house.waiting()
     link = Link(house.home, "ann", autostart=False)
     ann = keys.load(house.home, "ann")
-    good = signing.sign(ann.secret(), "approval", bytes.fromhex(link.request("approvals")["approvals"][0]["statement"])).hex()
+    good = signing.sign(
+        ann.secret(),
+        "approval",
+        bytes.fromhex(link.request("approvals")["approvals"][0]["statement"]),
+    ).hex()
     fields = {"id": listed["id"], "binding": listed["binding"], "signature": good}
-    for change, error in (({"signature": "zz"}, Usage), ({"signature": ""}, Usage), ({"signature": "00" * 64}, Usage), ({"binding": ""}, Refused), ({"binding": listed["binding"][:-1]}, Refused)):
+    for change, error in (
+        ({"signature": "zz"}, Usage),
+        ({"signature": ""}, Usage),
+        ({"signature": "00" * 64}, Usage),
+        ({"binding": ""}, Refused),
+        ({"binding": listed["binding"][:-1]}, Refused),
+    ):
         with pytest.raises(error):
             link.request("approve", **{**fields, **change})
     with pytest.raises(Usage):

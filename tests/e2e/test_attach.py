@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 from tests.client.test_terminal import DIRT, FRESH_LINE, state
-from tests.e2e.harness import DEADLINE_S, Installation, Terminal, alive, eventually, installation, state_of
+from tests.e2e.harness import (
+    DEADLINE_S,
+    Installation,
+    Terminal,
+    alive,
+    eventually,
+    installation,
+    state_of,
+)
 
 from holdfast.client.terminal import RESET
 from holdfast.host.screen import Screen
@@ -24,7 +32,11 @@ from holdfast.testing.history import difference
 INSIDE = str(Path(__file__).with_name("inside.py"))
 PREFIX = b"\x1c"
 EVERY_BYTE = bytes(range(256))
-MODES_LEFT_ON = {b"25", b"7", b"8"}  # the cursor shows, lines wrap, keys repeat: what a terminal is like
+MODES_LEFT_ON = {
+    b"25",
+    b"7",
+    b"8",
+}  # the cursor shows, lines wrap, keys repeat: what a terminal is like
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +74,12 @@ def attached(
 
 def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) -> None:
     taken = tmp_path / "taken"
-    data = EVERY_BYTE + EVERY_BYTE[::-1] + b"\xe4\xf6\xfc\x1b[A\x1bOP" + bytes(b for b in range(256) for _ in range(3))
+    data = (
+        EVERY_BYTE
+        + EVERY_BYTE[::-1]
+        + b"\xe4\xf6\xfc\x1b[A\x1bOP"
+        + bytes(b for b in range(256) for _ in range(3))
+    )
     hf.new("in", "--", sys.executable, INSIDE, "record", str(taken), str(len(data)))
     terminal = attached(hf, "in", see="READY")
     terminal.send(data.replace(PREFIX, PREFIX + PREFIX))
@@ -74,7 +91,11 @@ def test_every_byte_value_reaches_the_program(hf: Installation, tmp_path: Path) 
 
 def test_every_byte_value_reaches_the_terminal(hf: Installation, tmp_path: Path) -> None:
     """All but ENQ, which would make the viewer's terminal type an answer."""
-    data = b"".join(b"<" + bytes([b]) + b">" for b in range(256)) + "äöü€😀".encode() + b"\xff\xfe\r\n\n\r"
+    data = (
+        b"".join(b"<" + bytes([b]) + b">" for b in range(256))
+        + "äöü€😀".encode()
+        + b"\xff\xfe\r\n\n\r"
+    )
     source = tmp_path / "source"
     source.write_bytes(data)
     hf.new("out", "--", sys.executable, INSIDE, "emit", str(source))
@@ -106,7 +127,13 @@ def test_the_terminal_is_raw_while_attached(hf: Installation) -> None:
 def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way: str) -> None:
     hf.new("modes", "--", sys.executable, INSIDE, "modes")
     terminal = attached(hf, "modes", see="READY")
-    assert modes_on(terminal.output) >= {b"1000", b"1006", b"1004", b"2004", b"1"} and b"25" not in modes_on(terminal.output)
+    assert modes_on(terminal.output) >= {
+        b"1000",
+        b"1006",
+        b"1004",
+        b"2004",
+        b"1",
+    } and b"25" not in modes_on(terminal.output)
     assert not terminal.restored
     if way == "detach":
         terminal.send(PREFIX + b"d")
@@ -129,7 +156,9 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
         "down": b"the host was stopped",
     }
     assert words.get(way, b"detached from modes; it keeps running") in tail
-    assert code == {"detach": 0, "end": 0, "down": 5}.get(way) or code == 128 + getattr(signal, f"SIG{way}", 0)
+    assert code == {"detach": 0, "end": 0, "down": 5}.get(way) or code == 128 + getattr(
+        signal, f"SIG{way}", 0
+    )
     if way == "down":
         hf.ok("up", "--detach")
     if way != "end":
@@ -137,10 +166,14 @@ def test_the_users_terminal_is_as_before_on_every_way_out(hf: Installation, way:
         hf.end("modes")
 
 
-def test_no_mode_of_the_session_is_left_in_the_users_terminal(hf: Installation, tmp_path: Path) -> None:
+def test_no_mode_of_the_session_is_left_in_the_users_terminal(
+    hf: Installation, tmp_path: Path
+) -> None:
     """Everything that passes to viewers, from a real session into an emulator that stands for the user's terminal."""
     source = tmp_path / "source"
-    source.write_bytes(b"".join(dirt for name, dirt in DIRT.items() if "middle" not in name) + b"\x1b[?25h")
+    source.write_bytes(
+        b"".join(dirt for name, dirt in DIRT.items() if "middle" not in name) + b"\x1b[?25h"
+    )
     hf.new("dirty", "--", sys.executable, INSIDE, "emit", str(source))
     terminal = attached(hf, "dirty", see="READY")
     terminal.send(b"x")
@@ -164,7 +197,9 @@ def test_s3_a_terminal_that_vanishes_ends_the_client_and_nothing_else(hf: Instal
 
 
 def test_a_client_ends_on_term_though_its_terminal_takes_nothing(hf: Installation) -> None:
-    hf.new("flood", "--", "sh", "-c", "while :; do echo 0123456789012345678901234567890123456789; done")
+    hf.new(
+        "flood", "--", "sh", "-c", "while :; do echo 0123456789012345678901234567890123456789; done"
+    )
     terminal = hf.attach("flood")
     terminal.expect("0123456789")
     terminal.signal(signal.SIGTERM)
@@ -193,7 +228,9 @@ def test_the_last_output_of_a_session_is_shown_before_its_end_is_told(hf: Instal
     terminal.send("\r")
     assert terminal.wait() == 0
     shown = bytes(terminal.output).partition(RESET)[0]
-    assert re.search(rb"199999\r\n200000\r\n$", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)), shown[-200:]
+    assert re.search(rb"199999\r\n200000\r\n$", re.sub(rb"\x1b\[[0-9;?]*[a-zA-Z]", b"", shown)), (
+        shown[-200:]
+    )
     assert b"last ended (exit code 4)" in terminal.output
 
 
@@ -206,7 +243,9 @@ def test_scrollback_of_any_size_can_be_attached_to(hf: Installation) -> None:
     hf.new("deep", "--size", "160x40", "--", sys.executable, "-c", script)
     hf.wait("deep", "text:READY")
     terminal = attached(hf, "deep", "--scrollback", "4000", size=(160, 40), see="READY")
-    assert "3999 0123" in bytes(re.sub(rb"\x1b\[[0-9;:]*m", b"", bytes(terminal.output))).decode("utf-8", "replace")
+    assert "3999 0123" in bytes(re.sub(rb"\x1b\[[0-9;:]*m", b"", bytes(terminal.output))).decode(
+        "utf-8", "replace"
+    )
     assert terminal.leave() == 0
     hf.end("deep")
 
@@ -218,9 +257,15 @@ def test_status_lines_say_what_happens_and_can_be_turned_off(fresh: Installation
     fresh.ready("status")
     terminal = attached(fresh, "status")
     session = fresh.get("status")["id"]
-    assert f"[holdfast] attached to status ({session}); C-\\ ? for help, C-\\ d to detach".encode() in terminal.output
+    assert (
+        f"[holdfast] attached to status ({session}); C-\\ ? for help, C-\\ d to detach".encode()
+        in terminal.output
+    )
     terminal.leave()
-    assert b"[holdfast] detached from status; it keeps running. `holdfast attach status` comes back." in terminal.output
+    assert (
+        b"[holdfast] detached from status; it keeps running. `holdfast attach status` comes back."
+        in terminal.output
+    )
     fresh.configure("[attach]\nstatus = false\n")
     terminal = attached(fresh, "status")
     terminal.leave()
@@ -273,7 +318,9 @@ def test_an_unknown_command_key_is_told_and_not_typed(hf: Installation) -> None:
     terminal = attached(hf, "unknown")
     terminal.send(PREFIX + b"Z")
     terminal.see("no such command")
-    terminal.until(lambda: not any("no such command" in r for r in terminal.rows()), "the notice to go")
+    terminal.until(
+        lambda: not any("no such command" in r for r in terminal.rows()), "the notice to go"
+    )
     assert "Z" not in "".join(terminal.rows())
     terminal.leave()
     hf.end("unknown")
@@ -305,7 +352,9 @@ def test_switching_between_sessions(hf: Installation) -> None:
     hf.end("sw1", "sw2")
 
 
-def test_keys_typed_into_one_session_are_not_typed_into_the_next(hf: Installation, tmp_path: Path) -> None:
+def test_keys_typed_into_one_session_are_not_typed_into_the_next(
+    hf: Installation, tmp_path: Path
+) -> None:
     """A password typed without echo is not acknowledged by output; it must not follow the user to another session."""
     one, two = tmp_path / "one", tmp_path / "two"
     hf.new("src", "--", sys.executable, INSIDE, "record", str(one), "7")
@@ -348,7 +397,12 @@ def test_attach_without_a_name_takes_the_newest_and_needs_a_terminal(hf: Install
     result = hf.cli("attach", "newer")
     assert result.rc == 2 and "terminal" in result.err
     gone = hf.attach("nothere")
-    assert gone.wait() == 3 and gone.restored and b"no session" in gone.output and b"attached" not in gone.output
+    assert (
+        gone.wait() == 3
+        and gone.restored
+        and b"no session" in gone.output
+        and b"attached" not in gone.output
+    )
     hf.end("older", "newer")
 
 
@@ -356,7 +410,9 @@ def test_new_attaches_when_on_a_terminal(hf: Installation) -> None:
     terminal = hf.attach("new", "direct", size=(93, 31))
     terminal.see("$")
     made = hf.get("direct")
-    assert f"[holdfast] attached to the new session direct ({made['id']})".encode() in terminal.output
+    assert (
+        f"[holdfast] attached to the new session direct ({made['id']})".encode() in terminal.output
+    )
     terminal.send("stty size\r")
     terminal.see("31 93")
     terminal.leave()
@@ -393,7 +449,9 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
     terminal.expect(r"attached to second", at)
     terminal.see("$")
     eventually(lambda: hf.get("second")["operators"], "the second attachment")
-    terminal.send(f"clear; {program} outer; echo rc''=$?\r")  # through that one it would be itself again
+    terminal.send(
+        f"clear; {program} outer; echo rc''=$?\r"
+    )  # through that one it would be itself again
     terminal.see("rc=4")
     terminal.send(PREFIX + PREFIX + b"d")  # leaves the inner one: the outer takes one prefix
     terminal.until(lambda: b"detached from second" in terminal.output, "leaving the second")
@@ -404,7 +462,9 @@ def test_a_session_is_not_shown_inside_itself(hf: Installation) -> None:
 # ---------------------------------------------------------------- agent socket
 
 
-def test_the_agent_socket_inside_follows_the_newest_client(hf: Installation, tmp_path: Path) -> None:
+def test_the_agent_socket_inside_follows_the_newest_client(
+    hf: Installation, tmp_path: Path
+) -> None:
     agents = []
     for number in (1, 2):
         agent = socket.socket(socket.AF_UNIX)
@@ -459,11 +519,15 @@ def test_resizing_the_terminal_resizes_the_session(hf: Installation, tmp_path: P
     terminal.see("SIZE 90x25")
     terminal.leave()
     assert log.read_text().split() == ["80x24", "100x30", "120x40", "61x17", "90x25"]
-    assert hf.get("size")["size"] == {"cols": 90, "rows": 25}, "the size is kept when everybody has left"
+    assert hf.get("size")["size"] == {"cols": 90, "rows": 25}, (
+        "the size is kept when everybody has left"
+    )
     hf.end("size")
 
 
-def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tmp_path: Path) -> None:
+def test_the_size_follows_who_types_and_others_see_it_whole(
+    hf: Installation, tmp_path: Path
+) -> None:
     hf.people("ann", "bob")
     hf.ready("mixed")
     hf.ok("run", "mixed", "--", "PS1='% '; clear")
@@ -475,10 +539,14 @@ def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tm
     big.send("printf '%0100d' 7; stty size\r")
     big.see("30 100")
     assert "0" * 99 + "7" in big.rows()
-    small.until(lambda: any("stty size" in r or "30 100" in r for r in small.rows()), "the session, panned")
+    small.until(
+        lambda: any("stty size" in r or "30 100" in r for r in small.rows()), "the session, panned"
+    )
     assert all(len(r) <= 40 for r in small.rows())
     eventually(lambda: hf.get("mixed")["turn"] is None, "the turn to lapse")
-    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, "the size stays when the turn lapses"
+    assert hf.get("mixed")["size"] == {"cols": 100, "rows": 30}, (
+        "the size stays when the turn lapses"
+    )
     small.send("clear; stty size\r")
     small.see("10 40")
     assert hf.get("mixed")["size"] == {"cols": 40, "rows": 10}
@@ -492,7 +560,9 @@ def test_the_size_follows_who_types_and_others_see_it_whole(hf: Installation, tm
     hf.end("mixed")
 
 
-def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation, tmp_path: Path) -> None:
+def test_a1_keys_of_another_operator_are_refused_and_said_so(
+    fresh: Installation, tmp_path: Path
+) -> None:
     fresh.configure("[turn]\nidle_s = 600\n")
     taken = tmp_path / "taken"
     fresh.people("ann", "bob")
@@ -505,7 +575,9 @@ def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation
     bob.see("ann holds the turn")
     ann.send(b"a")
     assert ann.leave() == 0
-    eventually(lambda: fresh.get("held")["turn"] is None, "the turn to be free when its holder has left")
+    eventually(
+        lambda: fresh.get("held")["turn"] is None, "the turn to be free when its holder has left"
+    )
     bob.send(b"c")
     bob.see("DONE")
     assert taken.read_bytes() == b"aac"
@@ -515,7 +587,9 @@ def test_a1_keys_of_another_operator_are_refused_and_said_so(fresh: Installation
 # ---------------------------------------------------------------- the host comes and goes
 
 
-def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(hf: Installation, tmp_path: Path) -> None:
+def test_s4_attach_reconnects_by_itself_and_keys_arrive_once(
+    hf: Installation, tmp_path: Path
+) -> None:
     taken = tmp_path / "taken"
     hf.new("again", "--", sys.executable, INSIDE, "record", str(taken), "600")
     terminal = attached(hf, "again", see="READY")
@@ -560,7 +634,9 @@ def test_a_session_that_ended_while_the_host_was_away_is_told(hf: Installation) 
     assert hf.get("died")["exit_code"] == 137
 
 
-def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for(hf: Installation) -> None:
+def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for(
+    hf: Installation,
+) -> None:
     hf.ready("listing")
     terminal = attached(hf, "listing")
     pid = hf.host_pid
@@ -568,7 +644,9 @@ def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for
     terminal.send(PREFIX + b"s")
     os.kill(pid, signal.SIGKILL)
     eventually(lambda: not alive(pid), "the host to die")
-    terminal.until(lambda: hf.host_pid != pid and hf.get("listing")["operators"], "the attachment again")
+    terminal.until(
+        lambda: hf.host_pid != pid and hf.get("listing")["operators"], "the attachment again"
+    )
     terminal.send("\r\recho wo''rks\r")
     terminal.see("works")
     assert terminal.leave() == 0
@@ -578,7 +656,9 @@ def test_the_keyboard_works_again_after_the_host_died_while_a_list_was_asked_for
 def test_a_new_session_says_on_its_screen_how_to_leave_it(hf: Installation) -> None:
     terminal = hf.attach("new", "greeting")
     terminal.see("this is greeting; C-\\ d leaves it running")
-    terminal.until(lambda: not any("this is greeting" in r for r in terminal.rows()), "the notice to go")
+    terminal.until(
+        lambda: not any("this is greeting" in r for r in terminal.rows()), "the notice to go"
+    )
     terminal.leave()
     hf.end("greeting")
 
@@ -619,20 +699,27 @@ def test_a_pasted_prefix_key_is_text(hf: Installation, tmp_path: Path) -> None:
     hf.end("pasted")
 
 
-def test_s3_a_large_paste_into_a_slow_reader_arrives_whole(hf: Installation, tmp_path: Path) -> None:
+def test_s3_a_large_paste_into_a_slow_reader_arrives_whole(
+    hf: Installation, tmp_path: Path
+) -> None:
     """More than keeper and host hold: the user's terminal waits, nothing is dropped."""
     taken, gate = tmp_path / "taken", tmp_path / "gate"
     os.mkfifo(gate)
     data = b"".join(b"%07d " % i for i in range(400_000))
-    program = (f"import os, tty; tty.setraw(0); print('READY', flush=True); open({str(gate)!r}).close()\n"
-               f"f = open({str(taken)!r}, 'wb'); left = {len(data)}\n"
-               "while left: d = os.read(0, 65536); f.write(d); left -= len(d)\n"
-               "f.close(); print('DONE', flush=True)")
+    program = (
+        f"import os, tty; tty.setraw(0); print('READY', flush=True); open({str(gate)!r}).close()\n"
+        f"f = open({str(taken)!r}, 'wb'); left = {len(data)}\n"
+        "while left: d = os.read(0, 65536); f.write(d); left -= len(d)\n"
+        "f.close(); print('DONE', flush=True)"
+    )
     hf.new("slow", "--", sys.executable, "-c", program)
     terminal = attached(hf, "slow", see="READY")
     sender = threading.Thread(target=terminal.send, args=(data,), daemon=True)
     sender.start()
-    eventually(lambda: hf.ok("view", "slow", "--format", "json").json["waiting"] is not None, "the host to answer beside it")
+    eventually(
+        lambda: hf.ok("view", "slow", "--format", "json").json["waiting"] is not None,
+        "the host to answer beside it",
+    )
     os.close(os.open(gate, os.O_WRONLY))
     terminal.see("DONE")
     sender.join(timeout=DEADLINE_S)
@@ -654,7 +741,9 @@ def test_asking_twice_before_the_host_answers_is_no_fault(hf: Installation) -> N
     hf.end("twice")
 
 
-def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_scrollback(fresh: Installation) -> None:
+def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_scrollback(
+    fresh: Installation,
+) -> None:
     """In tmux, whose history has all that was cleared as a whole: a notice, help and a redraw leave each line there once."""
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
@@ -663,12 +752,32 @@ def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_
     server = ["tmux", "-f", "/dev/null", "-S", str(fresh.user / "tmux")]
 
     def tmux(*words: str) -> str:
-        return subprocess.run([*server, *words], env=fresh.env, capture_output=True, text=True, timeout=DEADLINE_S, check=True).stdout
+        return subprocess.run(
+            [*server, *words],
+            env=fresh.env,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=True,
+        ).stdout
 
     def shows(words: str, whole: bool = False) -> int:
         return tmux("capture-pane", "-p", "-t", "x", *(("-S", "-") if whole else ())).count(words)
 
-    tmux("new-session", "-d", "-s", "x", "-x", "80", "-y", "24", *(word.decode() if isinstance(word, bytes) else word for word in fresh.argv(("attach", "once"))))
+    tmux(
+        "new-session",
+        "-d",
+        "-s",
+        "x",
+        "-x",
+        "80",
+        "-y",
+        "24",
+        *(
+            word.decode() if isinstance(word, bytes) else word
+            for word in fresh.argv(("attach", "once"))
+        ),
+    )
     try:
         eventually(lambda: shows("LINE-9-OF-NINE"), "the screen")
         eventually(lambda: shows("attached") == 0, "the notice to go")
@@ -677,9 +786,13 @@ def test_s6_what_attach_shows_for_a_moment_repeats_nothing_in_the_terminals_own_
             if key == "?":
                 eventually(lambda: shows("Any key returns"), "help")
                 tmux("send-keys", "-t", "x", "q")
-            eventually(lambda: shows("LINE-9-OF-NINE") and not shows("Any key returns"), "the screen again")
+            eventually(
+                lambda: shows("LINE-9-OF-NINE") and not shows("Any key returns"), "the screen again"
+            )
         fresh.ok("send", "once", "echo END-OF-IT", "--enter")
         eventually(lambda: shows("END-OF-IT") >= 2, "it goes on")
-        assert [shows(f"LINE-{i}-OF-NINE", whole=True) for i in range(1, 10)] == [1] * 9, tmux("capture-pane", "-p", "-t", "x", "-S", "-")
+        assert [shows(f"LINE-{i}-OF-NINE", whole=True) for i in range(1, 10)] == [1] * 9, tmux(
+            "capture-pane", "-p", "-t", "x", "-S", "-"
+        )
     finally:
         tmux("kill-server")

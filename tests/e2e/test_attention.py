@@ -70,10 +70,19 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
     hf.ready("work")
     follower = Follower(hf, "work")
     first = follower.next()
-    assert first["kind"] == "idle" and first["name"] == "work" and first["session"] == hf.get("work")["id"] and first["when"]
+    assert (
+        first["kind"] == "idle"
+        and first["name"] == "work"
+        and first["session"] == hf.get("work")["id"]
+        and first["when"]
+    )
     hf.ok("send", "work", "read -s -p Password: pw", "--enter")
     assert follower.until("secret")["pid"] in (None, hf.get("work")["pid"])
-    assert eventually(lambda: now(hf)["work"]["pid"], "it to be seen who reads") == hf.get("work")["pid"] and now(hf)["work"]["kind"] == "secret"
+    assert (
+        eventually(lambda: now(hf)["work"]["pid"], "it to be seen who reads")
+        == hf.get("work")["pid"]
+        and now(hf)["work"]["kind"] == "secret"
+    )
     assert "work: waits for a secret (bash, since" in hf.ok("attention").out
     hf.ok("send", "work", "hunter2", "--enter")
     follower.until("idle")
@@ -88,7 +97,11 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
     follower.until("working")
     gate.open()
     waits = follower.until("input")
-    assert waits["foreground"] == "cat" and waits["pid"] != working["pid"] and waits["since"] >= working["since"]
+    assert (
+        waits["foreground"] == "cat"
+        and waits["pid"] != working["pid"]
+        and waits["since"] >= working["since"]
+    )
     hf.ok("rename", "work", "play")
     assert follower.next()["name"] == "play"
     hf.ok("send", "play", "--key", "C-d")
@@ -96,7 +109,10 @@ def test_s2_each_state_is_told_with_who_and_since_when(hf: Installation) -> None
     hf.ok("send", "play", "exit 5", "--enter")
     assert follower.until("exited")["exit_code"] == 5
     assert follower.ends() == 0, "all that it was asked about is over"
-    assert now(hf, "play")["play"]["exit_code"] == 5 and "play: exited with 5" in hf.ok("attention", "play").out
+    assert (
+        now(hf, "play")["play"]["exit_code"] == 5
+        and "play: exited with 5" in hf.ok("attention", "play").out
+    )
     assert "play" not in now(hf), "who asks about none by name is told of those that live"
 
 
@@ -118,7 +134,9 @@ def test_s2_sessions_that_come_and_go_are_told_to_who_asked_for_all(hf: Installa
     assert follower.ends() == 130
 
 
-def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_told_again(hf: Installation) -> None:
+def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_told_again(
+    hf: Installation,
+) -> None:
     hf.ready("same")
     hf.ready("other")
     follower = Follower(hf, "same", "other")
@@ -127,7 +145,10 @@ def test_s4_following_goes_on_over_the_hosts_death_and_what_is_the_same_is_not_t
     hf.ls()
     hf.under_way("attention", 1)
     hf.ok("send", "other", "cat", "--enter")
-    assert (found := follower.next())["name"] == "other" and found["kind"] in ("working", "input"), "nothing of what is as it was"
+    assert (found := follower.next())["name"] == "other" and found["kind"] in (
+        "working",
+        "input",
+    ), "nothing of what is as it was"
     hf.end("same", "other")
     assert follower.ends() == 0
 
@@ -139,10 +160,15 @@ def test_s4_what_ended_while_there_was_no_host_is_told_to_who_follows_all(hf: In
     root = hf.get("ends")["pid"]
     follower = Follower(hf)
     follower.until("idle", name="ends")
-    follower.process.send_signal(signal.SIGSTOP)              # it comes back when the next host knows all about it already
+    follower.process.send_signal(
+        signal.SIGSTOP
+    )  # it comes back when the next host knows all about it already
     os.kill(hf.host_pid, signal.SIGKILL)
     os.kill(root, signal.SIGKILL)
-    eventually(lambda: not any(one["name"] == "ends" for one in hf.ls()), "the next host to know that it ended")
+    eventually(
+        lambda: not any(one["name"] == "ends" for one in hf.ls()),
+        "the next host to know that it ended",
+    )
     follower.process.send_signal(signal.SIGCONT)
     assert follower.until("exited")["name"] == "ends", "and nothing of what was over when it began"
     follower.process.send_signal(signal.SIGINT)
@@ -173,7 +199,9 @@ def test_nothing_is_looked_at_when_nobody_asks(hf: Installation) -> None:
     before = switches(keeper)
     eventually(lambda: switches(keeper) > before + 3, "it to be looked at, again and again")
     follower.process.kill()
-    eventually(lambda: not hf.ask("stats")["under_way"].get("attention"), "the host to know that it went")
+    eventually(
+        lambda: not hf.ask("stats")["under_way"].get("attention"), "the host to know that it went"
+    )
 
     def at_rest() -> bool:
         before = switches(keeper)
@@ -182,12 +210,14 @@ def test_nothing_is_looked_at_when_nobody_asks(hf: Installation) -> None:
 
     eventually(at_rest, "the keeper to be at rest")
     before = switches(keeper)
-    select.select([], [], [], 2.0)                      # time itself is what is tested
+    select.select([], [], [], 2.0)  # time itself is what is tested
     assert switches(keeper) == before
     hf.end("quiet")
 
 
-def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_off(hf: Installation) -> None:
+def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_off(
+    hf: Installation,
+) -> None:
     hf.people("guest", rights="")
     hf.ready("open")
     hf.ready("closed")
@@ -211,7 +241,10 @@ def test_a5_who_may_not_observe_is_told_nothing_and_who_may_not_any_more_is_cut_
     hf.people("third", rights="")
     hf.ok("grant", "third", "--rights", "observe", "--session", "open", "--expires", "4s")
     all_of_it = Follower(hf, "--as", "third")
-    assert all_of_it.until("idle", name="open") and "may not observe" in all_of_it.until("unknown", name="open")["why"]
+    assert (
+        all_of_it.until("idle", name="open")
+        and "may not observe" in all_of_it.until("unknown", name="open")["why"]
+    )
     hf.end("open", "closed")
 
 
@@ -221,7 +254,7 @@ def test_a_reader_that_does_not_read_gets_the_newest_and_costs_nobody(hf: Instal
     slow, quick = Wire(hf, "ann", 91), Follower(hf, "busy")
     slow.say(frames.request(1, {"op": "attention", "sessions": ["busy"], "follow": True}))
     hf.under_way("attention", 2)
-    for _ in range(400):                               # each is an answer of some ten kilobytes that it does not read
+    for _ in range(400):  # each is an answer of some ten kilobytes that it does not read
         slow.say(frames.request(_ + 2, {"op": "operator.ls"}))
         slow.say(frames.request(_ + 1002, {"op": "events", "limit": 200}))
     quick.until("idle")
@@ -252,14 +285,24 @@ def test_what_cannot_be_asked_is_said(hf: Installation) -> None:
         ann.close()
 
 
-def test_t3_from_elsewhere_through_a_relay(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
+def test_t3_from_elsewhere_through_a_relay(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path
+) -> None:
     relay = Crooked()
     try:
-        with installation(tmp_path_factory.mktemp("there")) as there, installation(tmp_path_factory.mktemp("here")) as here:
+        with (
+            installation(tmp_path_factory.mktemp("there")) as there,
+            installation(tmp_path_factory.mktemp("here")) as here,
+        ):
             there.ready("work")
             there.ok("host", "connect", relay.url)
             link = there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"]
-            here.ok("machines", "rename", here.ok("join", link, "--as", "ann", "--json").json["as"], "box")
+            here.ok(
+                "machines",
+                "rename",
+                here.ok("join", link, "--as", "ann", "--json").json["as"],
+                "box",
+            )
             assert now(here, "box/")["work"]["kind"] == "idle"
             follower = Follower(here, "box/work")
             follower.until("idle")
@@ -280,7 +323,9 @@ def test_t3_from_elsewhere_through_a_relay(tmp_path_factory: pytest.TempPathFact
 
 
 def test_help_has_an_example_and_completion_knows_sessions(hf: Installation) -> None:
-    said = subprocess.run([*hf.argv(("attention", "--help"))], capture_output=True, text=True, env=hf.env, check=True).stdout
+    said = subprocess.run(
+        [*hf.argv(("attention", "--help"))], capture_output=True, text=True, env=hf.env, check=True
+    ).stdout
     assert "holdfast attention --follow" in said
     script = hf.ok("completion", "bash").out
     assert "attention:[0-9]*) what='sessions'" in script and "signal:2) what='=TERM KILL" in script

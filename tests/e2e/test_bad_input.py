@@ -21,7 +21,13 @@ from holdfast.client.link import Link
 from holdfast.host.ops import OPS
 from holdfast.model import signing
 from holdfast.model.errors import HoldfastError, Usage
-from holdfast.model.limits import CLIENTS_MAX, FRAME_BYTES, HELLO_WAIT_S, INPUT_CHUNK_BYTES, REQUEST_BYTES
+from holdfast.model.limits import (
+    CLIENTS_MAX,
+    FRAME_BYTES,
+    HELLO_WAIT_S,
+    INPUT_CHUNK_BYTES,
+    REQUEST_BYTES,
+)
 from holdfast.testing.introduction import Introduction
 from holdfast.wire import frames
 
@@ -75,7 +81,9 @@ class Raw:
         return self.ready.pop(0)
 
     def ask(self, body: Any, number: int = 1) -> tuple[bool, dict[str, Any]]:
-        self.send(frames.frame(frames.REQUEST, struct.pack("<I", number) + json.dumps(body).encode()))
+        self.send(
+            frames.frame(frames.REQUEST, struct.pack("<I", number) + json.dumps(body).encode())
+        )
         while True:
             kind, payload = self.frame()
             if kind == frames.REPLY:
@@ -112,7 +120,10 @@ def unharmed(hf: Installation) -> Iterator[None]:
     """Whatever was sent: the same host answers, the same session runs, and the log has no traceback."""
     pid, session = hf.host_pid, hf.get("cat")
     yield
-    again = eventually(lambda: (found := hf.get("cat"))["state"] == "detached" and found, "whoever was attached to have gone")
+    again = eventually(
+        lambda: (found := hf.get("cat"))["state"] == "detached" and found,
+        "whoever was attached to have gone",
+    )
     assert hf.host_pid == pid
     assert (again["id"], again["pid"]) == (session["id"], session["pid"])
     assert "Traceback" not in (hf.home / "host.log").read_text()
@@ -146,7 +157,9 @@ def unharmed(hf: Installation) -> Iterator[None]:
     ],
     ids=lambda b: repr(b[:12]),
 )
-def test_before_the_introduction_nothing_but_an_introduction(hf: Installation, garbage: bytes) -> None:
+def test_before_the_introduction_nothing_but_an_introduction(
+    hf: Installation, garbage: bytes
+) -> None:
     raw = Raw(hf, hello=False).send(garbage)
     last = raw.farewell()
     assert last is not None and last["reason"] in ("protocol", "version") and last["message"]
@@ -186,7 +199,9 @@ def test_before_the_introduction_nothing_but_an_introduction(hf: Installation, g
     ],
     ids=lambda c: json.dumps(c),
 )
-def test_an_introduction_that_is_wrong_is_refused_with_the_reason(hf: Installation, change: dict[str, Any]) -> None:
+def test_an_introduction_that_is_wrong_is_refused_with_the_reason(
+    hf: Installation, change: dict[str, Any]
+) -> None:
     last = Raw(hf, hello=False).send(frames.pack_json(frames.HELLO, {**HELLO, **change})).farewell()
     assert last is not None and last["reason"] in ("protocol", "version")
     assert all(c.isprintable() for c in last["message"])
@@ -197,7 +212,11 @@ def test_a_newer_client_that_still_speaks_ours_is_welcome(hf: Installation) -> N
     kind, payload = raw.introduce(hf, 77, version=99, unknown={"field": 1})
     assert kind == frames.WELCOME
     welcome = frames.read_json(payload)
-    assert welcome["version"] == frames.VERSION and welcome["pid"] == hf.host_pid and welcome["home"] == str(hf.home)
+    assert (
+        welcome["version"] == frames.VERSION
+        and welcome["pid"] == hf.host_pid
+        and welcome["home"] == str(hf.home)
+    )
     raw.close()
 
 
@@ -219,7 +238,9 @@ def test_a_newer_client_that_still_speaks_ours_is_welcome(hf: Installation) -> N
     ],
     ids=lambda b: repr(b[:12]),
 )
-def test_after_the_introduction_what_is_no_frame_ends_the_connection(hf: Installation, garbage: bytes) -> None:
+def test_after_the_introduction_what_is_no_frame_ends_the_connection(
+    hf: Installation, garbage: bytes
+) -> None:
     last = Raw(hf).send(garbage).farewell()
     assert last is not None and last["reason"] == "protocol"
 
@@ -242,7 +263,12 @@ def test_a_connection_cut_in_the_middle_of_a_frame_is_forgotten(hf: Installation
 
 @pytest.mark.parametrize(
     "payload",
-    [b"", b"1234", struct.pack("<QB", 0, 0) + b"x", struct.pack("<QB", 1, 0) + b"x" * (INPUT_CHUNK_BYTES + 1)],
+    [
+        b"",
+        b"1234",
+        struct.pack("<QB", 0, 0) + b"x",
+        struct.pack("<QB", 1, 0) + b"x" * (INPUT_CHUNK_BYTES + 1),
+    ],
     ids=lambda b: f"{len(b)} bytes",
 )
 def test_an_input_that_is_none_ends_the_connection(hf: Installation, payload: bytes) -> None:
@@ -325,7 +351,11 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
                 continue
             number += 1
             ok, body = raw.ask({"op": op, **base, name: value}, number)
-            assert ok or (body["name"] != "error" and body["code"] in (2, 3, 4, 7)), (name, value, body)
+            assert ok or (body["name"] != "error" and body["code"] in (2, 3, 4, 7)), (
+                name,
+                value,
+                body,
+            )
     ok, body = raw.ask({"op": op, **base, "nonsense": 1}, number + 1)
     assert not ok and body["name"] == "usage" and "nonsense" in body["message"]
     required = [name for name, field in OPS[op].fields.items() if field.default is ...]
@@ -335,17 +365,26 @@ def test_every_field_of_every_operation_refuses_what_it_is_not(hf: Installation,
     raw.close()
 
 
-@pytest.mark.parametrize("op", ["", "nonsense", "__init__", None, 7, ["ping"], {"op": "ping"}, "x" * 9000])
+@pytest.mark.parametrize(
+    "op", ["", "nonsense", "__init__", None, 7, ["ping"], {"op": "ping"}, "x" * 9000]
+)
 def test_an_unknown_operation_is_refused_by_name(hf: Installation, op: Any) -> None:
     raw = Raw(hf)
     ok, body = raw.ask({"op": op})
-    assert not ok and body["name"] == "usage" and "unknown operation" in body["message"] and len(body["message"]) < 200
+    assert (
+        not ok
+        and body["name"] == "usage"
+        and "unknown operation" in body["message"]
+        and len(body["message"]) < 200
+    )
     assert raw.ask({"op": "ping"}, 2)[0]
     raw.close()
 
 
 @pytest.mark.parametrize("size", [(0, 0), (1, 1), (65535, 65535), (1 << 40, 5), (2, 1_000_000)])
-def test_a_viewer_of_a_degenerate_size_costs_nothing(hf: Installation, size: tuple[int, int]) -> None:
+def test_a_viewer_of_a_degenerate_size_costs_nothing(
+    hf: Installation, size: tuple[int, int]
+) -> None:
     raw = Raw(hf)
     begun = time.monotonic()
     assert raw.ask({"op": "attach", "session": "cat", "cols": size[0], "rows": size[1]})[0]
@@ -362,7 +401,9 @@ def test_requests_under_way_are_bounded_per_client(hf: Installation) -> None:
     raw = Raw(hf)
     many = 5000
     for n in range(many):
-        raw.send(frames.request(n + 1, {"op": "wait", "session": "cat", "for": "exit", "timeout": 0.0}))
+        raw.send(
+            frames.request(n + 1, {"op": "wait", "session": "cat", "for": "exit", "timeout": 0.0})
+        )
     ok, body = raw.ask({"op": "ping"}, many + 1)
     assert not ok and body["name"] == "refused" and body["message"]
     for n in range(many):
@@ -401,7 +442,9 @@ def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Instal
         for sock in silent:
             sock.close()
     assert HELLO_WAIT_S <= 5
-    eventually(lambda: len(os.listdir(f"/proc/{hf.host_pid}/fd")) < 100, "the descriptors to be closed")
+    eventually(
+        lambda: len(os.listdir(f"/proc/{hf.host_pid}/fd")) < 100, "the descriptors to be closed"
+    )
 
 
 # ---------------------------------------------------------------- names
@@ -410,7 +453,23 @@ def test_thousands_of_connections_that_say_nothing_are_bounded_and_go(hf: Instal
 def test_names_with_every_odd_character(hf: Installation) -> None:
     link = Link(homes.resolve(hf.env), "tester", autostart=False)
     argv: dict[str, Any] = {"argv": ["cat"], "cwd": "/", "env": {"PATH": "/usr/bin:/bin"}}
-    odd = [chr(c) for c in (*range(0x80), 0x85, 0xA0, 0xAD, 0xE9, 0x200B, 0x202E, 0x2028, 0xFEFF, 0x1F600, 0xD800, 0xDCFF)]
+    odd = [
+        chr(c)
+        for c in (
+            *range(0x80),
+            0x85,
+            0xA0,
+            0xAD,
+            0xE9,
+            0x200B,
+            0x202E,
+            0x2028,
+            0xFEFF,
+            0x1F600,
+            0xD800,
+            0xDCFF,
+        )
+    ]
     allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._")
     for name in (
         *[f"n{c}x" for c in odd if c not in allowed | {"-"}],
@@ -422,26 +481,37 @@ def test_names_with_every_odd_character(hf: Installation) -> None:
         "..\n",
         "0123456789ab",
     ):
-        for op, fields in (("new", {"name": name, **argv}), ("rename", {"session": "cat", "name": name})):
+        for op, fields in (
+            ("new", {"name": name, **argv}),
+            ("rename", {"session": "cat", "name": name}),
+        ):
             if op == "new" and not name:
                 continue  # none given: one is chosen
             with pytest.raises(Usage) as refused:
                 link.request(op, **fields)
-            assert refused.value.message.isascii() and refused.value.message.isprintable(), (name, refused.value)
+            assert refused.value.message.isascii() and refused.value.message.isprintable(), (
+                name,
+                refused.value,
+            )
     for name in ("a", "_", "...", "..", ".", "A-b_c.9", "0", "x" * 64):
         body = link.request("new", name=name, **argv)
         assert body["name"] == name, body
         assert hf.ok("who", name, "--json").json["id"] == body["id"]
         hf.end(body["id"])
         hf.quick("forget", name)
-    eventually(lambda: os.listdir(hf.home / "run/s") == [hf.get("cat")["id"]], "the files of ended sessions to go")
+    eventually(
+        lambda: os.listdir(hf.home / "run/s") == [hf.get("cat")["id"]],
+        "the files of ended sessions to go",
+    )
     link.close()
 
 
 # ---------------------------------------------------------------- programs and their surroundings
 
 
-def test_a_missing_program_and_a_missing_directory_are_usage(hf: Installation, tmp_path: Path) -> None:
+def test_a_missing_program_and_a_missing_directory_are_usage(
+    hf: Installation, tmp_path: Path
+) -> None:
     (tmp_path / "noexec").write_text("#!/bin/sh\n")
     (tmp_path / "badinterp").write_text("#!/nonexistent/interp\n")
     os.chmod(tmp_path / "badinterp", 0o755)
@@ -496,7 +566,9 @@ def test_a_huge_environment_is_passed_or_refused_but_never_cut(hf: Installation)
 
 
 def test_a_request_too_large_to_send_is_usage_before_it_is_sent(hf: Installation) -> None:
-    error = the_error(hf.attempt("send", "cat", "-", "--json", stdin=b"x\n" * (REQUEST_BYTES // 2)), 2)
+    error = the_error(
+        hf.attempt("send", "cat", "-", "--json", stdin=b"x\n" * (REQUEST_BYTES // 2)), 2
+    )
     assert str(REQUEST_BYTES) in error["message"]
     the_error(hf.attempt("run", "cat", "--json", "-", stdin=b":\n" * 700_000), 2)
 

@@ -39,7 +39,11 @@ def the_error(result: Result, code: int, rc: int | None = None) -> dict[str, Any
     body: dict[str, Any] = json.loads(result.err)["error"]
     assert not result.raw or json.loads(result.raw.splitlines()[-1])["error"] == body
     assert body["code"] == code
-    assert body["message"] and isinstance(body["recover"], str) and isinstance(body["retry_safe"], bool)
+    assert (
+        body["message"]
+        and isinstance(body["recover"], str)
+        and isinstance(body["retry_safe"], bool)
+    )
     assert "\n" not in body["message"]
     return body
 
@@ -66,7 +70,12 @@ def test_up_is_idempotent_and_says_where_to_go_next(hf: Installation) -> None:
     assert "starting" not in second and f"holdfast {__version__} is up" in second
     assert hf.host_pid == pid
     body = hf.ok("up", "--json").json
-    assert body["pid"] == pid and body["started"] is False and body["home"] == str(hf.home) and body["release"] == __version__
+    assert (
+        body["pid"] == pid
+        and body["started"] is False
+        and body["home"] == str(hf.home)
+        and body["release"] == __version__
+    )
     assert isinstance(body["sessions"], list)
 
 
@@ -75,7 +84,10 @@ def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installatio
     assert "1 session keeps running" in hf.ok("down").out
     assert alive(made["pid"]) and alive(made["keeper"])
     eventually(lambda: hf.peer("nursery.sock") is None, "the nursery to go with the host")
-    eventually(lambda: set(hf.processes()) == {made["pid"], made["keeper"]}, "nothing but the sessions to be left")
+    eventually(
+        lambda: set(hf.processes()) == {made["pid"], made["keeper"]},
+        "nothing but the sessions to be left",
+    )
     assert hf.ok("down", "--json").json["pid"] is None
     assert "does not run" in hf.ok("down").out
     assert the_error(hf.attempt("ls", "--json"), 5)["retry_safe"] is True
@@ -83,11 +95,18 @@ def test_s4_down_leaves_sessions_running_and_up_brings_them_back(hf: Installatio
     out = hf.ok("up", "--detach").out
     assert "stays" in out and "holdfast attach stays" in out
     again = hf.get("stays")
-    assert (again["id"], again["pid"], again["keeper"], again["epoch"]) == (made["id"], made["pid"], made["keeper"], 1)
+    assert (again["id"], again["pid"], again["keeper"], again["epoch"]) == (
+        made["id"],
+        made["pid"],
+        made["keeper"],
+        1,
+    )
     hf.end("stays")
 
 
-def test_a_session_that_has_just_ended_leaves_nothing_when_the_host_goes_down(hf: Installation) -> None:
+def test_a_session_that_has_just_ended_leaves_nothing_when_the_host_goes_down(
+    hf: Installation,
+) -> None:
     for n in range(5):
         made = hf.new("short", "--", "cat")
         if n % 2:
@@ -113,8 +132,12 @@ def test_a_host_that_was_killed_is_started_again_by_whoever_needs_it(hf: Install
     hf.end("orphan")
 
 
-@pytest.mark.parametrize("point", ["host.create.recorded", "host.create.spawned", "host.spawn.sent"])
-def test_s4_new_makes_one_session_though_the_host_dies_while_making_it(fresh: Installation, point: str) -> None:
+@pytest.mark.parametrize(
+    "point", ["host.create.recorded", "host.create.spawned", "host.spawn.sent"]
+)
+def test_s4_new_makes_one_session_though_the_host_dies_while_making_it(
+    fresh: Installation, point: str
+) -> None:
     fresh.ok("up", "--detach", env={"HOLDFAST_PROBE": f"kill@{point}"})
     made = fresh.cli("new", "once", "--json")
     assert made.rc == 0, made
@@ -128,7 +151,9 @@ def test_s4_end_is_answered_though_the_host_is_replaced_meanwhile(fresh: Install
     fresh.wait("ends", "text:armed")
     ending = fresh.start("end", "ends", "--json")
     eventually(
-        lambda: any(e["event"] == "session.end_asked" for e in fresh.ok("events", "ends", "--json").records),
+        lambda: any(
+            e["event"] == "session.end_asked" for e in fresh.ok("events", "ends", "--json").records
+        ),
         "the request",
     )
     os.kill(fresh.host_pid, 9)
@@ -164,7 +189,9 @@ def test_two_new_a_at_once_make_one_session(hf: Installation) -> None:
     hf.end("shared")
 
 
-def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, tmp_path: Path) -> None:
+def test_new_takes_cwd_env_size_and_a_program_with_arguments(
+    hf: Installation, tmp_path: Path
+) -> None:
     script = 'pwd; echo "$COLOUR"; stty size; for a; do echo "<$a>"; done; read x'
     made = hf.new(
         "full",
@@ -184,7 +211,11 @@ def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, t
         "",
         "é",
     )
-    assert made["size"] == {"cols": 100, "rows": 30} and made["cwd"] == str(tmp_path) and made["argv"][0] == "sh"
+    assert (
+        made["size"] == {"cols": 100, "rows": 30}
+        and made["cwd"] == str(tmp_path)
+        and made["argv"][0] == "sh"
+    )
     hf.wait("full", "text:<é>")
     assert hf.screen("full").split("\n")[:7] == [
         str(tmp_path),
@@ -198,7 +229,9 @@ def test_new_takes_cwd_env_size_and_a_program_with_arguments(hf: Installation, t
     hf.end("full")
 
 
-def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(hf: Installation) -> None:
+def test_new_without_a_name_takes_everything_after_the_dashes_as_the_program(
+    hf: Installation,
+) -> None:
     made = hf.ok("new", "--json", "--", "sleep", "1000").json
     assert made["argv"] == ["sleep", "1000"] and made["name"].startswith("sleep-")
     hf.end(made["id"])
@@ -217,7 +250,11 @@ def test_new_takes_the_callers_environment_cleaned(hf: Installation) -> None:
     made = hf.new("env", "--", "sh", "-c", "read x", env=dirty)
     inside = Path(f"/proc/{made['pid']}/environ").read_bytes().decode().split("\0")
     env = dict(item.split("=", 1) for item in inside if item)
-    assert env["MINE"] == "kept" and env["TERM"] == "xterm-256color" and env["HOLDFAST_SESSION"] == made["id"]
+    assert (
+        env["MINE"] == "kept"
+        and env["TERM"] == "xterm-256color"
+        and env["HOLDFAST_SESSION"] == made["id"]
+    )
     assert not {"TMUX", "STY", "COLUMNS", "NOTIFY_SOCKET"} & env.keys()
     assert env["HOLDFAST_HOME"] == str(hf.home)
     hf.end("env")
@@ -250,9 +287,16 @@ def test_ls_json_has_the_promised_keys(hf: Installation) -> None:
     hf.new("listed")
     [session] = [s for s in hf.ls() if s["name"] == "listed"]
     assert session.keys() >= SESSION_KEYS
-    assert session["liveness"].keys() >= {"process", "host", "relay"} and session["liveness"]["process"] == "alive"
+    assert (
+        session["liveness"].keys() >= {"process", "host", "relay"}
+        and session["liveness"]["process"] == "alive"
+    )
     assert session["state"] == "detached" and session["size"] == {"cols": 80, "rows": 24}
-    assert session["output"].keys() >= {"start", "end"} and session["turn"] is None and session["operators"] == []
+    assert (
+        session["output"].keys() >= {"start", "end"}
+        and session["turn"] is None
+        and session["operators"] == []
+    )
     assert isinstance(session["created"], float) and isinstance(session["idle_s"], float)
     hf.ok("send", "listed", "x")
     turn = hf.get("listed")["turn"]
@@ -278,7 +322,9 @@ def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None
     ]
     row = next(r for r in rows if made["id"] in r).split()
     assert (
-        row[1:4] == ["seen", "detached", "alive"] and row[8] == "80x24" and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
+        row[1:4] == ["seen", "detached", "alive"]
+        and row[8] == "80x24"
+        and re.fullmatch(r"\d[\d.]*[KMG]?-\d[\d.]*[KMG]?", row[9])
     )
     assert row[10] == os.uname().nodename
     assert "\x1b" not in head
@@ -287,7 +333,9 @@ def test_ls_for_people_shows_what_the_surface_promises(hf: Installation) -> None
 
 def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Installation) -> None:
     hf.new("over", "--", "sh", "-c", "echo last words; exit 3")
-    assert hf.ok("wait", "over", "--for", "exit", "--timeout", "120", "--json").json["exit_code"] == 3
+    assert (
+        hf.ok("wait", "over", "--for", "exit", "--timeout", "120", "--json").json["exit_code"] == 3
+    )
     assert all(s["name"] != "over" for s in hf.ls())
     ended = hf.get("over")
     assert ended.keys() >= SESSION_KEYS and ended["state"] == "ended" and ended["exit_code"] == 3
@@ -296,7 +344,12 @@ def test_ended_sessions_stay_with_code_screen_and_reason_until_forgotten(hf: Ins
     assert hf.ok("view", "over", "--json").json.keys() >= hf_view_keys()
     assert "ended (3)" in hf.ok("ls", "-a").out
     assert "last words" in hf.ok("view", ended["id"][:6]).out
-    for command in (("send", "over", "x"), ("end", "over"), ("attach", "over"), ("rename", "over", "other")):
+    for command in (
+        ("send", "over", "x"),
+        ("end", "over"),
+        ("attach", "over"),
+        ("rename", "over", "other"),
+    ):
         assert "ended" in hf.cli(*command).err or command[0] == "attach"
     assert ended["id"] in hf.ok("forget", "over").out
     assert the_error(hf.attempt("forget", "over", "--json"), 3)
@@ -334,7 +387,9 @@ def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
     assert "is now after" in hf.ok("rename", "before", "after").out
     assert hf.get("after")["id"] == made["id"] and hf.get("after")["pid"] == made["pid"]
     renamed = hf.ok("rename", made["id"], "after", "--json").json
-    assert (renamed["id"], renamed["name"]) == (made["id"], "after") and renamed["recorded"]["seq"] > 0
+    assert (renamed["id"], renamed["name"]) == (made["id"], "after") and renamed["recorded"][
+        "seq"
+    ] > 0
     the_error(hf.attempt("rename", "after", "taken", "--json"), 4)
     the_error(hf.attempt("rename", "before", "x", "--json"), 3)
     the_error(hf.attempt("rename", "after", "-x", "--json"), 2)
@@ -345,11 +400,17 @@ def test_rename_changes_the_name_and_nothing_else(hf: Installation) -> None:
 
 def test_end_states_the_signal_that_did_it(hf: Installation) -> None:
     hf.new("soft")
-    hf.new("hard", "--", "bash", "-c", "trap '' HUP TERM; echo armed; while :; do read -t 1000; done")
+    hf.new(
+        "hard", "--", "bash", "-c", "trap '' HUP TERM; echo armed; while :; do read -t 1000; done"
+    )
     hf.wait("hard", "text:armed")
     assert hf.ok("end", "soft", "--json").json["signal"] == "SIGHUP"
     gone = hf.ok("end", "hard", "--json").json
-    assert gone["signal"] == "SIGKILL" and gone["exit_code"] == 137 and gone["reason"] == "killed by SIGKILL"
+    assert (
+        gone["signal"] == "SIGKILL"
+        and gone["exit_code"] == 137
+        and gone["reason"] == "killed by SIGKILL"
+    )
 
 
 def test_a_name_is_free_as_soon_as_its_session_has_ended(hf: Installation) -> None:
@@ -394,7 +455,9 @@ def test_the_name_of_one_that_ended_is_not_the_beginning_of_another(hf: Installa
     for command in ("end", "view", "forget"):
         result = hf.cli(command, name)
         assert result.rc == (3 if command == "end" else 0), (command, result)
-    assert hf.ok("who", name, "--json").json["id"] == living["id"], "once it is forgotten, it is the beginning of an id again"
+    assert hf.ok("who", name, "--json").json["id"] == living["id"], (
+        "once it is forgotten, it is the beginning of an id again"
+    )
     hf.end("living")
 
 
@@ -405,12 +468,16 @@ def test_send_types_text_and_keys(hf: Installation) -> None:
     assert sent["bytes"] == 1 and sent["ref"].startswith(f"hf:{sent['id']}@1#")
     hf.wait("typed", "text:(?m)^42$")
     hf.wait("typed", "idle")
-    hf.ok("send", "typed", "echo up", "--key", "Home", "--key", "C-k", "--key", "Up", "--key", "Enter")
+    hf.ok(
+        "send", "typed", "echo up", "--key", "Home", "--key", "C-k", "--key", "Up", "--key", "Enter"
+    )
     eventually(lambda: hf.screen("typed").split("\n").count("42") == 2, "the line before, again")
     hf.ok("send", "typed", "-", stdin=b"echo from-stdin\r")
     hf.wait("typed", "text:(?m)^from-stdin$")
     the_error(hf.attempt("send", "typed", "--json"), 2)
-    assert "Escape" in the_error(hf.attempt("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
+    assert (
+        "Escape" in the_error(hf.attempt("send", "typed", "--key", "Nokey", "--json"), 2)["recover"]
+    )
     the_error(hf.attempt("send", "nothere", "x", "--json"), 3)
     hf.end("typed")
 
@@ -438,18 +505,33 @@ def test_send_paste_is_bracketed_when_the_program_asked_for_it(hf: Installation)
 
 
 def test_view_formats(hf: Installation) -> None:
-    hf.new("looked", "--", "sh", "-c", r"printf '\033]0;a title\007plain \033[31mred\033[0m\n\033[?2004h'; read x")
+    hf.new(
+        "looked",
+        "--",
+        "sh",
+        "-c",
+        r"printf '\033]0;a title\007plain \033[31mred\033[0m\n\033[?2004h'; read x",
+    )
     hf.wait("looked", "text:red")
     hf.wait("looked", "input")
     assert hf.ok("view", "looked").raw == b"plain red\n"
     assert (
-        b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
+        b"\x1b[" in hf.ok("view", "looked", "--format", "ansi").raw
+        and b"red" in hf.ok("view", "looked", "--format", "ansi").raw
     )
     body = hf.ok("view", "looked", "--format", "json").json
     assert body == {**hf.ok("view", "looked", "--json").json}
     assert body.keys() >= hf_view_keys()
-    assert body["cursor"] == {"x": 0, "y": 1, "visible": True} and body["title"] == "a title" and body["alternate"] is False
-    assert body["modes"]["bracketed_paste"] is True and body["lines"][0].rstrip() == "plain red" and len(body["lines"]) == 24
+    assert (
+        body["cursor"] == {"x": 0, "y": 1, "visible": True}
+        and body["title"] == "a title"
+        and body["alternate"] is False
+    )
+    assert (
+        body["modes"]["bracketed_paste"] is True
+        and body["lines"][0].rstrip() == "plain red"
+        and len(body["lines"]) == 24
+    )
     assert body["waiting"]["for"] == "input" and body["waiting"]["foreground"]
     the_error(hf.attempt("view", "looked", "--format", "pdf", "--json"), 2)
     hf.end("looked")
@@ -484,7 +566,11 @@ def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
     assert hf.ok("read", "raw", "--from", "5").raw == wanted[5:]
     records = hf.ok("read", "raw", "--json").records
     assert b"".join(base64.b64decode(r["data"]) for r in records) == wanted
-    assert records[0]["offset"] == 0 and records[-1]["end"] == len(wanted) and all(r["gap"] is None for r in records)
+    assert (
+        records[0]["offset"] == 0
+        and records[-1]["end"] == len(wanted)
+        and all(r["gap"] is None for r in records)
+    )
     the_error(hf.attempt("read", "raw", "--from", "99999", "--json"), 2)
     the_error(hf.attempt("read", "raw", "--from", "-1", "--json"), 2)
     follower = hf.start("read", "raw", "--follow")
@@ -497,9 +583,13 @@ def test_s5_read_gives_exact_bytes_from_an_offset(hf: Installation) -> None:
 
 def test_s5_read_of_what_rolled_off_is_lost_and_says_the_range(fresh: Installation) -> None:
     fresh.configure("[session]\nring_bytes = 65536\n")
-    fresh.new("rolls", "--", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; read x")
+    fresh.new(
+        "rolls", "--", "sh", "-c", "head -c 300000 /dev/zero | tr '\\0' x; echo; echo end; read x"
+    )
     fresh.wait("rolls", "text:(?m)^end$")
-    kept = eventually(lambda: (o := fresh.get("rolls")["output"])["start"] > 0 and o, "the ring to roll")
+    kept = eventually(
+        lambda: (o := fresh.get("rolls")["output"])["start"] > 0 and o, "the ring to roll"
+    )
     result = fresh.cli("read", "rolls", "--from", "0")
     assert f"0 to {kept['start']}" in the_line(result, 6)
     assert len(result.raw) == kept["end"] - kept["start"]
@@ -514,7 +604,11 @@ def test_s5_read_of_what_rolled_off_is_lost_and_says_the_range(fresh: Installati
 def test_who_shows_operators_and_turn(hf: Installation) -> None:
     hf.ready("who")
     said = hf.ok("who", "who").out.splitlines()
-    assert said[:2] == ["nobody is attached", "turn: free"] and said[2].startswith("plain: ") and "can reach its keys" in said[2]
+    assert (
+        said[:2] == ["nobody is attached", "turn: free"]
+        and said[2].startswith("plain: ")
+        and "can reach its keys" in said[2]
+    )
     terminal = hf.attach("who", size=(90, 25))
     terminal.expect(r"\$ ")
     body = hf.ok("who", "who", "--json").json
@@ -540,7 +634,9 @@ def test_a1_a_second_operator_is_refused_while_the_turn_is_held(fresh: Installat
     fresh.new("contended", "--", "cat")
     fresh.ok("--as", "ann", "send", "contended", "a", "--enter")
     error = the_error(fresh.attempt("--as", "bob", "send", "contended", "b", "--json"), 4)
-    assert error["name"] == "turn_held" and "ann" in error["message"] and error["retry_safe"] is True
+    assert (
+        error["name"] == "turn_held" and "ann" in error["message"] and error["retry_safe"] is True
+    )
     assert "ann" in the_line(fresh.attempt("send", "contended", "b", env={"HOLDFAST_AS": "bob"}), 4)
     assert the_error(fresh.attempt("turn", "contended", "hand", "bob", "--as", "bob", "--json"), 4)
     assert fresh.ok("--as=ann", "turn", "contended", "release").out == "the turn is free\n"
@@ -566,12 +662,19 @@ def test_s9_every_change_is_an_event(hf: Installation) -> None:
     made = hf.new("eventful", "--", "sh", "-c", "exit 5")
     hf.wait("eventful", "exit")
     events = eventually(
-        lambda: (e := hf.ok("events", "eventful", "--json").records) and e[-1]["event"] == "session.exited" and e,
+        lambda: (
+            (e := hf.ok("events", "eventful", "--json").records)
+            and e[-1]["event"] == "session.exited"
+            and e
+        ),
         "the end",
     )
     assert [e["event"] for e in events] == ["session.started", "session.exited"]
     assert all(e["session"] == made["id"] and e["time"] and e["number"] for e in events)
-    assert events[-1]["exit_code"] == 5 and (events[-1]["before"], events[-1]["after"]) == ("detached", "ended")
+    assert events[-1]["exit_code"] == 5 and (events[-1]["before"], events[-1]["after"]) == (
+        "detached",
+        "ended",
+    )
     assert "session.exited" in hf.ok("events", "eventful").out
     assert len(hf.ok("events", "--limit", "1", "--json").records) == 1
     the_error(hf.attempt("events", "nothere", "--json"), 3)
@@ -585,10 +688,21 @@ def test_events_follow_misses_nothing_between_history_and_live(hf: Installation)
     hf.end(*(m["id"] for m in made))
     numbers: list[int] = [first["number"]]
     seen: list[dict[str, Any]] = []
-    while len([e for e in seen if e["event"] == "session.exited" and e["session"] in {m["id"] for m in made}]) < 3:
+    while (
+        len(
+            [
+                e
+                for e in seen
+                if e["event"] == "session.exited" and e["session"] in {m["id"] for m in made}
+            ]
+        )
+        < 3
+    ):
         seen.append(json.loads(follower.stdout.readline()))
         numbers.append(seen[-1]["number"])
-    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), "an event is missing or doubled"
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers))), (
+        "an event is missing or doubled"
+    )
 
 
 def test_s8_references_resolve_to_live_ended_or_unknown(hf: Installation) -> None:
@@ -629,7 +743,9 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
     assert "does not exist" in fresh.ok("config", "show").out
     fresh.configure('[attach]\nprefix = "C-b"\n')
     values = {v["key"]: v for v in fresh.ok("config", "show", "--json").json}
-    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(fresh.home / "config.toml")
+    assert values["attach.prefix"]["value"] == "C-b" and values["attach.prefix"]["source"] == str(
+        fresh.home / "config.toml"
+    )
     assert values["turn.idle_s"]["source"] == "default"
     assert "from the file" in fresh.ok("config", "show").out
     the_error(fresh.attempt("config", "show", "--bogus", "--json"), 2)
@@ -642,12 +758,23 @@ def test_config_show_prints_values_and_where_they_come_from(fresh: Installation)
 def test_errors_as_json_are_where_errors_go_and_where_json_is_read(hf: Installation) -> None:
     """On both streams of a real process; once if they are one file."""
     result = hf.cli("who", "nothere", "--json")
-    assert result.rc == 3 and result.json == json.loads(result.err) and result.json["error"]["code"] == 3
+    assert (
+        result.rc == 3
+        and result.json == json.loads(result.err)
+        and result.json["error"]["code"] == 3
+    )
     result = hf.cli("run", "nothere", "--json", "--", "true")
-    assert result.rc == 255 and result.json == json.loads(result.err) and result.json["error"]["code"] == 3
+    assert (
+        result.rc == 255
+        and result.json == json.loads(result.err)
+        and result.json["error"]["code"] == 3
+    )
     argv = hf.argv(("who", "nothere", "--json"))
     one = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=hf.env)
-    assert one.stdout.count(b"\n") == 1 and json.loads(one.stdout) == hf.cli("who", "nothere", "--json").json
+    assert (
+        one.stdout.count(b"\n") == 1
+        and json.loads(one.stdout) == hf.cli("who", "nothere", "--json").json
+    )
 
 
 def test_usage_errors_are_typed(hf: Installation) -> None:
@@ -669,13 +796,19 @@ def test_output_that_nobody_reads_is_not_an_error(hf: Installation) -> None:
 def test_output_that_cannot_be_written_is_a_typed_error(hf: Installation) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(hf.argv(("--help",)), stdout=full, stderr=subprocess.PIPE, env=hf.env)
-    assert done.returncode == 5 and b"Traceback" not in done.stderr and b"No space left" in done.stderr
+    assert (
+        done.returncode == 5 and b"Traceback" not in done.stderr and b"No space left" in done.stderr
+    )
 
 
-def test_odd_bytes_in_names_and_directories_do_not_break_listings(hf: Installation, tmp_path: Path) -> None:
+def test_odd_bytes_in_names_and_directories_do_not_break_listings(
+    hf: Installation, tmp_path: Path
+) -> None:
     odd = os.fsencode(tmp_path) + b"/\xff\x1b[31m \n'\"$(x)"
     os.mkdir(odd)
-    done = subprocess.run(hf.argv(("new", "odd", "--json", "--cwd", odd)), capture_output=True, env=hf.env)
+    done = subprocess.run(
+        hf.argv(("new", "odd", "--json", "--cwd", odd)), capture_output=True, env=hf.env
+    )
     assert done.returncode == 0, done.stderr
     assert os.readlink(f"/proc/{json.loads(done.stdout)['pid']}/cwd".encode()) == odd
     assert os.fsencode(hf.get("odd")["cwd"]) == odd
@@ -690,7 +823,9 @@ def test_each_exit_code_of_the_surface_is_provoked_somewhere(code: int) -> None:
     """The codes are a promise: a test of this directory asserts each one."""
     text = "".join(p.read_text() for p in Path(__file__).parent.glob("test_*.py"))
     patterns = {0: r"\.ok\(", 255: r"255"}
-    assert re.search(patterns.get(code, rf"the_(?:error|line)\((?:[^()]|\([^()]*\))*, {code}\b"), text), code
+    assert re.search(
+        patterns.get(code, rf"the_(?:error|line)\((?:[^()]|\([^()]*\))*, {code}\b"), text
+    ), code
 
 
 # ---------------------------------------------------------------- what is not known
@@ -701,7 +836,10 @@ def test_p1_an_act_that_is_said_to_be_safe_to_repeat_was_not_done(hf: Installati
     made = hf.new("stopped", "--", "cat")
     os.kill(made["keeper"], signal.SIGSTOP)
     try:
-        eventually(lambda: hf.get("stopped")["liveness"]["process"] == "unknown", "what cannot answer to be unknown")
+        eventually(
+            lambda: hf.get("stopped")["liveness"]["process"] == "unknown",
+            "what cannot answer to be unknown",
+        )
         error = the_error(hf.attempt("send", "stopped", "once", "--enter", "--json"), 5)
         assert error["retry_safe"] is True and "keeper" in error["message"]
     finally:

@@ -38,7 +38,10 @@ LIBRARY = """#include <fcntl.h>
 __attribute__((constructor)) static void sprung(void) { open("sprung", O_CREAT | O_WRONLY, 0600); }
 """
 SILENT = silent_about_files() or silent_about_processes()
-pytestmark = pytest.mark.skipif(find_shfmt() is None, reason="without the shell's grammar nothing is known of a text, and everything is unknown")
+pytestmark = pytest.mark.skipif(
+    find_shfmt() is None,
+    reason="without the shell's grammar nothing is known of a text, and everything is unknown",
+)
 
 
 @dataclass(frozen=True)
@@ -49,25 +52,62 @@ class Trap:
     trigger: str
     kind: str
     name: str
-    before: str = ""             # what bob had made, before
-    needs: str = ""              # a program that not every machine has
+    before: str = ""  # what bob had made, before
+    needs: str = ""  # a program that not every machine has
 
 
 TRAPS = {
-    "path": Trap("mkdir bin; printf '#!/bin/sh\\ntouch {d}/sprung\\n' >bin/frobnicate; chmod +x bin/frobnicate; PATH={d}/bin:$PATH", "frobnicate", "path", "{d}/bin"),
+    "path": Trap(
+        "mkdir bin; printf '#!/bin/sh\\ntouch {d}/sprung\\n' >bin/frobnicate; chmod +x bin/frobnicate; PATH={d}/bin:$PATH",
+        "frobnicate",
+        "path",
+        "{d}/bin",
+    ),
     "alias": Trap("alias deploy='touch {d}/sprung'", "deploy", "alias", "deploy"),
     "function": Trap("release() {{ touch {d}/sprung; }}", "release", "function", "release"),
-    "preload": Trap("export LD_PRELOAD={d}/evil.so", "/bin/true", "preload", "LD_PRELOAD", needs="cc"),
+    "preload": Trap(
+        "export LD_PRELOAD={d}/evil.so", "/bin/true", "preload", "LD_PRELOAD", needs="cc"
+    ),
     "hook": Trap("PROMPT_COMMAND+=('touch {d}/sprung')", "true", "hook", "PROMPT_COMMAND"),
     "trap": Trap("trap 'touch {d}/sprung' DEBUG", "true", "trap", "DEBUG"),
-    "variable": Trap("export BUILD_HOOK={d}/sprung", "sh ./build", "variable", "BUILD_HOOK", before="echo 'touch \"$BUILD_HOOK\"' >build"),
+    "variable": Trap(
+        "export BUILD_HOOK={d}/sprung",
+        "sh ./build",
+        "variable",
+        "BUILD_HOOK",
+        before="echo 'touch \"$BUILD_HOOK\"' >build",
+    ),
     "cwd": Trap("mkdir deep; cd deep", "touch ../sprung", "cwd", "{d}/deep"),
     "script": Trap("echo 'touch {d}/sprung' >job.sh", "bash job.sh", "file", "{d}/job.sh"),
-    "overwritten script": Trap("echo 'touch {d}/sprung' >fresh; mv fresh tool.sh", "sh ./tool.sh", "file", "{d}/tool.sh", before="echo true >tool.sh"),
-    "appended script": Trap("echo 'touch {d}/sprung' >>tool", "./tool", "file", "{d}/tool", before="printf '#!/bin/sh\\n' >tool; chmod +x tool"),
-    "git hook": Trap("printf '#!/bin/sh\\ntouch {d}/sprung\\n' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit", "git -c user.name=b -c user.email=b@b commit -q --allow-empty -m x",
-                     "file", "{d}/.git/hooks/pre-commit", before="git init -q --template= . && mkdir .git/hooks", needs="git"),
-    "makefile": Trap("printf 'all:\\n\\ttouch {d}/sprung\\n' >Makefile", "make", "file", "{d}/Makefile", needs="make"),
+    "overwritten script": Trap(
+        "echo 'touch {d}/sprung' >fresh; mv fresh tool.sh",
+        "sh ./tool.sh",
+        "file",
+        "{d}/tool.sh",
+        before="echo true >tool.sh",
+    ),
+    "appended script": Trap(
+        "echo 'touch {d}/sprung' >>tool",
+        "./tool",
+        "file",
+        "{d}/tool",
+        before="printf '#!/bin/sh\\n' >tool; chmod +x tool",
+    ),
+    "git hook": Trap(
+        "printf '#!/bin/sh\\ntouch {d}/sprung\\n' >.git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
+        "git -c user.name=b -c user.email=b@b commit -q --allow-empty -m x",
+        "file",
+        "{d}/.git/hooks/pre-commit",
+        before="git init -q --template= . && mkdir .git/hooks",
+        needs="git",
+    ),
+    "makefile": Trap(
+        "printf 'all:\\n\\ttouch {d}/sprung\\n' >Makefile",
+        "make",
+        "file",
+        "{d}/Makefile",
+        needs="make",
+    ),
 }
 # the same for programs that bob did not type: how he comes to them, and what he made for that
 WAYS = {
@@ -83,7 +123,9 @@ WAYS = {
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
-        made.env["PYTHONPATH"] = os.environ.get("PYTHONPATH", made.env["PYTHONPATH"])      # as an ordinary user: where its libraries are
+        made.env["PYTHONPATH"] = os.environ.get(
+            "PYTHONPATH", made.env["PYTHONPATH"]
+        )  # as an ordinary user: where its libraries are
         made.people("eve", "bob")
         made.people("bot", rights="execute,observe,input", kind="agent")
         yield made
@@ -131,7 +173,14 @@ def log(hf: Installation, session: str) -> list[dict[str, Any]]:
 
 def last(hf: Installation, session: str, who: str, text: str | None) -> dict[str, Any]:
     """The record of what they intended. None: what a program read that hides what is typed, as every line editor does."""
-    return [e for e in log(hf, session) if e["actor"] == who and e["phase"] == "intent" and e["kind"] != "turn" and (e["content"] and e["content"].rstrip("\r")) == text][-1]
+    return [
+        e
+        for e in log(hf, session)
+        if e["actor"] == who
+        and e["phase"] == "intent"
+        and e["kind"] != "turn"
+        and (e["content"] and e["content"].rstrip("\r")) == text
+    ][-1]
 
 
 def events(hf: Installation, session: str, *names: str) -> list[dict[str, Any]]:
@@ -151,7 +200,11 @@ def needs(trap: Trap, d: Path) -> None:
     if trap.needs and shutil.which(trap.needs) is None:
         pytest.skip(f"{trap.needs} is not installed")
     if trap.needs == "cc":
-        subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(d / "evil.so")], input=LIBRARY.encode(), check=True)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", str(d / "evil.so")],
+            input=LIBRARY.encode(),
+            check=True,
+        )
 
 
 def stage(hf: Installation, d: Path, trap: Trap, who: str) -> None:
@@ -167,21 +220,39 @@ def stage(hf: Installation, d: Path, trap: Trap, who: str) -> None:
 
 
 @pytest.mark.parametrize("case", TRAPS)
-def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(house: Installation, case: str) -> None:
+def test_p3_who_staged_it_is_named_and_the_gate_is_told_before(
+    house: Installation, case: str
+) -> None:
     trap, d = TRAPS[case], place(house, case)
     kind, name = trap.kind, trap.name.format(d=d)
     stage(house, d, trap, "eve")
     if kind == "file" and SILENT:
         return guessed(house, d, trap)
     refusing(house, f'shaped = ["{kind}"], shaped_by = ["eve"]')
-    error = the_error(house.attempt("--as", "bob", "run", d.name, "--json", "--", trap.trigger), 4, rc=255)
+    error = the_error(
+        house.attempt("--as", "bob", "run", d.name, "--json", "--", trap.trigger), 4, rc=255
+    )
     assert error["name"] == "gate_refused" and "eve left it there" in error["message"], error
-    told = [e for e in events(house, d.name, "originators.foreign", "gate.refused") if e["operator"] == "bob"]       # eve may have touched what is bob's
-    assert [e["event"] for e in told] == ["originators.foreign", "gate.refused"] and told[0]["originators"] == ["eve"] and by_eve(told[1]["originators"]), told
-    assert kind in told[0]["kinds"] and told[0]["verdict"] == "refuse" and told[1]["rule"] == "nobody runs what eve left"
+    told = [
+        e
+        for e in events(house, d.name, "originators.foreign", "gate.refused")
+        if e["operator"] == "bob"
+    ]  # eve may have touched what is bob's
+    assert (
+        [e["event"] for e in told] == ["originators.foreign", "gate.refused"]
+        and told[0]["originators"] == ["eve"]
+        and by_eve(told[1]["originators"])
+    ), told
+    assert (
+        kind in told[0]["kinds"]
+        and told[0]["verdict"] == "refuse"
+        and told[1]["rule"] == "nobody runs what eve left"
+    )
     refused = [e for e in log(house, d.name) if e["actor"] == "bob" and e["verdict"] == "refuse"]
-    assert len(refused) == 1 and by_eve(refused[0]["originators"]) and not (d / "sprung").exists(), refused
-    policy(house, DEFAULT)                               # people are not asked: he runs into it, and it is known whose it was
+    assert (
+        len(refused) == 1 and by_eve(refused[0]["originators"]) and not (d / "sprung").exists()
+    ), refused
+    policy(house, DEFAULT)  # people are not asked: he runs into it, and it is known whose it was
     run(house, d.name, "bob", trap.trigger)
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, d.name, "bob", trap.trigger)
@@ -195,7 +266,9 @@ def guessed(hf: Installation, d: Path, trap: Trap) -> None:
     run(hf, d.name, "bob", trap.trigger)
     entry = last(hf, d.name, "bob", trap.trigger)
     of_file = [one for one in entry["facts"]["shaped"] if one["name"] == trap.name.format(d=d)]
-    assert of_file and entry["originators"] and set(entry["originators"]) <= {"eve", "unknown"}, entry
+    assert of_file and entry["originators"] and set(entry["originators"]) <= {"eve", "unknown"}, (
+        entry
+    )
     assert all(one["actor"] == "unknown" or one["sure"] is False for one in of_file), entry
     hf.end(d.name)
 
@@ -207,7 +280,9 @@ def test_p3_what_one_staged_oneself_is_nobody_elses(house: Installation, case: s
     refusing(house, f'shaped = ["{trap.kind}"], shaped_by = ["eve", "others"]')
     run(house, d.name, "bob", trap.trigger)
     eventually((d / "sprung").exists, "it to happen")
-    assert set(last(house, d.name, "bob", trap.trigger)["originators"]) <= ({"unknown"} if SILENT else set())
+    assert set(last(house, d.name, "bob", trap.trigger)["originators"]) <= (
+        {"unknown"} if SILENT else set()
+    )
     house.end(d.name)
 
 
@@ -216,38 +291,63 @@ def test_p3_half_a_line_that_another_completes(house: Installation) -> None:
     run(house, "half", "bob", "true")
     house.wait("half", "idle")
     house.quick("--as", "eve", "send", "half", f"touch {d}/sprung; echo one")
-    eventually(lambda: re.search("echo ?one", house.screen("half").replace("\n", "")), "the shell to have read it: what nobody has read is discarded when the turn is seized")
+    eventually(
+        lambda: re.search("echo ?one", house.screen("half").replace("\n", "")),
+        "the shell to have read it: what nobody has read is discarded when the turn is seized",
+    )
     house.quick("--as", "bob", "seize", "half")
     refusing(house, 'shaped = ["line"], shaped_by = ["eve"]')
     error = the_error(house.attempt("--as", "bob", "send", "half", " two", "--enter", "--json"), 4)
     assert error["name"] == "gate_refused"
-    assert [(e["event"], e["originators"]) for e in events(house, "half", "originators.foreign", "gate.refused")] == [("originators.foreign", ["eve"]), ("gate.refused", ["eve", "unknown"])]
+    assert [
+        (e["event"], e["originators"])
+        for e in events(house, "half", "originators.foreign", "gate.refused")
+    ] == [("originators.foreign", ["eve"]), ("gate.refused", ["eve", "unknown"])]
     assert not (d / "sprung").exists()
     policy(house, DEFAULT)
     house.quick("--as", "bob", "send", "half", " two", "--enter")
     eventually((d / "sprung").exists, "it to happen")
     entry = last(house, "half", "bob", " two")
-    assert entry["originators"] == ["eve", "unknown"] and ("line", "", "eve") in shaped(entry), "with something on the line nobody knows for certain what Enter submits"
+    assert entry["originators"] == ["eve", "unknown"] and ("line", "", "eve") in shaped(entry), (
+        "with something on the line nobody knows for certain what Enter submits"
+    )
     house.end("half")
 
 
-def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(house: Installation) -> None:
+def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(
+    house: Installation,
+) -> None:
     d = place(house, "loop")
-    run(house, "loop", "eve", "mkfifo tick tock; true >job.sh; (while read x <tick; do sh ./job.sh; echo $? >tock; done) &")
+    run(
+        house,
+        "loop",
+        "eve",
+        "mkfifo tick tock; true >job.sh; (while read x <tick; do sh ./job.sh; echo $? >tock; done) &",
+    )
     run(house, "loop", "bob", f"echo 'touch {d}/sprung' >job.sh")
     members = json.loads(house.quick("graph", "loop", "--json"))["processes"]
-    assert "eve" in {p["actor"] for p in members} and "bob" not in {p["actor"] for p in members}, members
+    assert "eve" in {p["actor"] for p in members} and "bob" not in {p["actor"] for p in members}, (
+        members
+    )
     told = house.quick("--as", "bob", "seize", "loop")
     assert "runs: bash" in told and "started by eve" in told, told
     if SILENT:
         pytest.skip(f"nobody is told who writes files here: {SILENT}")
     refusing(house, 'act = ["exec"], shaped_by = ["bob"]', "eve")
-    tock = house.ok("--as", "bob", "run", "loop", "--", "echo x >tick; read code <tock; echo $code").out
+    tock = house.ok(
+        "--as", "bob", "run", "loop", "--", "echo x >tick; read code <tock; echo $code"
+    ).out
     assert tock.endswith("126\n") and not (d / "sprung").exists(), tock
     [event] = eventually(lambda: events(house, "loop", "exec.refused"), "the event")
-    assert (event["operator"], event["originators"]) == ("eve", ["bob"]) and event["program"].endswith("/sh"), event
-    entry = eventually(lambda: [e for e in log(house, "loop") if e["kind"] == "exec"], "the entry")[-1]
-    assert (entry["actor"], entry["originators"], entry["verdict"]) == ("eve", ["bob"], "refuse"), entry
+    assert (event["operator"], event["originators"]) == ("eve", ["bob"]) and event[
+        "program"
+    ].endswith("/sh"), event
+    entry = eventually(lambda: [e for e in log(house, "loop") if e["kind"] == "exec"], "the entry")[
+        -1
+    ]
+    assert (entry["actor"], entry["originators"], entry["verdict"]) == ("eve", ["bob"], "refuse"), (
+        entry
+    )
     policy(house, DEFAULT)
     house.quick("--as", "bob", "run", "loop", "--", "echo x >tick; read code <tock")
     assert (d / "sprung").exists()
@@ -255,7 +355,9 @@ def test_p5_a_loop_left_running_is_hers_and_what_another_wrote_for_it_is_his(hou
 
 
 @pytest.mark.parametrize("how", ["run", "line", "hand"])
-def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(house: Installation, how: str) -> None:
+def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(
+    house: Installation, how: str
+) -> None:
     """Else whoever wants to be nobody has another `source` it."""
     d = place(house, f"read in {how}")
     run(house, d.name, "bob", "echo \"alias harmless='true'\" >own.sh; . ./own.sh")
@@ -276,11 +378,17 @@ def test_p3_what_one_reads_in_of_a_file_that_another_wrote_is_also_theirs(house:
     house.wait(d.name, "idle")
     run(house, d.name, "bob", "deploy")
     entry = last(house, d.name, "bob", "deploy")
-    assert entry["originators"] == (["unknown"] if how == "hand" or (SILENT and "eve" not in entry["originators"]) else ["eve"]), entry
+    assert entry["originators"] == (
+        ["unknown"] if how == "hand" or (SILENT and "eve" not in entry["originators"]) else ["eve"]
+    ), entry
     run(house, d.name, "tester", "deploy")
-    assert {"bob"} < set(last(house, d.name, "tester", "deploy")["originators"]), "and not only who read it in"
+    assert {"bob"} < set(last(house, d.name, "tester", "deploy")["originators"]), (
+        "and not only who read it in"
+    )
     run(house, d.name, "bob", "harmless")
-    assert SILENT or last(house, d.name, "bob", "harmless")["originators"] == [], "one's own is one's own"
+    assert SILENT or last(house, d.name, "bob", "harmless")["originators"] == [], (
+        "one's own is one's own"
+    )
     house.end(d.name)
 
 
@@ -297,18 +405,36 @@ def test_p4_an_agent_is_asked_about_traps_and_not_about_files(house: Installatio
         run(house, "asked", "eve", trap.stage.format(d=d))
         house.wait("asked", "idle")
         (d / "sprung").unlink(missing_ok=True)
-        tried = house.attempt("--as", "bot", "run", "asked", "--hold", "0", "--json", "--", trap.trigger)
+        tried = house.attempt(
+            "--as", "bot", "run", "asked", "--hold", "0", "--json", "--", trap.trigger
+        )
         if case == "script":
-            assert tried.rc == 0 and (d / "sprung").exists(), "people and agents work on the same files"
-            assert last(house, "asked", "bot", trap.trigger)["originators"] in (["eve"], ["unknown"]), "but it is named"
+            assert tried.rc == 0 and (d / "sprung").exists(), (
+                "people and agents work on the same files"
+            )
+            assert last(house, "asked", "bot", trap.trigger)["originators"] in (
+                ["eve"],
+                ["unknown"],
+            ), "but it is named"
             house.quick("--as", "bot", "turn", "asked", "release")
             continue
-        assert the_error(tried, 4, rc=255)["name"] == "held" and not (d / "sprung").exists(), (case, tried)
+        assert the_error(tried, 4, rc=255)["name"] == "held" and not (d / "sprung").exists(), (
+            case,
+            tried,
+        )
         [question] = json.loads(house.quick("--as", "bob", "approvals", "--json"))
-        assert question["rule"] == "another's traps are walked into with approval" and any(one.startswith("eve's") and trap.name.format(d=d) in one for one in question["shaped"]), question
-        held = [e for e in log(house, "asked") if e["actor"] == "bot" and e["content"] == trap.trigger][-1]
-        assert held["verdict"] == "hold" and "eve" in held["originators"] and held["phase"] == "fact", held
-        house.quick("--as", "bot", "deny", question["id"], "--yes", "--binding", question["binding"])
+        assert question["rule"] == "another's traps are walked into with approval" and any(
+            one.startswith("eve's") and trap.name.format(d=d) in one for one in question["shaped"]
+        ), question
+        held = [
+            e for e in log(house, "asked") if e["actor"] == "bot" and e["content"] == trap.trigger
+        ][-1]
+        assert (
+            held["verdict"] == "hold" and "eve" in held["originators"] and held["phase"] == "fact"
+        ), held
+        house.quick(
+            "--as", "bot", "deny", question["id"], "--yes", "--binding", question["binding"]
+        )
         if case == "preload":
             run(house, "asked", "eve", "unset LD_PRELOAD")
     house.end("asked")
@@ -333,9 +459,13 @@ def tool(hf: Installation, name: str) -> Path:
 
 def refused_exec(hf: Installation, d: Path) -> dict[str, Any]:
     event = eventually(lambda: events(hf, d.name, "exec.refused"), "the event")[-1]
-    assert (event["operator"], event["rule"]) == ("bob", "nobody runs what eve left") and by_eve(event["originators"]), event
+    assert (event["operator"], event["rule"]) == ("bob", "nobody runs what eve left") and by_eve(
+        event["originators"]
+    ), event
     entry = eventually(lambda: [e for e in log(hf, d.name) if e["kind"] == "exec"], "the entry")[-1]
-    assert (entry["actor"], entry["verdict"]) == ("bob", "refuse") and by_eve(entry["originators"]), entry
+    assert (entry["actor"], entry["verdict"]) == ("bob", "refuse") and by_eve(
+        entry["originators"]
+    ), entry
     assert not (d / "sprung").exists()
     return event
 
@@ -367,7 +497,9 @@ def test_p4_typed_by_hand_on_an_attached_terminal(deep: Installation) -> None:
 
 
 @pytest.mark.parametrize("case", ["path", "preload", "variable", "cwd", "makefile", "git hook"])
-def test_p4_state_that_another_shaped_counts_for_every_program(house: Installation, case: str) -> None:
+def test_p4_state_that_another_shaped_counts_for_every_program(
+    house: Installation, case: str
+) -> None:
     trap = TRAPS[case]
     if SILENT and trap.kind == "file":
         pytest.skip(f"nobody is told who writes files here: {SILENT}")
@@ -381,11 +513,20 @@ def test_p4_state_that_another_shaped_counts_for_every_program(house: Installati
 
 
 @pytest.mark.parametrize("case", ["hook", "trap"])
-def test_p4_a_program_that_a_hook_or_a_trap_starts_names_who_left_it(house: Installation, case: str) -> None:
+def test_p4_a_program_that_a_hook_or_a_trap_starts_names_who_left_it(
+    house: Installation, case: str
+) -> None:
     """It may be bob's own as well, as far as the kernel tells: so she is named as perhaps, and a rule about what she left has to ask, or to refuse the line."""
     d = place(house, f"deep {case}", "--contained" if os.getuid() else "--plain")
     stage(house, d, TRAPS[case], "eve")
-    policy(house, DEFAULT + RULE.format(who="bob", when='act = ["exec"], command = ["touch"]') + RULE.format(who="bob", when='act = ["exec"], shaped_by = ["carl"]').replace("what eve", "what carl"))
+    policy(
+        house,
+        DEFAULT
+        + RULE.format(who="bob", when='act = ["exec"], command = ["touch"]')
+        + RULE.format(who="bob", when='act = ["exec"], shaped_by = ["carl"]').replace(
+            "what eve", "what carl"
+        ),
+    )
     run(house, d.name, "bob", "true")
     refused_exec(house, d)
     house.end(d.name)
@@ -399,12 +540,22 @@ def test_p3_functions_of_a_posix_shell_are_unknown(house: Installation) -> None:
     run(house, "posix", "eve", "release() { echo evil; }")
     assert run_any(house, "posix", "bob", "release") == "evil\n"
     entry = last(house, "posix", "bob", "release")
-    assert "unknown" in entry["originators"] and any(one[0] in ("function", "shell") and one[2] == "unknown" for one in shaped(entry)), entry
+    assert "unknown" in entry["originators"] and any(
+        one[0] in ("function", "shell") and one[2] == "unknown" for one in shaped(entry)
+    ), entry
     house.end("posix")
 
 
-@pytest.mark.parametrize(("program", "prompt", "defines", "uses"), [("bash --norc", "bash-", "evil() { echo sp''rung; }", "evil"), ("python3 -q", ">>>", "evil = 'sprung'", "evil.upper()")])
-def test_p3_what_is_typed_into_a_program_is_unknown(house: Installation, program: str, prompt: str, defines: str, uses: str) -> None:
+@pytest.mark.parametrize(
+    ("program", "prompt", "defines", "uses"),
+    [
+        ("bash --norc", "bash-", "evil() { echo sp''rung; }", "evil"),
+        ("python3 -q", ">>>", "evil = 'sprung'", "evil.upper()"),
+    ],
+)
+def test_p3_what_is_typed_into_a_program_is_unknown(
+    house: Installation, program: str, prompt: str, defines: str, uses: str
+) -> None:
     name = program.split()[0] + "inside"
     house.new(name, "--", "bash")
     house.wait(name, "idle")
@@ -413,9 +564,16 @@ def test_p3_what_is_typed_into_a_program_is_unknown(house: Installation, program
     house.quick("--as", "eve", "send", name, defines, "--enter")
     house.quick("--as", "eve", "turn", name, "release")
     house.quick("--as", "bob", "send", name, uses, "--enter")
-    eventually(lambda: "\nsprung" in house.screen(name).lower() or "'sprung'" in house.screen(name).lower(), "what it does")
+    eventually(
+        lambda: (
+            "\nsprung" in house.screen(name).lower() or "'sprung'" in house.screen(name).lower()
+        ),
+        "what it does",
+    )
     entry = last(house, name, "bob", None)
-    assert "unknown" in entry["originators"] and ("shell", "unknown") in [(kind, who) for kind, _, who in shaped(entry)], entry
+    assert "unknown" in entry["originators"] and ("shell", "unknown") in [
+        (kind, who) for kind, _, who in shaped(entry)
+    ], entry
     house.end(name)
 
 
@@ -425,7 +583,9 @@ def test_p3_a_file_that_no_session_wrote_is_unknown(house: Installation) -> None
     (d / "job.sh").write_text(f"touch {d}/sprung\n")
     run(house, "outside", "bob", "sh ./job.sh")
     entry = last(house, "outside", "bob", "sh ./job.sh")
-    assert entry["originators"] == ["unknown"] and ("file", f"{d}/job.sh", "unknown") in shaped(entry), entry
+    assert entry["originators"] == ["unknown"] and ("file", f"{d}/job.sh", "unknown") in shaped(
+        entry
+    ), entry
     house.end("outside")
 
 
@@ -433,5 +593,17 @@ def test_p3_as_an_ordinary_user(house: Installation) -> None:
     """The shell's word is the same; who wrote a file is a guess there, and says so."""
     with ordinary_user() as user:
         python = user.own_python("pytest", "apsw", "avt")
-        done = user.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not ordinary", str(Path(__file__))])
+        done = user.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-k",
+                "not ordinary",
+                str(Path(__file__)),
+            ]
+        )
         assert done is not None and done.returncode == 0, done and done.stdout[-6000:]

@@ -26,7 +26,11 @@ def left(mark: str) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if entry.isdigit() and mark.encode() in Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0") and alive(int(entry)):
+            if (
+                entry.isdigit()
+                and mark.encode() in Path(f"/proc/{entry}/cmdline").read_bytes().split(b"\0")
+                and alive(int(entry))
+            ):
                 found.append(int(entry))
     return found
 
@@ -44,7 +48,9 @@ def removed(group: str) -> bool:
 @pytest.mark.parametrize("layout", ["plain", "contained"])
 def test_p5_nothing_outlives_its_session(hf: Installation, tmp_path: Path, layout: str) -> None:
     """All at once: ending them takes as long as one."""
-    made = hf.cli("new", layout, "--no-attach", "--json", *(["--contained"] if layout == "contained" else []))
+    made = hf.cli(
+        "new", layout, "--no-attach", "--json", *(["--contained"] if layout == "contained" else [])
+    )
     if made.rc == 7:
         pytest.skip(f"no contained sessions here: {made.err}")
     group = Groups(str(hf.home)).mount + f"/hf-test-{os.getpid()}"
@@ -59,7 +65,9 @@ def test_p5_nothing_outlives_its_session(hf: Installation, tmp_path: Path, layou
             if where.exists():
                 escaped.add(way)
                 assert left(mark) or way == "namespace"
-        assert escaped >= {*WAYS} - {"group", "namespace"}, "those two need rights that not everybody has"
+        assert escaped >= {*WAYS} - {"group", "namespace"}, (
+            "those two need rights that not everybody has"
+        )
         said = hf.ok("end", layout, "--json")
         assert {way: left(mark) for way, mark in marks.items()} == {way: [] for way in WAYS}, said
         assert hf.get(layout)["survivors"] == 0
@@ -112,7 +120,12 @@ def test_a5_what_runs_as_somebody_else_is_named(user: OrdinaryUser, tmp_path: Pa
             (user.home / "there").unlink()
         hold("new", "roots", "--no-attach", "--", "bash")
         hold("wait", "roots", "--for", "idle", "--timeout", "60")
-        hold("send", "roots", f"sudo -k {python} {program} deaf {user.home}/there - {mark}", "--enter")
+        hold(
+            "send",
+            "roots",
+            f"sudo -k {python} {program} deaf {user.home}/there - {mark}",
+            "--enter",
+        )
         hold("wait", "roots", "--for", "secret", "--timeout", "60")
         hold("send", "roots", "opensesame", "--enter")
         eventually((user.home / "there").exists, "it to be there")

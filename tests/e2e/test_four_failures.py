@@ -60,15 +60,21 @@ def needs(*programs: str) -> None:
 # ---------------------------------------------------------------- 1. silent death
 
 
-def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_was(hf: Installation) -> None:
+def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_was(
+    hf: Installation,
+) -> None:
     """The agent's log says that it runs. The machine is asked."""
     if not told():
-        pytest.skip("the kernel does not tell of processes here: that it is gone is seen (test_graph), not how")
+        pytest.skip(
+            "the kernel does not tell of processes here: that it is gone is seen (test_graph), not how"
+        )
     hf.ready("dev")
     port = free_port()
-    started = hf.ok("run", "dev", "--as", "agent", "--json", "--", f"{sys.executable} {server(hf)} {port} &").json
+    started = hf.ok(
+        "run", "dev", "--as", "agent", "--json", "--", f"{sys.executable} {server(hf)} {port} &"
+    ).json
     assert started["exit_code"] == 0 and started["ref"]
-    log = f"dev server running on :{port} ({started['ref']})"                 # what an agent would write down
+    log = f"dev server running on :{port} ({started['ref']})"  # what an agent would write down
     up = hf.ok("wait", "dev", "--for", f"port:{port}", "--timeout", "60", "--json").json
     assert (up["actor"], up["act"]) == ("agent", started["ref"])
     following = hf.start("graph", "dev", "--follow", "--json")
@@ -76,10 +82,15 @@ def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_wa
     hf.under_way("graph", 1)
     hf.under_way("events", 1)
     names = hf.home / "run" / "memory" / str(hf.get("dev")["id"]) / "lineage"
-    eventually(lambda: names.exists() and str(up["pid"]) in names.read_text(), "the host to have looked at it")
+    eventually(
+        lambda: names.exists() and str(up["pid"]) in names.read_text(),
+        "the host to have looked at it",
+    )
     os.kill(int(up["pid"]), signal.SIGSEGV)
 
-    def next_of(stream: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    def next_of(
+        stream: subprocess.Popen[bytes], wanted: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any]:
         assert stream.stdout is not None
         for line in stream.stdout:
             found: dict[str, Any] = json.loads(line)
@@ -89,14 +100,21 @@ def test_s2_p5_a_server_that_dies_silently_is_known_to_have_died_and_whose_it_wa
 
     # who follows the graph, and who follows the events, is told at once
     gone = next_of(following, lambda c: c["change"] == "exited" and c["pid"] == up["pid"])
-    assert (gone["signal"], gone["exit_code"], gone["actor"], gone["act"]) == (11, None, "agent", started["ref"])
+    assert (gone["signal"], gone["exit_code"], gone["actor"], gone["act"]) == (
+        11,
+        None,
+        "agent",
+        started["ref"],
+    )
     event = next_of(events, lambda e: e["event"] == "process.exited" and e["pid"] == up["pid"])
     assert (event["signal"], event["actor"], event["act"]) == ("SIGSEGV", "agent", started["ref"])
     # who comes later finds it in the events, and by the reference in the log
     later = [e for e in hf.ok("events", "dev", "--json").records if e["event"] == "process.exited"]
     assert [e["pid"] for e in later] == [up["pid"]]
     claim = hf.ok("resolve", log.rpartition("(")[2].rstrip(")"), "--json").json
-    assert (claim["act"], claim["running"], claim["exit_code"]) == ("applied", [], 0) and claim["died"][0]["signal"] == "SIGSEGV"
+    assert (claim["act"], claim["running"], claim["exit_code"]) == ("applied", [], 0) and claim[
+        "died"
+    ][0]["signal"] == "SIGSEGV"
     assert "nothing of it runs" in hf.ok("resolve", started["ref"]).out
     # "is it running?" is answered from the kernel
     assert hf.cli("graph", "dev", "--port", str(port)).rc == 3
@@ -112,19 +130,36 @@ def test_p5_what_is_waited_for_is_not_told_as_left_behind(hf: Installation) -> N
     hf.ok("send", "front", "sh -c 'sh -c true; exit 4'", "--enter")
     hf.wait("front", "idle")
     hf.ok("run", "front", "--", "(sleep 0.3; exit 5) & disown")
-    eventually(lambda: any(e["event"] == "process.exited" and e["exit_code"] == 5 for e in hf.ok("events", "front", "--json").records), "the end of the job")
-    assert {e["exit_code"] for e in hf.ok("events", "front", "--json").records if e["event"] == "process.exited"} == {5}
+    eventually(
+        lambda: any(
+            e["event"] == "process.exited" and e["exit_code"] == 5
+            for e in hf.ok("events", "front", "--json").records
+        ),
+        "the end of the job",
+    )
+    assert {
+        e["exit_code"]
+        for e in hf.ok("events", "front", "--json").records
+        if e["event"] == "process.exited"
+    } == {5}
     hf.end("front")
 
 
-def test_p5_ten_thousand_that_die_behind_a_command_push_nothing_else_out_of_the_events(hf: Installation) -> None:
+def test_p5_ten_thousand_that_die_behind_a_command_push_nothing_else_out_of_the_events(
+    hf: Installation,
+) -> None:
     if not told():
         pytest.skip("the kernel does not tell of processes here")
     hf.ready("many")
     hf.ok("run", "many", "--", "for i in $(seq 300); do (sleep 0.2 &) ; done")
-    eventually(lambda: not any("sleep" in " ".join(p["argv"]) for p in graph(hf, "many")["processes"]), "all to have ended")
+    eventually(
+        lambda: not any("sleep" in " ".join(p["argv"]) for p in graph(hf, "many")["processes"]),
+        "all to have ended",
+    )
     found = hf.ok("events", "many", "--json", "--limit", "1000").records
-    assert 0 < len([e for e in found if e["event"] == "process.exited"]) < 150 and any(e["event"] == "session.started" for e in found)
+    assert 0 < len([e for e in found if e["event"] == "process.exited"]) < 150 and any(
+        e["event"] == "session.started" for e in found
+    )
     hf.end("many")
 
 
@@ -148,7 +183,11 @@ class Asked:
     def noticed(self, kind: str, *typed: str) -> dict[str, Any]:
         """The same, and by whoever waits for it."""
         seen = self.told(kind, *typed)
-        waited: dict[str, Any] = json.loads(self.hf.quick("wait", self.name, "--for", kind, "--timeout", f"{DEADLINE_S:g}", "--json"))
+        waited: dict[str, Any] = json.loads(
+            self.hf.quick(
+                "wait", self.name, "--for", kind, "--timeout", f"{DEADLINE_S:g}", "--json"
+            )
+        )
         assert waited["for"] == kind and seen["pid"] in (None, waited["pid"])
         return seen
 
@@ -180,7 +219,7 @@ def user() -> Iterator[OrdinaryUser]:
 def test_s2_sudo_asks_for_a_password(asked: Asked, user: OrdinaryUser) -> None:
     seen = asked.noticed("secret", f"runuser -u {user.name} -- sudo -k cat /etc/shadow")
     assert "sudo" in seen["foreground"]
-    asked.noticed("secret", "wrong")                                 # "Sorry, try again."
+    asked.noticed("secret", "wrong")  # "Sorry, try again."
     assert asked.noticed("idle", "opensesame")
 
 
@@ -201,7 +240,9 @@ def test_s2_sudo_in_an_ordinary_users_own_installation(user: OrdinaryUser) -> No
         hold("new", "work", "--no-attach", "--", "bash")
         hold("wait", "work", "--for", "idle", "--timeout", "60")
         hold("send", "work", "sudo -k true", "--enter")
-        assert json.loads(hold("wait", "work", "--for", "secret", "--timeout", "60", "--json"))["foreground"].startswith("sudo")
+        assert json.loads(hold("wait", "work", "--for", "secret", "--timeout", "60", "--json"))[
+            "foreground"
+        ].startswith("sudo")
         assert "work: waits for a secret (sudo -k true, since" in hold("attention")
         hold("send", "work", "opensesame", "--enter")
         hold("wait", "work", "--for", "idle", "--timeout", "60")
@@ -217,12 +258,17 @@ def sshd(tmp_path: Path) -> Iterator[int]:
     if os.geteuid() != 0:
         pytest.skip("sshd needs root")
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True)
+    subprocess.run(
+        ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(tmp_path / "key")], check=True
+    )
     port = free_port()
     config = tmp_path / "sshd_config"
-    config.write_text(f"ListenAddress 127.0.0.1:{port}\nHostKey {tmp_path}/key\nPidFile none\nPasswordAuthentication yes\nUsePAM no\nLoginGraceTime 60\n")
+    config.write_text(
+        f"ListenAddress 127.0.0.1:{port}\nHostKey {tmp_path}/key\nPidFile none\nPasswordAuthentication yes\nUsePAM no\nLoginGraceTime 60\n"
+    )
     server = subprocess.Popen(["/usr/sbin/sshd", "-D", "-f", str(config)])
     try:
+
         def listens() -> bool:
             assert server.poll() is None
             with socket.socket() as one:
@@ -235,7 +281,9 @@ def sshd(tmp_path: Path) -> Iterator[int]:
         server.wait()
 
 
-def test_s2_ssh_asks_about_a_key_it_does_not_know_and_then_for_a_password(asked: Asked, sshd: int, hf: Installation, tmp_path: Path) -> None:
+def test_s2_ssh_asks_about_a_key_it_does_not_know_and_then_for_a_password(
+    asked: Asked, sshd: int, hf: Installation, tmp_path: Path
+) -> None:
     options = f"-F none -p {sshd} -o UserKnownHostsFile={tmp_path}/known -o GlobalKnownHostsFile=none -o PubkeyAuthentication=no -o PreferredAuthentications=password"
     question = asked.noticed("input", f"ssh {options} nobody@127.0.0.1 true")
     assert question["foreground"].startswith("ssh ")
@@ -250,8 +298,10 @@ def test_s2_apt_asks_whether_to_continue(asked: Asked, tmp_path: Path) -> None:
     needs("apt-get")
     for directory in ("state/lists/partial", "cache/archives/partial", "etc"):
         (tmp_path / directory).mkdir(parents=True)
-    (tmp_path / "status").write_text("Package: hf-nothing\nStatus: install ok installed\nPriority: optional\nSection: misc\nMaintainer: nobody <nobody@localhost>\n"
-                                     "Architecture: all\nVersion: 1.0\nDescription: nothing\n\n")
+    (tmp_path / "status").write_text(
+        "Package: hf-nothing\nStatus: install ok installed\nPriority: optional\nSection: misc\nMaintainer: nobody <nobody@localhost>\n"
+        "Architecture: all\nVersion: 1.0\nDescription: nothing\n\n"
+    )
     world = f"-o Dir::State={tmp_path}/state -o Dir::Cache={tmp_path}/cache -o Dir::State::status={tmp_path}/status -o Dir::Etc={tmp_path}/etc -o Debug::NoLocking=1"
     seen = asked.noticed("input", f"apt-get {world} remove hf-nothing")
     assert seen["foreground"].startswith("apt-get ")
@@ -275,7 +325,10 @@ def test_s2_git_asks_for_a_name_and_a_password(asked: Asked, hf: Installation) -
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     try:
-        name = asked.noticed("input", f"GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null git ls-remote http://127.0.0.1:{server.server_port}/x.git")
+        name = asked.noticed(
+            "input",
+            f"GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null git ls-remote http://127.0.0.1:{server.server_port}/x.git",
+        )
         assert name["foreground"].startswith("git ")
         asked.noticed("secret", "ann")
         asked.noticed("idle", "hunter2")
@@ -307,59 +360,102 @@ def test_s2_it_is_never_the_screen_that_says_it(asked: Asked, hf: Installation) 
 # ---------------------------------------------------------------- 3. what really completed
 
 
-def test_s4_r7_after_a_crash_it_is_known_which_steps_were_done_and_which_is_in_flight(hf: Installation) -> None:
+def test_s4_r7_after_a_crash_it_is_known_which_steps_were_done_and_which_is_in_flight(
+    hf: Installation,
+) -> None:
     """An agent does three steps. It is killed in the second, and so is the host."""
     hf.ready("steps")
     gate, done = hf.gate("second"), hf.user / "done"
-    first = hf.cli("run", "steps", "--as", "agent", "--json", "--", f"echo 1 >> {done}; (exit 3)").json
-    agent = hf.start("run", "steps", "--as", "agent", "--", f"echo 2 >> {done}; cat {gate}; echo 2 >> {done}; (exit 4)")
-    eventually(lambda: done.exists() and done.read_text() == "1\n2\n", "the second step to be half done")
-    kept, pid = hf.home / "run" / "memory" / str(hf.get("steps")["id"]) / "lineage", process(hf, "steps", f"cat {gate}")["pid"]
-    eventually(lambda: kept.exists() and str(pid) in kept.read_text(), "the host to have written down what it saw")
+    first = hf.cli(
+        "run", "steps", "--as", "agent", "--json", "--", f"echo 1 >> {done}; (exit 3)"
+    ).json
+    agent = hf.start(
+        "run",
+        "steps",
+        "--as",
+        "agent",
+        "--",
+        f"echo 2 >> {done}; cat {gate}; echo 2 >> {done}; (exit 4)",
+    )
+    eventually(
+        lambda: done.exists() and done.read_text() == "1\n2\n", "the second step to be half done"
+    )
+    kept, pid = (
+        hf.home / "run" / "memory" / str(hf.get("steps")["id"]) / "lineage",
+        process(hf, "steps", f"cat {gate}")["pid"],
+    )
+    eventually(
+        lambda: kept.exists() and str(pid) in kept.read_text(),
+        "the host to have written down what it saw",
+    )
     agent.kill()
     os.kill(hf.host_pid, signal.SIGKILL)
 
     def steps() -> list[dict[str, Any]]:
-        return [e for e in hf.ok("log", "steps", "--json").records if e["kind"] == "command" or e["kind"] == "exit"]
+        return [
+            e
+            for e in hf.ok("log", "steps", "--json").records
+            if e["kind"] == "command" or e["kind"] == "exit"
+        ]
 
     # what the record says: the first applied, with its exit code; the second applied, not known to have ended. There is no third
     intents = [e for e in steps() if e["phase"] == "intent"]
     assert [e["actor"] for e in intents] == ["agent", "agent"]
     outcomes = {e["intent"]: e for e in steps() if e["phase"] == "outcome"}
     assert outcomes[intents[0]["seq"]]["facts"]["exit_code"] == 3
-    assert outcomes[intents[1]["seq"]]["outcome"] == "applied" and "exit_code" not in outcomes[intents[1]["seq"]]["facts"]
+    assert (
+        outcomes[intents[1]["seq"]]["outcome"] == "applied"
+        and "exit_code" not in outcomes[intents[1]["seq"]]["facts"]
+    )
     # what the machine says: the second runs, in the middle
     running = process(hf, "steps", f"cat {gate}")
     act = running["act"] if told() else first["ref"].rpartition("#")[0] + "#2"
     seen = hf.ok("resolve", act, "--json").json
-    assert seen["act"] == "applied" and seen["exit_code"] is None and (seen["under_way"] or not told())
+    assert (
+        seen["act"] == "applied" and seen["exit_code"] is None and (seen["under_way"] or not told())
+    )
     assert "under way" in hf.ok("resolve", act).out or not told()
     before = hf.ok("resolve", first["ref"], "--json").json
-    assert (before["act"], before["exit_code"], before["running"], before["under_way"]) == ("applied", 3, [], False)
+    assert (before["act"], before["exit_code"], before["running"], before["under_way"]) == (
+        "applied",
+        3,
+        [],
+        False,
+    )
     never = first["ref"].rpartition("#")[0] + "#99"
     assert hf.ok("resolve", never, "--json").json["act"] == "unknown"
     # it goes on, once, and its exit code is collected though nobody waits for it
     gate.open()
     hf.ok("wait", "steps", "--for", "idle", "--timeout", f"{DEADLINE_S:g}")
     assert done.read_text() == "1\n2\n2\n"
-    ended = eventually(lambda: next((e for e in steps() if e["kind"] == "exit"), None), "its exit in the record")
-    assert ended is not None and (ended["facts"]["of"], ended["facts"]["exit_code"], ended["attestation"]) == (intents[1]["seq"], 4, "host")
+    ended = eventually(
+        lambda: next((e for e in steps() if e["kind"] == "exit"), None), "its exit in the record"
+    )
+    assert ended is not None and (
+        ended["facts"]["of"],
+        ended["facts"]["exit_code"],
+        ended["attestation"],
+    ) == (intents[1]["seq"], 4, "host")
     assert hf.ok("resolve", act, "--json").json["exit_code"] == 4
     assert "applied, exit 4" in hf.ok("log", "steps").out
     hf.ok("log", "verify", "steps")
-    os.kill(hf.host_pid, signal.SIGKILL)                     # the next host sees the same marks again, and says it once
+    os.kill(
+        hf.host_pid, signal.SIGKILL
+    )  # the next host sees the same marks again, and says it once
     assert hf.ok("resolve", act, "--json").json["exit_code"] == 4
     assert len([e for e in steps() if e["kind"] == "exit"]) == 1
     hf.end("steps")
 
 
-def test_s4_a_run_that_outlives_the_host_has_its_end_in_the_record_though_its_client_came_back(hf: Installation) -> None:
+def test_s4_a_run_that_outlives_the_host_has_its_end_in_the_record_though_its_client_came_back(
+    hf: Installation,
+) -> None:
     hf.ready("again")
     gate = hf.gate("again-gate")
     agent = hf.start("run", "again", "--as", "agent", "--", f"cat {gate}; (exit 7)")
     process(hf, "again", f"cat {gate}")
     os.kill(hf.host_pid, signal.SIGKILL)
-    hf.ok("ls")                                              # there is a host again
+    hf.ok("ls")  # there is a host again
     eventually(lambda: hf.ask("stats")["under_way"].get("run"), "its client to come back")
     gate.open()
     agent.communicate(timeout=DEADLINE_S)
@@ -399,7 +495,11 @@ def test_s8_a_stale_claim_is_checked_against_the_machine(hf: Installation) -> No
     live = hf.ok("resolve", kept, "--json").json
     assert live["state"] == "live" and live["act"] == "applied"
     assert [p["command"] for p in live["running"]] == ["sleep 3001"] or not told()
-    assert f"runs: sleep 3001 ({live['running'][0]['pid']})" in hf.ok("resolve", kept).out if live["running"] else not told()
+    assert (
+        f"runs: sleep 3001 ({live['running'][0]['pid']})" in hf.ok("resolve", kept).out
+        if live["running"]
+        else not told()
+    )
     ended = hf.ok("resolve", gone, "--json").json
     assert (ended["state"], ended["exit_code"]) == ("ended", 7)
     of_an_act = hf.ok("resolve", f"{gone}#1", "--json").json
@@ -418,4 +518,6 @@ def test_s8_a_stale_claim_is_checked_against_the_machine(hf: Installation) -> No
         os.kill(keeper, signal.SIGCONT)
     hf.wait("live", "idle")
     hf.end("live")
-    assert hf.ok("resolve", kept, "--json").json["state"] == "ended", "and so did all that ran in it"
+    assert hf.ok("resolve", kept, "--json").json["state"] == "ended", (
+        "and so did all that ran in it"
+    )

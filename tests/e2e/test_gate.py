@@ -37,23 +37,48 @@ def approve(hf: Installation, question: dict[str, Any], answer: str = "approve")
     hf.ok("--as", "ann", answer, question["id"], "--yes", "--binding", question["binding"])
 
 
-def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(house: Installation) -> None:
+def test_p4_an_agent_works_freely_and_is_asked_about_what_cannot_be_undone(
+    house: Installation,
+) -> None:
     free(house, "lab")
     build = house.user / "build"
-    assert house.ok("--as", "bot", "run", "lab", "--", f"mkdir -p {build}/logs && cd {build} && touch logs/a && rm -rf ./logs && pwd").out == f"{build}\n"
+    assert (
+        house.ok(
+            "--as",
+            "bot",
+            "run",
+            "lab",
+            "--",
+            f"mkdir -p {build}/logs && cd {build} && touch logs/a && rm -rf ./logs && pwd",
+        ).out
+        == f"{build}\n"
+    )
     held = house.start("--as", "bot", "run", "lab", "--", "rm -rf /srv/precious; echo deleted")
     [question] = eventually(lambda: waiting(house), "the question")
-    assert f"bot waits for approval: it deletes outside of the directory it works in, or that directory itself (`holdfast approve {question['id']}`)" in house.ok(
-        "who", "lab").out
-    assert question["operator"] == "bot" and "rm -rf /srv/precious" in question["text"] and question["cwd"] == str(build)
+    assert (
+        f"bot waits for approval: it deletes outside of the directory it works in, or that directory itself (`holdfast approve {question['id']}`)"
+        in house.ok("who", "lab").out
+    )
+    assert (
+        question["operator"] == "bot"
+        and "rm -rf /srv/precious" in question["text"]
+        and question["cwd"] == str(build)
+    )
     approve(house, question)
     out, err = held.communicate(timeout=DEADLINE_S)
     assert held.returncode == 0 and out == b"deleted\n", (out, err)
     assert b"waits for approval" in err and question["id"].encode() in err
     entries = house.ok("log", "lab", "--json").records
-    about = [e for e in entries if e["content"] == "rm -rf /srv/precious; echo deleted" or e["kind"] == "approve"]
+    about = [
+        e
+        for e in entries
+        if e["content"] == "rm -rf /srv/precious; echo deleted" or e["kind"] == "approve"
+    ]
     assert [(e["actor"], e["kind"], e["phase"], e["verdict"]) for e in about] == [
-        ("bot", "command", "fact", "hold"), ("ann", "approve", "fact", None), ("bot", "command", "intent", "allow")]
+        ("bot", "command", "fact", "hold"),
+        ("ann", "approve", "fact", None),
+        ("bot", "command", "intent", "allow"),
+    ]
     assert "approved by ann" in about[-1]["reason"]
     verified = json.loads(house.ok("log", "verify", "lab", "--json").out)
     assert verified["ok"] is True, verified
@@ -71,24 +96,80 @@ def test_p4_what_is_denied_does_not_happen(house: Installation) -> None:
 
 def test_p4_who_does_not_wait_comes_back_and_finds_it_approved(house: Installation) -> None:
     free(house, "lab")
-    error = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "sudo -n true; echo came-back"), 4, rc=255)
+    error = the_error(
+        house.attempt(
+            "--as",
+            "bot",
+            "run",
+            "lab",
+            "--hold",
+            "0",
+            "--json",
+            "--",
+            "sudo -n true; echo came-back",
+        ),
+        4,
+        rc=255,
+    )
     assert error["name"] == "held" and error["retry_safe"] is True
     [question] = waiting(house)
     approve(house, question)
-    assert house.ok("--as", "bot", "run", "lab", "--", "sudo -n true; echo came-back").out.endswith("came-back\n")
-    again = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "sudo -n true; echo came-back"), 4, rc=255)
+    assert house.ok("--as", "bot", "run", "lab", "--", "sudo -n true; echo came-back").out.endswith(
+        "came-back\n"
+    )
+    again = the_error(
+        house.attempt(
+            "--as",
+            "bot",
+            "run",
+            "lab",
+            "--hold",
+            "0",
+            "--json",
+            "--",
+            "sudo -n true; echo came-back",
+        ),
+        4,
+        rc=255,
+    )
     assert again["name"] == "held", "an approval is for once"
     approve(house, waiting(house)[0], "deny")
 
 
 def test_p4_an_approval_is_void_in_another_directory(house: Installation) -> None:
     free(house, "lab")
-    house.ok("--as", "bot", "run", "lab", "--", f"mkdir -p {house.user}/one {house.user}/two && cd {house.user}/one")
-    assert house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--", "rm -rf ../elsewhere/x /srv/y").rc == 255
+    house.ok(
+        "--as",
+        "bot",
+        "run",
+        "lab",
+        "--",
+        f"mkdir -p {house.user}/one {house.user}/two && cd {house.user}/one",
+    )
+    assert (
+        house.attempt(
+            "--as", "bot", "run", "lab", "--hold", "0", "--", "rm -rf ../elsewhere/x /srv/y"
+        ).rc
+        == 255
+    )
     [question] = waiting(house)
     approve(house, question)
     house.ok("--as", "bot", "run", "lab", "--", f"cd {house.user}/two")
-    error = the_error(house.attempt("--as", "bot", "run", "lab", "--hold", "0", "--json", "--", "rm -rf ../elsewhere/x /srv/y"), 4, rc=255)
+    error = the_error(
+        house.attempt(
+            "--as",
+            "bot",
+            "run",
+            "lab",
+            "--hold",
+            "0",
+            "--json",
+            "--",
+            "rm -rf ../elsewhere/x /srv/y",
+        ),
+        4,
+        rc=255,
+    )
     [other] = [q for q in waiting(house) if q["state"] == "waiting"]
     assert error["name"] == "held" and other["id"] != question["id"], "it is another question now"
     approve(house, other, "deny")
@@ -97,21 +178,29 @@ def test_p4_an_approval_is_void_in_another_directory(house: Installation) -> Non
 
 def test_p4_a_person_is_not_nagged_but_kept_from_what_nobody_means(house: Installation) -> None:
     free(house, "lab")
-    assert house.ok("--as", "ann", "run", "lab", "--", "cd /tmp; curl -V | sh >/dev/null 2>&1; echo fine").out.endswith("fine\n")
-    error = the_error(house.attempt("--as", "ann", "run", "lab", "--json", "--", "rm -rf /"), 4, rc=255)
+    assert house.ok(
+        "--as", "ann", "run", "lab", "--", "cd /tmp; curl -V | sh >/dev/null 2>&1; echo fine"
+    ).out.endswith("fine\n")
+    error = the_error(
+        house.attempt("--as", "ann", "run", "lab", "--json", "--", "rm -rf /"), 4, rc=255
+    )
     assert error["name"] == "gate_refused" and "root directory" in error["message"]
 
 
 def test_p4_a_line_is_judged_as_it_will_be_read_not_as_it_was_sent(house: Installation) -> None:
     """In pieces, or with what another has begun: what counts is the line that the shell gets."""
     free(house, "lab")
-    error = the_error(house.attempt("--as", "bot", "send", "lab", "rm -rf /", "--hold", "0", "--json"), 4)
+    error = the_error(
+        house.attempt("--as", "bot", "send", "lab", "rm -rf /", "--hold", "0", "--json"), 4
+    )
     assert error["name"] == "gate_refused" or error["name"] == "held"
     for question in waiting(house):
         approve(house, question, "deny")
     house.ok("--as", "ann", "send", "lab", "rm -rf ")
     house.ok("--as", "ann", "turn", "lab", "hand", "bot")
-    error = the_error(house.attempt("--as", "bot", "send", "lab", "/", "--enter", "--json", "--hold", "0"), 4)
+    error = the_error(
+        house.attempt("--as", "bot", "send", "lab", "/", "--enter", "--json", "--hold", "0"), 4
+    )
     assert error["name"] in ("gate_refused", "held"), error
     house.ok("--as", "ann", "seize", "lab")
     house.ok("--as", "ann", "send", "lab", "--key", "C-u")
@@ -126,15 +215,22 @@ def test_p4_an_agents_keys_at_a_prompt_are_not_taken_one_by_one(house: Installat
     terminal.send("rm")
     terminal.see("cannot wait for approval")
     assert terminal.leave() == 0
-    assert not any(e["kind"] == "keys" and e["actor"] == "bot" for e in house.ok("log", "lab", "--json").records)
+    assert not any(
+        e["kind"] == "keys" and e["actor"] == "bot"
+        for e in house.ok("log", "lab", "--json").records
+    )
 
 
-def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(house: Installation) -> None:
+def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(
+    house: Installation,
+) -> None:
     free(house, "lab")
     house.ok("--as", "ann", "send", "lab", "read -s word; echo got-it", "--enter")
     house.ok("wait", "lab", "--for", "secret", "--timeout", "120")
     free(house, "lab")
-    error = the_error(house.attempt("--as", "bot", "send", "lab", "sudo hunter2", "--enter", "--json"), 4)
+    error = the_error(
+        house.attempt("--as", "bot", "send", "lab", "sudo hunter2", "--enter", "--json"), 4
+    )
     assert error["name"] == "gate_refused" and "person types it" in error["recover"]
     assert waiting(house) == []
     house.ok("--as", "ann", "send", "lab", "hunter2", "--enter")
@@ -144,14 +240,23 @@ def test_p4_nothing_typed_at_a_hidden_prompt_is_shown_to_whoever_approves(house:
 
 def test_p4_new_sessions_are_judged_by_their_program(house: Installation) -> None:
     house.ok("grant", "bot", "--rights", "new")
-    error = the_error(house.attempt("--as", "bot", "new", "evil", "--no-attach", "--json", "--", "rm", "-rf", "/"), 4)
+    error = the_error(
+        house.attempt(
+            "--as", "bot", "new", "evil", "--no-attach", "--json", "--", "rm", "-rf", "/"
+        ),
+        4,
+    )
     assert error["name"] == "gate_refused"
     assert "evil" not in [s["name"] for s in house.ls("--all")]
-    house.ok("--as", "bot", "new", "bare", "--no-attach", "--", "bash")      # what it will be told to do is judged when it is told
+    house.ok(
+        "--as", "bot", "new", "bare", "--no-attach", "--", "bash"
+    )  # what it will be told to do is judged when it is told
     house.ok("end", "bare")
 
 
-def test_p4_a_policy_that_is_broken_refuses_everything_but_seizing_and_halting(fresh: Installation) -> None:
+def test_p4_a_policy_that_is_broken_refuses_everything_but_seizing_and_halting(
+    fresh: Installation,
+) -> None:
     fresh.people("ann")
     fresh.new("guarded", "--", "cat")
     fresh.ok("send", "guarded", "before", "--enter")
@@ -169,10 +274,14 @@ def test_p4_a_policy_that_is_broken_refuses_everything_but_seizing_and_halting(f
     fresh.wait("guarded", "text:after[\\s\\S]*after")
 
 
-def test_p4_a_policy_plugin_that_hangs_neither_lets_through_nor_delays_a_seizure(fresh: Installation, tmp_path: Path) -> None:
+def test_p4_a_policy_plugin_that_hangs_neither_lets_through_nor_delays_a_seizure(
+    fresh: Installation, tmp_path: Path
+) -> None:
     fresh.people("ann")
     fresh.new("hung", "--", "cat")
-    (fresh.home / "policy.cedar").write_text("permit (principal, action, resource) when { this is not cedar")
+    (fresh.home / "policy.cedar").write_text(
+        "permit (principal, action, resource) when { this is not cedar"
+    )
     the_error(fresh.attempt("send", "hung", "no", "--enter", "--json"), 4)
     took = fresh.ok("--as", "ann", "seize", "hung", "--json").json
     assert took["turn"]["holder"] == "ann"
@@ -185,11 +294,21 @@ def test_p4_a_policy_plugin_that_hangs_neither_lets_through_nor_delays_a_seizure
 def test_p4_a_policy_may_need_another_operator_to_end_a_session(fresh: Installation) -> None:
     fresh.people("ann", "bob")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\nextends = "default"\n[[rule]]\nname = "shared"\nverdict = "ask"\nbecause = "others work in it"\nwhen = { act = ["end"] }\n')
+        'version = 1\nextends = "default"\n[[rule]]\nname = "shared"\nverdict = "ask"\nbecause = "others work in it"\nwhen = { act = ["end"] }\n'
+    )
     fresh.new("shared", "--contained", "--", "cat")
     ending = fresh.start("--as", "ann", "end", "shared")
     [question] = eventually(lambda: waiting(fresh), "the question")
-    own = fresh.attempt("--as", "ann", "approve", question["id"], "--yes", "--binding", question["binding"], "--json")
+    own = fresh.attempt(
+        "--as",
+        "ann",
+        "approve",
+        question["id"],
+        "--yes",
+        "--binding",
+        question["binding"],
+        "--json",
+    )
     assert the_error(own, 4) and fresh.get("shared")["state"] != "ended"
     fresh.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
     ending.communicate(timeout=DEADLINE_S)
@@ -202,13 +321,42 @@ def test_a5_an_envelope_for_certain_commands_is_for_those(house: Installation) -
     """Every program that would be started must be one of them; what cannot be told is not; and keys are none."""
     free(house, "lab")
     house.people("tool", rights="observe", kind="agent")
-    house.ok("grant", "tool", "--rights", "run", "--session", "lab", "--command", "ls", "--command", "true")
+    house.ok(
+        "grant",
+        "tool",
+        "--rights",
+        "run",
+        "--session",
+        "lab",
+        "--command",
+        "ls",
+        "--command",
+        "true",
+    )
     assert house.ok("--as", "tool", "run", "lab", "--", "ls -d / 2>/dev/null && true").out == "/\n"
     the_error(house.attempt("grant", "tool", "--rights", "run", "--command", "ls -l", "--json"), 2)
-    for text in ("ls -d /; id", "$(echo ls)", "eval ls", "sudo ls", "bash -c ls", "ls > /tmp/evil", "env ls"):
-        error = the_error(house.attempt("--as", "tool", "run", "lab", "--json", "--", text), 4, rc=255)
-        assert error["name"] == "not_allowed" and "only for ls, true" in error["message"], (text, error)
-    assert the_error(house.attempt("--as", "tool", "send", "lab", "ls", "--enter", "--json"), 4)["name"] == "not_allowed"
+    for text in (
+        "ls -d /; id",
+        "$(echo ls)",
+        "eval ls",
+        "sudo ls",
+        "bash -c ls",
+        "ls > /tmp/evil",
+        "env ls",
+    ):
+        error = the_error(
+            house.attempt("--as", "tool", "run", "lab", "--json", "--", text), 4, rc=255
+        )
+        assert error["name"] == "not_allowed" and "only for ls, true" in error["message"], (
+            text,
+            error,
+        )
+    assert (
+        the_error(house.attempt("--as", "tool", "send", "lab", "ls", "--enter", "--json"), 4)[
+            "name"
+        ]
+        == "not_allowed"
+    )
     free(house, "lab")
 
 
@@ -219,14 +367,17 @@ def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None
     terminal.send("x")
     terminal.see("x")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n')
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
+    )
     typed = 0
 
     def refused() -> bool:
         nonlocal typed
         typed += 1
         terminal.send("y")
-        return any("the keyboard is closed" in row for row in (terminal.drain(0.05), terminal.rows())[1])
+        return any(
+            "the keyboard is closed" in row for row in (terminal.drain(0.05), terminal.rows())[1]
+        )
 
     eventually(refused, "the refusal")
     assert terminal.leave() == 0
@@ -234,7 +385,9 @@ def test_p4_a_new_policy_bites_while_somebody_types(fresh: Installation) -> None
     (fresh.home / "policy.toml").unlink()
 
 
-def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(fresh: Installation) -> None:
+def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(
+    fresh: Installation,
+) -> None:
     """A line seems to be in the way, the terminal turns out to have none, and the keys go on: to the policy first."""
     fresh.configure("[turn]\nidle_s = 0.3\n")
     fresh.people("ann", "bob")
@@ -246,7 +399,8 @@ def test_p4_keys_that_had_to_wait_for_somebodys_line_are_judged_like_any_other(f
     terminal = fresh.attach("--as", "bob", "attach", "raw")
     terminal.see("half")
     (fresh.home / "policy.toml").write_text(
-        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n')
+        'version = 1\n[[rule]]\nname = "nobody types"\nverdict = "refuse"\nbecause = "the keyboard is closed"\nwhen = { act = ["keys"] }\n'
+    )
     terminal.send("Z")
     terminal.see("the keyboard is closed")
     assert terminal.leave() == 0 and "Z" not in fresh.screen("raw")

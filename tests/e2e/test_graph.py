@@ -27,7 +27,14 @@ def process(hf: Installation, name: str, words: str) -> dict[str, Any]:
     """The one whose command line has these words, once it is there."""
 
     def look() -> dict[str, Any] | None:
-        return next((p for p in graph(hf, name)["processes"] if words in " ".join(p["argv"]) and not p["comm"].startswith("hf-")), None)
+        return next(
+            (
+                p
+                for p in graph(hf, name)["processes"]
+                if words in " ".join(p["argv"]) and not p["comm"].startswith("hf-")
+            ),
+            None,
+        )
 
     found = eventually(look, f"a process with {words}")
     assert found is not None
@@ -42,14 +49,27 @@ def told() -> bool:
 def test_s2_a_server_is_found_by_its_port_with_who_started_it(hf: Installation) -> None:
     hf.new("web")
     code = "import socket; l = socket.create_server(('127.0.0.1', 0)); print(l.getsockname()[1], flush=True); l.accept()"
-    port = hf.ok("run", "web", "--as", "ann", "--", f"python3 -c \"{code}\" >port & while ! [ -s port ]; do sleep 0.02; done; cat port").out.strip()
+    port = hf.ok(
+        "run",
+        "web",
+        "--as",
+        "ann",
+        "--",
+        f'python3 -c "{code}" >port & while ! [ -s port ]; do sleep 0.02; done; cat port',
+    ).out.strip()
     said = hf.ok("graph", "web", "--port", port, "--as", "bob")
     assert f"127.0.0.1:{port}" in said.out and ("started by ann" in said.out or not told())
     (listening,) = json.loads(hf.ok("graph", "web", "--port", port, "--json").out)
     server = listening["process"]
-    assert (server["pid"] == listening["pid"] and server["state"] in ("sleeping", "running") and server["act"] is not None) or not told()
+    assert (
+        server["pid"] == listening["pid"]
+        and server["state"] in ("sleeping", "running")
+        and server["act"] is not None
+    ) or not told()
     os.kill(server["pid"], signal.SIGKILL)
-    gone = eventually(lambda: (r := hf.cli("graph", "web", "--port", port)).rc == 3 and r, "nobody to listen")
+    gone = eventually(
+        lambda: (r := hf.cli("graph", "web", "--port", port)).rc == 3 and r, "nobody to listen"
+    )
     assert gone and f"nobody listens on {port}" in gone.err
     hf.end("web")
 
@@ -58,8 +78,19 @@ def test_p5_each_process_has_the_act_that_started_it_daemons_included(hf: Instal
     hf.new("work")
     hf.ok("run", "work", "--as", "ann", "--", "sleep 1001 &")
     hf.ok("turn", "work", "release", "--as", "ann")
-    hf.ok("run", "work", "--as", "bob", "--", "(setsid sh -c 'sleep 1002 & sleep 1003' >/dev/null 2>&1 &)")
-    anns, bobs, daemon = process(hf, "work", "sleep 1001"), process(hf, "work", "sleep 1002"), process(hf, "work", "sleep 1003")
+    hf.ok(
+        "run",
+        "work",
+        "--as",
+        "bob",
+        "--",
+        "(setsid sh -c 'sleep 1002 & sleep 1003' >/dev/null 2>&1 &)",
+    )
+    anns, bobs, daemon = (
+        process(hf, "work", "sleep 1001"),
+        process(hf, "work", "sleep 1002"),
+        process(hf, "work", "sleep 1003"),
+    )
     if not told():
         pytest.skip("the kernel does not tell of new processes here")
     assert anns["actor"] == "ann" and bobs["actor"] == daemon["actor"] == "bob"
@@ -75,7 +106,9 @@ def test_p5_each_process_has_the_act_that_started_it_daemons_included(hf: Instal
 def test_p3_a_line_that_two_have_typed_names_both(hf: Installation) -> None:
     hf.ready("line")
     hf.ok("send", "line", "sleep 10", "--as", "ann")
-    hf.wait("line", "text:sleep 10")                     # the shell has read it: what nobody has read is discarded when the turn is seized
+    hf.wait(
+        "line", "text:sleep 10"
+    )  # the shell has read it: what nobody has read is discarded when the turn is seized
     hf.ok("seize", "line", "--as", "bob")
     hf.ok("send", "line", "04 &", "--enter", "--as", "bob")
     found = process(hf, "line", "sleep 1004")
@@ -104,7 +137,9 @@ def test_s4_the_next_host_knows_who_started_what(hf: Installation) -> None:
     hf.ok("run", "kept", "--as", "ann", "--", "(setsid sleep 1006 >/dev/null 2>&1 &)")
     before = process(hf, "kept", "sleep 1006")
     where = hf.home / "run" / "memory" / str(hf.get("kept")["id"]) / "lineage"
-    eventually(lambda: where.exists() and str(before["pid"]) in where.read_text(), "it to be written down")
+    eventually(
+        lambda: where.exists() and str(before["pid"]) in where.read_text(), "it to be written down"
+    )
     os.kill(hf.host_pid, signal.SIGKILL)
     after = process(hf, "kept", "sleep 1006")
     if not told():
@@ -124,7 +159,11 @@ def test_a_session_without_a_shell_and_a_contained_one(hf: Installation) -> None
     inner = hf.ok("run", "inside", "--", "echo $!").out.strip()
     found = process(hf, "inside", "sleep 1008")
     assert str(found["inside"]) == inner and found["pid"] != found["inside"]
-    assert [one["actor"] for one in hf.ok("graph", "inside", "--json").json["processes"] if one["inside"] == 1] == ["tester"], "it began with the session"
+    assert [
+        one["actor"]
+        for one in hf.ok("graph", "inside", "--json").json["processes"]
+        if one["inside"] == 1
+    ] == ["tester"], "it began with the session"
     hf.end("inside")
 
 
@@ -141,7 +180,9 @@ def test_a_graph_of_what_ended_or_is_not_there_and_for_who_may_not_look(hf: Inst
     hf.end("mine", "other")
 
 
-def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_code(hf: Installation) -> None:
+def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_code(
+    hf: Installation,
+) -> None:
     hf.new("live")
     hf.wait("live", "idle")
     follower = hf.start("graph", "live", "--follow", "--json")
@@ -150,11 +191,17 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
 
     def until(change: str, **facts: Any) -> dict[str, Any]:
         assert follower.stdout is not None
-        while not any(c["change"] == change and all(c.get(k) == v for k, v in facts.items()) for c in seen):
+        while not any(
+            c["change"] == change and all(c.get(k) == v for k, v in facts.items()) for c in seen
+        ):
             line = follower.stdout.readline()
             assert line, follower.communicate()
             seen.append(json.loads(line))
-        return next(c for c in seen if c["change"] == change and all(c.get(k) == v for k, v in facts.items()))
+        return next(
+            c
+            for c in seen
+            if c["change"] == change and all(c.get(k) == v for k, v in facts.items())
+        )
 
     assert until("started", pid=hf.get("live")["pid"])["was"] is True, "it was there before"
     hf.ok("run", "live", "--as", "ann", "--", "(sleep 1010; exit 7) & true")
@@ -162,12 +209,18 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     assert until("started", pid=pid, was=False)["actor"] == "ann" or not told()
     os.kill(pid, signal.SIGTERM)
     gone, began = until("exited", pid=pid), until("started", pid=pid)
-    assert gone["signal"] == (15 if told() else None) and (gone["actor"], gone["act"]) == (began["actor"], began["act"])
+    assert gone["signal"] == (15 if told() else None) and (gone["actor"], gone["act"]) == (
+        began["actor"],
+        began["act"],
+    )
     if told():
         until("exited", exit_code=7)
         hf.ok("run", "live", "--as", "ann", "--", "sh -c 'exit 9'; true")
         assert until("exited", exit_code=9)["actor"] == "ann", "also of what lived for a moment"
-    assert hf.cli("graph", "live", "--follow", "--port", "3000").rc == 2 and hf.cli("graph", "live", "--follow", "--files").rc == 2
+    assert (
+        hf.cli("graph", "live", "--follow", "--port", "3000").rc == 2
+        and hf.cli("graph", "live", "--follow", "--files").rc == 2
+    )
     hf.ok("turn", "live", "release", "--as", "ann")
     hf.ok("send", "live", "read -s secret", "--enter")
     until("blocked")
@@ -176,7 +229,12 @@ def test_s2_who_follows_is_told_what_starts_listens_waits_and_exits_with_which_c
     seen.clear()
     until("unblocked")
     os.kill(hf.host_pid, signal.SIGKILL)
-    hf.ok("run", "live", "--", "python3 -c \"import socket; l = socket.create_server(('127.0.0.1', 0)); l.accept()\" & true")
+    hf.ok(
+        "run",
+        "live",
+        "--",
+        "python3 -c \"import socket; l = socket.create_server(('127.0.0.1', 0)); l.accept()\" & true",
+    )
     port = until("listening", kind="tcp")
     os.kill(port["pid"], signal.SIGKILL)
     until("closed", local=port["local"])
@@ -193,7 +251,10 @@ def test_a6_who_takes_over_is_shown_what_runs_and_who_started_it(hf: Installatio
         pytest.skip("the kernel does not tell of new processes here")
     seized = hf.ok("seize", "taken", "--as", "bob", "--json").json
     jobs = {job["command"]: job for job in seized["inherits"]["jobs"]}
-    assert {name: job["actor"] for name, job in jobs.items()} == {"sleep 1011": "ann", "sleep 1012": "ann"}
+    assert {name: job["actor"] for name, job in jobs.items()} == {
+        "sleep 1011": "ann",
+        "sleep 1012": "ann",
+    }
     assert hf.ok("resolve", jobs["sleep 1011"]["act"]).rc == 0
     hf.ok("turn", "taken", "release", "--as", "bob")
     assert "runs: sleep 1012" in hf.ok("seize", "taken").out

@@ -13,7 +13,9 @@ LAYOUTS = [(), ("--contained",)]
 
 
 @pytest.mark.parametrize("how", LAYOUTS, ids=["plain", "contained"])
-def test_a4_halt_stops_daemons_too_and_resume_is_not_noticed(hf: Installation, how: tuple[str, ...]) -> None:
+def test_a4_halt_stops_daemons_too_and_resume_is_not_noticed(
+    hf: Installation, how: tuple[str, ...]
+) -> None:
     name = f"halted{len(how)}"
     hf.ready(name, *how)
     hf.ok("run", name, "--", "sleep 1000 & (setsid sh -c 'while :; do :; done' &); echo started")
@@ -58,7 +60,13 @@ def test_a3_seize_discards_what_no_program_has_read(fresh: Installation) -> None
     fresh.configure("[turn]\nidle_s = 600\n")
     fresh.people("ann", "bob")
     os.mkfifo(fresh.user / "gate")
-    fresh.new("queue", "--", "sh", "-c", f"stty raw -echo; echo READY; read -r go < {fresh.user}/gate; exec cat -v")
+    fresh.new(
+        "queue",
+        "--",
+        "sh",
+        "-c",
+        f"stty raw -echo; echo READY; read -r go < {fresh.user}/gate; exec cat -v",
+    )
     fresh.wait("queue", "text:READY")
     fresh.ok("--as", "ann", "send", "queue", "EVIL" * 200)
     got = fresh.ok("--as", "bob", "seize", "queue", "--json").json
@@ -71,7 +79,12 @@ def test_a3_seize_discards_what_no_program_has_read(fresh: Installation) -> None
 
 def test_t4_a_contained_session_reaches_neither_keys_nor_host(hf: Installation) -> None:
     hf.ready("inside", "--contained")
-    out = hf.ok("run", "inside", "--", f"ls {hf.home}/keys {hf.home}/state.db {hf.home}/run/host.sock 2>&1; ps ax | grep -c host.main").out
+    out = hf.ok(
+        "run",
+        "inside",
+        "--",
+        f"ls {hf.home}/keys {hf.home}/state.db {hf.home}/run/host.sock 2>&1; ps ax | grep -c host.main",
+    ).out
     assert out.count("No such file") == 3 and out.splitlines()[-1] in ("0", "1"), out
     assert hf.get("inside")["layout"] == "contained"
     hf.end("inside")

@@ -61,7 +61,11 @@ def test_a_home_that_is_no_directory_is_refused(made: Installation, what: str) -
         made.home.symlink_to(made.home)
     for command in (("ls",), ("new", "x"), ("up",), ("run", "x", "--", "true")):
         result = made.cli(*command)
-        assert result.rc in (5, 7, 255) and "Traceback" not in result.err and len(result.err.splitlines()) == 2, result
+        assert (
+            result.rc in (5, 7, 255)
+            and "Traceback" not in result.err
+            and len(result.err.splitlines()) == 2
+        ), result
 
 
 def test_a_home_behind_a_link_and_with_a_very_long_path_works(tmp_path: Path) -> None:
@@ -87,7 +91,11 @@ def test_one_host_per_home_is_enforced(made: Installation) -> None:
     made.ok("up", "--detach")
     pid = made.host_pid
     second = subprocess.run(
-        [sys.executable, "-m", "holdfast.host.main"], env=made.env, capture_output=True, text=True, timeout=DEADLINE_S
+        [sys.executable, "-m", "holdfast.host.main"],
+        env=made.env,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
     )
     assert second.returncode == 3 and "another host" in second.stderr
     assert made.host_pid == pid and made.cli("ls").rc == 0
@@ -102,7 +110,10 @@ def test_many_clients_that_all_start_the_host_get_one(made: Installation) -> Non
         _, err = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 0, err
     eventually(
-        lambda: [pid for pid, words in made.processes().items() if "holdfast.host.main" in words] == [made.host_pid],
+        lambda: (
+            [pid for pid, words in made.processes().items() if "holdfast.host.main" in words]
+            == [made.host_pid]
+        ),
         "those that were too late to leave",
     )
     assert len(made.ls()) == 6
@@ -144,13 +155,18 @@ def test_a_keeper_that_does_not_answer_holds_up_nobody_and_is_unknown(made: Inst
     os.kill(made.host_pid, signal.SIGKILL)
     sessions = {s["name"]: s for s in made.ls()}
     assert sessions["good"]["pid"] == good["pid"] and sessions["good"]["state"] == "detached"
-    assert sessions["stuck"]["state"] == "unknown" and sessions["stuck"]["liveness"]["process"] == "unknown"
+    assert (
+        sessions["stuck"]["state"] == "unknown"
+        and sessions["stuck"]["liveness"]["process"] == "unknown"
+    )
     assert "unknown" in made.ok("ls").out
     assert the_error(made.attempt("who", "stuck", "--json"), 5)["retry_safe"] is True
     the_error(made.attempt("new", "stuck", "--json"), 4)
     os.kill(stuck["keeper"], signal.SIGCONT)
     again = eventually(
-        lambda: next((s for s in made.ls() if s["id"] == stuck["id"] and s["state"] == "detached"), None),
+        lambda: next(
+            (s for s in made.ls() if s["id"] == stuck["id"] and s["state"] == "detached"), None
+        ),
         "its keeper's answer",
     )
     assert again is not None and again["pid"] == stuck["pid"] and again["name"] == "stuck"
@@ -174,7 +190,9 @@ def test_a_lost_keeper_is_said_so(made: Installation) -> None:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "truncated", "empty", "middle", "row"])
-def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(made: Installation, damage: str) -> None:
+def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(
+    made: Installation, damage: str
+) -> None:
     live = made.new("live")
     for n in range(30 if damage == "middle" else 0):
         made.quick("rename", live["id"], f"live{n}")
@@ -196,7 +214,11 @@ def test_a_corrupt_database_is_put_aside_and_sessions_are_found_again(made: Inst
         db = apsw.Connection(str(path))
         db.execute('UPDATE sessions SET body = \'{"id": 1, "surprise"\'')
         db.close()
-    if damage in ("garbage", "truncated", "middle"):       # who may is lost with it, and is not for whoever comes first
+    if damage in (
+        "garbage",
+        "truncated",
+        "middle",
+    ):  # who may is lost with it, and is not for whoever comes first
         refused = made.attempt("up", "--detach")
         assert refused.rc == 4 and "operator recover" in refused.err
         assert "admin" in made.ok("operator", "recover").out
@@ -244,7 +266,9 @@ def test_a_database_of_a_newer_release_is_left_alone(made: Installation) -> None
         ("\xff\xfe", "config.toml"),
     ],
 )
-def test_errors_in_the_configuration_are_usage_with_the_place(made: Installation, text: str, says: str) -> None:
+def test_errors_in_the_configuration_are_usage_with_the_place(
+    made: Installation, text: str, says: str
+) -> None:
     made.configure("")
     (made.home / "config.toml").write_bytes(text.encode("latin-1"))
     for command in (("config", "show"), ("new", "x")):
@@ -259,7 +283,9 @@ def test_a_host_is_not_replaced_when_the_next_one_could_not_start(made: Installa
     pid = made.host_pid
     made.configure("[turn\n")
     os.kill(pid, signal.SIGHUP)
-    eventually(lambda: "not replaced" in (made.home / "host.log").read_text(), "the refusal in the log")
+    eventually(
+        lambda: "not replaced" in (made.home / "host.log").read_text(), "the refusal in the log"
+    )
     assert alive(pid)
     made.configure("")
     made.ok("ls")
@@ -268,11 +294,19 @@ def test_a_host_is_not_replaced_when_the_next_one_could_not_start(made: Installa
 # ---------------------------------------------------------------- limits
 
 
-def test_the_host_takes_the_descriptors_it_may_have_and_sessions_get_the_users(made: Installation) -> None:
+def test_the_host_takes_the_descriptors_it_may_have_and_sessions_get_the_users(
+    made: Installation,
+) -> None:
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    argv = ["prlimit", f"--nofile=256:{hard}", *(os.fsdecode(a) for a in made.argv(("new", "limits", "--json")))]
+    argv = [
+        "prlimit",
+        f"--nofile=256:{hard}",
+        *(os.fsdecode(a) for a in made.argv(("new", "limits", "--json"))),
+    ]
     subprocess.run(argv, env=made.env, check=True, capture_output=True)
-    limits = Path(f"/proc/{made.host_pid}/limits").read_text().split("Max open files")[1].split()[:2]
+    limits = (
+        Path(f"/proc/{made.host_pid}/limits").read_text().split("Max open files")[1].split()[:2]
+    )
     assert limits == [str(hard), str(hard)]
     for _ in range(2):
         assert made.ok("run", "limits", "--", "ulimit -n").out == "256\n"
@@ -290,7 +324,9 @@ def small_disk(base: Path) -> Iterator[Path]:
         pytest.skip("needs root to mount a small tmpfs")
     at = base / "disk"
     at.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=4m,mode=0700", "tmpfs", str(at)], capture_output=True
+    ).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         yield at
@@ -323,17 +359,27 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
             error = the_error(made.attempt("new", "refused", "--json"), 5)
             assert error["recover"] and "refused" not in [s["name"] for s in made.ls("--all")]
             for n in range(50):  # an act that cannot be recorded is not done
-                if (refused := made.attempt("send", "live", f"echo refused-{n}", "--enter", "--json")).rc:
+                if (
+                    refused := made.attempt(
+                        "send", "live", f"echo refused-{n}", "--enter", "--json"
+                    )
+                ).rc:
                     break
             assert "free disk space" in the_error(refused, 5)["recover"]
             the_error(made.attempt("rename", "live", "renamed", "--json"), 5)
-            terminal = made.attach("live")  # whoever is attached goes on: the record of keys follows
+            terminal = made.attach(
+                "live"
+            )  # whoever is attached goes on: the record of keys follows
             terminal.see("$")
             terminal.send("echo while''-full\r")
             terminal.see("while-full")
             assert terminal.leave() == 0
             assert f"refused-{n}" not in made.screen("live")
-            assert made.ok("seize", "live").rc == 0 and made.ok("halt", "live").rc == 0 and made.ok("resume", "live").rc == 0
+            assert (
+                made.ok("seize", "live").rc == 0
+                and made.ok("halt", "live").rc == 0
+                and made.ok("resume", "live").rc == 0
+            )
             terminal = made.attach("dying")
             terminal.see("$")
             terminal.send("exit 33\r")
@@ -345,7 +391,10 @@ def test_a_full_disk_harms_no_session_and_is_over_when_there_is_space(tmp_path: 
             made.ok("new", "after", "--no-attach")
             assert made.ok("run", "live", "--", "echo after").out == "after\n"
             made.ok("rename", "live", "renamed")
-            eventually(lambda: not alive(dying["keeper"]), "the keeper to be let go once its end is durable")
+            eventually(
+                lambda: not alive(dying["keeper"]),
+                "the keeper to be let go once its end is durable",
+            )
             os.kill(made.host_pid, signal.SIGKILL)
             assert made.get("dying")["exit_code"] == 33, "an end that was told is forgotten"
             assert made.get("renamed")["id"] == live["id"]
@@ -380,7 +429,9 @@ def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Pat
         home = user.home / "hf"
 
         def cli(*args: str, where: Path = home) -> Any:
-            done = user.run(["env", f"HOLDFAST_HOME={where}", "SHELL=/bin/sh", python, "-m", "holdfast", *args])
+            done = user.run(
+                ["env", f"HOLDFAST_HOME={where}", "SHELL=/bin/sh", python, "-m", "holdfast", *args]
+            )
             assert done is not None
             return done
 
@@ -391,14 +442,20 @@ def test_an_ordinary_user_with_a_read_only_and_with_a_foreign_home(tmp_path: Pat
             foreign.mkdir(mode=0o700)
             os.chmod(tmp_path, 0o755)
             refused = cli("ls", where=foreign)
-            assert refused.returncode in (5, 7) and "Traceback" not in refused.stderr and len(refused.stderr.splitlines()) == 2, (
-                refused
-            )
+            assert (
+                refused.returncode in (5, 7)
+                and "Traceback" not in refused.stderr
+                and len(refused.stderr.splitlines()) == 2
+            ), refused
             read_only = user.home / "ro"
             read_only.mkdir(mode=0o500)
             os.chown(read_only, user.uid, user.gid)
             refused = cli("new", "x", where=read_only)
-            assert refused.returncode == 5 and "cannot create" in refused.stderr and "Traceback" not in refused.stderr, refused
+            assert (
+                refused.returncode == 5
+                and "cannot create" in refused.stderr
+                and "Traceback" not in refused.stderr
+            ), refused
             os.chmod(home / "run", 0o500)  # turns read-only under a running host
             os.chmod(home, 0o500)
             refused = cli("new", "second", "--no-attach")

@@ -61,31 +61,65 @@ def terminal(hf: Installation, *args: str) -> Terminal:
 
 # ---------------------------------------------------------------- as people and scripts use it
 
+
 def test_a5_somebody_joins_with_the_code_and_has_what_it_gives(hf: Installation) -> None:
-    made = invited(hf, "--rights", "observe,input", "--session", "work", "--kind", "agent", "--expires", "1h")
-    assert {"code", "url", "expires"} <= made.keys() and made["url"].endswith("/join#" + made["code"]) and "?" not in made["url"]
+    made = invited(
+        hf, "--rights", "observe,input", "--session", "work", "--kind", "agent", "--expires", "1h"
+    )
+    assert (
+        {"code", "url", "expires"} <= made.keys()
+        and made["url"].endswith("/join#" + made["code"])
+        and "?" not in made["url"]
+    )
     joined = hf.ok("join", made["code"], "--as", "builder", "--json").json
-    assert (joined["name"], joined["kind"], joined["by"], joined["rights"], joined["again"]) == ("builder", "agent", "tester", ["input", "observe"], False)
+    assert (joined["name"], joined["kind"], joined["by"], joined["rights"], joined["again"]) == (
+        "builder",
+        "agent",
+        "tester",
+        ["input", "observe"],
+        False,
+    )
     path = hf.home / "keys" / "builder.key"
     assert path.stat().st_mode & 0o777 == 0o600 and json.loads(path.read_text())["kind"] == "agent"
     hf.ok("--as", "builder", "send", "work", "hello", "--enter")
     the_error(hf.attempt("--as", "builder", "halt", "work", "--json"), 4)
     shown = hf.ok("operator", "show", "builder", "--json").json
-    assert (shown["kind"], shown["added_by"], shown["envelopes"][0]["given_by"]) == ("agent", "tester", "tester")
-    assert shown["envelopes"][0]["scope"] == {"session": hf.get("work")["id"], "expires": made["scope"]["expires"]}
+    assert (shown["kind"], shown["added_by"], shown["envelopes"][0]["given_by"]) == (
+        "agent",
+        "tester",
+        "tester",
+    )
+    assert shown["envelopes"][0]["scope"] == {
+        "session": hf.get("work")["id"],
+        "expires": made["scope"]["expires"],
+    }
     event = next(e for e in hf.ok("events", "--json").records if e["event"] == "operator.joined")
-    assert (event["operator"], event["by"], event["invitation"]) == ("builder", "tester", made["id"])
+    assert (event["operator"], event["by"], event["invitation"]) == (
+        "builder",
+        "tester",
+        made["id"],
+    )
     recorded = hf.ok("log", "machine", "--limit", "1000", "--json").records
-    assert [(e["actor"], e["kind"]) for e in recorded if made["id"] in json.dumps(e)] == [("tester", "invite"), ("builder", "join")]
+    assert [(e["actor"], e["kind"]) for e in recorded if made["id"] in json.dumps(e)] == [
+        ("tester", "invite"),
+        ("builder", "join"),
+    ]
 
 
 @pytest.mark.parametrize("how", ["url", "stdin", "lower"])
 def test_the_code_comes_as_it_comes(hf: Installation, how: str) -> None:
     made = invited(hf)
     if how == "stdin":
-        assert hf.ok("join", "--as", "by-stdin", stdin=f"{made['code']}\n".encode()).out.startswith("by-stdin is in")
+        assert hf.ok("join", "--as", "by-stdin", stdin=f"{made['code']}\n".encode()).out.startswith(
+            "by-stdin is in"
+        )
     else:
-        assert hf.ok("join", made["url"] if how == "url" else made["code"].lower().replace("-", ""), "--as", f"by-{how}").out.startswith(f"by-{how} is in")
+        assert hf.ok(
+            "join",
+            made["url"] if how == "url" else made["code"].lower().replace("-", ""),
+            "--as",
+            f"by-{how}",
+        ).out.startswith(f"by-{how} is in")
     assert hf.ok("--as", f"by-{how}", "ls").rc == 0
 
 
@@ -99,7 +133,11 @@ def test_the_code_is_nowhere_afterwards(hf: Installation) -> None:
         if path.is_file():
             data = path.read_bytes().upper()
             assert secret.encode() not in data and made["code"].encode() not in data, path
-    shown = hf.ok("invite", "ls", "--json").out + hf.ok("invite", "ls").out + hf.ok("events", "--limit", "1000").out
+    shown = (
+        hf.ok("invite", "ls", "--json").out
+        + hf.ok("invite", "ls").out
+        + hf.ok("events", "--limit", "1000").out
+    )
     assert made["id"] in shown and secret not in shown
 
 
@@ -136,13 +174,18 @@ def test_who_is_not_wanted_is_sent_away_and_the_code_is_worth_nothing(hf: Instal
     _, said = joiner.communicate(timeout=DEADLINE_S)
     assert joiner.returncode == 4 and "was refused" in json.loads(said)["error"]["message"]
     assert "uninvited" not in local(hf), "a key that was not let in is not left behind"
-    assert "was refused" in the_error(hf.attempt("join", code, "--as", "uninvited", "--json"), 4)["message"]
+    assert (
+        "was refused"
+        in the_error(hf.attempt("join", code, "--as", "uninvited", "--json"), 4)["message"]
+    )
 
 
 def test_a_terminal_tells_who_joined(hf: Installation) -> None:
     inviter = terminal(hf, "invite")
     inviter.see("waiting for somebody to join")
-    hf.ok("join", re.findall(rb"join ([0-9A-Z-]+) --as", inviter.output)[0].decode(), "--as", "emil")
+    hf.ok(
+        "join", re.findall(rb"join ([0-9A-Z-]+) --as", inviter.output)[0].decode(), "--as", "emil"
+    )
     inviter.see("emil has joined")
     assert inviter.wait() == 0
 
@@ -153,10 +196,15 @@ def test_a_script_answers_by_lines(hf: Installation) -> None:
     made = json.loads(inviter.stdout.readline())
     joiner = hf.start("join", made["code"], "--as", "scripted", "--json")
     asks = json.loads(inviter.stdout.readline())
-    assert (asks["event"], asks["name"], asks["kind"]) == ("asks", "scripted", "human") and asks["key"].startswith("ed25519:")
+    assert (asks["event"], asks["name"], asks["kind"]) == ("asks", "scripted", "human") and asks[
+        "key"
+    ].startswith("ed25519:")
     inviter.stdin.write(b"y\n")
     inviter.stdin.flush()
-    assert json.loads(inviter.stdout.readline())["event"] == "used" and inviter.wait(timeout=DEADLINE_S) == 0
+    assert (
+        json.loads(inviter.stdout.readline())["event"] == "used"
+        and inviter.wait(timeout=DEADLINE_S) == 0
+    )
     assert joiner.wait(timeout=DEADLINE_S) == 0
 
 
@@ -198,12 +246,19 @@ def test_without_a_host_nothing_is_left_behind(fresh: Installation) -> None:
     fresh.ok("join", made["code"], "--as", "early")
 
 
-def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_take(hf: Installation) -> None:
+def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_take(
+    hf: Installation,
+) -> None:
     accepted, refused = invited(hf, "--confirm"), invited(hf, "--confirm")
     error = the_error(hf.attempt("invite", "accept", accepted["id"], "--json"), 4)
     assert "nobody asks" in error["message"]
-    one, two = hf.start("join", accepted["code"], "--as", "first-in", "--json"), hf.start("join", refused["code"], "--as", "not-in", "--json")
-    eventually(lambda: state(hf, accepted["id"])["asks"] and state(hf, refused["id"])["asks"], "both ask")
+    one, two = (
+        hf.start("join", accepted["code"], "--as", "first-in", "--json"),
+        hf.start("join", refused["code"], "--as", "not-in", "--json"),
+    )
+    eventually(
+        lambda: state(hf, accepted["id"])["asks"] and state(hf, refused["id"])["asks"], "both ask"
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         one.wait(timeout=HELLO_WAIT_S + 0.5)
     assert "first-in asks" in hf.ok("invite", "ls").out
@@ -215,17 +270,33 @@ def test_a_decision_can_be_made_elsewhere_and_later_than_an_introduction_may_tak
 def test_invitations_are_listed_and_taken_back(hf: Installation) -> None:
     made = invited(hf, "--rights", "execute", "--session", "work")
     assert re.search(rf"{made['id']} +open +tester +execute on work", hf.ok("invite", "ls").out)
-    assert hf.ok("invite", "revoke", made["id"].lower()).out == f"invitation {made['id']} was revoked\n"
+    assert (
+        hf.ok("invite", "revoke", made["id"].lower()).out
+        == f"invitation {made['id']} was revoked\n"
+    )
     hf.ok("invite", "revoke", made["id"])
-    assert "withdrawn" in the_error(hf.attempt("join", made["code"], "--as", "late", "--json"), 4)["message"]
+    assert (
+        "withdrawn"
+        in the_error(hf.attempt("join", made["code"], "--as", "late", "--json"), 4)["message"]
+    )
     the_error(hf.attempt("invite", "revoke", "0000", "--json"), 3)
     the_error(hf.attempt("invite", "revoke", "what", "--json"), 3)
     the_error(hf.attempt("invite", "revoke", "?", "--json"), 2)
-    for args in (("revoke",), ("ls", "AAAA"), ("--within", "8d"), ("--within", "soon"), ("--rights", "everything"), ("--kind", "ghost")):
+    for args in (
+        ("revoke",),
+        ("ls", "AAAA"),
+        ("--within", "8d"),
+        ("--within", "soon"),
+        ("--rights", "everything"),
+        ("--kind", "ghost"),
+    ):
         the_error(hf.attempt("invite", *args, "--json"), 2)
     used = invited(hf)
     hf.ok("join", used["code"], "--as", "in-time")
-    assert "operator revoke" in the_error(hf.attempt("invite", "revoke", used["id"], "--json"), 4)["recover"]
+    assert (
+        "operator revoke"
+        in the_error(hf.attempt("invite", "revoke", used["id"], "--json"), 4)["recover"]
+    )
 
 
 def test_who_joined_is_told_at_once(hf: Installation) -> None:
@@ -234,17 +305,24 @@ def test_who_joined_is_told_at_once(hf: Installation) -> None:
     made = invited(hf)
     hf.ok("join", made["code"], "--as", "seen")
     told = [json.loads(follower.stdout.readline()) for _ in range(2)]
-    assert [e["event"] for e in told] == ["invitation.made", "operator.joined"] and told[1]["operator"] == "seen"
+    assert [e["event"] for e in told] == ["invitation.made", "operator.joined"] and told[1][
+        "operator"
+    ] == "seen"
 
 
 def test_names_and_keys_that_are_there(hf: Installation) -> None:
     """A known name with its key gains the rights; with another key it is refused."""
     hf.people("known", rights="read")
     made = invited(hf, "--rights", "observe,input", "--session", "work")
-    assert "another name" in the_error(hf.attempt("join", made["code"], "--json"), 4)["recover"], "oneself"
+    assert "another name" in the_error(hf.attempt("join", made["code"], "--json"), 4)["recover"], (
+        "oneself"
+    )
     aside = hf.home / "keys" / "known.key"
     aside.rename(aside.with_name("kept"))
-    assert "--as OTHER" in the_error(hf.attempt("join", made["code"], "--as", "known", "--json"), 4)["recover"]
+    assert (
+        "--as OTHER"
+        in the_error(hf.attempt("join", made["code"], "--as", "known", "--json"), 4)["recover"]
+    )
     assert "known" not in local(hf)
     aside.with_name("kept").rename(aside)
     hf.ok("join", made["code"], "--as", "known")
@@ -254,6 +332,7 @@ def test_names_and_keys_that_are_there(hf: Installation) -> None:
 
 # ---------------------------------------------------------------- those who should not get in
 
+
 def test_a_mistyped_character_costs_nothing_and_wrong_codes_void_it(fresh: Installation) -> None:
     made = invited(fresh)
     typo = made["code"][:-1] + ("A" if made["code"][-1] != "A" else "B")
@@ -262,15 +341,24 @@ def test_a_mistyped_character_costs_nothing_and_wrong_codes_void_it(fresh: Insta
     for left in range(INVITATION_GUESSES - 1, -1, -1):
         error = the_error(fresh.attempt("join", wrong(made["code"]), "--as", "eve", "--json"), 4)
         assert (f"{left} more" if left else "has ended") in error["message"]
-    assert "void: 3 wrong codes" in the_error(fresh.attempt("join", made["code"], "--as", "bob", "--json"), 4)["message"]
+    assert (
+        "void: 3 wrong codes"
+        in the_error(fresh.attempt("join", made["code"], "--as", "bob", "--json"), 4)["message"]
+    )
     assert state(fresh, made["id"])["state"] == "void" and local(fresh) == ["tester"]
 
 
 def test_an_expired_code_and_one_whose_rights_have_ended(hf: Installation) -> None:
-    for option, lasts in (("--within", "1s"), ("--expires", "5s")):      # the second begins before the host is asked
+    for option, lasts in (
+        ("--within", "1s"),
+        ("--expires", "5s"),
+    ):  # the second begins before the host is asked
         made = invited(hf, option, lasts)
         eventually(lambda: state(hf, made["id"])["state"] == "expired", "it expires")
-        assert "expired" in the_error(hf.attempt("join", made["code"], "--as", "slow", "--json"), 4)["message"]
+        assert (
+            "expired"
+            in the_error(hf.attempt("join", made["code"], "--as", "slow", "--json"), 4)["message"]
+        )
     assert "slow" not in local(hf)
 
 
@@ -281,7 +369,10 @@ def test_a5_an_invitation_of_somebody_who_was_revoked_is_void(hf: Installation) 
     joiner = hf.start("join", waiting["code"], "--as", "hopeful", "--json")
     eventually(lambda: state(hf, waiting["id"])["asks"], "it asks")
     hf.ok("operator", "revoke", "lead")
-    assert "lead was revoked" in the_error(hf.attempt("join", made["code"], "--as", "hopeful2", "--json"), 4)["message"]
+    assert (
+        "lead was revoked"
+        in the_error(hf.attempt("join", made["code"], "--as", "hopeful2", "--json"), 4)["message"]
+    )
     assert joiner.wait(timeout=DEADLINE_S) == 4, "it is told without anybody deciding"
     assert state(hf, waiting["id"])["state"] == "void"
     assert not {"hopeful", "hopeful2"} & set(local(hf))
@@ -290,7 +381,12 @@ def test_a5_an_invitation_of_somebody_who_was_revoked_is_void(hf: Installation) 
 def test_a5_nobody_invites_to_more_than_they_have(hf: Installation) -> None:
     hf.people("clerk", rights="execute,manage,grant")
     hf.people("reader2", rights="read")
-    assert "halt" in the_error(hf.attempt("invite", "--as", "clerk", "--rights", "halt", "--json"), 4)["message"]
+    assert (
+        "halt"
+        in the_error(hf.attempt("invite", "--as", "clerk", "--rights", "halt", "--json"), 4)[
+            "message"
+        ]
+    )
     the_error(hf.attempt("invite", "--as", "clerk", "--rights", "admin", "--json"), 4)
     the_error(hf.attempt("invite", "--as", "reader2", "--json"), 4)
     assert hf.ok("--as", "reader2", "invite", "ls", "--json").json == []
@@ -299,7 +395,10 @@ def test_a5_nobody_invites_to_more_than_they_have(hf: Installation) -> None:
 def test_of_many_processes_with_one_code_one_gets_in(hf: Installation) -> None:
     made = invited(hf)
     before = {o["name"] for o in hf.ok("operator", "ls", "--json").json}
-    joiners = {name: hf.start("join", made["code"], "--as", name) for name in ("race-1", "race-2", "race-3", "race-4")}
+    joiners = {
+        name: hf.start("join", made["code"], "--as", name)
+        for name in ("race-1", "race-2", "race-3", "race-4")
+    }
     codes = {name: joiner.wait(timeout=DEADLINE_S) for name, joiner in joiners.items()}
     assert sorted(codes.values()) == [0, 4, 4, 4]
     [winner] = [name for name, code in codes.items() if code == 0]
@@ -326,8 +425,16 @@ class Joiner:
 
     def proof(self, **odd: Any) -> dict[str, Any]:
         name = str(self.introduction.words["operator"])
-        return {"signature": signing.sign(identity(self.home, name).secret(), hello.DOMAIN, self.statement).hex(),
-                "invitation": {"id": self.code.id, "proof": joincode.prove(self.code, self.machine, self.statement).hex(), **odd}}
+        return {
+            "signature": signing.sign(
+                identity(self.home, name).secret(), hello.DOMAIN, self.statement
+            ).hex(),
+            "invitation": {
+                "id": self.code.id,
+                "proof": joincode.prove(self.code, self.machine, self.statement).hex(),
+                **odd,
+            },
+        }
 
     def say(self, proof: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         self.raw.send(frames.pack_json(frames.PROOF, proof))
@@ -336,26 +443,48 @@ class Joiner:
         return kind, frames.read_json(payload)
 
 
-def test_a_proof_is_worth_nothing_on_another_connection_or_for_another_key(fresh: Installation) -> None:
+def test_a_proof_is_worth_nothing_on_another_connection_or_for_another_key(
+    fresh: Installation,
+) -> None:
     made = invited(fresh)
     seen = Joiner(fresh, made["code"], "bob").proof()
     for name in ("bob", "eve"):
         thief = Joiner(fresh, made["code"], name)
         kind, body = thief.say({**thief.proof(), "invitation": seen["invitation"]})
-        assert kind == frames.BYE and body["reason"] == "admission" and "not the code" in body["message"]
+        assert (
+            kind == frames.BYE
+            and body["reason"] == "admission"
+            and "not the code" in body["message"]
+        )
     assert [o["name"] for o in fresh.ok("operator", "ls", "--json").json] == ["tester"]
     assert state(fresh, made["id"])["guesses"] == 2
     kind, body = Joiner(fresh, made["code"], "bob").say(Joiner(fresh, made["code"], "bob").proof())
     assert kind == frames.BYE, "nor is the proof of the key"
     bob = Joiner(fresh, made["code"], "bob")
     kind, body = bob.say(bob.proof())
-    assert kind == frames.WELCOME and body["joined"]["name"] == "bob" and not body["joined"]["again"]
+    assert (
+        kind == frames.WELCOME and body["joined"]["name"] == "bob" and not body["joined"]["again"]
+    )
     again = Joiner(fresh, made["code"], "bob")
     assert again.say(again.proof())[1]["joined"]["again"]
 
 
-@pytest.mark.parametrize("invitation", [7, [], {}, {"id": 3}, {"id": "AAAA"}, {"id": "AAAA", "proof": 5}, {"id": "AAAA", "proof": "xyz"}, {"id": None, "proof": None}, "code", True],
-                         ids=str)
+@pytest.mark.parametrize(
+    "invitation",
+    [
+        7,
+        [],
+        {},
+        {"id": 3},
+        {"id": "AAAA"},
+        {"id": "AAAA", "proof": 5},
+        {"id": "AAAA", "proof": "xyz"},
+        {"id": None, "proof": None},
+        "code",
+        True,
+    ],
+    ids=str,
+)
 def test_a_malformed_invitation_is_shown_the_door(hf: Installation, invitation: Any) -> None:
     joiner = Joiner(hf, Code("AAAA", "AAAAAAA").show(), "odd")
     kind, body = joiner.say({**joiner.proof(), "invitation": invitation})
@@ -369,30 +498,60 @@ def test_the_signature_of_the_own_key_is_still_asked_for(hf: Installation) -> No
     assert kind == frames.BYE and state(hf, made["id"])["state"] == "open"
 
 
-def test_a_code_is_for_its_machine_and_a_new_home_has_nobody_to_join(hf: Installation, tmp_path: Path) -> None:
+def test_a_code_is_for_its_machine_and_a_new_home_has_nobody_to_join(
+    hf: Installation, tmp_path: Path
+) -> None:
     made = invited(hf)
     other = "holdfast://" + joincode.fingerprint(bytes(32)) + "/join#" + made["code"]
-    assert "another machine" in the_error(hf.attempt("join", other, "--as", "lost", "--json"), 4)["message"]
+    assert (
+        "another machine"
+        in the_error(hf.attempt("join", other, "--as", "lost", "--json"), 4)["message"]
+    )
     assert state(hf, made["id"])["guesses"] == 0 and "lost" not in local(hf)
     empty = tmp_path / "empty"
-    error = the_error(hf.attempt("join", made["code"], "--as", "lost", "--json", env={"HOLDFAST_HOME": str(empty)}), 3)
-    assert "nobody to join" in error["message"] and "--relay" in error["recover"] and not empty.exists()
+    error = the_error(
+        hf.attempt(
+            "join", made["code"], "--as", "lost", "--json", env={"HOLDFAST_HOME": str(empty)}
+        ),
+        3,
+    )
+    assert (
+        "nobody to join" in error["message"]
+        and "--relay" in error["recover"]
+        and not empty.exists()
+    )
 
 
-def test_s4_a_host_that_dies_after_letting_in_knows_the_key_when_it_comes_again(fresh: Installation) -> None:
+def test_s4_a_host_that_dies_after_letting_in_knows_the_key_when_it_comes_again(
+    fresh: Installation,
+) -> None:
     made = invited(fresh)
     os.kill(fresh.host_pid, signal.SIGKILL)
     log = fresh.base / "passed"
-    joined = fresh.ok("join", made["code"], "--as", "bob", "--json", env={"HOLDFAST_PROBE": f"log:{log},kill@host.join.admitted"}).json
-    assert log.read_text().split().count("host.join.admitted") == 1, "one host died there, the next one knew"
+    joined = fresh.ok(
+        "join",
+        made["code"],
+        "--as",
+        "bob",
+        "--json",
+        env={"HOLDFAST_PROBE": f"log:{log},kill@host.join.admitted"},
+    ).json
+    assert log.read_text().split().count("host.join.admitted") == 1, (
+        "one host died there, the next one knew"
+    )
     assert joined["again"] and joined["name"] == "bob"
     shown = fresh.ok("operator", "show", "bob", "--json").json
     assert len(shown["envelopes"]) == 1 and len(shown["keys"]) == 1
-    assert len([e for e in fresh.ok("events", "--json").records if e["event"] == "operator.joined"]) == 1
+    assert (
+        len([e for e in fresh.ok("events", "--json").records if e["event"] == "operator.joined"])
+        == 1
+    )
     assert state(fresh, made["id"])["state"] == "used"
 
 
-def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(fresh: Installation) -> None:
+def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(
+    fresh: Installation,
+) -> None:
     made = invited(fresh, "--confirm")
     joiner = fresh.start("join", made["code"], "--as", "patient", "--json")
     inviter = fresh.start("invite", "--confirm", "--json", stdin=subprocess.PIPE)
@@ -404,6 +563,7 @@ def test_s4_open_invitations_and_who_waits_survive_a_restart_of_the_host(fresh: 
 
 
 # ---------------------------------------------------------------- accounts
+
 
 def test_t4_another_account_of_the_machine_cannot_join_here(hf: Installation) -> None:
     """The kernel keeps it out, code or not; and it is told so."""

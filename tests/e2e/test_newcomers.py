@@ -18,11 +18,18 @@ def test_a_name_with_a_slip_in_it_is_recognised(hf: Installation) -> None:
     hf.people("annabel", rights="read")
     hf.new("workshop", "--", "cat")
     terminal = hf.attach("wrokshop")
-    assert terminal.wait() == 3 and b"no session 'wrokshop'; did you mean workshop?" in terminal.output
-    assert "did you mean workshop?" in hf.cli("view", "workshp").err and "did you mean annabel?" in hf.cli("operator", "show", "anabel").err
+    assert (
+        terminal.wait() == 3 and b"no session 'wrokshop'; did you mean workshop?" in terminal.output
+    )
+    assert (
+        "did you mean workshop?" in hf.cli("view", "workshp").err
+        and "did you mean annabel?" in hf.cli("operator", "show", "anabel").err
+    )
     assert "did you mean" not in hf.cli("view", "zzz").err
     hf.people("outsider", rights="")
-    assert "workshop" not in hf.cli("--as", "outsider", "view", "workshp").err, "who may not see it is not told of it"
+    assert "workshop" not in hf.cli("--as", "outsider", "view", "workshp").err, (
+        "who may not see it is not told of it"
+    )
     hf.end("workshop")
 
 
@@ -32,7 +39,12 @@ def test_a_revoked_name_is_not_given_again_and_no_key_is_made_for_it(hf: Install
     key = hf.home / "keys" / "gone.key"
     key.unlink()
     again = hf.cli("operator", "add", "gone")
-    assert again.rc == 4 and "gone was revoked on" in again.err and "by tester" in again.err and "`holdfast operator add gone-2`" in again.err
+    assert (
+        again.rc == 4
+        and "gone was revoked on" in again.err
+        and "by tester" in again.err
+        and "`holdfast operator add gone-2`" in again.err
+    )
     assert not key.exists()
 
 
@@ -41,7 +53,11 @@ def test_a_policy_that_cannot_be_used_is_told_where_people_look(fresh: Installat
     assert next(f for f in fresh.ok("doctor", "--json").json if f["id"] == "policy")["ok"] is True
     (fresh.home / "policy.toml").write_text("version = 1\n[[rule\n")
     up = fresh.ok("up", "--detach").out
-    assert "WARNING: the policy cannot be used" in up and "policy.toml:2: not TOML" in up and "policy check" in up
+    assert (
+        "WARNING: the policy cannot be used" in up
+        and "policy.toml:2: not TOML" in up
+        and "policy check" in up
+    )
     assert "policy.toml:2" in fresh.ok("up", "--detach", "--json").json["policy"]
     found = next(f for f in fresh.ok("doctor", "--json").json if f["id"] == "policy")
     assert found["ok"] is False and "policy.toml:2" in found["detail"] and found["fix"]
@@ -64,17 +80,62 @@ def test_output_that_nobody_reads_to_its_end_is_no_error(hf: Installation, both:
     export = str(hf.base / "export")
     if not os.path.exists(export):
         hf.ok("log", "export", "pipes", export)
-    commands = ["ls", "ls --json", "log pipes", "log verify pipes", f"log verify {export}", "log export pipes", "log pipes --follow", "events", "events --follow", "who pipes",
-                "view pipes", "read pipes", "read pipes --follow", "run pipes -- seq 50000", "operator", "operator show tester", "approvals", "policy show", "config show", "doctor",
-                "man", "completion bash", "--help", "ls --help", "--version", "up --detach"]
+    commands = [
+        "ls",
+        "ls --json",
+        "log pipes",
+        "log verify pipes",
+        f"log verify {export}",
+        "log export pipes",
+        "log pipes --follow",
+        "events",
+        "events --follow",
+        "who pipes",
+        "view pipes",
+        "read pipes",
+        "read pipes --follow",
+        "run pipes -- seq 50000",
+        "operator",
+        "operator show tester",
+        "approvals",
+        "policy show",
+        "config show",
+        "doctor",
+        "man",
+        "completion bash",
+        "--help",
+        "ls --help",
+        "--version",
+        "up --detach",
+    ]
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        for words in [[*hf.argv(()), *c.split()] for c in commands] + [[sys.executable, str(VERIFIER), export]]:
-            done = subprocess.run(words, stdout=writer, stderr=writer if both else subprocess.PIPE, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=120)
+        for words in [[*hf.argv(()), *c.split()] for c in commands] + [
+            [sys.executable, str(VERIFIER), export]
+        ]:
+            done = subprocess.run(
+                words,
+                stdout=writer,
+                stderr=writer if both else subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
+                env=hf.env,
+                cwd=hf.user,
+                timeout=120,
+            )
             assert not re.search(rb"Traceback|Broken|Exception", done.stderr or b""), (words, done)
-            assert done.returncode in (0, 1) and not (done.returncode and b"holdfast" in str(words[2:3]).encode()), (words, done)
-        missing = subprocess.run([*hf.argv(()), "view", "nowhere"], stdout=writer, stderr=writer, stdin=subprocess.DEVNULL, env=hf.env, cwd=hf.user, timeout=120)
+            assert done.returncode in (0, 1) and not (
+                done.returncode and b"holdfast" in str(words[2:3]).encode()
+            ), (words, done)
+        missing = subprocess.run(
+            [*hf.argv(()), "view", "nowhere"],
+            stdout=writer,
+            stderr=writer,
+            stdin=subprocess.DEVNULL,
+            env=hf.env,
+            cwd=hf.user,
+            timeout=120,
+        )
         assert missing.returncode == 3, "the exit code is not lost with the words"
     finally:
         os.close(writer)
@@ -83,9 +144,21 @@ def test_output_that_nobody_reads_to_its_end_is_no_error(hf: Installation, both:
 def test_every_listing_has_the_same_kind_of_time(hf: Installation) -> None:
     hf.ready("clocks", "--", "bash")
     hf.ok("run", "clocks", "--", "true")
-    log, event, [session] = hf.ok("log", "clocks", "--json").records[-1], hf.ok("events", "clocks", "--json").records[-1], [s for s in hf.ls() if s["name"] == "clocks"]
+    log, event, [session] = (
+        hf.ok("log", "clocks", "--json").records[-1],
+        hf.ok("events", "clocks", "--json").records[-1],
+        [s for s in hf.ls() if s["name"] == "clocks"],
+    )
     person = hf.ok("operator", "show", "tester", "--json").json
-    found = [log, event, session, person, *person["keys"], *person["envelopes"], *hf.ok("operator", "ls", "--json").json]
+    found = [
+        log,
+        event,
+        session,
+        person,
+        *person["keys"],
+        *person["envelopes"],
+        *hf.ok("operator", "ls", "--json").json,
+    ]
     for one in found:
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", one["when"]), one
     assert log["when"][:16] <= max(e["when"] for e in found)[:16]

@@ -22,7 +22,11 @@ def test_a5_nobody_is_let_in_with_anothers_name_or_key(hf: Installation) -> None
 
     home = homes.resolve(hf.env)
     mine, theirs = Introduction(home, 9, "mallory"), signing.show(identity(home, "tester").public)
-    for words in ({**mine.words, "operator": "tester"}, {**mine.words, "key": theirs}, {**HELLO, "operator": "mallory"}):
+    for words in (
+        {**mine.words, "operator": "tester"},
+        {**mine.words, "key": theirs},
+        {**HELLO, "operator": "mallory"},
+    ):
         raw = Raw(hf, hello=False).send(frames.pack_json(frames.HELLO, words))
         kind, challenge = raw.frame()
         assert kind == frames.CHALLENGE
@@ -38,7 +42,10 @@ def test_a5_a_proof_is_worth_nothing_on_another_connection(hf: Installation) -> 
     from holdfast.wire import frames
 
     introduction = Introduction(homes.resolve(hf.env), 12)
-    one, two = Raw(hf, hello=False).send(introduction.hello), Raw(hf, hello=False).send(introduction.hello)
+    one, two = (
+        Raw(hf, hello=False).send(introduction.hello),
+        Raw(hf, hello=False).send(introduction.hello),
+    )
     proof = introduction.proof(one.frame()[1])
     assert two.frame()[0] == frames.CHALLENGE
     last = two.send(proof).farewell()
@@ -60,16 +67,22 @@ def test_a5_revocation_bites_on_the_next_key_of_who_is_attached(fresh: Installat
     assert the_error(fresh.attempt("--as", "ann", "ls", "--json"), 4)["name"] == "not_allowed"
 
 
-def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(fresh: Installation) -> None:
+def test_a5_rights_are_for_a_session_for_a_time_and_never_more_than_the_givers(
+    fresh: Installation,
+) -> None:
     fresh.people("lead", rights="execute,grant,turn.seize")
     fresh.people("bot", rights="", kind="agent")
     fresh.new("one", "--", "cat")
     fresh.new("two", "--", "cat")
-    fresh.ok("--as", "lead", "grant", "bot", "--rights", "observe,input", "--session", "one", "--own-key")
+    fresh.ok(
+        "--as", "lead", "grant", "bot", "--rights", "observe,input", "--session", "one", "--own-key"
+    )
     fresh.ok("--as", "bot", "send", "one", "x", "--enter")
     assert [s["name"] for s in fresh.ok("--as", "bot", "ls", "--json").json] == ["one"]
     the_error(fresh.attempt("--as", "bot", "view", "two", "--json"), 4)
-    error = the_error(fresh.attempt("--as", "lead", "grant", "bot", "--rights", "halt", "--own-key", "--json"), 4)
+    error = the_error(
+        fresh.attempt("--as", "lead", "grant", "bot", "--rights", "halt", "--own-key", "--json"), 4
+    )
     assert "halt" in error["message"]
     fresh.quick("grant", "bot", "--rights", "read", "--session", "two", "--expires", "5s")
     fresh.quick("--as", "bot", "view", "two")
@@ -89,7 +102,9 @@ def test_s7_the_one_who_made_it_is_nobody_special(fresh: Installation) -> None:
     fresh.ok("--as", "other", "end", "work")
 
 
-def test_s7_the_last_admin_is_not_lost_by_accident_and_the_machine_is_the_way_back(fresh: Installation) -> None:
+def test_s7_the_last_admin_is_not_lost_by_accident_and_the_machine_is_the_way_back(
+    fresh: Installation,
+) -> None:
     fresh.new("orphan", "--", "cat")
     error = the_error(fresh.attempt("operator", "revoke", "tester", "--json"), 4)
     assert "--force" in error["recover"]
@@ -111,7 +126,9 @@ def test_a5_who_only_follows_is_dropped_with_its_rights_too(fresh: Installation)
     fresh.end("stream")
 
 
-def test_a5_sessions_that_one_may_not_see_are_not_listed_when_they_have_ended_either(fresh: Installation) -> None:
+def test_a5_sessions_that_one_may_not_see_are_not_listed_when_they_have_ended_either(
+    fresh: Installation,
+) -> None:
     fresh.people("bot", rights="")
     fresh.new("secret", "--", "true")
     fresh.wait("secret", "exit")
@@ -147,20 +164,33 @@ def test_a5_who_watches_or_types_for_a_time_is_told_before_it_is_over(hf: Instal
     """And when it is: which right, whose envelope, who could give it again."""
     hf.people("guest", "typist", rights="")
     work = hf.ready("leased", "--", "bash")
-    hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "1s")          # an older one, long over by the end
+    hf.quick(
+        "grant", "guest", "--rights", "read", "--session", "leased", "--expires", "1s"
+    )  # an older one, long over by the end
     hf.quick("grant", "guest", "--rights", "read", "--session", "leased", "--expires", "15s")
     hf.quick("grant", "typist", "--rights", "read", "--session", "leased")
     hf.quick("grant", "typist", "--rights", "execute", "--session", "leased", "--expires", "15s")
-    watching, typing = hf.attach("--as", "guest", "attach", "leased"), hf.attach("--as", "typist", "attach", "leased")
+    watching, typing = (
+        hf.attach("--as", "guest", "attach", "leased"),
+        hf.attach("--as", "typist", "attach", "leased"),
+    )
     watching.expect(r"you may watch here for \d+ s more; tester can grant more")
     typing.expect(r"you may type here for \d+ s more; tester can grant more")
     assert watching.wait() == 4
     envelope = [e["id"] for e in hf.ok("operator", "show", "guest", "--json").json["envelopes"]][-1]
     said = watching.output.decode().replace("\r\n", "\n")
-    assert re.search(f"leased: guest lacks the right `observe` in session {work['id']}: the envelope ended .* s ago \\(it was from tester: {envelope[:12]}\\)", said), said
-    assert f"tester can grant it: `holdfast grant guest --rights observe --session {work['id']}`" in said, said
+    assert re.search(
+        f"leased: guest lacks the right `observe` in session {work['id']}: the envelope ended .* s ago \\(it was from tester: {envelope[:12]}\\)",
+        said,
+    ), said
+    assert (
+        f"tester can grant it: `holdfast grant guest --rights observe --session {work['id']}`"
+        in said
+    ), said
     at = len(typing.output)
-    typing.until(lambda: _shows_after(typing, b"x", b"typist lacks the right `input`", at), "the refusal")
+    typing.until(
+        lambda: _shows_after(typing, b"x", b"typist lacks the right `input`", at), "the refusal"
+    )
     assert typing.leave() == 0
     hf.end("leased")
 

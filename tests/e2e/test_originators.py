@@ -51,8 +51,11 @@ def run(hf: Installation, session: str, who: str, text: str) -> str:
 
 def last(hf: Installation, session: str, who: str, text: str | None = None) -> dict[str, Any]:
     """The record of what they intended last."""
-    found: dict[str, Any] = [e for e in hf.ok("log", session, "--json").records
-                             if e["actor"] == who and e["phase"] == "intent" and (text is None or e["content"] == text)][-1]
+    found: dict[str, Any] = [
+        e
+        for e in hf.ok("log", session, "--json").records
+        if e["actor"] == who and e["phase"] == "intent" and (text is None or e["content"] == text)
+    ][-1]
     return found
 
 
@@ -81,10 +84,17 @@ def test_p3_what_one_staged_and_another_ran_into_names_both(house: Installation,
     run(house, case, "bob", text)
     entry = last(house, case, "bob", text)
     assert entry["originators"] == ["eve"], entry
-    assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [(kind, name, "eve")], entry
-    assert entry["facts"]["shaped"][0]["act"] is not None and last(house, case, "eve")["originators"] == []
+    assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [
+        (kind, name, "eve")
+    ], entry
+    assert (
+        entry["facts"]["shaped"][0]["act"] is not None
+        and last(house, case, "eve")["originators"] == []
+    )
     free(house, case)
-    refused = house.cli("--as", "carl", "run", case, "--", text)       # the gate is told before anything happens, and a rule can refuse
+    refused = house.cli(
+        "--as", "carl", "run", case, "--", text
+    )  # the gate is told before anything happens, and a rule can refuse
     assert refused.rc != 0 and "eve made it so" in refused.err, refused
     assert "eve's" in house.ok("log", case).out
     verified = json.loads(house.ok("log", "verify", case, "--json").out)
@@ -104,7 +114,9 @@ def test_p3_zsh_says_it_too(house: Installation, case: str) -> None:
     run(house, "z" + case, "eve", staged)
     run(house, "z" + case, "bob", text)
     entry = last(house, "z" + case, "bob", text)
-    assert entry["originators"] == ["eve"] and (kind, name, "eve") in [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]], entry
+    assert entry["originators"] == ["eve"] and (kind, name, "eve") in [
+        (s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]
+    ], entry
     house.end("z" + case)
 
 
@@ -114,16 +126,22 @@ def test_p3_a_posix_shell_says_what_it_can_and_the_rest_is_unknown(house: Instal
     run(house, "dash", "eve", "alias ls='echo evil'")
     run(house, "dash", "bob", "ls")
     entry = last(house, "dash", "bob")
-    assert entry["originators"] == ["eve", "unknown"] and ("alias", "ls", "eve") in [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]], entry
+    assert entry["originators"] == ["eve", "unknown"] and ("alias", "ls", "eve") in [
+        (s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]
+    ], entry
     free(house, "dash")
     house.ok("--as", "eve", "send", "dash", "alias pwd='echo evil'; echo d''one", "--enter")
     eventually(lambda: "\ndone" in house.screen("dash"), "the typed line")
     run(house, "dash", "bob", "pwd")
-    assert "what the shell said of itself could not be read" in [s["name"] for s in last(house, "dash", "bob")["facts"]["shaped"] if s["actor"] == "unknown"]
+    assert "what the shell said of itself could not be read" in [
+        s["name"] for s in last(house, "dash", "bob")["facts"]["shaped"] if s["actor"] == "unknown"
+    ]
     house.end("dash")
 
 
-def test_p3_a_directory_that_cannot_be_written_is_unknown_and_never_stale(house: Installation) -> None:
+def test_p3_a_directory_that_cannot_be_written_is_unknown_and_never_stale(
+    house: Installation,
+) -> None:
     """What the shell cannot say is not taken from what it said before."""
     house.new("full", "--", "bash")
     run(house, "full", "bob", "true")
@@ -150,7 +168,9 @@ def test_p3_half_a_line_that_another_completes_names_who_began_it(house: Install
     house.end("half")
 
 
-def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(house: Installation) -> None:
+def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(
+    house: Installation,
+) -> None:
     house.new("kill", "--cwd", str(house.user), "--", "bash")
     run(house, "kill", "bob", "true")
     run(house, "kill", "eve", "alias ls='echo evil'")
@@ -161,13 +181,18 @@ def test_p3_the_host_dies_between_and_what_was_shaped_is_still_known_or_unknown(
     house.end("kill")
 
 
-def test_p3_the_host_dies_while_it_is_shaped_and_never_only_the_trigger_is_named(house: Installation) -> None:
+def test_p3_the_host_dies_while_it_is_shaped_and_never_only_the_trigger_is_named(
+    house: Installation,
+) -> None:
     house.new("mid", "--cwd", str(house.user), "--", "bash")
     run(house, "mid", "bob", "true")
     gate = house.gate("mid")
     free(house, "mid")
     staging = house.start("--as", "eve", "run", "mid", "--", f"cat {gate}; alias ls='echo evil'")
-    eventually(lambda: house.get("mid")["state"] and any("cat" in p for p in house.processes().values()), "the run")
+    eventually(
+        lambda: house.get("mid")["state"] and any("cat" in p for p in house.processes().values()),
+        "the run",
+    )
     os.kill(house.host_pid, signal.SIGKILL)
     house.ls()
     gate.open()
@@ -181,10 +206,19 @@ def test_p3_the_host_dies_while_it_is_shaped_and_never_only_the_trigger_is_named
 def test_p3_what_was_written_down_is_known_to_the_next_host(house: Installation) -> None:
     house.new("next", "--cwd", str(house.user), "--", "bash")
     run(house, "next", "bob", "true")
-    run(house, "next", "eve", "alias ls='echo s3cret'; export PASSWORD=s3cret; f() { echo s3cret; }")
+    run(
+        house, "next", "eve", "alias ls='echo s3cret'; export PASSWORD=s3cret; f() { echo s3cret; }"
+    )
     directory = house.home / "run" / "s" / house.get("next")["id"]
     written = house.home / "run" / "memory" / directory.name / "shaping"
-    eventually(lambda: written.exists() and '"alias", "ls"' in written.read_text() and not any(f.stat().st_size for f in directory.glob("shape.*")), "it to be written down")
+    eventually(
+        lambda: (
+            written.exists()
+            and '"alias", "ls"' in written.read_text()
+            and not any(f.stat().st_size for f in directory.glob("shape.*"))
+        ),
+        "it to be written down",
+    )
     assert "s3cret" not in written.read_text()
     os.kill(house.host_pid, signal.SIGKILL)
     run(house, "next", "bob", "ls")
@@ -200,20 +234,30 @@ def test_a6_whoever_takes_over_is_shown_what_the_shell_was_made_into(house: Inst
     told = json.loads(house.ok("--as", "bob", "run", "over", "--json", "--", "ls").out)["shaped"]
     assert ("alias", "ls", "eve") in [(one["kind"], one["name"], one["actor"]) for one in told]
     said = house.ok("--as", "bob", "seize", "over").out
-    assert "changed: eve's alias ls" in said and "changed: eve's change of directory" in said and "of PATH" in said, said
+    assert (
+        "changed: eve's alias ls" in said
+        and "changed: eve's change of directory" in said
+        and "of PATH" in said
+    ), said
     house.end("over")
 
 
-def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(house: Installation) -> None:
+def test_p4_an_agent_is_asked_about_what_another_made_of_it_and_shown_it(
+    house: Installation,
+) -> None:
     house.new("ask", "--contained", "--cwd", str(house.user), "--", "bash")
     assert run(house, "ask", "bot", "echo fine") == "fine\n"
     run(house, "ask", "eve", "hello-nobody() { echo evil; }")
     free(house, "ask")
     held = house.start("--as", "bot", "run", "ask", "--", "hello-nobody")
-    [question] = eventually(lambda: json.loads(house.ok("--as", "bob", "approvals", "--json").out), "the question")
+    [question] = eventually(
+        lambda: json.loads(house.ok("--as", "bob", "approvals", "--json").out), "the question"
+    )
     assert question["shaped"] == ["eve's function hello-nobody"], question
     assert "runs on eve's function hello-nobody\n" in house.ok("--as", "bob", "approvals").out
-    run_by_eve = house.cli("--as", "eve", "run", "ask", "--", "unset -f hello-nobody; hello-nobody() { echo worse; }")
+    run_by_eve = house.cli(
+        "--as", "eve", "run", "ask", "--", "unset -f hello-nobody; hello-nobody() { echo worse; }"
+    )
     assert run_by_eve.rc == 0
     house.ok("--as", "bob", "approve", question["id"], "--yes", "--binding", question["binding"])
     _, err = held.communicate(timeout=DEADLINE_S)
@@ -230,14 +274,21 @@ def test_p3_a_line_typed_by_hand_names_who_shaped_what_it_touches(house: Install
     terminal.see("run> alias")
     terminal.send("ls\r")
     terminal.see("evil")
-    entry = eventually(lambda: [e for e in house.ok("log", "hand", "--json").records if e["kind"] == "entered"], "the entry")[-1]
-    assert entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None, entry["facts"]
+    entry = eventually(
+        lambda: [e for e in house.ok("log", "hand", "--json").records if e["kind"] == "entered"],
+        "the entry",
+    )[-1]
+    assert (
+        entry["actor"] == "bob" and entry["originators"] == ["eve"] and entry["content"] is None
+    ), entry["facts"]
     terminal.leave()
     house.end("hand")
 
 
 @pytest.mark.parametrize("end", ["\r", "\n", "\rtrue"])
-def test_p3_a_line_typed_by_hand_names_who_wrote_the_file_that_it_runs(house: Installation, end: str) -> None:
+def test_p3_a_line_typed_by_hand_names_who_wrote_the_file_that_it_runs(
+    house: Installation, end: str
+) -> None:
     """However it is entered, and though nothing of the shell itself is another's."""
     house.new("file", "--cwd", str(house.user), "--", "bash")
     run(house, "file", "eve", "echo 'echo wri''tten' > typed.sh")
@@ -246,8 +297,13 @@ def test_p3_a_line_typed_by_hand_names_who_wrote_the_file_that_it_runs(house: In
     terminal.see("typed.sh")
     terminal.send(f"sh typed.sh{end}")
     terminal.see("written")
-    entry = eventually(lambda: [e for e in house.ok("log", "file", "--json").records if e["kind"] == "entered"], "the entry")[-1]
-    assert entry["actor"] == "bob" and "eve" in entry["originators"] and entry["content"] is None, entry["facts"]
+    entry = eventually(
+        lambda: [e for e in house.ok("log", "file", "--json").records if e["kind"] == "entered"],
+        "the entry",
+    )[-1]
+    assert entry["actor"] == "bob" and "eve" in entry["originators"] and entry["content"] is None, (
+        entry["facts"]
+    )
     terminal.leave()
     house.end("file")
 
@@ -260,11 +316,20 @@ def test_p5_a_process_has_the_originators_of_its_act(house: Installation) -> Non
     run(house, "proc", "bob", "sleep 1023 &")
 
     def found() -> dict[str, list[str]] | None:
-        seen = {" ".join(p["argv"]): p["originators"] for p in json.loads(house.ok("graph", "proc", "--json").out)["processes"]}
-        return {name: seen[name] for name in ("sleep 1021", "sleep 1023")} if {"sleep 1021", "sleep 1023"} <= seen.keys() else None
+        seen = {
+            " ".join(p["argv"]): p["originators"]
+            for p in json.loads(house.ok("graph", "proc", "--json").out)["processes"]
+        }
+        return (
+            {name: seen[name] for name in ("sleep 1021", "sleep 1023")}
+            if {"sleep 1021", "sleep 1023"} <= seen.keys()
+            else None
+        )
 
     known = eventually(found, "both")
-    assert known is not None and (known == {"sleep 1021": ["eve"], "sleep 1023": []} or silent_about_processes())
+    assert known is not None and (
+        known == {"sleep 1021": ["eve"], "sleep 1023": []} or silent_about_processes()
+    )
     house.end("proc")
 
 
@@ -273,7 +338,11 @@ def test_p4_an_agent_is_not_asked_about_what_it_does_not_touch(house: Installati
     run(house, "calm", "eve", "alias other='echo evil'; other2() { echo evil; }")
     assert run(house, "calm", "bot", "y=1; echo $y") == "1\n"
     assert run(house, "calm", "bot", "true && echo $y") == "1\n"
-    assert [e["originators"] for e in house.ok("log", "calm", "--json").records if e["actor"] == "bot" and e["phase"] == "intent" and e["kind"] == "command"] == [[], []]
+    assert [
+        e["originators"]
+        for e in house.ok("log", "calm", "--json").records
+        if e["actor"] == "bot" and e["phase"] == "intent" and e["kind"] == "command"
+    ] == [[], []]
     house.end("calm")
 
 
@@ -281,7 +350,9 @@ def test_p3_a_variable_that_the_maker_set_is_the_makers(house: Installation) -> 
     house.ok("--as", "eve", "new", "made", "--no-attach", "--env", "TARGET=/evil", "--", "bash")
     run(house, "made", "bob", "env true")
     entry = last(house, "made", "bob")
-    assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [("variable", "TARGET", "eve")], entry
+    assert [(s["kind"], s["name"], s["actor"]) for s in entry["facts"]["shaped"]] == [
+        ("variable", "TARGET", "eve")
+    ], entry
     house.end("made")
 
 
@@ -318,16 +389,27 @@ while True:
 def test_p3_what_zsh_shows_of_itself_is_nobodys_doing(house: Installation) -> None:
     house.new("views", "--cwd", str(house.user), "--", "zsh")
     run(house, "views", "bob", "true")
-    run(house, "views", "eve", "echo ${#functions} ${#galiases} ${#saliases} ${#commands} ${#history} ${#jobstates} ${#dirstack} ${#modules} ${#parameters} >/dev/null")
+    run(
+        house,
+        "views",
+        "eve",
+        "echo ${#functions} ${#galiases} ${#saliases} ${#commands} ${#history} ${#jobstates} ${#dirstack} ${#modules} ${#parameters} >/dev/null",
+    )
     run(house, "views", "bob", "env true")
-    assert last(house, "views", "bob", "env true")["originators"] == [], last(house, "views", "bob", "env true")["facts"]
+    assert last(house, "views", "bob", "env true")["originators"] == [], last(
+        house, "views", "bob", "env true"
+    )["facts"]
     assert "changed" not in house.ok("--as", "bob", "seize", "views").out
     house.end("views")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md"
+)
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
-def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(house: Installation, layout: str) -> None:
+def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believed(
+    house: Installation, layout: str
+) -> None:
     name = f"forged{layout[2:]}"
     forged(house, name, layout, FORGER)
     run(house, name, "eve", "alias ls='echo evil'")
@@ -336,15 +418,30 @@ def test_p3_what_a_program_left_running_writes_in_the_shells_name_is_not_believe
     assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
 
     def doubted() -> list[dict[str, Any]]:
-        return [e for e in house.ok("events", name, "--json").records if e["event"] == "originators.doubted"]
+        return [
+            e
+            for e in house.ok("events", name, "--json").records
+            if e["event"] == "originators.doubted"
+        ]
 
     eventually(doubted, "it to be told")
-    [forger] = [p for p in json.loads(house.ok("graph", name, "--json").out)["processes"] if "forge.py" in p["argv"]]
+    [forger] = [
+        p
+        for p in json.loads(house.ok("graph", name, "--json").out)["processes"]
+        if "forge.py" in p["argv"]
+    ]
     assert {(e["operator"], e["pid"]) for e in doubted()} == {("eve", forger["pid"])}, doubted()
     run(house, name, "bob", "kill %1")
-    eventually(lambda: run(house, name, "bob", "pwd") and last(house, name, "bob", "pwd")["originators"] == [], "the shell to be believed again")
+    eventually(
+        lambda: (
+            run(house, name, "bob", "pwd") and last(house, name, "bob", "pwd")["originators"] == []
+        ),
+        "the shell to be believed again",
+    )
     run(house, name, "bob", "ls")
-    assert "eve" in last(house, name, "bob", "ls")["originators"], "nothing that happened meanwhile was lost"
+    assert "eve" in last(house, name, "bob", "ls")["originators"], (
+        "nothing that happened meanwhile was lost"
+    )
     house.end(name)
 
 
@@ -377,7 +474,9 @@ while True:
 
 
 @pytest.mark.parametrize("layout", ["--plain", "--contained"])
-def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(house: Installation, layout: str) -> None:
+def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(
+    house: Installation, layout: str
+) -> None:
     name = f"unasked{layout[2:]}"
     forged(house, name, layout, UNASKED)
     run(house, name, "eve", "ls() { echo evil; }")
@@ -386,19 +485,38 @@ def test_p3_a_program_that_keeps_functions_from_being_listed_hides_none(house: I
         entry = last(house, name, "bob", "ls")
         assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
     run(house, name, "bob", "kill %1; unset -f nothing")
-    eventually(lambda: run(house, name, "bob", "ls") and "eve" in last(house, name, "bob", "ls")["originators"], "it to be known again")
+    eventually(
+        lambda: (
+            run(house, name, "bob", "ls") and "eve" in last(house, name, "bob", "ls")["originators"]
+        ),
+        "it to be known again",
+    )
     house.end(name)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md")
-def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed_after(house: Installation) -> None:
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root is told who opens a file: docs/originators.md"
+)
+def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed_after(
+    house: Installation,
+) -> None:
     house.new("held", "--plain", "--cwd", str(house.user), "--", "bash")
     run(house, "held", "bob", "true")
-    eventually((house.home / "run" / "memory" / house.get("held")["id"] / "shaping").exists, "it to be written down")
+    eventually(
+        (house.home / "run" / "memory" / house.get("held")["id"] / "shaping").exists,
+        "it to be written down",
+    )
     (house.user / "forge.py").write_text(HELD)
     (house.user / "forging").unlink(missing_ok=True)
     free(house, "held")
-    starting = house.start("--as", "eve", "run", "held", "--", f"until [ -e go ]; do :; done; /usr/bin/python3 forge.py \"${{_hfs[dir]}}\" {house.host_pid} & echo $!")
+    starting = house.start(
+        "--as",
+        "eve",
+        "run",
+        "held",
+        "--",
+        f'until [ -e go ]; do :; done; /usr/bin/python3 forge.py "${{_hfs[dir]}}" {house.host_pid} & echo $!',
+    )
     (house.user / "go").touch()
     starting.communicate(timeout=DEADLINE_S)
     eventually((house.user / "forging").exists, "the forger to have them")
@@ -406,14 +524,29 @@ def test_p3_a_program_that_maps_the_files_while_there_is_no_host_is_not_believed
     run(house, "held", "bob", "ls")
     entry = last(house, "held", "bob", "ls")
     assert "unknown" in entry["originators"] or "eve" in entry["originators"], entry
-    eventually(lambda: [e for e in house.ok("events", "held", "--json").records if e["event"] == "originators.doubted"], "it to be told")
+    eventually(
+        lambda: [
+            e
+            for e in house.ok("events", "held", "--json").records
+            if e["event"] == "originators.doubted"
+        ],
+        "it to be told",
+    )
     run(house, "held", "bob", "kill %1")
-    eventually(lambda: run(house, "held", "bob", "ls") and "eve" in last(house, "held", "bob", "ls")["originators"], "it to be known again")
+    eventually(
+        lambda: (
+            run(house, "held", "bob", "ls")
+            and "eve" in last(house, "held", "bob", "ls")["originators"]
+        ),
+        "it to be known again",
+    )
     (house.user / "go").unlink()
     house.end("held")
 
 
-def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_believes(house: Installation) -> None:
+def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_believes(
+    house: Installation,
+) -> None:
     """Nor does the host write where they say: a link in the session's directory leads it nowhere."""
     house.new("apart", "--contained", "--cwd", str(house.user), "--", "bash")
     own, victim = house.home / "run" / "s" / house.get("apart")["id"], house.home / "victim"
@@ -422,10 +555,18 @@ def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_beli
     run(house, "apart", "eve", "alias ls='echo evil'")
 
     def known() -> bool:
-        return any('"alias", "ls"' in file.read_text() for file in house.home.glob(f"run/*/{own.name}/shaping"))
+        return any(
+            '"alias", "ls"' in file.read_text()
+            for file in house.home.glob(f"run/*/{own.name}/shaping")
+        )
 
     eventually(known, "it to be written down")
-    run(house, "apart", "eve", f"cd {own}; sed -i s/eve/bob/g shaping lineage; for f in begun shaping.new lineage.new; do ln -sfn {victim} $f; done; mkfifo shaping lineage; cd {house.user}; true")
+    run(
+        house,
+        "apart",
+        "eve",
+        f"cd {own}; sed -i s/eve/bob/g shaping lineage; for f in begun shaping.new lineage.new; do ln -sfn {victim} $f; done; mkfifo shaping lineage; cd {house.user}; true",
+    )
     free(house, "apart")
     house.ok("--as", "bob", "send", "apart", "echo d''one")
     house.ok("--as", "bob", "send", "apart", "", "--enter")
@@ -434,6 +575,8 @@ def test_p3_programs_of_a_contained_session_do_not_write_what_the_next_host_beli
     assert victim.read_text() == "whole"
     os.kill(house.host_pid, signal.SIGKILL)
     run(house, "apart", "bob", "ls")
-    assert "eve" in last(house, "apart", "bob", "ls")["originators"], last(house, "apart", "bob", "ls")
+    assert "eve" in last(house, "apart", "bob", "ls")["originators"], last(
+        house, "apart", "bob", "ls"
+    )
     house.end("apart")
     eventually(lambda: not list(house.home.glob(f"run/*/{own.name}")), "nothing of it to be left")

@@ -23,7 +23,9 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
         made.new("alphabet", "--", "cat")
         bin_ = made.base / "bin"
         bin_.mkdir()
-        (bin_ / "holdfast").write_text("#!/bin/sh\nexec " + " ".join(str(a) for a in made.argv(())) + ' "$@"\n')
+        (bin_ / "holdfast").write_text(
+            "#!/bin/sh\nexec " + " ".join(str(a) for a in made.argv(())) + ' "$@"\n'
+        )
         (bin_ / "holdfast").chmod(0o755)
         made.env["PATH"] = f"{bin_}:{made.env['PATH']}"
         for shell in ("bash", "zsh", "fish"):
@@ -65,15 +67,22 @@ def test_bash_completes_commands_options_sessions_and_values(hf: Installation) -
     assert complete(hf, "completion", "z") == {"zsh"}
     assert complete(hf, "new", "--cwd", "/us") == {"/usr"}
     for name in COMMANDS:
-        options = {s for a in parser(name)._actions for s in a.option_strings if s.startswith("--") and s != "--help"}
+        options = {
+            s
+            for a in parser(name)._actions
+            for s in a.option_strings
+            if s.startswith("--") and s != "--help"
+        }
         assert complete(hf, name, "--") == options, name
 
 
 def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -> None:
     hf.people("ann", rights="admin")
     hf.people("bot", rights="execute", kind="agent")
-    (hf.home / "policy.toml").write_text('version = 1\nextends = "default"\n[[rule]]\nname = "asked"\nverdict = "ask"\nbecause = "it is shared"\n'
-                                         'when = { act = ["end"] }\nwho = { operators = ["bot"] }\n')
+    (hf.home / "policy.toml").write_text(
+        'version = 1\nextends = "default"\n[[rule]]\nname = "asked"\nverdict = "ask"\nbecause = "it is shared"\n'
+        'when = { act = ["end"] }\nwho = { operators = ["bot"] }\n'
+    )
     hf.ok("grant", "bot", "--rights", "end")
     assert hf.cli("--as", "bot", "end", "alpha", "--hold", "0").rc == 4
     [question] = hf.ok("approvals", "--json").json
@@ -112,9 +121,14 @@ def test_bash_completes_names_of_everything_where_it_applies(hf: Installation) -
         (("wait", "--for", "exit", ""), {"alpha", "alphabet"}),
     ):
         offered = complete(hf, *words)
-        assert offered == expected or (words[:2] == ("log", "export") and offered >= expected), (words, offered)
+        assert offered == expected or (words[:2] == ("log", "export") and offered >= expected), (
+            words,
+            offered,
+        )
     hf.ok("down")
-    assert complete(hf, "attach", "") == set() and not hf.peer("host.sock"), "no host is started by a key"
+    assert complete(hf, "attach", "") == set() and not hf.peer("host.sock"), (
+        "no host is started by a key"
+    )
     hf.ok("up", "--detach")
 
 
@@ -165,8 +179,13 @@ def test_fish_names_every_command_and_option(hf: Installation) -> None:
     for name in COMMANDS:
         assert f"-a {name} " in text
         for action in parser(name)._actions:
-            for option in (s for s in action.option_strings if s.startswith("--") and s != "--help"):
-                assert f"'__fish_seen_subcommand_from {name}' -l {option[2:]}" in text, (name, option)
+            for option in (
+                s for s in action.option_strings if s.startswith("--") and s != "--help"
+            ):
+                assert f"'__fish_seen_subcommand_from {name}' -l {option[2:]}" in text, (
+                    name,
+                    option,
+                )
     assert all(line.count("'") % 2 == 0 for line in text.splitlines())
 
 
@@ -179,7 +198,9 @@ def test_the_manual_page_renders(hf: Installation, tmp_path: Path) -> None:
     assert not re.search(r"(?<!\\)\\[^e&\-]", page), "an escape that nobody meant"
     if shutil.which("groff"):
         done = subprocess.run(
-            ["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(tmp_path / "holdfast.1")], capture_output=True, text=True
+            ["groff", "-man", "-Tutf8", "-ww", "-rHY=0", str(tmp_path / "holdfast.1")],
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0 and done.stderr == "", done.stderr
         plain = re.sub(r"\x1b\[[0-9;]*m|.\x08", "", done.stdout)

@@ -15,7 +15,9 @@ from holdfast.home import keys, machines
 from holdfast.testing.relays import RelayProcess
 
 
-def test_t3_attach_waits_at_the_relay_and_comes_back(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_t3_attach_waits_at_the_relay_and_comes_back(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with (
         RelayProcess(str(tmp_path / "relay"), "--metrics", "127.0.0.1:0") as relay,
         installation(tmp_path_factory.mktemp("there")) as there,
@@ -23,12 +25,20 @@ def test_t3_attach_waits_at_the_relay_and_comes_back(tmp_path_factory: pytest.Te
     ):
         there.new("work", "--", "bash")
         there.ok("host", "connect", relay.url, "--token", "-", stdin=relay.token().encode())
-        joined = here.ok("join", there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"], "--as", "ann", "--json").json
+        joined = here.ok(
+            "join",
+            there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"],
+            "--as",
+            "ann",
+            "--json",
+        ).json
         terminal = here.attach(f"{joined['as']}/work")
         terminal.see("$")
         there.ok("host", "disconnect", relay.url)
         eventually(lambda: watches(relay) == 1, "it waits at the relay")
-        assert here.attempt("view", f"{joined['as']}/work").rc == 5, "whoever asks for something now is told now"
+        assert here.attempt("view", f"{joined['as']}/work").rc == 5, (
+            "whoever asks for something now is told now"
+        )
         there.ok("host", "connect", relay.url)
         terminal.send("echo back $((1+1))\r")
         terminal.see("back 2")
@@ -38,7 +48,9 @@ def test_t3_attach_waits_at_the_relay_and_comes_back(tmp_path_factory: pytest.Te
         home = homes.resolve(here.env)
         monkeypatch.setattr(remote, "Watching", lambda machine: Watching(machine, 3600.0))
         there.ok("host", "disconnect", relay.url)
-        dialling = remote.Dialling(machines.listing(home)[0], keys.static(keys.load(home, "ann")), patient=True)
+        dialling = remote.Dialling(
+            machines.listing(home)[0], keys.static(keys.load(home, "ann")), patient=True
+        )
         eventually(lambda: watches(relay) == 1, "it waits at the relay")
         assert dialling.busy
         there.ok("host", "connect", relay.url)

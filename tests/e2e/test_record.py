@@ -22,7 +22,11 @@ def log(hf: Installation, session: str) -> list[dict[str, Any]]:
 
 
 def acts(entries: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    return [(e["actor"], e["kind"]) for e in entries if e["phase"] == "intent" or e["kind"] in ("seize", "halt")]
+    return [
+        (e["actor"], e["kind"])
+        for e in entries
+        if e["phase"] == "intent" or e["kind"] in ("seize", "halt")
+    ]
 
 
 def verified(hf: Installation, session: str, tmp_path: Path) -> None:
@@ -30,11 +34,18 @@ def verified(hf: Installation, session: str, tmp_path: Path) -> None:
     file = tmp_path / f"{session}.record"
     hf.ok("log", "export", session, str(file))
     assert json.loads(hf.ok("log", "verify", str(file), "--json").out)["ok"] is True
-    other = subprocess.run([sys.executable, str(ROOT / "docs" / "verify_record.py"), str(file)], capture_output=True, text=True, timeout=DEADLINE_S)
+    other = subprocess.run(
+        [sys.executable, str(ROOT / "docs" / "verify_record.py"), str(file)],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
     assert other.returncode == 0, other.stdout + other.stderr
 
 
-def test_p1_every_act_is_recorded_with_its_actors_signature_and_outcome(hf: Installation, tmp_path: Path) -> None:
+def test_p1_every_act_is_recorded_with_its_actors_signature_and_outcome(
+    hf: Installation, tmp_path: Path
+) -> None:
     hf.people("ann", "bob")
     hf.new("acts", "--", "bash")
     hf.ok("--as", "ann", "run", "acts", "--", "true")
@@ -45,29 +56,56 @@ def test_p1_every_act_is_recorded_with_its_actors_signature_and_outcome(hf: Inst
     hf.ok("--as", "bob", "resume", "acts")
     hf.ok("--as", "ann", "rename", "acts", "acts2")
     entries = log(hf, "acts2")
-    assert acts(entries) == [("ann", "command"), ("ann", "line"), ("bob", "seize"), ("bob", "turn"), ("bob", "halt"), ("bob", "resume"), ("ann", "rename")]
+    assert acts(entries) == [
+        ("ann", "command"),
+        ("ann", "line"),
+        ("bob", "seize"),
+        ("bob", "turn"),
+        ("bob", "halt"),
+        ("bob", "resume"),
+        ("ann", "rename"),
+    ]
     intents = [e for e in entries if e["phase"] == "intent"]
     assert all(e["attestation"] == "actor-signed" and e["verdict"] == "allow" for e in intents)
     outcomes = {e["intent"]: e["outcome"] for e in entries if e["phase"] == "outcome"}
     assert outcomes == {e["seq"]: "applied" for e in intents}
-    assert [e["content"] for e in entries if e["kind"] in ("command", "line") and e["phase"] == "intent"] == ["true", "echo typed\r"]
-    for key in ("seq", "time", "actor", "modality", "kind", "originators", "verdict", "attestation", "hash", "prev"):
+    assert [
+        e["content"] for e in entries if e["kind"] in ("command", "line") and e["phase"] == "intent"
+    ] == ["true", "echo typed\r"]
+    for key in (
+        "seq",
+        "time",
+        "actor",
+        "modality",
+        "kind",
+        "originators",
+        "verdict",
+        "attestation",
+        "hash",
+        "prev",
+    ):
         assert key in entries[0]
     verified(hf, "acts2", tmp_path)
 
 
-def test_p1_typed_keys_are_ranges_that_their_typist_signs_for_and_what_was_typed_is_nowhere(hf: Installation, tmp_path: Path) -> None:
+def test_p1_typed_keys_are_ranges_that_their_typist_signs_for_and_what_was_typed_is_nowhere(
+    hf: Installation, tmp_path: Path
+) -> None:
     hf.new("typed", "--", "bash")
     t = hf.attach("typed")
     t.send("echo se''cret-words\r")
     t.expect("secret-words")
-    eventually(lambda: any(e["kind"] == "cover" for e in log(hf, "typed")), "the signature over the line")
+    eventually(
+        lambda: any(e["kind"] == "cover" for e in log(hf, "typed")), "the signature over the line"
+    )
     t.send("unfinished")
     t.expect("unfinished")
     t.leave()
     entries = log(hf, "typed")
     typed = {n for e in entries if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
-    covered = {n for e in entries if e["kind"] == "cover" for n in range(e["first"], e["number"] + 1)}
+    covered = {
+        n for e in entries if e["kind"] == "cover" for n in range(e["first"], e["number"] + 1)
+    }
     assert typed and typed == covered
     assert all(e["attestation"] == "actor-signed" for e in entries if e["kind"] == "cover")
     assert "cret" not in json.dumps(entries)
@@ -81,13 +119,28 @@ def test_p1_the_line_that_ends_a_session_is_signed_for(hf: Installation, tmp_pat
     t.expect(r"\$ ")
     t.send("exit 3\r")
     t.wait()
-    entries = eventually(lambda: [e for e in log(hf, "last") if e["kind"] in ("keys", "cover")], "its keys")
+    entries = eventually(
+        lambda: [e for e in log(hf, "last") if e["kind"] in ("keys", "cover")], "its keys"
+    )
     typed = {n for e in entries if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
-    eventually(lambda: {n for e in log(hf, "last") if e["kind"] == "cover" for n in range(e["first"], e["number"] + 1)} == typed, "the signature over the last line")
+    eventually(
+        lambda: (
+            {
+                n
+                for e in log(hf, "last")
+                if e["kind"] == "cover"
+                for n in range(e["first"], e["number"] + 1)
+            }
+            == typed
+        ),
+        "the signature over the last line",
+    )
     verified(hf, "last", tmp_path)
 
 
-def test_p2_secrets_at_a_prompt_without_echo_are_never_stored(hf: Installation, tmp_path: Path) -> None:
+def test_p2_secrets_at_a_prompt_without_echo_are_never_stored(
+    hf: Installation, tmp_path: Path
+) -> None:
     hf.new("secret", "--", "bash")
     hf.ok("send", "secret", "read -s x", "--enter")
     hf.ok("wait", "secret", "--for", "secret", "--timeout", "120")
@@ -95,21 +148,30 @@ def test_p2_secrets_at_a_prompt_without_echo_are_never_stored(hf: Installation, 
     hf.wait("secret", "idle")
     hf.ok("send", "secret", "echo done-$((1+1))", "--enter")
     hf.wait("secret", "text:done-2")
-    contents = [e["content"] for e in log(hf, "secret") if e["kind"] == "line" and e["phase"] == "intent"]
+    contents = [
+        e["content"] for e in log(hf, "secret") if e["kind"] == "line" and e["phase"] == "intent"
+    ]
     assert contents == ["read -s x\r", None, "echo done-$((1+1))\r"]
     file = tmp_path / "secret.record"
     hf.ok("log", "export", "secret", str(file))
-    assert b"hunter2" not in file.read_bytes() and base64.b64encode(b"hunter2")[:-2] not in file.read_bytes()
+    assert (
+        b"hunter2" not in file.read_bytes()
+        and base64.b64encode(b"hunter2")[:-2] not in file.read_bytes()
+    )
     assert not any(b"hunter2" in f.read_bytes() for f in Path(hf.home).rglob("*.db*"))
 
 
-def test_p2_acts_across_kills_of_the_host_are_there_once_and_the_record_verifies(fresh: Installation, tmp_path: Path) -> None:
+def test_p2_acts_across_kills_of_the_host_are_there_once_and_the_record_verifies(
+    fresh: Installation, tmp_path: Path
+) -> None:
     fresh.new("kills", "--", "bash")
     for n in range(6):
         fresh.ok("run", "kills", "--", f"echo run {n}")
         os.kill(fresh.host_pid, signal.SIGKILL)
     entries = log(fresh, "kills")
-    assert [e["content"] for e in entries if e["kind"] == "command" and e["phase"] == "intent"] == [f"echo run {n}" for n in range(6)]
+    assert [e["content"] for e in entries if e["kind"] == "command" and e["phase"] == "intent"] == [
+        f"echo run {n}" for n in range(6)
+    ]
     outcomes = [e["outcome"] for e in entries if e["phase"] == "outcome"]
     assert outcomes == ["applied"] * 6
     verified(fresh, "kills", tmp_path)
@@ -121,18 +183,26 @@ def test_p2_what_was_refused_is_recorded_with_the_reason(hf: Installation, tmp_p
     hf.ok("--as", "cat", "send", "refusals", "mine", "--enter")
     assert hf.attempt("--as", "dog", "send", "refusals", "no", "--enter").rc == 4
     refused = [e for e in log(hf, "refusals") if e["verdict"] == "refuse"]
-    assert [(e["actor"], e["phase"]) for e in refused] == [("dog", "fact")] and "cat holds the turn" in refused[0]["reason"]
+    assert [(e["actor"], e["phase"]) for e in refused] == [
+        ("dog", "fact")
+    ] and "cat holds the turn" in refused[0]["reason"]
     verified(hf, "refusals", tmp_path)
 
 
-def test_p2_an_export_that_was_tampered_with_is_not_verified(hf: Installation, tmp_path: Path) -> None:
+def test_p2_an_export_that_was_tampered_with_is_not_verified(
+    hf: Installation, tmp_path: Path
+) -> None:
     hf.new("tampered", "--", "cat")
     hf.ok("send", "tampered", "one", "--enter")
     hf.ok("send", "tampered", "two", "--enter")
     file = tmp_path / "tampered.record"
     hf.ok("log", "export", "tampered", str(file))
     lines = file.read_bytes().splitlines(keepends=True)
-    for broken in (lines[:1] + lines[2:], [*lines[:1], lines[1].replace(b'\\"actor\\":\\"', b'\\"actor\\":\\"x', 1), *lines[2:]], lines[:-2] + lines[-1:]):
+    for broken in (
+        lines[:1] + lines[2:],
+        [*lines[:1], lines[1].replace(b'\\"actor\\":\\"', b'\\"actor\\":\\"x', 1), *lines[2:]],
+        lines[:-2] + lines[-1:],
+    ):
         assert broken != lines
         file.write_bytes(b"".join(broken))
         assert hf.attempt("log", "verify", str(file)).rc == 1
@@ -145,12 +215,16 @@ def test_s7_a_session_that_ended_still_shows_its_record(hf: Installation) -> Non
     assert [kind for _, kind in acts(log(hf, "over"))] == ["line", "end"]
 
 
-@pytest.mark.parametrize("words", [("log",), ("log", "export"), ("log", "verify"), ("log", "a", "b")])
+@pytest.mark.parametrize(
+    "words", [("log",), ("log", "export"), ("log", "verify"), ("log", "a", "b")]
+)
 def test_log_says_how_it_is_used(hf: Installation, words: tuple[str, ...]) -> None:
     assert hf.attempt(*words).rc in (2, 3)
 
 
-def test_p2_the_machines_own_record_says_who_let_whom_in(fresh: Installation, tmp_path: Path) -> None:
+def test_p2_the_machines_own_record_says_who_let_whom_in(
+    fresh: Installation, tmp_path: Path
+) -> None:
     fresh.people("ann")
     fresh.ok("operator", "add", "bot", "--kind", "agent")
     fresh.ok("--as", "ann", "grant", "bot", "--rights", "observe")
@@ -163,15 +237,33 @@ def test_p2_the_machines_own_record_says_who_let_whom_in(fresh: Installation, tm
     asked = [e for e in entries if e["phase"] == "intent" or e["kind"] == "revoke"]
     assert all(e["attestation"] == "actor-signed" for e in asked)
     assert [(e["actor"], e["kind"], json.loads(e["content"]).get("name")) for e in asked] == [
-        ("tester", "operator", "ann"), ("tester", "grant", "ann"), ("tester", "operator", "bot"), ("ann", "grant", "bot"), ("tester", "spawn", "gone"),
-        ("tester", "forget", None), ("ann", "revoke", "bot")]
+        ("tester", "operator", "ann"),
+        ("tester", "grant", "ann"),
+        ("tester", "operator", "bot"),
+        ("ann", "grant", "bot"),
+        ("tester", "spawn", "gone"),
+        ("tester", "forget", None),
+        ("ann", "revoke", "bot"),
+    ]
     outcomes = {e["intent"]: e for e in entries if e["phase"] == "outcome"}
-    assert {seq: e["outcome"] for seq, e in outcomes.items()} == {e["seq"]: "applied" for e in asked if e["phase"] == "intent"}
+    assert {seq: e["outcome"] for seq, e in outcomes.items()} == {
+        e["seq"]: "applied" for e in asked if e["phase"] == "intent"
+    }
     spawned = next(e for e in asked if e["kind"] == "spawn")
     assert outcomes[spawned["seq"]]["facts"] == {"session": made, "name": "gone"}
-    assert [e["facts"]["asked"] for e in log(fresh, made)] == [spawned["hash"]], "the session's own record begins with who asked for it"
+    assert [e["facts"]["asked"] for e in log(fresh, made)] == [spawned["hash"]], (
+        "the session's own record begins with who asked for it"
+    )
     verified(fresh, "machine", tmp_path)
     said = fresh.ok("log", "machine").out
-    assert "grant: ann rights=" in said and "spawn: gone true cwd=" in said and "revoke: bot" in said and "operator: add ann device=" in said and "PATH" not in said
+    assert (
+        "grant: ann rights=" in said
+        and "spawn: gone true cwd=" in said
+        and "revoke: bot" in said
+        and "operator: add ann device=" in said
+        and "PATH" not in said
+    )
     assert fresh.attempt("new", "machine", "--no-attach").rc == 4
-    assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], "the record of a session that was forgotten"
+    assert [(e["actor"], e["kind"]) for e in log(fresh, made)] == [("tester", "spawn")], (
+        "the record of a session that was forgotten"
+    )

@@ -16,7 +16,11 @@ from holdfast import home as homes
 from holdfast.home import relays
 from holdfast.testing.relays import RelayProcess
 
-CROSSED = (("grpc", "grpc"), ("grpc", "websocket"), ("websocket", "grpc"))      # both by WebSocket: test_relay.py
+CROSSED = (
+    ("grpc", "grpc"),
+    ("grpc", "websocket"),
+    ("websocket", "grpc"),
+)  # both by WebSocket: test_relay.py
 
 
 @pytest.fixture(scope="module")
@@ -24,8 +28,21 @@ def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
     """With TLS, by a certificate that only who is told trusts."""
     place = tmp_path_factory.mktemp("relay")
     chain, key = certificate(place, "localhost", 1)
-    with RelayProcess(str(place / "data"), "--tls-cert", str(chain), "--tls-key", str(key), "--name", "localhost", "--grpc", "127.0.0.1:0") as made:
-        made.urls = {"websocket": f"wss://localhost:{made.port_of('websocket')}", "grpc": f"grpcs://localhost:{made.port_of('grpc')}"}
+    with RelayProcess(
+        str(place / "data"),
+        "--tls-cert",
+        str(chain),
+        "--tls-key",
+        str(key),
+        "--name",
+        "localhost",
+        "--grpc",
+        "127.0.0.1:0",
+    ) as made:
+        made.urls = {
+            "websocket": f"wss://localhost:{made.port_of('websocket')}",
+            "grpc": f"grpcs://localhost:{made.port_of('grpc')}",
+        }
         yield made
 
 
@@ -35,7 +52,9 @@ def ca(relay: RelayProcess) -> str:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory, relay: RelayProcess, ca: str) -> Iterator[Installation]:
+def there(
+    tmp_path_factory: pytest.TempPathFactory, relay: RelayProcess, ca: str
+) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.3\n") as made:
         made.new("work", "--", "bash")
         Path(made.user, "token").write_text(relay.token())
@@ -43,31 +62,55 @@ def there(tmp_path_factory: pytest.TempPathFactory, relay: RelayProcess, ca: str
 
 
 @pytest.fixture(scope="module")
-def doors(request: pytest.FixtureRequest, relay: RelayProcess, there: Installation, ca: str) -> Iterator[tuple[str, str]]:
+def doors(
+    request: pytest.FixtureRequest, relay: RelayProcess, there: Installation, ca: str
+) -> Iterator[tuple[str, str]]:
     """The door of the machine and that of the client; the machine is connected by its own and no other."""
     for one in there.ok("host", "ls", "--json").json["relays"]:
         there.ok("host", "disconnect", one["url"])
-    there.ok("host", "connect", relay.urls[request.param[0]], "--ca", os.path.relpath(ca, there.user), "--token", f"@{there.user}/token")
+    there.ok(
+        "host",
+        "connect",
+        relay.urls[request.param[0]],
+        "--ca",
+        os.path.relpath(ca, there.user),
+        "--token",
+        f"@{there.user}/token",
+    )
     yield request.param
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory: pytest.TempPathFactory, doors: tuple[str, str], relay: RelayProcess, there: Installation, ca: str) -> Iterator[Installation]:
+def here(
+    tmp_path_factory: pytest.TempPathFactory,
+    doors: tuple[str, str],
+    relay: RelayProcess,
+    there: Installation,
+    ca: str,
+) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("here")) as made:
         invited = there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]
         assert invited["relays"] == [relay.urls[doors[0]]]
-        name = made.ok("join", invited["url"], "--as", "-".join(("ann", *doors)), "--ca", ca, "--json").json["as"]
+        name = made.ok(
+            "join", invited["url"], "--as", "-".join(("ann", *doors)), "--ca", ca, "--json"
+        ).json["as"]
         made.ok("machines", "rename", name, "box")
-        kept = made.home / "machines.json"                  # the relay is one: a route that was registered by one door is found by the other
+        kept = (
+            made.home / "machines.json"
+        )  # the relay is one: a route that was registered by one door is found by the other
         kept.write_text(kept.read_text().replace(relay.urls[doors[0]], relay.urls[doors[1]]))
         yield made
 
 
 @pytest.mark.parametrize("doors", CROSSED, indirect=True, ids="-".join)
-def test_t1_a_machine_is_steered_from_elsewhere(here: Installation, there: Installation, relay: RelayProcess, doors: tuple[str, str]) -> None:
+def test_t1_a_machine_is_steered_from_elsewhere(
+    here: Installation, there: Installation, relay: RelayProcess, doors: tuple[str, str]
+) -> None:
     result = here.cli("run", "box/work", "--", "echo on the machine; (exit 7)")
     assert (result.rc, result.out) == (7, "on the machine\n")
-    assert [(m["name"], m["presence"], m["relays"]) for m in here.ok("machines", "--json").json] == [("box", "online", [relay.urls[doors[1]]])]
+    assert [
+        (m["name"], m["presence"], m["relays"]) for m in here.ok("machines", "--json").json
+    ] == [("box", "online", [relay.urls[doors[1]]])]
     terminal = here.attach("box/work")
     terminal.send("echo $((40+2))\r")
     terminal.see("42")
@@ -75,7 +118,9 @@ def test_t1_a_machine_is_steered_from_elsewhere(here: Installation, there: Insta
 
 
 @pytest.mark.parametrize("doors", CROSSED, indirect=True, ids="-".join)
-def test_t3_much_output_arrives_exactly(here: Installation, there: Installation, doors: tuple[str, str]) -> None:
+def test_t3_much_output_arrives_exactly(
+    here: Installation, there: Installation, doors: tuple[str, str]
+) -> None:
     there.new("much", "--", "sh", "-c", "stty raw -echo; read go; seq 1 400000; read end")
     reading = here.start("read", "box/much", "--follow", "--from", "0")
     there.ok("send", "much", "go\n")
@@ -91,7 +136,9 @@ def test_t3_much_output_arrives_exactly(here: Installation, there: Installation,
 
 
 @pytest.mark.parametrize("doors", CROSSED[:1], indirect=True, ids="-".join)
-def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(here: Installation, doors: tuple[str, str]) -> None:
+def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(
+    here: Installation, doors: tuple[str, str]
+) -> None:
     """A process of its own: what the library leaves behind must neither hold it nor say a word."""
     for _ in range(3):
         done = here.start("run", "box/work", "--", "echo ok")
@@ -104,39 +151,99 @@ def test_t1_a_command_ends_when_it_is_done_and_when_it_is_interrupted(here: Inst
 
 
 @pytest.mark.parametrize("doors", CROSSED[:1], indirect=True, ids="-".join)
-def test_a5_who_is_revoked_is_out_and_a_code_counts_at_every_door(here: Installation, there: Installation, relay: RelayProcess, ca: str, doors: tuple[str, str]) -> None:
-    here.ok("join", there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]["url"], "--as", "zoe", "--ca", ca)
+def test_a5_who_is_revoked_is_out_and_a_code_counts_at_every_door(
+    here: Installation, there: Installation, relay: RelayProcess, ca: str, doors: tuple[str, str]
+) -> None:
+    here.ok(
+        "join",
+        there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]["url"],
+        "--as",
+        "zoe",
+        "--ca",
+        ca,
+    )
     here.ok("--as", "zoe", "view", "box/work")
     there.ok("operator", "revoke", "zoe")
-    assert "knows no way to box" in the_error(here.attempt("--as", "zoe", "view", "box/work", "--json"), 4)["message"]
+    assert (
+        "knows no way to box"
+        in the_error(here.attempt("--as", "zoe", "view", "box/work", "--json"), 4)["message"]
+    )
     invited = there.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
-    assert here.ok("join", invited["code"], "--relay", relay.urls["websocket"], "--ca", ca, "--as", "yan").rc == 0, "by a code, at the other door of the same relay"
+    assert (
+        here.ok(
+            "join", invited["code"], "--relay", relay.urls["websocket"], "--ca", ca, "--as", "yan"
+        ).rc
+        == 0
+    ), "by a code, at the other door of the same relay"
 
 
 @pytest.mark.parametrize("doors", CROSSED[:1], indirect=True, ids="-".join)
-def test_t3_offline_and_out(here: Installation, there: Installation, relay: RelayProcess, doors: tuple[str, str]) -> None:
+def test_t3_offline_and_out(
+    here: Installation, there: Installation, relay: RelayProcess, doors: tuple[str, str]
+) -> None:
     """The relay's word for a machine that is away, and for a host whose token was revoked."""
     [token] = [t["id"] for t in relay.ask("token.ls") if t["state"] == "valid"]
     relay.ask("token.revoke", id=token)
-    eventually(lambda: there.ok("host", "ls", "--json").json["relays"][0]["state"] == "refused", "the host is out")
-    assert there.ok("host", "ls", "--json").json["relays"][0]["detail"] .endswith(" does not let us in: this token does not admit anybody")
-    assert the_error(here.attempt("view", "box/work", "--json"), 4)["message"] == "the relay knows no way to box for us"
+    eventually(
+        lambda: there.ok("host", "ls", "--json").json["relays"][0]["state"] == "refused",
+        "the host is out",
+    )
+    assert (
+        there.ok("host", "ls", "--json")
+        .json["relays"][0]["detail"]
+        .endswith(" does not let us in: this token does not admit anybody")
+    )
+    assert (
+        the_error(here.attempt("view", "box/work", "--json"), 4)["message"]
+        == "the relay knows no way to box for us"
+    )
     Path(there.user, "token").write_text(relay.token())
-    there.ok("host", "connect", relay.urls[doors[0]], "--ca", str(Path(relay.data).parent / "chain.pem"), "--token", f"@{there.user}/token")
+    there.ok(
+        "host",
+        "connect",
+        relay.urls[doors[0]],
+        "--ca",
+        str(Path(relay.data).parent / "chain.pem"),
+        "--token",
+        f"@{there.user}/token",
+    )
     assert here.ok("view", "box/work").rc == 0
     there.ok("host", "disconnect", relay.urls[doors[0]])
-    assert "is not connected to the relay" in the_error(here.attempt("view", "box/work", "--json"), 5)["message"]
-    assert [m["presence"] for m in here.ok("machines", "--json").json if m["operator"].startswith("ann")] == ["offline"]
+    assert (
+        "is not connected to the relay"
+        in the_error(here.attempt("view", "box/work", "--json"), 5)["message"]
+    )
+    assert [
+        m["presence"] for m in here.ok("machines", "--json").json if m["operator"].startswith("ann")
+    ] == ["offline"]
 
 
 def test_t4_addresses_that_are_none(there: Installation) -> None:
-    for url in ("grpc://relay.example", "ws://relay.example", "ws://10.0.0.1:8410", "grpcs://relay.example/path", "grpcs://relay.example/?token=x", "grpcs://me:secret@relay.example", "grpcs://",
-                "grpcs://:8411", "grpcs://a b", "grpc+unix:///tmp/x", "grpcs://relay.example:0", "grpcs://relay.example:99999", "unix:///tmp/x", "dns:///x"):
+    for url in (
+        "grpc://relay.example",
+        "ws://relay.example",
+        "ws://10.0.0.1:8410",
+        "grpcs://relay.example/path",
+        "grpcs://relay.example/?token=x",
+        "grpcs://me:secret@relay.example",
+        "grpcs://",
+        "grpcs://:8411",
+        "grpcs://a b",
+        "grpc+unix:///tmp/x",
+        "grpcs://relay.example:0",
+        "grpcs://relay.example:99999",
+        "unix:///tmp/x",
+        "dns:///x",
+    ):
         the_error(there.attempt("host", "connect", url, "--json"), 2)
-    assert not [one for one in there.ok("host", "ls", "--json").json["relays"] if "example" in one["url"]]
+    assert not [
+        one for one in there.ok("host", "ls", "--json").json["relays"] if "example" in one["url"]
+    ]
 
 
-def test_t1_one_relay_by_another_door_takes_the_place_of_the_first(there: Installation, relay: RelayProcess, ca: str) -> None:
+def test_t1_one_relay_by_another_door_takes_the_place_of_the_first(
+    there: Installation, relay: RelayProcess, ca: str
+) -> None:
     """Under one name a machine has one registration: two lines would take turns in throwing each other out. And an address that is none keeps nobody from the others."""
     home, url = homes.resolve(there.env), relay.urls["grpc"]
     for one in relays.listing(home):
@@ -144,6 +251,11 @@ def test_t1_one_relay_by_another_door_takes_the_place_of_the_first(there: Instal
     for other in ("gopher://x", url.replace("grpcs", "wss")):
         relays.keep(home, relays.Relay(other))
     said = there.ok("host", "connect", url, "--ca", ca, "--token", f"@{there.user}/token")
-    assert "instead of wss://" in said.err and [one.url for one in relays.listing(home)] == ["gopher://x", url]
+    assert "instead of wss://" in said.err and [one.url for one in relays.listing(home)] == [
+        "gopher://x",
+        url,
+    ]
     now = there.ok("host", "ls", "--json").json
-    assert [(one["url"], one["state"]) for one in now["relays"]] == [(url, "registered")] and "gopher" in now["trouble"]
+    assert [(one["url"], one["state"]) for one in now["relays"]] == [
+        (url, "registered")
+    ] and "gopher" in now["trouble"]

@@ -34,7 +34,10 @@ def background(hf: Installation, session: str, *words: str) -> subprocess.Popen[
     """A run beside the test, waited for until its command is in the foreground."""
     process = hf.start("run", session, "--", *words)
     program = words[0].partition(";")[0]
-    eventually(lambda: hf.view(session)["waiting"]["foreground"].startswith(program), "the command to start")
+    eventually(
+        lambda: hf.view(session)["waiting"]["foreground"].startswith(program),
+        "the command to start",
+    )
     return process
 
 
@@ -51,20 +54,41 @@ def test_run_works_at_once_after_new_and_after_another_run(hf: Installation) -> 
 @pytest.mark.parametrize("shell", SHELLS)
 def test_run_gives_output_and_exit_code_exactly(hf: Installation, shell: str) -> None:
     assert (
-        hf.ok("run", shell, "--", "printf", "%s\\n", "two words", "it's", '"quoted"', "$HOME", "a;b", "*", "é").out
+        hf.ok(
+            "run",
+            shell,
+            "--",
+            "printf",
+            "%s\\n",
+            "two words",
+            "it's",
+            '"quoted"',
+            "$HOME",
+            "a;b",
+            "*",
+            "é",
+        ).out
         == 'two words\nit\'s\n"quoted"\n$HOME\na;b\n*\né\n'
     )
     assert hf.ok("run", shell, "--", "x=7; cd /; export Y=z").raw == b""
     assert hf.ok("run", shell, "--", 'echo "$x $Y $PWD"').out == "7 z /\n"
     for code in (0, 1, 2, 127, 255):
         assert hf.cli("run", shell, "--", f"(exit {code})").rc == code
-    assert hf.cli("run", shell, "--", "echo no newline at the end | tr -d '\\n'").raw == b"no newline at the end"
+    assert (
+        hf.cli("run", shell, "--", "echo no newline at the end | tr -d '\\n'").raw
+        == b"no newline at the end"
+    )
     assert hf.cli("run", shell, "--", "nosuchcommand").rc == 127
     assert hf.cli("run", shell, "--", "sh -c 'kill -9 $$'").rc == 137
     heredoc = "cat <<'E'\nline $x `y` \\ \"q\"\n\ttab\nE\nfor i in 1 2\ndo echo $i\ndone\nfalse"
     result = hf.cli("run", shell, "--", heredoc)
     assert (result.rc, result.out) == (1, 'line $x `y` \\ "q"\n\ttab\n1\n2\n')
-    assert hf.cli("run", shell, "-", stdin=b"echo from stdin\nexit_code() { return 9; }\nexit_code\n").rc == 9
+    assert (
+        hf.cli(
+            "run", shell, "-", stdin=b"echo from stdin\nexit_code() { return 9; }\nexit_code\n"
+        ).rc
+        == 9
+    )
     assert hf.ok("run", shell, "--", 'cd -- "$HOME"').raw in (b"", str(hf.user).encode() + b"\n")
 
 
@@ -143,12 +167,22 @@ def test_run_100_mb_complete(hf: Installation) -> None:
         while data := process.stdout.read(1 << 20):
             got.update(data)
             size += len(data)
-    assert (process.returncode, size, got.hexdigest()) == (0, len(lines) * count, wanted.hexdigest())
+    assert (process.returncode, size, got.hexdigest()) == (
+        0,
+        len(lines) * count,
+        wanted.hexdigest(),
+    )
     assert size > 100_000_000
 
 
 def test_run_json_has_the_code_the_output_and_its_reference(hf: Installation) -> None:
-    result = hf.cli("run", "bash", "--json", "--", "echo out; echo err >&2; exit_with() { return 3; }; exit_with")
+    result = hf.cli(
+        "run",
+        "bash",
+        "--json",
+        "--",
+        "echo out; echo err >&2; exit_with() { return 3; }; exit_with",
+    )
     body = result.json
     assert result.rc == 3 == body["exit_code"]
     assert body["data"] == "out\nerr\n" and body["gap"] == [] and body["lost"] == 0
@@ -169,18 +203,27 @@ def test_run_refuses_with_the_name_of_what_is_in_the_foreground(hf: Installation
         result = hf.cli("run", "busy", "--", "echo", "x")
         assert program.split()[0] in the_line(result, 255) and result.raw == b""
         error = the_error(hf.attempt("run", "busy", "--json", "--", "echo x"), 4, rc=255)
-        assert error["name"] == "busy" and error["retry_safe"] is True and program.split()[0] in error["message"]
+        assert (
+            error["name"] == "busy"
+            and error["retry_safe"] is True
+            and program.split()[0] in error["message"]
+        )
         hf.ok("send", "busy", *quit_by)
     hf.wait("busy", "idle")
     assert hf.ok("run", "busy", "--", "echo x").out == "x\n"
     hf.ok("send", "busy", "half a com")
-    assert "typed" in the_error(hf.attempt("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
+    assert (
+        "typed"
+        in the_error(hf.attempt("run", "busy", "--json", "--", "echo x"), 4, rc=255)["message"]
+    )
     hf.end("busy")
 
 
 def test_run_in_a_session_without_a_shell_cannot_be_done(hf: Installation) -> None:
     hf.new("cat", "--", "cat")
-    assert "cat" in the_error(hf.attempt("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
+    assert (
+        "cat" in the_error(hf.attempt("run", "cat", "--json", "--", "echo x"), 7, rc=255)["message"]
+    )
     hf.end("cat")
 
 
@@ -206,7 +249,9 @@ def test_run_timeout_leaves_the_command_running(hf: Installation) -> None:
     assert the_error(hf.attempt("run", "slow", "--json", "--", "true"), 4, rc=255)["name"] == "busy"
     hf.ok("send", "slow", "--key", "C-c")
     hf.wait("slow", "idle")
-    error = the_error(hf.attempt("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255)
+    error = the_error(
+        hf.attempt("run", "slow", "--timeout", "0.3", "--json", "--", "sleep 1000"), 124, rc=255
+    )
     assert error["name"] == "timed_out"
     hf.end("slow")
 
@@ -215,7 +260,13 @@ def test_two_runs_at_once_do_not_mix(hf: Installation) -> None:
     """One of them runs, the others are refused; nobody's output or code gets into another's."""
     hf.ready("race")
     many = [
-        hf.start("run", "race", "--json", "--", f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with")
+        hf.start(
+            "run",
+            "race",
+            "--json",
+            "--",
+            f"sleep 0.3; echo {n}; exit_with() {{ return {n}; }}; exit_with",
+        )
         for n in range(1, 7)
     ]
     done = [(n, *p.communicate(timeout=DEADLINE_S), p.returncode) for n, p in enumerate(many, 1)]
@@ -256,7 +307,9 @@ def test_s4_a_run_survives_the_death_of_the_host(hf: Installation) -> None:
     assert process.stdout is not None
     wanted = b"".join(b"%d\n" % i for i in range(1, 20001))
     for _ in range(2):
-        eventually(lambda: hf.view("through")["waiting"]["foreground"].startswith("sleep"), "the middle")
+        eventually(
+            lambda: hf.view("through")["waiting"]["foreground"].startswith("sleep"), "the middle"
+        )
         os.kill(hf.host_pid, signal.SIGKILL)
         hf.ls()
     marker.touch()
@@ -280,7 +333,10 @@ def test_keys_that_a_pager_took_are_in_nobodys_way(hf: Installation) -> None:
     hf.ready("pager")
     hf.ok("send", "pager", "less -X /etc/passwd", "--enter")
     hf.wait("pager", "text:root")
-    eventually(lambda: "less" in hf.ok("view", "pager", "--format", "json").json["waiting"]["foreground"], "less to read")
+    eventually(
+        lambda: "less" in hf.ok("view", "pager", "--format", "json").json["waiting"]["foreground"],
+        "less to read",
+    )
     hf.ok("send", "pager", "q")
     hf.wait("pager", "idle")
     assert hf.ok("run", "pager", "--", "echo after it").out == "after it\n"
@@ -329,7 +385,9 @@ def test_s4_a_host_that_dies_while_a_command_runs_leaves_the_shell_ready(hf: Ins
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "dash"])
-def test_what_is_typed_to_start_a_command_does_not_stay_on_the_screen(hf: Installation, shell: str) -> None:
+def test_what_is_typed_to_start_a_command_does_not_stay_on_the_screen(
+    hf: Installation, shell: str
+) -> None:
     """Also where the prompt leaves it no room on its line."""
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")

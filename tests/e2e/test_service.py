@@ -36,15 +36,25 @@ class Manager:
         (hf.base / "bin/systemctl").chmod(0o755)
         self.jobs("")
         hf.env["PATH"] = f"{hf.base}/bin:{hf.env['PATH']}"
-        hf.env |= {"DIARY": str(hf.base / "diary"), "JOBS": str(hf.base / "jobs"), "STARTS": str(hf.base / "starts")}
+        hf.env |= {
+            "DIARY": str(hf.base / "diary"),
+            "JOBS": str(hf.base / "jobs"),
+            "STARTS": str(hf.base / "starts"),
+        }
         self.running: list[subprocess.Popen[bytes]] = []
 
     def jobs(self, text: str) -> None:
         (self.hf.base / "jobs").write_text(text)
 
     def start(self, module: str, *args: str, **env: str) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen([sys.executable, "-m", module, *args], env={**self.hf.env, "NOTIFY_SOCKET": str(self.hf.base / "notify"), **env}, cwd="/", start_new_session=True,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *args],
+            env={**self.hf.env, "NOTIFY_SOCKET": str(self.hf.base / "notify"), **env},
+            cwd="/",
+            start_new_session=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
         self.running.append(process)
         return process
 
@@ -96,7 +106,9 @@ def test_the_words_of_a_host_from_ready_to_stopping(manager: Manager) -> None:
     assert manager.hf.ask("ping")["pid"] == host.pid, "ready means that it answers"
     os.kill(host.pid, signal.SIGHUP)
     manager.hears("RELOADING=1", "READY=1")
-    assert host.poll() is None and manager.hf.ask("ping")["pid"] == host.pid, "replaced in place, still the unit's main process"
+    assert host.poll() is None and manager.hf.ask("ping")["pid"] == host.pid, (
+        "replaced in place, still the unit's main process"
+    )
     assert any(word.startswith("MONOTONIC_USEC=") for word in manager.heard)
     os.kill(host.pid, signal.SIGTERM)
     manager.hears("STOPPING=1")
@@ -140,20 +152,30 @@ def test_a_host_of_a_unit_starts_no_nursery(manager: Manager) -> None:
     assert manager.hf.peer("nursery.sock") is None
 
 
-@pytest.mark.parametrize("jobs, comes_back", [
-    ("12 holdfast-host.service restart running\n13 holdfast-nursery.service restart waiting\n", True),
-    ("12 holdfast-host.service stop running\n", False),
-    ("", False),
-    ("7 something-else.service restart running\n", False),
-])
-def test_whoever_is_attached_is_told_whether_the_host_comes_back(manager: Manager, jobs: str, comes_back: bool) -> None:
+@pytest.mark.parametrize(
+    "jobs, comes_back",
+    [
+        (
+            "12 holdfast-host.service restart running\n13 holdfast-nursery.service restart waiting\n",
+            True,
+        ),
+        ("12 holdfast-host.service stop running\n", False),
+        ("", False),
+        ("7 something-else.service restart running\n", False),
+    ],
+)
+def test_whoever_is_attached_is_told_whether_the_host_comes_back(
+    manager: Manager, jobs: str, comes_back: bool
+) -> None:
     nursery, host = manager.nursery(), manager.host()
     manager.hf.new("work", "--", "/bin/cat")
     manager.hf.ok("send", "work", "before", "--enter")
     terminal = manager.hf.attach("work")
     terminal.see("before")
     manager.jobs(jobs)
-    starts = manager.hf.base / "starts"          # who asks the manager for a host meanwhile waits for the one that comes
+    starts = (
+        manager.hf.base / "starts"
+    )  # who asks the manager for a host meanwhile waits for the one that comes
     starts.write_text('#!/bin/sh\nwhile [ ! -e "$STARTS.done" ]; do sleep 0.05; done\n')
     starts.chmod(0o755)
     host.terminate()
@@ -179,26 +201,35 @@ def test_who_finds_no_host_has_the_manager_start_it(manager: Manager) -> None:
     os.killpg(host.pid, signal.SIGKILL)
     host.wait()
     starts = manager.hf.base / "starts"
-    starts.write_text(f"#!/bin/sh\nHOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
-                      f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n")                # that path never leads to a socket that does not listen
+    starts.write_text(
+        f"#!/bin/sh\nHOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+        f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n"
+    )  # that path never leads to a socket that does not listen
     starts.chmod(0o755)
     (manager.hf.home / "run/host.sock").unlink()
     manager.hf.ok("ls")
-    assert "--user --no-ask-password --no-pager start holdfast-host.service" in (manager.hf.base / "diary").read_text()
+    assert (
+        "--user --no-ask-password --no-pager start holdfast-host.service"
+        in (manager.hf.base / "diary").read_text()
+    )
     pid = manager.hf.ask("ping")["pid"]
     assert b"HOLDFAST_SERVICE=user" in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
 
 
-def test_a_manager_that_has_not_noticed_yet_that_its_host_died_is_asked_again(manager: Manager) -> None:
+def test_a_manager_that_has_not_noticed_yet_that_its_host_died_is_asked_again(
+    manager: Manager,
+) -> None:
     """It says that all is well, and nobody answers. A host of ours would keep its own from the home."""
     manager.nursery()
     host = manager.host()
     os.killpg(host.pid, signal.SIGKILL)
     host.wait()
     starts = manager.hf.base / "starts"
-    starts.write_text(f"#!/bin/sh\n[ -e \"$STARTS.once\" ] || {{ : >\"$STARTS.once\"; exit 0; }}\n[ -S '{manager.hf.home}/run/host.sock' ] && exit 0\n"
-                      f"HOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
-                      f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n")
+    starts.write_text(
+        f'#!/bin/sh\n[ -e "$STARTS.once" ] || {{ : >"$STARTS.once"; exit 0; }}\n[ -S \'{manager.hf.home}/run/host.sock\' ] && exit 0\n'
+        f"HOLDFAST_SERVICE=user setsid {sys.executable} -m holdfast.host.main </dev/null >/dev/null 2>&1 &\n"
+        f"until [ -S '{manager.hf.home}/run/host.sock' ]; do :; done\n"
+    )
     starts.chmod(0o755)
     (manager.hf.home / "run/host.sock").unlink()
     manager.hf.ok("ls")
@@ -214,6 +245,6 @@ def test_a_manager_that_cannot_start_it_is_not_waited_for(manager: Manager) -> N
     os.killpg(host.pid, signal.SIGKILL)
     host.wait()
     manager.hf.ok("ls")
-    assert not (manager.hf.home / "run/service").exists() and manager.hf.ask("ping")["pid"] != host.pid
-
-
+    assert (
+        not (manager.hf.home / "run/service").exists() and manager.hf.ask("ping")["pid"] != host.pid
+    )

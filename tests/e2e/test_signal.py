@@ -40,15 +40,26 @@ def test_p5_one_process_is_signalled_and_its_record_says_which(hf: Installation)
     result = json.loads(hf.ok("signal", "one", str(first), "9", "--json").out)
     assert result["signal"] == "KILL" and result["sent"] == [first] and result["refused"] == []
     eventually(lambda: gone(first), "it to end")
-    entries = [e for e in json.loads(f"[{','.join(hf.ok('log', 'one', '--json').out.splitlines())}]") if e["kind"] == "signal"]
+    entries = [
+        e
+        for e in json.loads(f"[{','.join(hf.ok('log', 'one', '--json').out.splitlines())}]")
+        if e["kind"] == "signal"
+    ]
     assert re.search(r"signal: \w+ to \d+.* -> allowed, applied \(.*sleep", hf.ok("log", "one").out)
-    assert [e["actor"] for e in entries if e["verdict"] == "allow"] == ["tester"] * 3 and all(e["attestation"] != "host" for e in entries if e["verdict"] == "allow")
+    assert [e["actor"] for e in entries if e["verdict"] == "allow"] == ["tester"] * 3 and all(
+        e["attestation"] != "host" for e in entries if e["verdict"] == "allow"
+    )
     hf.end("one")
 
 
 def test_p5_a_tree_includes_what_it_started_and_left_behind(hf: Installation) -> None:
     hf.new("tree")
-    hf.ok("run", "tree", "--", "sh -c '(setsid sleep 2003 >/dev/null 2>&1 &); sleep 2004 & wait' & sleep 2005 &")
+    hf.ok(
+        "run",
+        "tree",
+        "--",
+        "sh -c '(setsid sleep 2003 >/dev/null 2>&1 &); sleep 2004 & wait' & sleep 2005 &",
+    )
     top = process(hf, "tree", "sh -c")["pid"]
     daemon, child, other = (process(hf, "tree", f"sleep {n}")["pid"] for n in (2003, 2004, 2005))
     if not told():
@@ -65,14 +76,19 @@ def test_only_processes_of_the_session_and_only_signals_that_exist(hf: Installat
         result = hf.cli("signal", "only", str(stranger.pid), "KILL")
         assert result.rc == 3 and f"no process {stranger.pid}" in result.err
         keeper = hf.get("only")["keeper"]
-        assert hf.cli("signal", "only", str(keeper), "KILL").rc == 3, "the keeper holds the session; it is not in it"
+        assert hf.cli("signal", "only", str(keeper), "KILL").rc == 3, (
+            "the keeper holds the session; it is not in it"
+        )
         assert hf.cli("signal", "only", str(hf.host_pid), "KILL").rc == 3
         assert stranger.poll() is None
         stranger.kill()
     shell = str(hf.get("only")["pid"])
     for word, rc in (("NOPE", 2), ("999", 2), ("", 2)):
         assert hf.cli("signal", "only", shell, word).rc == rc
-    assert hf.cli("signal", "only", "0", "TERM").rc == 2 and hf.cli("signal", "only", "-1", "KILL").rc == 2
+    assert (
+        hf.cli("signal", "only", "0", "TERM").rc == 2
+        and hf.cli("signal", "only", "-1", "KILL").rc == 2
+    )
     assert alive(int(shell))
     hf.end("only")
 
@@ -84,7 +100,10 @@ def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
     if (made := hf.cli("new", "gated", "--contained", "--json")).rc == 6:
         pytest.skip(f"no contained sessions here, and approvals count only there: {made.err}")
     hf.ok("run", "gated", "--", "sleep 2007 & sleep 2008 &")
-    first, second = process(hf, "gated", "sleep 2007")["pid"], process(hf, "gated", "sleep 2008")["pid"]
+    first, second = (
+        process(hf, "gated", "sleep 2007")["pid"],
+        process(hf, "gated", "sleep 2008")["pid"],
+    )
     assert hf.cli("signal", "gated", str(first), "TERM", "--as", "watcher").rc == 4
     policy = hf.home / "policy.toml"
     before = policy.read_text() if policy.exists() else None
@@ -95,11 +114,22 @@ def test_a5_it_needs_its_right_and_p4_passes_the_gate(hf: Installation) -> None:
         assert held.rc == 4 and alive(first), held
         hf.ok("signal", "gated", str(second), "TERM", "--as", "agent")
         waiting = hf.start("signal", "gated", str(first), "KILL", "--as", "agent")
-        asked = eventually(lambda: [a for a in json.loads(hf.ok("approvals", "--json", "--as", "human").out) if a["act"] == "signal" and a["state"] == "waiting"], "the question")
-        assert f"pid={first} " in asked[-1]["text"] and " start=" in asked[-1]["text"], "which process, not only its number, is what is approved"
-        os.kill(first, 9)                                  # meanwhile it ends, and its pid may become another's
+        asked = eventually(
+            lambda: [
+                a
+                for a in json.loads(hf.ok("approvals", "--json", "--as", "human").out)
+                if a["act"] == "signal" and a["state"] == "waiting"
+            ],
+            "the question",
+        )
+        assert f"pid={first} " in asked[-1]["text"] and " start=" in asked[-1]["text"], (
+            "which process, not only its number, is what is approved"
+        )
+        os.kill(first, 9)  # meanwhile it ends, and its pid may become another's
         eventually(lambda: gone(first), "it to end")
-        hf.ok("approve", asked[-1]["id"], "--yes", "--binding", asked[-1]["binding"], "--as", "human")
+        hf.ok(
+            "approve", asked[-1]["id"], "--yes", "--binding", asked[-1]["binding"], "--as", "human"
+        )
         _, err = waiting.communicate(timeout=120)
         assert waiting.returncode == 3 and (b"is gone" in err or b"no process" in err), err
     finally:

@@ -47,11 +47,14 @@ def get(port: int, path: str = "/metrics", **headers: str) -> tuple[int, str]:
 
 # ------------------------------------------------------------ metrics
 
+
 def test_o_what_is_done_is_counted_by_kind_and_verdict(hf: Installation) -> None:
     before = numbers(hf)
     hf.ready("counted")
     hf.quick("run", "counted", "--", "echo", "hello")
-    assert hf.attempt("run", "counted", "--", "rm", "-rf", "/").rc == 255              # the default policy says no
+    assert (
+        hf.attempt("run", "counted", "--", "rm", "-rf", "/").rc == 255
+    )  # the default policy says no
     hf.quick("halt", "counted")
     hf.quick("resume", "counted")
     after = numbers(hf)
@@ -69,10 +72,16 @@ def test_o_what_is_done_is_counted_by_kind_and_verdict(hf: Installation) -> None
     assert grew("holdfast_request_errors_total", error="gate_refused") == 1
     assert grew("holdfast_events_total", event="gate.refused") == 1
     assert grew("holdfast_turn_moves_total", how="write") == 1
-    assert grew("holdfast_record_entries_total") >= 4 and grew("holdfast_record_write_seconds_count") >= 2
+    assert (
+        grew("holdfast_record_entries_total") >= 4
+        and grew("holdfast_record_write_seconds_count") >= 2
+    )
     assert grew("holdfast_output_bytes_total") > len("hello\r\n")
     assert grew("holdfast_rings_bytes") >= 8 << 20
-    assert of(after, "holdfast_keeper_links", state="connected") == of(before, "holdfast_keeper_links", state="connected") + 1
+    assert (
+        of(after, "holdfast_keeper_links", state="connected")
+        == of(before, "holdfast_keeper_links", state="connected") + 1
+    )
     hf.end("counted")
 
 
@@ -82,16 +91,42 @@ def test_o_keys_clients_and_seizes_are_counted(hf: Installation) -> None:
     terminal = hf.attach("watched")
     terminal.see("$")
     terminal.send("true\r")
-    eventually(lambda: of(numbers(hf), "holdfast_key_inputs_total", verdict="applied") > of(before, "holdfast_key_inputs_total", verdict="applied"), "keys")
+    eventually(
+        lambda: (
+            of(numbers(hf), "holdfast_key_inputs_total", verdict="applied")
+            > of(before, "holdfast_key_inputs_total", verdict="applied")
+        ),
+        "keys",
+    )
     now = numbers(hf)
-    assert of(now, "holdfast_attached_clients", kind="human", modality="cli", mode="write") == 1 and of(now, "holdfast_attached_operators") == 1
+    assert (
+        of(now, "holdfast_attached_clients", kind="human", modality="cli", mode="write") == 1
+        and of(now, "holdfast_attached_operators") == 1
+    )
     hf.quick("seize", "watched")
-    assert of(numbers(hf), "holdfast_acts_total", kind="seize", verdict="applied") == of(before, "holdfast_acts_total", kind="seize", verdict="applied") + 1
-    assert of(numbers(hf), "holdfast_seize_seconds_count") == of(before, "holdfast_seize_seconds_count") + 1
+    assert (
+        of(numbers(hf), "holdfast_acts_total", kind="seize", verdict="applied")
+        == of(before, "holdfast_acts_total", kind="seize", verdict="applied") + 1
+    )
+    assert (
+        of(numbers(hf), "holdfast_seize_seconds_count")
+        == of(before, "holdfast_seize_seconds_count") + 1
+    )
     hf.end("watched")
-    after = until(hf, lambda found: of(found, "holdfast_clients_left_total", how="ended") > of(before, "holdfast_clients_left_total", how="ended"), "the end of it")
-    assert of(after, "holdfast_output_bytes_total") >= of(now, "holdfast_output_bytes_total"), "a session that ends takes nothing from a counter"
-    assert of(after, "holdfast_key_inputs_total", verdict="applied") >= of(now, "holdfast_key_inputs_total", verdict="applied")
+    after = until(
+        hf,
+        lambda found: (
+            of(found, "holdfast_clients_left_total", how="ended")
+            > of(before, "holdfast_clients_left_total", how="ended")
+        ),
+        "the end of it",
+    )
+    assert of(after, "holdfast_output_bytes_total") >= of(now, "holdfast_output_bytes_total"), (
+        "a session that ends takes nothing from a counter"
+    )
+    assert of(after, "holdfast_key_inputs_total", verdict="applied") >= of(
+        now, "holdfast_key_inputs_total", verdict="applied"
+    )
 
 
 def test_o_metrics_as_json_are_the_same_families(hf: Installation) -> None:
@@ -100,7 +135,9 @@ def test_o_metrics_as_json_are_the_same_families(hf: Installation) -> None:
     names = {one["name"] for one in families}
     assert names == set(re.findall(r"^# TYPE (\S+)", hf.quick("metrics"), re.M))
     page = (ROOT / "docs/operations.md").read_text()
-    assert not [name for name in names if f"`{name}`" not in page], "docs/operations.md lists every name"
+    assert not [name for name in names if f"`{name}`" not in page], (
+        "docs/operations.md lists every name"
+    )
 
 
 def test_o_metrics_say_how_much_and_never_who_or_what(hf: Installation) -> None:
@@ -108,7 +145,15 @@ def test_o_metrics_say_how_much_and_never_who_or_what(hf: Installation) -> None:
     hf.ready("hideaway")
     hf.quick("--as", "zelda", "run", "hideaway", "--", "echo", SECRET)
     page = hf.quick("metrics")
-    for word in ("zelda", "tester", "hideaway", hf.get("hideaway")["id"], SECRET, "echo", str(hf.home)):
+    for word in (
+        "zelda",
+        "tester",
+        "hideaway",
+        hf.get("hideaway")["id"],
+        SECRET,
+        "echo",
+        str(hf.home),
+    ):
         assert word not in page
     hf.end("hideaway")
 
@@ -119,7 +164,13 @@ def test_o_what_a_client_says_of_itself_is_no_label(hf: Installation) -> None:
     link.request("run", session="visited", text="true")
     link.request("attach", session="visited", cols=80, rows=24)
     page = hf.quick("metrics")
-    assert "zelda-s-own" not in page and of(parsed(page), "holdfast_attached_clients", kind="human", modality="other", mode="write") == 1
+    assert (
+        "zelda-s-own" not in page
+        and of(
+            parsed(page), "holdfast_attached_clients", kind="human", modality="other", mode="write"
+        )
+        == 1
+    )
     link.close()
     hf.end("visited")
 
@@ -133,9 +184,23 @@ def test_o_a_refusal_in_a_circle_is_counted_and_not_told_each_time(hf: Installat
             link.request("run", session="circle", text="rm -rf /")
     link.close()
     after = numbers(hf)
-    assert of(after, "holdfast_acts_total", kind="command", verdict="refused") - of(before, "holdfast_acts_total", kind="command", verdict="refused") == times
-    told = [one for line in hf.quick("events", "circle", "--json").splitlines() if (one := json.loads(line))["event"] == "gate.refused"]
-    assert all(later["time"] - earlier["time"] > 0.9 for earlier, later in zip(told, told[1:], strict=False)) and told
+    assert (
+        of(after, "holdfast_acts_total", kind="command", verdict="refused")
+        - of(before, "holdfast_acts_total", kind="command", verdict="refused")
+        == times
+    )
+    told = [
+        one
+        for line in hf.quick("events", "circle", "--json").splitlines()
+        if (one := json.loads(line))["event"] == "gate.refused"
+    ]
+    assert (
+        all(
+            later["time"] - earlier["time"] > 0.9
+            for earlier, later in zip(told, told[1:], strict=False)
+        )
+        and told
+    )
     hf.end("circle")
 
 
@@ -150,7 +215,9 @@ def test_o_metrics_need_the_right_to_look_at_the_whole_machine(hf: Installation)
     hf.end("room")
 
 
-def test_o_metrics_are_served_on_a_loopback_port_and_survive_a_replaced_host(tmp_path: Path) -> None:
+def test_o_metrics_are_served_on_a_loopback_port_and_survive_a_replaced_host(
+    tmp_path: Path,
+) -> None:
     port = free_port()
     with installation(tmp_path, f'[telemetry]\nmetrics = "127.0.0.1:{port}"\n') as hf:
         hf.ready("work")
@@ -164,16 +231,31 @@ def test_o_metrics_are_served_on_a_loopback_port_and_survive_a_replaced_host(tmp
             return page
 
         first = parsed(eventually(served, "the page"))
-        assert of(first, "holdfast_sessions", state="detached") == 1 and of(first, "holdfast_host_term") == 1
+        assert (
+            of(first, "holdfast_sessions", state="detached") == 1
+            and of(first, "holdfast_host_term") == 1
+        )
         assert get(port, "/healthz") == (200, "ok\n") and get(port, "/other")[0] == 404
-        assert get(port, Host="evil.example")[0] == 421 and get(port, Origin="https://evil.example")[0] == 403
+        assert (
+            get(port, Host="evil.example")[0] == 421
+            and get(port, Origin="https://evil.example")[0] == 403
+        )
         hf.ask("down", restart=True)
-        again = wanted(lambda: parsed(served()), lambda found: of(found, "holdfast_host_term") == 2, "the next host's page")
-        assert of(again, "holdfast_events_total", event="session.adopted") == 1 and of(again, "holdfast_sessions", state="detached") == 1
+        again = wanted(
+            lambda: parsed(served()),
+            lambda found: of(found, "holdfast_host_term") == 2,
+            "the next host's page",
+        )
+        assert (
+            of(again, "holdfast_events_total", event="session.adopted") == 1
+            and of(again, "holdfast_sessions", state="detached") == 1
+        )
         assert "metrics" in hf.quick("doctor")
 
 
-def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free(tmp_path: Path) -> None:
+def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free(
+    tmp_path: Path,
+) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -181,7 +263,9 @@ def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free
         with installation(tmp_path, f'[telemetry]\nmetrics = "127.0.0.1:{port}"\n') as hf:
             hf.ready("work")
             assert hf.ok("run", "work", "--", "echo", "fine").out == "fine\n"
-            eventually(lambda: "no metrics on" in (hf.home / "host.log").read_text(), "a line in the log")
+            eventually(
+                lambda: "no metrics on" in (hf.home / "host.log").read_text(), "a line in the log"
+            )
             other.close()
 
             def served() -> bool:
@@ -193,12 +277,23 @@ def test_o_a_port_that_is_taken_keeps_nothing_from_working_and_is_used_when_free
             eventually(served, "the page")
 
 
-@pytest.mark.parametrize(("config", "says"), [
-    ('metrics = "0.0.0.0:9464"', "loopback"), ('metrics = "192.0.2.1:9464"', "loopback"), ('metrics = "9464"', "ADDR:PORT"), ('metrics = "[::]:1"', "loopback"),
-    ('otlp = "http://collector.example:4318"', "https"), ('otlp = "ftp://127.0.0.1"', "http://HOST:PORT"), ('otlp = "http://u:p@127.0.0.1:4318"', "OTEL_EXPORTER_OTLP_HEADERS"),
-    ('otlp = "http://127.0.0.1:99999"', "URL"), ("names = 1", "bool"),
-])
-def test_o_what_would_tell_others_too_much_is_refused(tmp_path: Path, config: str, says: str) -> None:
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ('metrics = "0.0.0.0:9464"', "loopback"),
+        ('metrics = "192.0.2.1:9464"', "loopback"),
+        ('metrics = "9464"', "ADDR:PORT"),
+        ('metrics = "[::]:1"', "loopback"),
+        ('otlp = "http://collector.example:4318"', "https"),
+        ('otlp = "ftp://127.0.0.1"', "http://HOST:PORT"),
+        ('otlp = "http://u:p@127.0.0.1:4318"', "OTEL_EXPORTER_OTLP_HEADERS"),
+        ('otlp = "http://127.0.0.1:99999"', "URL"),
+        ("names = 1", "bool"),
+    ],
+)
+def test_o_what_would_tell_others_too_much_is_refused(
+    tmp_path: Path, config: str, says: str
+) -> None:
     with installation(tmp_path, CONFIG + config + "\n") as hf:
         refused = hf.attempt("config", "show")
         assert refused.rc == 2 and says in refused.err
@@ -208,8 +303,10 @@ def test_o_what_would_tell_others_too_much_is_refused(tmp_path: Path, config: st
 
 # ------------------------------------------------------------ traces
 
+
 def traced(hf: Installation, received: Collector, *command: str) -> Any:
     """The span of such a command; done again until there is one, because loading what makes them takes the host a moment."""
+
     def look() -> list[Any]:
         hf.quick(*command)
         return received.acts("command")
@@ -217,23 +314,55 @@ def traced(hf: Installation, received: Collector, *command: str) -> Any:
     return eventually(look, "a span")[0]
 
 
-def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_text(tmp_path: Path) -> None:
-    with collector() as received, installation(tmp_path, f'[telemetry]\notlp = "{received.url}"\n') as hf:
+def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_text(
+    tmp_path: Path,
+) -> None:
+    with (
+        collector() as received,
+        installation(tmp_path, f'[telemetry]\notlp = "{received.url}"\n') as hf,
+    ):
         hf.people("zelda")
         made = hf.ready("hideaway")
         span = traced(hf, received, "--as", "zelda", "run", "hideaway", "--", "echo", SECRET)
         about = facts(span)
-        assert about["holdfast.session.id"] == made["id"] and about["holdfast.act.kind"] == "command" and about["holdfast.act.verdict"] == "applied"
+        assert (
+            about["holdfast.session.id"] == made["id"]
+            and about["holdfast.act.kind"] == "command"
+            and about["holdfast.act.verdict"] == "applied"
+        )
         assert about["holdfast.actor.kind"] == "human" and about["holdfast.actor.modality"] == "cli"
-        assert about["holdfast.originators.count"] == 0 and about["holdfast.act.number"] >= 1 and about["holdfast.act.sequence"] >= 1
+        assert (
+            about["holdfast.originators.count"] == 0
+            and about["holdfast.act.number"] >= 1
+            and about["holdfast.act.sequence"] >= 1
+        )
         inside = received.inside(span)
-        assert sorted(inside, key=lambda name: inside[name].start_time_unix_nano) == ["gate", "record", "effect"]
-        assert all(span.start_time_unix_nano <= one.start_time_unix_nano <= one.end_time_unix_nano <= span.end_time_unix_nano for one in inside.values())
+        assert sorted(inside, key=lambda name: inside[name].start_time_unix_nano) == [
+            "gate",
+            "record",
+            "effect",
+        ]
+        assert all(
+            span.start_time_unix_nano
+            <= one.start_time_unix_nano
+            <= one.end_time_unix_nano
+            <= span.end_time_unix_nano
+            for one in inside.values()
+        )
         assert all(one.trace_id == span.trace_id for one in inside.values())
 
         assert hf.attempt("--as", "zelda", "run", "hideaway", "--", "rm", "-rf", "/").rc == 255
-        refused = eventually(lambda: [one for one in received.acts("command") if facts(one)["holdfast.act.verdict"] == "refused"], "the refusal")[0]
-        assert set(received.inside(refused)) == {"gate"}, "what the gate refused was neither recorded as intended nor done"
+        refused = eventually(
+            lambda: [
+                one
+                for one in received.acts("command")
+                if facts(one)["holdfast.act.verdict"] == "refused"
+            ],
+            "the refusal",
+        )[0]
+        assert set(received.inside(refused)) == {"gate"}, (
+            "what the gate refused was neither recorded as intended nor done"
+        )
         hf.quick("halt", "hideaway")
         halted = eventually(lambda: received.acts("halt"), "the halt")[0]
         assert set(received.inside(halted)) == {"effect"}, "neither a policy nor a disk is asked"
@@ -241,15 +370,27 @@ def test_o_an_act_is_a_span_with_what_it_went_through_and_says_nothing_of_its_te
         for word in (SECRET, "zelda", "tester", "hideaway", "rm -rf", "echo"):
             assert word.encode() not in sent
         assert b"holdfast" in sent
-        found = until(hf, lambda now: of(now, "holdfast_trace_spans_total", result="exported") >= len(received.spans), "the count")
+        found = until(
+            hf,
+            lambda now: (
+                of(now, "holdfast_trace_spans_total", result="exported") >= len(received.spans)
+            ),
+            "the count",
+        )
         assert of(found, "holdfast_trace_spans_total", result="failed") == 0
 
 
 def test_o_traces_name_people_only_if_that_is_configured(tmp_path: Path) -> None:
-    with collector() as received, installation(tmp_path, f'[telemetry]\notlp = "{received.url}"\nnames = true\n') as hf:
+    with (
+        collector() as received,
+        installation(tmp_path, f'[telemetry]\notlp = "{received.url}"\nnames = true\n') as hf,
+    ):
         hf.ready("hideaway")
         span = traced(hf, received, "run", "hideaway", "--", "echo", SECRET)
-        assert facts(span)["holdfast.actor.name"] == "tester" and facts(span)["holdfast.session.name"] == "hideaway"
+        assert (
+            facts(span)["holdfast.actor.name"] == "tester"
+            and facts(span)["holdfast.session.name"] == "hideaway"
+        )
         assert SECRET.encode() not in b"".join(received.raw)
 
 
@@ -277,4 +418,6 @@ def test_o_standard_variables_say_where_traces_go_if_that_is_asked_for(tmp_path:
                 hf.quick("run", "work", "--", "true")
                 if name == "on":
                     traced(hf, received, "run", "work", "--", "true")
-            assert bool(received.spans) is (name == "on"), "an address in the environment alone turns nothing on"
+            assert bool(received.spans) is (name == "on"), (
+                "an address in the environment alone turns nothing on"
+            )

@@ -53,13 +53,18 @@ def kept(there: Installation, made: dict[str, Any]) -> Path:
 
 def restarted(there: Installation) -> None:
     crash(there)
-    eventually(lambda: there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered", "the line")
+    eventually(
+        lambda: there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered",
+        "the line",
+    )
 
 
 def join(here: Installation, relay: Crooked, code: str, name: str) -> Any:
     """The host may be on its way to the meeting place still."""
     end = time.monotonic() + DEADLINE_S
-    while (found := here.attempt("join", code, "--relay", relay.url, "--as", name, "--json")).rc == 5 and time.monotonic() < end:
+    while (
+        found := here.attempt("join", code, "--relay", relay.url, "--as", name, "--json")
+    ).rc == 5 and time.monotonic() < end:
         select.select([], [], [], 0.05)
     return found
 
@@ -74,7 +79,11 @@ def opened(relay: Crooked, id: str) -> WebSocket:
     ws = websocket.dial(relay.url, None, None, DEADLINE_S)
     ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, "test")))
     assert isinstance(told(ws), outer.Welcome)
-    ws.send(outer.encode(outer.Open(1, route.route(signing.public(meeting.route_key(id))), meeting.pass_(id))))
+    ws.send(
+        outer.encode(
+            outer.Open(1, route.route(signing.public(meeting.route_key(id))), meeting.pass_(id))
+        )
+    )
     assert isinstance(told(ws), outer.Accept)
     return ws
 
@@ -89,36 +98,57 @@ def told(ws: WebSocket) -> outer.Frame:
                 return frame
 
 
-def test_s4_a_typed_code_outlives_the_host(here: Installation, there: Installation, relay: Crooked) -> None:
+def test_s4_a_typed_code_outlives_the_host(
+    here: Installation, there: Installation, relay: Crooked
+) -> None:
     made = invited(there)
     assert kept(there, made).exists()
     restarted(there)
     joined = join(here, relay, made["code"], "ann")
     assert joined.rc == 0, joined
     assert not kept(there, made).exists()
-    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "other", "--json").rc in (4, 5), "once"
+    assert here.attempt(
+        "join", made["code"], "--relay", relay.url, "--as", "other", "--json"
+    ).rc in (4, 5), "once"
 
 
-def test_t2_a_guess_is_a_guess_over_a_restart(here: Installation, there: Installation, relay: Crooked) -> None:
+def test_t2_a_guess_is_a_guess_over_a_restart(
+    here: Installation, there: Installation, relay: Crooked
+) -> None:
     made = invited(there)
-    assert "another code" in the_error(join(here, relay, wrong(made["code"]), "mallory"), 4)["message"]
+    assert (
+        "another code" in the_error(join(here, relay, wrong(made["code"]), "mallory"), 4)["message"]
+    )
     assert not kept(there, made).exists()
     restarted(there)
-    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "bob", "--json").rc in (4, 5)
+    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "bob", "--json").rc in (
+        4,
+        5,
+    )
     assert here.ok("join", made["url"], "--as", "bob").rc == 0, "the link still counts"
 
 
-def test_t2_a_guess_counts_before_it_is_answered(here: Installation, there: Installation, relay: Crooked) -> None:
+def test_t2_a_guess_counts_before_it_is_answered(
+    here: Installation, there: Installation, relay: Crooked
+) -> None:
     made = invited(there)
     ws = eventually(lambda: opened(relay, made["id"]), "the meeting place")
     assert kept(there, made).exists(), "who has only come has not guessed"
-    guess = meeting.Meeting(True, route.route(signing.public(meeting.route_key(made["id"]))), signing.generate(), b"g" * 32, 0.0)
+    guess = meeting.Meeting(
+        True,
+        route.route(signing.public(meeting.route_key(made["id"]))),
+        signing.generate(),
+        b"g" * 32,
+        0.0,
+    )
     ws.send(outer.encode(outer.Data(1, guess.start().send[0])))
     assert isinstance(told(ws), outer.Data)
     assert not kept(there, made).exists()
-    restarted(there)                                      # the answer was given, whether it was right nobody knows
+    restarted(there)  # the answer was given, whether it was right nobody knows
     ws.close()
-    assert here.attempt("join", made["code"], "--relay", relay.url, "--as", "carl", "--json").rc in (4, 5)
+    assert here.attempt(
+        "join", made["code"], "--relay", relay.url, "--as", "carl", "--json"
+    ).rc in (4, 5)
 
 
 def test_t2_what_has_ended_leaves_no_code_behind(there: Installation) -> None:
@@ -128,7 +158,9 @@ def test_t2_what_has_ended_leaves_no_code_behind(there: Installation) -> None:
     assert kept(there, other).exists()
 
 
-def test_t1_a_relay_that_is_connected_later_is_one_where_the_code_is_waited_for(here: Installation, there: Installation, relay: Crooked) -> None:
+def test_t1_a_relay_that_is_connected_later_is_one_where_the_code_is_waited_for(
+    here: Installation, there: Installation, relay: Crooked
+) -> None:
     there.ok("host", "disconnect", relay.url)
     made = invited(there)
     there.ok("host", "connect", relay.url)

@@ -45,17 +45,32 @@ def hf(tmp_path: Path, port: int) -> Iterator[Installation]:
 
 
 def relays(hf: Installation) -> list[int]:
-    return [pid for pid, words in hf.processes().items() if "holdfast.relay" in words or "relay serve" in words]
+    return [
+        pid
+        for pid, words in hf.processes().items()
+        if "holdfast.relay" in words or "relay serve" in words
+    ]
 
 
-def test_up_starts_it_once_registers_the_host_and_down_stops_both(hf: Installation, port: int, tmp_path: Path) -> None:
+def test_up_starts_it_once_registers_the_host_and_down_stops_both(
+    hf: Installation, port: int, tmp_path: Path
+) -> None:
     first = up(hf)
     relay = first["relay"]
-    assert (relay["url"], relay["started"], relay["state"], relay["by"]) == (f"ws://127.0.0.1:{port}", True, "registered", "up")
+    assert (relay["url"], relay["started"], relay["state"], relay["by"]) == (
+        f"ws://127.0.0.1:{port}",
+        True,
+        "registered",
+        "up",
+    )
     assert relays(hf) == [relay["pid"]]
     assert os.getsid(relay["pid"]) == relay["pid"], "apart from the terminal"
     second = up(hf)
-    assert (second["pid"], second["relay"]["pid"], second["relay"]["started"]) == (first["pid"], relay["pid"], False)
+    assert (second["pid"], second["relay"]["pid"], second["relay"]["started"]) == (
+        first["pid"],
+        relay["pid"],
+        False,
+    )
     said = hf.ok("up", "--detach").out
     assert f"its relay is at ws://127.0.0.1:{port}, and this machine is registered there\n" in said
     [line] = hf.ok("host", "ls", "--json").json["relays"]
@@ -72,12 +87,18 @@ def test_up_starts_it_once_registers_the_host_and_down_stops_both(hf: Installati
     assert stopped["relay"]["stopped"] is True and stopped["sessions"] == 1
     assert not alive(relay["pid"]) and hf.keepers() == keeper, "sessions go on"
     again = up(hf)
-    assert again["relay"]["url"] == relay["url"] and again["relay"]["state"] == "registered" and again["relay"]["pid"] != relay["pid"]
+    assert (
+        again["relay"]["url"] == relay["url"]
+        and again["relay"]["state"] == "registered"
+        and again["relay"]["pid"] != relay["pid"]
+    )
     assert "its relay is stopped, too" in hf.ok("down").out
     assert hf.ok("down", "--json").json == {"pid": None, "sessions": None, "relay": None}
 
 
-def test_from_another_home_through_it(hf: Installation, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_from_another_home_through_it(
+    hf: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     up(hf)
     hf.new("work", "--", "bash")
     shown = hf.ok("invite", "--rights", "admin", "--no-wait").out
@@ -87,12 +108,22 @@ def test_from_another_home_through_it(hf: Installation, tmp_path_factory: pytest
         joined = here.ok("join", made["url"], "--as", "ann", "--json").json
         assert here.ok("run", f"{joined['as']}/work", "--", "echo through it").out == "through it\n"
         typed = hf.ok("invite", "--rights", "read", "--no-wait", "--json").records[0]
-        assert here.ok("join", made["url"], "--as", "ann", env={"HOLDFAST_AS": ""}).out.endswith(f"\n  holdfast attach {joined['as']}/\n"), "who is meant is clear"
-        eventually(lambda: here.cli("join", typed["code"], "--relay", typed["relays"][0], "--as", "bob").rc == 0, "the host waits there for who types the code")
+        assert here.ok("join", made["url"], "--as", "ann", env={"HOLDFAST_AS": ""}).out.endswith(
+            f"\n  holdfast attach {joined['as']}/\n"
+        ), "who is meant is clear"
+        eventually(
+            lambda: (
+                here.cli("join", typed["code"], "--relay", typed["relays"][0], "--as", "bob").rc
+                == 0
+            ),
+            "the host waits there for who types the code",
+        )
         hf.ok("down")
         assert here.attempt("ls", f"{joined['as']}/").rc == 5
         up(hf)
-        assert here.ok("run", f"{joined['as']}/work", "--", "echo again").out == "again\n", "the address stayed"
+        assert here.ok("run", f"{joined['as']}/work", "--", "echo again").out == "again\n", (
+            "the address stayed"
+        )
 
 
 def test_a_token_that_it_does_not_know_any_more_is_replaced(hf: Installation) -> None:
@@ -104,7 +135,9 @@ def test_a_token_that_it_does_not_know_any_more_is_replaced(hf: Installation) ->
     (hf.home / "relay" / "relay.db").unlink()
     assert up(hf)["relay"]["state"] == "registered"
     assert up(hf)["relay"]["state"] == "registered"
-    assert [one["state"] for one in hf.ok("relay", "token", "ls", "--json").json] == ["valid"], "no more than one at a time"
+    assert [one["state"] for one in hf.ok("relay", "token", "ls", "--json").json] == ["valid"], (
+        "no more than one at a time"
+    )
 
 
 def test_a_relay_that_was_killed_is_started_again_where_it_was(hf: Installation) -> None:
@@ -129,11 +162,15 @@ def test_a_host_that_is_started_by_others_starts_no_relay(hf: Installation) -> N
 def test_many_up_at_once_start_one(hf: Installation) -> None:
     many = [hf.start("up", "--detach", "--json") for _ in range(4)]
     said = [json.loads(one.communicate(timeout=120)[0]) for one in many]
-    assert len({one["relay"]["pid"] for one in said}) == 1 and {one["relay"]["state"] for one in said} == {"registered"}
+    assert len({one["relay"]["pid"] for one in said}) == 1 and {
+        one["relay"]["state"] for one in said
+    } == {"registered"}
     eventually(lambda: relays(hf) == [said[0]["relay"]["pid"]], "one relay")
 
 
-def test_a_taken_port_is_passed_over_and_the_one_taken_instead_is_remembered(hf: Installation, port: int) -> None:
+def test_a_taken_port_is_passed_over_and_the_one_taken_instead_is_remembered(
+    hf: Installation, port: int
+) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", port))
         other.listen()
@@ -141,13 +178,17 @@ def test_a_taken_port_is_passed_over_and_the_one_taken_instead_is_remembered(hf:
         assert first["url"] != f"ws://127.0.0.1:{port}" and first["state"] == "registered"
         hf.ok("down")
     second = up(hf)["relay"]
-    assert second["url"] == first["url"], "also when the other would be free again: whoever was paired has this address"
+    assert second["url"] == first["url"], (
+        "also when the other would be free again: whoever was paired has this address"
+    )
     hf.ok("down")
     moved = free_port()
     hf.configure(config(moved))
     third = up(hf)["relay"]
     assert third["url"] == f"ws://127.0.0.1:{moved}", "unless the configuration says another"
-    assert [one["url"] for one in hf.ok("host", "ls", "--json").json["relays"]] == [third["url"]], "and the old one is not dialled any more"
+    assert [one["url"] for one in hf.ok("host", "ls", "--json").json["relays"]] == [third["url"]], (
+        "and the old one is not dialled any more"
+    )
 
 
 def test_turned_off_in_the_configuration(hf: Installation, port: int) -> None:
@@ -161,7 +202,9 @@ def test_turned_off_in_the_configuration(hf: Installation, port: int) -> None:
 
 
 @pytest.mark.parametrize("broken", ["listen", "directory", "library"])
-def test_if_it_does_not_come_up_the_host_is_up_all_the_same(hf: Installation, broken: str, tmp_path: Path) -> None:
+def test_if_it_does_not_come_up_the_host_is_up_all_the_same(
+    hf: Installation, broken: str, tmp_path: Path
+) -> None:
     env = None
     if broken == "listen":
         hf.configure('[relay]\nlisten = "0.0.0.0:8410"\n')
@@ -171,18 +214,24 @@ def test_if_it_does_not_come_up_the_host_is_up_all_the_same(hf: Installation, br
         hf.home.chmod(0o700)
     else:
         (tmp_path / "broken" / "websockets").mkdir(parents=True)
-        (tmp_path / "broken" / "websockets" / "__init__.py").write_text("raise ImportError('a broken installation of websockets')\n")
+        (tmp_path / "broken" / "websockets" / "__init__.py").write_text(
+            "raise ImportError('a broken installation of websockets')\n"
+        )
         env = {"PYTHONPATH": f"{tmp_path / 'broken'}:{hf.env['PYTHONPATH']}"}
     done = hf.cli("up", "--detach", env=env)
     assert done.rc == 0 and " is up" in done.out, done
     [line] = [line for line in done.out.splitlines() if line.startswith("its relay is not: ")]
-    assert {"listen": "loopback", "directory": "can be reached by others", "library": "websockets"}[broken] in line
+    assert {"listen": "loopback", "directory": "can be reached by others", "library": "websockets"}[
+        broken
+    ] in line
     body = hf.cli("up", "--detach", "--json", env=env).json
     assert body["relay"]["url"] is None and body["relay"]["why"] and body["pid"]
     assert hf.ok("ls").rc == 0 and not relays(hf)
 
 
-def test_who_may_not_ask_starts_it_all_the_same_and_says_no_more_than_it_knows(hf: Installation) -> None:
+def test_who_may_not_ask_starts_it_all_the_same_and_says_no_more_than_it_knows(
+    hf: Installation,
+) -> None:
     hf.ls()
     hf.ok("operator", "add", "bob")
     hf.ok("grant", "bob", "--rights", "read")
@@ -206,7 +255,12 @@ def test_one_that_was_started_otherwise_is_used_and_left_alone(hf: Installation)
     hf.ls()
     with RelayProcess(str(hf.home / "relay")) as relay:
         found = up(hf)["relay"]
-        assert (found["url"], found["started"], found["by"], found["state"]) == (relay.url, False, "hand", "registered")
+        assert (found["url"], found["started"], found["by"], found["state"]) == (
+            relay.url,
+            False,
+            "hand",
+            "registered",
+        )
         said = hf.ok("down").out
         assert "goes on" in said and relay.process.poll() is None
     (hf.home / "relay.log").unlink(missing_ok=True)
@@ -215,11 +269,19 @@ def test_one_that_was_started_otherwise_is_used_and_left_alone(hf: Installation)
 def test_an_upgrade_replaces_it_with_the_host(hf: Installation, tmp_path: Path) -> None:
     """In place, as an installer does it: the release is in one file."""
     code = tmp_path / "code"
-    shutil.copytree(Path(hf.env["PYTHONPATH"]) / "holdfast", code / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        Path(hf.env["PYTHONPATH"]) / "holdfast",
+        code / "holdfast",
+        ignore=shutil.ignore_patterns("__pycache__"),
+    )
     hf.env["PYTHONPATH"] = str(code)
     before = up(hf)
     file = code / "holdfast" / "__init__.py"
     file.write_text(file.read_text().replace(before["release"], "99.0.0"))
     after = up(hf)
     assert (after["release"], after["relay"]["release"]) == ("99.0.0", "99.0.0")
-    assert after["relay"]["url"] == before["relay"]["url"] and after["relay"]["state"] == "registered" and after["relay"]["pid"] != before["relay"]["pid"]
+    assert (
+        after["relay"]["url"] == before["relay"]["url"]
+        and after["relay"]["state"] == "registered"
+        and after["relay"]["pid"] != before["relay"]["pid"]
+    )

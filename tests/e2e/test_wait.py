@@ -25,7 +25,9 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 
 
 def wait_for(hf: Installation, session: str, what: str) -> dict[str, object]:
-    found: dict[str, object] = hf.ok("wait", session, "--for", what, "--timeout", "120", "--json").json
+    found: dict[str, object] = hf.ok(
+        "wait", session, "--for", what, "--timeout", "120", "--json"
+    ).json
     assert found["for"] == what and found["seen"]
     return found
 
@@ -83,7 +85,9 @@ def test_text_on_the_screen_or_in_what_comes(hf: Installation) -> None:
         "seen": "on-the-screen",
         "where": "screen",
     }
-    waiter = hf.start("wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "120", "--json")
+    waiter = hf.start(
+        "wait", "sh", "--for", r"text:item \d+ of 5000\b", "--timeout", "120", "--json"
+    )
     hf.under_way("wait", 1)
     hf.ok(
         "send",
@@ -112,7 +116,8 @@ def test_port_is_one_that_the_session_listens_on(hf: Installation) -> None:
 def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -> None:
     hf.ready("ends")
     waits = {
-        what: hf.start("wait", "ends", "--for", what, "--json") for what in ("exit", "text:never", "port:1", "secret", "command")
+        what: hf.start("wait", "ends", "--for", what, "--json")
+        for what in ("exit", "text:never", "port:1", "secret", "command")
     }
     hf.under_way("wait", len(waits))
     hf.ok("send", "ends", "exit 21", "--enter")
@@ -124,24 +129,44 @@ def test_exit_of_the_session_and_the_end_of_every_other_wait(hf: Installation) -
             assert process.returncode in (0, 3)
         else:
             assert process.returncode == 3 and b"ended" in err
-    assert wait_for(hf, "ends", "exit")["exit_code"] == 21  # it has happened: the answer comes at once
+    assert (
+        wait_for(hf, "ends", "exit")["exit_code"] == 21
+    )  # it has happened: the answer comes at once
     the_error(hf.attempt("wait", "ends", "--for", "idle", "--json"), 3)
 
 
 def test_a_pattern_that_would_never_end_harms_nobody(hf: Installation) -> None:
     hf.quick("send", "sh", "echo " + "a" * 60 + "!", "--enter")
-    error = the_error(hf.attempt("wait", "sh", "--for", "text:(a+)+$", "--timeout", "120", "--json"), 2)
+    error = the_error(
+        hf.attempt("wait", "sh", "--for", "text:(a+)+$", "--timeout", "120", "--json"), 2
+    )
     assert "takes too long" in error["message"]
     hf.wait("sh", "idle")
 
 
 def test_what_cannot_be_waited_for_is_said(hf: Installation) -> None:
-    for what in ("", "nonsense", "text:", "port:", "port:0", "port:65536", "port:²", "port:-1", "idle:x", "x" * 5000):
-        assert "idle, input, secret" in the_error(hf.attempt("wait", "sh", "--for", what, "--json"), 2)["recover"]
+    for what in (
+        "",
+        "nonsense",
+        "text:",
+        "port:",
+        "port:0",
+        "port:65536",
+        "port:²",
+        "port:-1",
+        "idle:x",
+        "x" * 5000,
+    ):
+        assert (
+            "idle, input, secret"
+            in the_error(hf.attempt("wait", "sh", "--for", what, "--json"), 2)["recover"]
+        )
     for seconds in ("-1", "nan", "inf", "x"):
         the_error(hf.attempt("wait", "sh", "--for", "idle", "--timeout", seconds, "--json"), 2)
     the_line(hf.attempt("wait", "nothere", "--for", "idle"), 3)
-    assert "did not happen within 0.2 s" in the_line(hf.attempt("wait", "sh", "--for", "exit", "--timeout", "0.2"), 124)
+    assert "did not happen within 0.2 s" in the_line(
+        hf.attempt("wait", "sh", "--for", "exit", "--timeout", "0.2"), 124
+    )
 
 
 def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Installation) -> None:
@@ -151,7 +176,10 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
 
     def over() -> bool:
         """A host that has both waits is given a second: a limit that began anew with each host would never pass."""
-        eventually(lambda: limited.poll() is not None or hf.ask("stats")["under_way"].get("wait", 0) >= 2, "both to wait again")
+        eventually(
+            lambda: limited.poll() is not None or hf.ask("stats")["under_way"].get("wait", 0) >= 2,
+            "both to wait again",
+        )
         try:
             limited.wait(1.0)
         except subprocess.TimeoutExpired:
@@ -168,7 +196,9 @@ def test_s4_a_wait_survives_the_death_of_the_host_and_keeps_its_limit(hf: Instal
 
 def test_patterns_that_no_matcher_takes_are_usage(hf: Installation) -> None:
     for pattern in ("a{99999999999}", "(" * 5000, "*"):
-        assert hf.cli("wait", "sh", "--for", f"text:{pattern}", "--timeout", "1").rc == 2, pattern[:20]
+        assert hf.cli("wait", "sh", "--for", f"text:{pattern}", "--timeout", "1").rc == 2, pattern[
+            :20
+        ]
 
 
 def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installation) -> None:
@@ -177,7 +207,9 @@ def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installatio
 
     fresh.configure("[session]\nring_bytes = 134217728\n")
     fresh.new("flood", "--", "yes", "0123456789" * 6)
-    waiter = fresh.start("wait", "flood", "--for", "text:[0-9]{1,10}Z", "--timeout", "120")  # some 10 ms for each piece
+    waiter = fresh.start(
+        "wait", "flood", "--for", "text:[0-9]{1,10}Z", "--timeout", "120"
+    )  # some 10 ms for each piece
     fresh.under_way("wait", 1)
     slowest = 0.0
     for _ in range(40):
@@ -193,7 +225,9 @@ def test_a_wait_for_text_in_a_flood_leaves_the_host_to_others(fresh: Installatio
 def test_what_wait_prints_cannot_act_on_the_terminal(hf: Installation) -> None:
     """What was found is the session's text: line ends and C1 controls are shown, never obeyed."""
     hf.quick("run", "sh", "--", "printf 'al''pha\\nom''ega\\n'")
-    assert hf.ok("wait", "sh", "--for", "text:(?s)alpha.*omega", "--timeout", "120").out.splitlines() == ["alpha\\x0aomega"]
+    assert hf.ok(
+        "wait", "sh", "--for", "text:(?s)alpha.*omega", "--timeout", "120"
+    ).out.splitlines() == ["alpha\\x0aomega"]
     waiter = hf.start("wait", "sh", "--for", "text:begin.*end", "--timeout", "120")
     hf.under_way("wait", 1)
     hf.quick("run", "sh", "--", "printf 'be''gin \\302\\23331m e''nd\\n'; clear")
@@ -204,17 +238,39 @@ def test_what_wait_prints_cannot_act_on_the_terminal(hf: Installation) -> None:
 
 def test_of_several_conditions_the_first_that_holds_is_told(hf: Installation) -> None:
     hf.ready("either")
-    found = hf.ok("wait", "either", "--for", "secret", "--for", "idle", "--for", "exit", "--timeout", "120", "--json").json
+    found = hf.ok(
+        "wait",
+        "either",
+        "--for",
+        "secret",
+        "--for",
+        "idle",
+        "--for",
+        "exit",
+        "--timeout",
+        "120",
+        "--json",
+    ).json
     assert found["for"] == "idle" and "prompt" in found["seen"]
     assert hf.ok("wait", "either", "--for", "text:never", "--for", "idle").out.startswith("idle: ")
-    waiter = hf.start("wait", "either", "--for", "secret", "--for", "text:never said", "--for", "input", "--json")
+    waiter = hf.start(
+        "wait", "either", "--for", "secret", "--for", "text:never said", "--for", "input", "--json"
+    )
     hf.under_way("wait", 1)
     hf.ok("send", "either", "cat", "--enter")
     out, err = waiter.communicate(timeout=DEADLINE_S)
     assert waiter.returncode == 0 and b'"for": "input"' in out, err
-    late = the_error(hf.attempt("wait", "either", "--for", "idle", "--for", "secret", "--timeout", "0.3", "--json"), 124)
+    late = the_error(
+        hf.attempt(
+            "wait", "either", "--for", "idle", "--for", "secret", "--timeout", "0.3", "--json"
+        ),
+        124,
+    )
     assert "idle or secret did not happen" in late["message"] and "now: input" in late["message"]
-    waiter, without = (hf.start("wait", "either", "--for", "secret", *more, "--json") for more in (("--for", "exit"), ("--for", "port:1")))
+    waiter, without = (
+        hf.start("wait", "either", "--for", "secret", *more, "--json")
+        for more in (("--for", "exit"), ("--for", "port:1"))
+    )
     hf.under_way("wait", 2)
     hf.end("either")
     out, err = waiter.communicate(timeout=DEADLINE_S)
@@ -223,7 +279,15 @@ def test_of_several_conditions_the_first_that_holds_is_told(hf: Installation) ->
     assert without.returncode == 3 and b"cannot happen any more" in err
     assert hf.ok("wait", "either", "--for", "idle", "--for", "exit", "--json").json["for"] == "exit"
     the_error(hf.attempt("wait", "either", "--for", "idle", "--for", "nonsense", "--json"), 2)
-    the_error(hf.attempt("wait", "either", *(["--for", "idle"] * 1 + [w for n in range(17) for w in ("--for", f"port:{n + 1}")]), "--json"), 2)
+    the_error(
+        hf.attempt(
+            "wait",
+            "either",
+            *(["--for", "idle"] * 1 + [w for n in range(17) for w in ("--for", f"port:{n + 1}")]),
+            "--json",
+        ),
+        2,
+    )
 
 
 def test_a_halted_session_waits_for_nothing_but_to_be_resumed(hf: Installation) -> None:
@@ -232,7 +296,9 @@ def test_a_halted_session_waits_for_nothing_but_to_be_resumed(hf: Installation) 
     wait_for(hf, "frozen", "input")
     hf.ok("halt", "frozen")
     assert hf.view("frozen")["waiting"]["for"] == "halted"
-    error = the_error(hf.attempt("wait", "frozen", "--for", "input", "--timeout", "0.4", "--json"), 124)
+    error = the_error(
+        hf.attempt("wait", "frozen", "--for", "input", "--timeout", "0.4", "--json"), 124
+    )
     assert "now: halted" in error["message"] and "resume frozen" in error["recover"]
     waiter = hf.start("wait", "frozen", "--for", "input", "--json")
     hf.under_way("wait", 1)
@@ -243,14 +309,20 @@ def test_a_halted_session_waits_for_nothing_but_to_be_resumed(hf: Installation) 
 
 @pytest.mark.parametrize("how", ["127.0.0.1", "::1", "::", "0.0.0.0"])
 @pytest.mark.parametrize("layout", ["plain", "contained"])
-def test_a_port_by_any_address_held_by_a_daemon_that_left_the_terminal(hf: Installation, how: str, layout: str) -> None:
+def test_a_port_by_any_address_held_by_a_daemon_that_left_the_terminal(
+    hf: Installation, how: str, layout: str
+) -> None:
     name = f"daemon-{layout}-{how.count(':')}-{how.count('.')}-{how[:1].strip(':') or 'x'}"
-    made = hf.cli("new", name, "--no-attach", "--json", *(["--contained"] if layout == "contained" else []))
+    made = hf.cli(
+        "new", name, "--no-attach", "--json", *(["--contained"] if layout == "contained" else [])
+    )
     if made.rc == 7:
         pytest.skip(f"no contained sessions here: {made.err}")
     family = "AF_INET6" if ":" in how else "AF_INET"
-    code = (f"import os, socket; l = socket.socket(socket.{family}); l.bind(('{how}', 0)); l.listen(); print(l.getsockname()[1], flush=True); "
-            "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); l.accept()")
+    code = (
+        f"import os, socket; l = socket.socket(socket.{family}); l.bind(('{how}', 0)); l.listen(); print(l.getsockname()[1], flush=True); "
+        "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0); l.accept()"
+    )
     hf.wait(name, "idle")
     result = hf.cli("run", name, "--", f'{sys.executable} -c "{code}"')
     if "Cannot assign requested address" in result.out or "not supported" in result.out:

@@ -25,7 +25,9 @@ def people(hf: Installation) -> None:
 
 
 def wrote(hf: Installation, session: str, path: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(hf.cli("graph", session, "--wrote", path, "--json").out)["wrote"]
+    found: list[dict[str, Any]] = json.loads(
+        hf.cli("graph", session, "--wrote", path, "--json").out
+    )["wrote"]
     return found
 
 
@@ -40,17 +42,31 @@ def run(hf: Installation, session: str, actor: str, text: str) -> str:
 
 
 @told
-def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_them(hf: Installation) -> None:
+def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_them(
+    hf: Installation,
+) -> None:
     hf.new("proj")
     where = run(hf, "proj", "ann", "mkdir -p proj && cd proj && git init -q . && pwd").strip()
-    run(hf, "proj", "ann", "printf 'all:\\n\\t@echo made\\n' > Makefile; printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit")
+    run(
+        hf,
+        "proj",
+        "ann",
+        "printf 'all:\\n\\t@echo made\\n' > Makefile; printf '#!/bin/sh\\necho hooked\\n' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit",
+    )
     run(hf, "proj", "bob", "echo x > mine; git add mine")
     for path in ("Makefile", ".git/hooks/pre-commit"):
         (found,) = wrote(hf, "proj", f"{where}/{path}")
         assert found["actor"] == "ann" and found["act"] and hf.ok("resolve", found["act"]).rc == 0
     assert actors(hf, "proj", f"{where}/mine") == ["bob"]
-    assert actors(hf, "proj", "mine") == actors(hf, "proj", "./mine") == ["bob"], "from where the shell is"
-    run(hf, "proj", "bob", "python3 -c 'import os; open(\"fresh\", \"w\").write(\"all:\\n\"); os.rename(\"fresh\", \"Makefile\")'")
+    assert actors(hf, "proj", "mine") == actors(hf, "proj", "./mine") == ["bob"], (
+        "from where the shell is"
+    )
+    run(
+        hf,
+        "proj",
+        "bob",
+        'python3 -c \'import os; open("fresh", "w").write("all:\\n"); os.rename("fresh", "Makefile")\'',
+    )
     assert actors(hf, "proj", f"{where}/Makefile") == ["bob"], "as editors save"
     said = hf.ok("graph", "proj", "--wrote", f"{where}/mine").out
     assert "bob" in said and "yes" in said
@@ -60,21 +76,38 @@ def test_p3_a_makefile_and_a_hook_that_one_wrote_are_theirs_when_another_runs_th
 
 
 @told
-def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept(hf: Installation) -> None:
+def test_p3_what_was_written_while_no_host_lived_is_unknown_and_the_rest_is_kept(
+    hf: Installation,
+) -> None:
     hf.new("crash")
-    where = run(hf, "crash", "ann", "mkdir -p crash && cd crash && echo x > kept && echo x > later && mkfifo go && pwd").strip()
+    where = run(
+        hf,
+        "crash",
+        "ann",
+        "mkdir -p crash && cd crash && echo x > kept && echo x > later && mkfifo go && pwd",
+    ).strip()
     fd = os.open(f"{where}/kept", os.O_PATH)
     key = (key_of(fd) or b"").hex()
     os.close(fd)
-    eventually(lambda: (saved := Path(hf.home, "writers")).exists() and key in saved.read_text(), "what is known to be written down")
-    run(hf, "crash", "ann", "(setsid sh -c 'read x <go; echo y > later; echo y > new; echo done >go' >/dev/null 2>&1 &)")
+    eventually(
+        lambda: (saved := Path(hf.home, "writers")).exists() and key in saved.read_text(),
+        "what is known to be written down",
+    )
+    run(
+        hf,
+        "crash",
+        "ann",
+        "(setsid sh -c 'read x <go; echo y > later; echo y > new; echo done >go' >/dev/null 2>&1 &)",
+    )
     os.kill(hf.host_pid, signal.SIGKILL)
     with open(f"{where}/go", "w") as go:
         go.write("now\n")
     with open(f"{where}/go") as go:
         assert go.read() == "done\n"
     assert actors(hf, "crash", f"{where}/kept") == ["ann"]
-    assert actors(hf, "crash", f"{where}/later") == ["unknown"] and actors(hf, "crash", f"{where}/new") == ["unknown"]
+    assert actors(hf, "crash", f"{where}/later") == ["unknown"] and actors(
+        hf, "crash", f"{where}/new"
+    ) == ["unknown"]
     assert hf.cli("graph", "crash", "--wrote", f"{where}/new").rc == 5
     run(hf, "crash", "bob", "echo z > new")
     assert actors(hf, "crash", f"{where}/new") == ["bob"]
@@ -86,10 +119,16 @@ def test_p3_inside_a_contained_session(hf: Installation) -> None:
     made = hf.cli("new", "box", "--contained")
     if made.rc:
         pytest.skip(f"no contained session here: {made.err}")
-    where = run(hf, "box", "ann", "mkdir -p box && cd box && echo x > file && ln -s $PWD/file link && pwd").strip()
-    assert actors(hf, "box", f"{where}/file") == ["ann"] and actors(hf, "box", f"{where}/link") == ["ann"]
+    where = run(
+        hf, "box", "ann", "mkdir -p box && cd box && echo x > file && ln -s $PWD/file link && pwd"
+    ).strip()
+    assert actors(hf, "box", f"{where}/file") == ["ann"] and actors(hf, "box", f"{where}/link") == [
+        "ann"
+    ]
     run(hf, "box", "bob", "echo y > /dev/own")
-    assert not os.path.exists("/dev/own") and actors(hf, "box", "/dev/own") == ["bob"], "a file system that only this session has"
+    assert not os.path.exists("/dev/own") and actors(hf, "box", "/dev/own") == ["bob"], (
+        "a file system that only this session has"
+    )
     hf.end("box")
 
 
@@ -102,7 +141,9 @@ def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Insta
     try:
         run(hf, "cron", "ann", f"echo '# nothing' > {name}")
         found = json.loads(hf.ok("graph", "cron", "--json").out)["timers"]
-        assert [(one["name"], one["actor"]) for one in found if one["name"] == name] == [(name, "ann")]
+        assert [(one["name"], one["actor"]) for one in found if one["name"] == name] == [
+            (name, "ann")
+        ]
         assert name in hf.ok("graph", "cron").out
     finally:
         Path(name).unlink(missing_ok=True)
@@ -112,7 +153,12 @@ def test_p3_who_staged_a_timer_is_seen_and_what_it_writes_later_is_not(hf: Insta
 @told
 def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) -> None:
     hf.new("loop")
-    where = run(hf, "loop", "ann", "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; echo ok >tick; done >/dev/null 2>&1 &) ; pwd").strip()
+    where = run(
+        hf,
+        "loop",
+        "ann",
+        "mkdir -p loop && cd loop && mkfifo tick && (while read x <tick; do echo $x > out; echo ok >tick; done >/dev/null 2>&1 &) ; pwd",
+    ).strip()
     run(hf, "loop", "bob", "echo mine > out")
     assert actors(hf, "loop", f"{where}/out") == ["bob"]
     run(hf, "loop", "bob", "echo evil >tick; read x <tick")
@@ -121,7 +167,9 @@ def test_p3_a_loop_that_one_left_running_writes_in_their_name(hf: Installation) 
 
 
 @told
-def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_writes(hf: Installation) -> None:
+def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_writes(
+    hf: Installation,
+) -> None:
     hf.new("inner")
     where = run(hf, "inner", "ann", "mkdir -p inner && cd inner && pwd").strip()
     hf.ok("send", "inner", "bash --norc", "--enter", "--as", "ann")
@@ -131,7 +179,10 @@ def test_p3_who_types_into_a_program_that_another_started_is_named_for_what_it_w
     eventually(lambda: os.path.exists(f"{where}/nested"), "what it writes")
     assert actors(hf, "inner", f"{where}/nested") == ["bob", "ann"]
     hf.ok("send", "inner", "exit", "--enter", "--as", "bob")
-    eventually(lambda: len(json.loads(hf.ok("graph", "inner", "--json").out)["processes"]) == 1, "the end of the shell in the shell")
+    eventually(
+        lambda: len(json.loads(hf.ok("graph", "inner", "--json").out)["processes"]) == 1,
+        "the end of the shell in the shell",
+    )
     hf.wait("inner", "idle")
     hf.ok("turn", "inner", "release", "--as", "bob")
     hf.ok("send", "inner", "cat > typed", "--enter", "--as", "ann")
@@ -155,5 +206,7 @@ def test_p3_what_an_editor_saves_is_theirs_who_typed_into_it(hf: Installation) -
     hf.ok("send", "vim", "--key", "escape", "--as", "bob")
     hf.ok("send", "vim", ":w", "--enter", "--as", "bob")
     eventually(lambda: "all:" in Path(where, "Makefile").read_text(), "what was saved")
-    assert actors(hf, "vim", f"{where}/Makefile") == ["bob", "ann"], "who started the editor is named, too"
+    assert actors(hf, "vim", f"{where}/Makefile") == ["bob", "ann"], (
+        "who started the editor is named, too"
+    )
     hf.end("vim")

@@ -22,7 +22,9 @@ def help_of(name: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_explains_itself_with_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_explains_itself_with_an_example(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     shown = help_of(name, capsys)
     assert "example:" in shown and f"holdfast {name}" in shown.split("example:")[1]
     assert COMMANDS[name].example.startswith(f"holdfast {name}")
@@ -74,11 +76,18 @@ def test_overview_version_and_no_command_at_all(capsys: pytest.CaptureFixture[st
         ["new", "--size"],
     ],
 )
-def test_usage_errors_are_one_line_and_a_way_out(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_usage_errors_are_one_line_and_a_way_out(
+    args: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.main(args) == 2
     out, err = capsys.readouterr()
     lines = err.splitlines()
-    assert out == "" and len(lines) == 2 and lines[0].startswith("holdfast: ") and lines[1].startswith("  ")
+    assert (
+        out == ""
+        and len(lines) == 2
+        and lines[0].startswith("holdfast: ")
+        and lines[1].startswith("  ")
+    )
 
 
 def test_errors_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,7 +98,9 @@ def test_errors_cannot_act_on_the_terminal(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.parametrize("cls", ALL)
-def test_run_keeps_255_for_every_error_but_usage(cls: type[HoldfastError], capsys: pytest.CaptureFixture[str]) -> None:
+def test_run_keeps_255_for_every_error_but_usage(
+    cls: type[HoldfastError], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert cli.complain(cls("x"), as_json=False, is_run=False) == cls.exit_code
     assert cli.complain(cls("x"), as_json=False, is_run=True) == (2 if cls is Usage else 255)
     capsys.readouterr()
@@ -127,4 +138,8 @@ def test_every_option_of_the_configuration_says_what_it_means() -> None:
     for option in config.OPTIONS:
         assert option.help and re.fullmatch(r"[a-z]+\.[a-z_]+", option.key)
         if isinstance(option.default, int | float) and not isinstance(option.default, bool):
-            assert option.low is not None and option.high is not None and option.low <= option.default <= option.high
+            assert (
+                option.low is not None
+                and option.high is not None
+                and option.low <= option.default <= option.high
+            )

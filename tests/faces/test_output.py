@@ -31,7 +31,8 @@ def test_durations(seconds: float | None, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0"), (1023, "1023"), (1024, "1.0K"), (1 << 20, "1.0M"), (3 << 30, "3.0G")]
+    ("count", "text"),
+    [(0, "0"), (1023, "1023"), (1024, "1.0K"), (1 << 20, "1.0M"), (3 << 30, "3.0G")],
 )
 def test_amounts(count: int, text: str) -> None:
     assert output.amount(count) == text

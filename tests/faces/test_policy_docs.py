@@ -20,7 +20,9 @@ PAGE = (Path(__file__).parents[2] / "docs" / "policy.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, re.S)
 POLICIES = [body for kind, body in BLOCKS if kind == "toml" and body.startswith("version")]
 EXAMPLES = [body for kind, body in BLOCKS if kind == "toml" and not body.startswith("version")]
-COMMANDS = re.findall(r"^\$ holdfast (.*)\n(.*)$", "\n".join(body for kind, body in BLOCKS if kind == "console"), re.M)
+COMMANDS = re.findall(
+    r"^\$ holdfast (.*)\n(.*)$", "\n".join(body for kind, body in BLOCKS if kind == "console"), re.M
+)
 
 
 def run(words: list[str]) -> int:
@@ -41,7 +43,9 @@ def test_there_are_examples_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(("line", "expected"), COMMANDS, ids=[c for c, _ in COMMANDS])
-def test_commands_say_what_the_page_says(line: str, expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_say_what_the_page_says(
+    line: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     command, *words = shlex.split(line)
     assert command == "policy"
     run(words)
@@ -59,8 +63,14 @@ def test_the_plugin_answers_as_a_plugin(tmp_path: Path) -> None:
     (tmp_path / "documented.py").write_text(next(body for kind, body in BLOCKS if kind == "python"))
     worker = Worker(Plugin("documented", "documented:judge"), 20.0, 60.0, paths=[str(tmp_path)])
     try:
-        assert worker.judge({"commands": [{"name": "docker"}], "contained": False}).verdict is Verdict.ASK
-        assert worker.judge({"commands": [{"name": "docker"}], "contained": True}).verdict is Verdict.NOTHING
+        assert (
+            worker.judge({"commands": [{"name": "docker"}], "contained": False}).verdict
+            is Verdict.ASK
+        )
+        assert (
+            worker.judge({"commands": [{"name": "docker"}], "contained": True}).verdict
+            is Verdict.NOTHING
+        )
     finally:
         worker.close()
 

@@ -47,25 +47,47 @@ def test_an_act_has_the_number_by_which_the_graph_knows_it() -> None:
     scribe.act(scribe.ann, b"make")
     intent, outcome = entries(scribe)
     outcome = {**outcome, "facts": {**outcome["facts"], "act": 6}}
-    assert face.lines([intent, outcome], False)[0].endswith("command: make -> allowed, applied, exit 0 (act 6) [originators unknown]")
-    held = {**intent, "phase": "fact", "kind": "exec", "verdict": "refuse", "reason": "no", "facts": {"words": "/usr/bin/nc", "pid": 7, "caused_by": "hf:s@1#6"}}
+    assert face.lines([intent, outcome], False)[0].endswith(
+        "command: make -> allowed, applied, exit 0 (act 6) [originators unknown]"
+    )
+    held = {
+        **intent,
+        "phase": "fact",
+        "kind": "exec",
+        "verdict": "refuse",
+        "reason": "no",
+        "facts": {"words": "/usr/bin/nc", "pid": 7, "caused_by": "hf:s@1#6"},
+    }
     assert "exec: /usr/bin/nc (pid 7, of act 6) -> refused: no" in face.lines([held], False)[0]
 
 
 def test_a_typed_line_says_on_whose_state_once_and_in_words() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"make")
-    entered = {**entries(scribe)[0], "phase": "fact", "kind": "entered", "verdict": None, "content": None, "kept": False, "attestation": "host", "originators": ["bob"],
-               "facts": {"shaped": [{"act": None, "actor": "bob", "kind": "line", "name": ""}]}}
-    assert face.lines([entered], False)[0].endswith("entered [on bob's part of the line; by the host's word]")
+    entered = {
+        **entries(scribe)[0],
+        "phase": "fact",
+        "kind": "entered",
+        "verdict": None,
+        "content": None,
+        "kept": False,
+        "attestation": "host",
+        "originators": ["bob"],
+        "facts": {"shaped": [{"act": None, "actor": "bob", "kind": "line", "name": ""}]},
+    }
+    assert face.lines([entered], False)[0].endswith(
+        "entered [on bob's part of the line; by the host's word]"
+    )
 
 
 def test_an_outcome_that_comes_alone_is_its_own_line() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"make")
     made = [face.lines([entry], False, alone=True) for entry in entries(scribe)]
-    assert [line[0][26:] for line in made] == ["ann (cli) command: make -> allowed, no outcome yet [originators unknown]",
-                                              "ann (cli) command of 1 -> applied, exit 0"]
+    assert [line[0][26:] for line in made] == [
+        "ann (cli) command: make -> allowed, no outcome yet [originators unknown]",
+        "ann (cli) command of 1 -> applied, exit 0",
+    ]
 
 
 def test_ranges_of_keys_that_follow_each_other_are_one_line() -> None:
@@ -73,14 +95,22 @@ def test_ranges_of_keys_that_follow_each_other_are_one_line() -> None:
     for _ in range(3):
         scribe.keys(scribe.ann, [b"a"] * 4)
     scribe.keys(scribe.bot, [b"a"])
-    assert plain(scribe) == ["ann (cli) keys: (12 inputs, not stored)", "bot (mcp) keys: (1 input, not stored)"]
+    assert plain(scribe) == [
+        "ann (cli) keys: (12 inputs, not stored)",
+        "bot (mcp) keys: (1 input, not stored)",
+    ]
 
 
 def test_a_log_cannot_act_on_the_terminal() -> None:
     scribe = Scribe()
     scribe.act(scribe.ann, b"echo \x1b]0;owned\x07 \xe2\x80\xae \n" + b"x" * 5000)
     [line] = plain(scribe)
-    assert "\x1b" not in line and "\u202e" not in line and "\n" not in line and "\\x1b]0;owned\\x07 \\u202e \\n" in line
+    assert (
+        "\x1b" not in line
+        and "\u202e" not in line
+        and "\n" not in line
+        and "\\x1b]0;owned\\x07 \\u202e \\n" in line
+    )
     assert len(line) < 300 and "..." in line
 
 
@@ -96,27 +126,59 @@ def test_redacted_late_and_recovered_entries_say_so() -> None:
     scribe.written[0] = scribe.written[0]._replace(content=None, salt=None)
     seize = scribe.draft(scribe.ann, "fact", "seize", b"")
     scribe.written.append(record.chain(seize, 3, scribe.tip, 5, late=True))
-    scribe.add(replace(seize, attestation=record.HOST, statement=None, signature=None, key=None, content=None, salt=None))
+    scribe.add(
+        replace(
+            seize,
+            attestation=record.HOST,
+            statement=None,
+            signature=None,
+            key=None,
+            content=None,
+            salt=None,
+        )
+    )
     lines = plain(scribe)
-    assert "(taken away)" in lines[0] and lines[1].endswith("; written later]") and lines[2].endswith("; by the host's word]")
+    assert (
+        "(taken away)" in lines[0]
+        and lines[1].endswith("; written later]")
+        and lines[2].endswith("; by the host's word]")
+    )
 
 
 @pytest.mark.parametrize("page", [1, 3, 7, 100])
-@pytest.mark.parametrize("first, last, count", [(1, 20, 5), (1, 20, 20), (1, 20, 500), (8, 20, 500), (8, 20, 3), (1, 0, 5)])
-def test_the_newest_are_put_together_from_pages(page: int, first: int, last: int, count: int) -> None:
+@pytest.mark.parametrize(
+    "first, last, count",
+    [(1, 20, 5), (1, 20, 20), (1, 20, 500), (8, 20, 500), (8, 20, 3), (1, 0, 5)],
+)
+def test_the_newest_are_put_together_from_pages(
+    page: int, first: int, last: int, count: int
+) -> None:
     everything = [{"seq": n} for n in range(first, last + 1)]
 
     def ask(after: int | None, limit: int) -> list[dict[str, Any]]:
         limit = min(limit, page)
-        return everything[-limit:] if after is None else [e for e in everything if e["seq"] > after][:limit]
+        return (
+            everything[-limit:]
+            if after is None
+            else [e for e in everything if e["seq"] > after][:limit]
+        )
 
     assert face.newest(ask, count) == everything[-count:]
 
 
 # ---------------------------------------------------------------- verify
 
+
 def run(capsys: pytest.CaptureFixture[str], *words: str, **options: Any) -> tuple[int, str]:
-    args = Namespace(words=list(words), follow=False, limit=10, json=False, kept=None, machine=None, operator=None)
+    args = Namespace(
+        words=list(words),
+        follow=False,
+        limit=10,
+        json=False,
+        kept=None,
+        machine=None,
+        operator=None,
+    )
     for name, value in options.items():
         setattr(args, name, value)
     code = face.log(args)
@@ -136,7 +198,11 @@ def test_p2_log_verify_of_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert code == 1 and "BROKEN" in out
     code, out = run(capsys, "verify", str(path), json=True)
     found = json.loads(out)
-    assert code == 1 and found["ok"] is False and {"level", "code", "seq", "text"} == set(found["findings"][0])
+    assert (
+        code == 1
+        and found["ok"] is False
+        and {"level", "code", "seq", "text"} == set(found["findings"][0])
+    )
 
 
 def test_what_is_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +220,6 @@ def test_several_processes_find_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(audit, "CHUNK_LINES", 7)
     scribe = Scribe().day()
     good = scribe.export()
-    bad = [*good[:5], good[5].replace(b'cli', b'api'), *good[6:]]
+    bad = [*good[:5], good[5].replace(b"cli", b"api"), *good[6:]]
     for lines in (good, bad, good[:-3]):
         assert audit.verify(lines, spread=face.spread) == audit.verify(lines)

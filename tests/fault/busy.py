@@ -10,7 +10,14 @@ from tests.fault.stage import Stage
 
 from holdfast.core.filter import ViewerFilter
 from holdfast.testing import workload
-from holdfast.testing.history import Fault, Kind, check_exits, check_input, check_output, check_processes
+from holdfast.testing.history import (
+    Fault,
+    Kind,
+    check_exits,
+    check_input,
+    check_output,
+    check_processes,
+)
 
 
 def stripped(raw: bytes) -> bytes:
@@ -21,7 +28,15 @@ def stripped(raw: bytes) -> bytes:
 class Busy:
     """A session that floods and records, with viewers that type."""
 
-    def __init__(self, stage: Stage, name: str, code: int, burst: int = 16, pause_ms: int = 8, viewers: int = 2) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        name: str,
+        code: int,
+        burst: int = 16,
+        pause_ms: int = 8,
+        viewers: int = 2,
+    ) -> None:
         self.stage, self.name, self.code = stage, name, code
         self.path = f"{stage.directory}/{name}.typed"
         stage.work(name, "busy", self.path, burst, pause_ms, code)
@@ -50,34 +65,57 @@ class Busy:
     def stop(self, may_skip: bool = False) -> list[Fault]:
         """Ends the program and judges the whole history. `may_skip`: it floods faster than a busy machine lets the test read, and who is far behind is shown the newest screen."""
         stage = self.stage
-        stage.pump.until(lambda: all(v.live for v in self.viewers), f"viewers of {self.name} are back")
+        stage.pump.until(
+            lambda: all(v.live for v in self.viewers), f"viewers of {self.name} are back"
+        )
         faults = check_processes(self.identity, {self.name: stage.identity(self.name)})
-        self.viewers[0].type(b"")                      # something to acknowledge behind everything else
+        self.viewers[0].type(b"")  # something to acknowledge behind everything else
         for viewer in self.viewers:
             if viewer.number:
                 viewer.type(workload.tagged(viewer.client, viewer.number + 1, 12))
-        stage.pump.until(lambda: all(v.settled for v in self.viewers), lambda: f"all input of {self.name} is acknowledged: {self.unsettled()}")
+        stage.pump.until(
+            lambda: all(v.settled for v in self.viewers),
+            lambda: f"all input of {self.name} is acknowledged: {self.unsettled()}",
+        )
         stop = Lean(stage, self.name).attached()
         stop.type(workload.STOP)
-        stage.pump.until(lambda: all(v.ended is not None or v.error for v in self.viewers), lambda: f"{self.name} ends: {self.unsettled()}")
-        stage.pump.until(lambda: Path(self.path + ".count").exists(), lambda: f"{self.name} has ended by itself: {self.unsettled()}")
+        stage.pump.until(
+            lambda: all(v.ended is not None or v.error for v in self.viewers),
+            lambda: f"{self.name} ends: {self.unsettled()}",
+        )
+        stage.pump.until(
+            lambda: Path(self.path + ".count").exists(),
+            lambda: f"{self.name} has ended by itself: {self.unsettled()}",
+        )
         received = Path(self.path).read_bytes()
         count = int(Path(self.path + ".count").read_text())
         raw = workload.flood(count)
-        faults += check_input([one for v in (*self.viewers, *self.dead) for one in v.history()], received)
+        faults += check_input(
+            [one for v in (*self.viewers, *self.dead) for one in v.history()], received
+        )
         for viewer in self.viewers:
-            faults += check_output(viewer.log, raw, strip=stripped, until=len(raw), may_skip=may_skip)
+            faults += check_output(
+                viewer.log, raw, strip=stripped, until=len(raw), may_skip=may_skip
+            )
         for viewer in self.dead:
             faults += check_output(viewer.log, raw, strip=stripped, may_skip=may_skip)
         if (end := stage.session(self.name)["output"]["end"]) != len(raw):
-            faults.append(Fault(Kind.INCOMPLETE, f"the session kept output up to {end} of {len(raw)}; its events {stage.events(self.name)[-4:]}"))
+            faults.append(
+                Fault(
+                    Kind.INCOMPLETE,
+                    f"the session kept output up to {end} of {len(raw)}; its events {stage.events(self.name)[-4:]}",
+                )
+            )
         faults += check_exits({self.name: self.code}, {self.name: stage.exit_code(self.name)})
         stop.close()
         return faults
 
     def unsettled(self) -> list[str]:
-        return [f"client {v.client}: live {v.live}, acked {v.acked} of {v.number}, refused {sorted(v.refused)[:5]}, at {v.position}, error {v.error}, "
-                f"ended {v.ended}" for v in self.viewers]
+        return [
+            f"client {v.client}: live {v.live}, acked {v.acked} of {v.number}, refused {sorted(v.refused)[:5]}, at {v.position}, error {v.error}, "
+            f"ended {v.ended}"
+            for v in self.viewers
+        ]
 
     @property
     def shown(self) -> int:

@@ -30,16 +30,31 @@ from holdfast.wire import frames
 
 RETRY_S = 0.02
 READ_BYTES = 1 << 18
-TERMINAL_READS = 64       # in one turn
+TERMINAL_READS = 64  # in one turn
 
 
 class Lean:
-    def __init__(self, stage: Stage, session: str, operator: str = "tester", observe: bool = False, size: tuple[int, int] = (COLS, ROWS),
-                 eye: bool = False, scrollback: int = 0, second: bool = True) -> None:
-        self.stage, self.session, self.operator, self.observe, self.size = stage, session, operator, observe, size
+    def __init__(
+        self,
+        stage: Stage,
+        session: str,
+        operator: str = "tester",
+        observe: bool = False,
+        size: tuple[int, int] = (COLS, ROWS),
+        eye: bool = False,
+        scrollback: int = 0,
+        second: bool = True,
+    ) -> None:
+        self.stage, self.session, self.operator, self.observe, self.size = (
+            stage,
+            session,
+            operator,
+            observe,
+            size,
+        )
         self.client = int.from_bytes(os.urandom(8), "little") | 2
         self.log: list[Shown] = []
-        self.screens: list[tuple[int, int]] = []        # (offset, reason) of each screen that came
+        self.screens: list[tuple[int, int]] = []  # (offset, reason) of each screen that came
         self.events: list[dict[str, Any]] = []
         self.position: int | None = None
         self.acked = 0
@@ -48,10 +63,10 @@ class Lean:
         self.sent: dict[int, bytes] = {}
         self.eye = Eye(*size, second) if eye else None
         self.scrollback = scrollback
-        self.live = False                # attached; output comes
-        self.gone = False                # this client is dead for good
+        self.live = False  # attached; output comes
+        self.gone = False  # this client is dead for good
         self.stalled = False
-        self.away = False                # does not try to come back for now
+        self.away = False  # does not try to come back for now
         self.ended: dict[str, Any] | None = None
         self.error: Exception | None = None
         self.connects = 0
@@ -67,7 +82,12 @@ class Lean:
     def _tick(self) -> None:
         if self.gone:
             return
-        if self._sock is None and time.monotonic() >= self._retry_at and self.ended is None and not self.away:
+        if (
+            self._sock is None
+            and time.monotonic() >= self._retry_at
+            and self.ended is None
+            and not self.away
+        ):
             self._connect()
         if self._out and self._sock is not None:
             self._flush()
@@ -84,8 +104,18 @@ class Lean:
         self.connects += 1
         self._introduction = Introduction(self.stage.home, self.client, self.operator)
         self._out = bytearray(self._introduction.hello)
-        self._after = frames.request(1, {"op": "attach", "session": self.session, "cols": self.size[0], "rows": self.size[1],
-                                        "observe": self.observe, "scrollback": self.scrollback, "resume": self.position})
+        self._after = frames.request(
+            1,
+            {
+                "op": "attach",
+                "session": self.session,
+                "cols": self.size[0],
+                "rows": self.size[1],
+                "observe": self.observe,
+                "scrollback": self.scrollback,
+                "resume": self.position,
+            },
+        )
         if not self.stalled:
             self.stage.pump.add(sock.fileno(), self._readable)
         self._flush()
@@ -94,14 +124,14 @@ class Lean:
         assert self._sock is not None
         try:
             while self._out:
-                del self._out[:self._sock.send(self._out)]
+                del self._out[: self._sock.send(self._out)]
         except BlockingIOError:
             return
         except OSError as e:
             if e.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
             if not self.stalled:
-                self._readable()         # what the host still said counts; the end follows
+                self._readable()  # what the host still said counts; the end follows
 
     def _readable(self) -> None:
         sock = self._sock
@@ -165,7 +195,9 @@ class Lean:
     def _attached(self, ok: bool, body: dict[str, Any]) -> None:
         if not ok:
             error = from_wire(body)
-            if not isinstance(error, Unavailable):      # as a session whose keeper is just being claimed again
+            if not isinstance(
+                error, Unavailable
+            ):  # as a session whose keeper is just being claimed again
                 self.error, self.gone = error, True
             return self._lost()
         self.live = True
@@ -178,7 +210,10 @@ class Lean:
     # ------------------------------------------------------------ acts
 
     def attached(self) -> Lean:
-        self.stage.pump.until(lambda: (self.live and self.position is not None) or self.error, f"{self.session} is attached")
+        self.stage.pump.until(
+            lambda: (self.live and self.position is not None) or self.error,
+            f"{self.session} is attached",
+        )
         assert self.error is None, self.error
         return self
 
@@ -229,8 +264,19 @@ class Lean:
     # ------------------------------------------------------------ history
 
     def history(self) -> list[Sent]:
-        return [Sent(self.client, n, data, Outcome.REFUSED if n in self.refused else Outcome.ACKED if n <= self.acked else Outcome.UNKNOWN)
-                for n, data in self.sent.items()]
+        return [
+            Sent(
+                self.client,
+                n,
+                data,
+                Outcome.REFUSED
+                if n in self.refused
+                else Outcome.ACKED
+                if n <= self.acked
+                else Outcome.UNKNOWN,
+            )
+            for n, data in self.sent.items()
+        ]
 
     @property
     def settled(self) -> bool:
@@ -241,8 +287,16 @@ class Lean:
 class Attached:
     """`holdfast attach` on a terminal. `data` is everything it wrote there."""
 
-    def __init__(self, stage: Stage, session: str, *options: str, size: tuple[int, int] = (COLS, ROWS), eye: bool = True,
-                 env: dict[str, str] | None = None, second: bool = True) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        session: str,
+        *options: str,
+        size: tuple[int, int] = (COLS, ROWS),
+        eye: bool = True,
+        env: dict[str, str] | None = None,
+        second: bool = True,
+    ) -> None:
         self.stage = stage
         self.master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", size[1], size[0], 0, 0))
@@ -252,7 +306,7 @@ class Attached:
         self.stalled = False
         self._out: deque[bytes] = deque()
         self.pid = stage.forge.cli(stage.env | (env or {}), ["attach", session, *options], slave)
-        self._slave = slave                  # kept open: what the client wrote stays readable when it dies
+        self._slave = slave  # kept open: what the client wrote stays readable when it dies
         self.status: int | None = None
         stage.clients.append(self)
         stage.pump.add(self.master, self._readable)
@@ -281,7 +335,10 @@ class Attached:
                 self.eye.feed(data)
 
     def attached(self) -> Attached:
-        self.stage.pump.until(lambda: b"to detach" in self.data and len(self.data) > 300, lambda: f"attach shows a screen: {bytes(self.data[-500:])!r}")
+        self.stage.pump.until(
+            lambda: b"to detach" in self.data and len(self.data) > 300,
+            lambda: f"attach shows a screen: {bytes(self.data[-500:])!r}",
+        )
         return self
 
     def type(self, data: bytes) -> None:
@@ -310,7 +367,10 @@ class Attached:
     def wait(self) -> int:
         """Until it has ended; its exit code, negative for a signal."""
         if self.status is None:
-            self.stage.pump.until(lambda: not self.stage.running(self.pid), lambda: f"attach ends: {bytes(self.data[-300:])!r}")
+            self.stage.pump.until(
+                lambda: not self.stage.running(self.pid),
+                lambda: f"attach ends: {bytes(self.data[-300:])!r}",
+            )
             self.status = self.stage.forge.wait(self.pid)
             if not self.stalled:
                 self._readable()

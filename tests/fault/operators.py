@@ -24,18 +24,34 @@ from holdfast.testing.history import Outcome
 from holdfast.testing.linear import NOT_SAID, Act, Operation
 from holdfast.wire import frames
 
-PAUSE_S = 0.02               # at most, between two acts of one operator
-ANSWER_S = 60.0              # keys that nobody answers in this time: the operator goes on, its outcome unknown
+PAUSE_S = 0.02  # at most, between two acts of one operator
+ANSWER_S = 60.0  # keys that nobody answers in this time: the operator goes on, its outcome unknown
 TURN_ACTS = (Act.REQUEST, Act.HAND, Act.GRANT, Act.REFUSE, Act.RELEASE, Act.SEIZE, Act.SHOW)
 
 
 class Operator(threading.Thread):
     """Sends lines and moves the turn."""
 
-    def __init__(self, stage: Stage, session: str, name: str, names: list[str], seed: int, line: Callable[[str], str],
-                 weights: dict[Act, int], runs: bool = False) -> None:
+    def __init__(
+        self,
+        stage: Stage,
+        session: str,
+        name: str,
+        names: list[str],
+        seed: int,
+        line: Callable[[str], str],
+        weights: dict[Act, int],
+        runs: bool = False,
+    ) -> None:
         super().__init__(daemon=True, name=name)
-        self.stage, self.session, self.names, self.line, self.weights, self.runs = stage, session, names, line, weights, runs
+        self.stage, self.session, self.names, self.line, self.weights, self.runs = (
+            stage,
+            session,
+            names,
+            line,
+            weights,
+            runs,
+        )
         self.rng = random.Random(seed)
         self.link = Link(stage.home, name, "test", autostart=False)
         self.history: list[Operation] = []
@@ -83,10 +99,23 @@ class Operator(threading.Thread):
         try:
             if running:
                 self.ran.add(text)
-                answer = self.ask("run", session=self.session, text=self.line(text), seq=self.link.next_sequence(), timeout=ANSWER_S, hold=0.0)
+                answer = self.ask(
+                    "run",
+                    session=self.session,
+                    text=self.line(text),
+                    seq=self.link.next_sequence(),
+                    timeout=ANSWER_S,
+                    hold=0.0,
+                )
                 assert answer["exit_code"] == 0, answer
             else:
-                number = self.ask("send", session=self.session, text=self.line(text) + "\n", seq=self.link.next_sequence(), hold=0.0)["act"]
+                number = self.ask(
+                    "send",
+                    session=self.session,
+                    text=self.line(text) + "\n",
+                    seq=self.link.next_sequence(),
+                    hold=0.0,
+                )["act"]
         except TurnHeld as e:
             outcome, holder = Outcome.REFUSED, e.facts.get("holder") or NOT_SAID
         except Refused:
@@ -95,11 +124,25 @@ class Operator(threading.Thread):
             outcome = Outcome.UNKNOWN
         self.wrote(text, begun, outcome, number, holder, running)
 
-    def wrote(self, text: str, begun: float, outcome: Outcome, number: int = 0, holder: str = NOT_SAID, running: bool = False) -> None:
+    def wrote(
+        self,
+        text: str,
+        begun: float,
+        outcome: Outcome,
+        number: int = 0,
+        holder: str = NOT_SAID,
+        running: bool = False,
+    ) -> None:
         ended = math.inf if outcome is Outcome.UNKNOWN else time.monotonic()
-        self.history.append(Operation(self.name, Act.WRITE, begun, ended, outcome, text, number, holder=holder))
-        if (outcome is Outcome.REFUSED and holder == NOT_SAID) or (running and outcome is not Outcome.ACKED):
-            self.history.append(Operation(self.name, Act.WRITE, begun, ended, Outcome.UNKNOWN))      # the turn may have been taken for it
+        self.history.append(
+            Operation(self.name, Act.WRITE, begun, ended, outcome, text, number, holder=holder)
+        )
+        if (outcome is Outcome.REFUSED and holder == NOT_SAID) or (
+            running and outcome is not Outcome.ACKED
+        ):
+            self.history.append(
+                Operation(self.name, Act.WRITE, begun, ended, Outcome.UNKNOWN)
+            )  # the turn may have been taken for it
 
     # ------------------------------------------------------------ moving the turn
 
@@ -129,7 +172,17 @@ class Operator(threading.Thread):
             outcome = Outcome.REFUSED
         except HoldfastError:
             outcome, told = Outcome.UNKNOWN, NOT_SAID
-        self.history.append(Operation(self.name, act, begun, math.inf if outcome is Outcome.UNKNOWN else time.monotonic(), outcome, to=to, holder=told))
+        self.history.append(
+            Operation(
+                self.name,
+                act,
+                begun,
+                math.inf if outcome is Outcome.UNKNOWN else time.monotonic(),
+                outcome,
+                to=to,
+                holder=told,
+            )
+        )
 
     def release(self) -> None:
         self.move(Act.RELEASE)
@@ -164,7 +217,10 @@ class Typist(Operator):
                         self.link.send(frames.input_(number, data, frames.INPUT_ACK))
                     refusal = self._hear(number)
                     if refusal is not None:
-                        outcome, holder = Outcome.REFUSED, refusal.get("facts", {}).get("holder") or NOT_SAID
+                        outcome, holder = (
+                            Outcome.REFUSED,
+                            refusal.get("facts", {}).get("holder") or NOT_SAID,
+                        )
                         break
                 except HostGone:
                     self.link.close()
@@ -193,11 +249,15 @@ class Typist(Operator):
     def move(self, act: Act) -> None:
         if act is not Act.LEAVE:
             return super().move(act)
-        begun = time.monotonic()                     # the line drops; the host has noticed when it welcomes the next one, or has died
+        begun = (
+            time.monotonic()
+        )  # the line drops; the host has noticed when it welcomes the next one, or has died
         self.link.close()
         with contextlib.suppress(HoldfastError):
             self._attach()
-        self.history.append(Operation(self.name, Act.LEAVE, begun, time.monotonic(), Outcome.UNKNOWN))
+        self.history.append(
+            Operation(self.name, Act.LEAVE, begun, time.monotonic(), Outcome.UNKNOWN)
+        )
 
 
 def told(operators: list[Operator], crashes: list[tuple[float, float]]) -> list[Operation]:
@@ -207,8 +267,17 @@ def told(operators: list[Operator], crashes: list[tuple[float, float]]) -> list[
         history.append(Operation("", Act.RESTART, begun, dead))
         for one in operators:
             for op in one.history:
-                if op.invoked < dead and op.returned > begun and op.outcome is not Outcome.UNKNOWN and op.act is not Act.SHOW:
-                    history.append(Operation(op.operator, op.act, op.invoked, dead, Outcome.UNKNOWN, to=op.to))
-                    if op.text in one.ran:           # a run that goes on takes the turn again
-                        history.append(Operation(op.operator, op.act, begun, op.returned, Outcome.UNKNOWN))
+                if (
+                    op.invoked < dead
+                    and op.returned > begun
+                    and op.outcome is not Outcome.UNKNOWN
+                    and op.act is not Act.SHOW
+                ):
+                    history.append(
+                        Operation(op.operator, op.act, op.invoked, dead, Outcome.UNKNOWN, to=op.to)
+                    )
+                    if op.text in one.ran:  # a run that goes on takes the turn again
+                        history.append(
+                            Operation(op.operator, op.act, begun, op.returned, Outcome.UNKNOWN)
+                        )
     return history

@@ -31,8 +31,10 @@ from holdfast.model.errors import HoldfastError, Unavailable
 from holdfast.testing.workload import READY, command
 
 SOURCE = Path(__file__).resolve().parents[2] / "src"
-DEADLINE_S = 120.0           # however slow and busy the machine is: only what hangs needs this long
-SOON_S = 30.0                # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
+DEADLINE_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
+SOON_S = (
+    30.0  # for what waits for nobody: milliseconds where nothing else runs, bench/ has the figures
+)
 TURN_S = 0.02
 COLS, ROWS = 80, 24
 
@@ -62,10 +64,17 @@ class Pump:
         for act in tuple(self._every):
             act()
 
-    def until(self, condition: Callable[[], Any], what: str | Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
+    def until(
+        self,
+        condition: Callable[[], Any],
+        what: str | Callable[[], object],
+        deadline_s: float = DEADLINE_S,
+    ) -> None:
         end = time.monotonic() + deadline_s
         while not condition():
-            assert time.monotonic() < end, f"not within {deadline_s:g} s: {what() if callable(what) else what}"
+            assert time.monotonic() < end, (
+                f"not within {deadline_s:g} s: {what() if callable(what) else what}"
+            )
             self.turn()
 
     def during(self, seconds: float) -> None:
@@ -106,8 +115,17 @@ class Stage:
         self.path = f"{self.directory}/h"
         os.makedirs(self.path, mode=0o700)
         Path(self.path, "config.toml").write_text(f"{config}\n[relay]\nstart = false\n")
-        self.env = {"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": self.directory, "HOLDFAST_HOME": self.path, "USER": "tester",
-                    "TERM": "xterm-256color", "LANG": "C.UTF-8", "SHELL": "/bin/bash", "PYTHONPATH": str(SOURCE), "HISTFILE": ""}
+        self.env = {
+            "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
+            "HOME": self.directory,
+            "HOLDFAST_HOME": self.path,
+            "USER": "tester",
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+            "SHELL": "/bin/bash",
+            "PYTHONPATH": str(SOURCE),
+            "HISTFILE": "",
+        }
         self.home = homes.resolve(self.env)
         homes.prepare(self.home)
         self.pump = Pump()
@@ -127,7 +145,9 @@ class Stage:
         env = self.env | ({"HOLDFAST_PROBE": probe} if probe else {})
         self.host = self.forge.host(env)
         if wait:
-            self.pump.until(self.host_answers, lambda: f"the host answers; its log: {self.log()[-2000:]}")
+            self.pump.until(
+                self.host_answers, lambda: f"the host answers; its log: {self.log()[-2000:]}"
+            )
         return self.host
 
     def host_answers(self) -> bool:
@@ -152,6 +172,7 @@ class Stage:
 
     def find_host(self) -> int:
         """The host that serves now, whoever started it."""
+
         def answers() -> bool:
             try:
                 self.host = int(self.link().request("ping")["pid"])
@@ -178,7 +199,11 @@ class Stage:
 
     def hosts(self) -> list[int]:
         """Hosts of this home that clients have started, from their first instruction on."""
-        return [pid for pid in members(self.path) if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")]
+        return [
+            pid
+            for pid in members(self.path)
+            if b"holdfast.host.main" in process.read_proc(f"/proc/{pid}/cmdline")
+        ]
 
     def running(self, pid: int) -> bool:
         """Also while only some of its threads have ended: those that live still hold its files and locks."""
@@ -216,14 +241,18 @@ class Stage:
                     raise
                 self.pump.turn()
 
-    def new(self, name: str, argv: list[str], size: tuple[int, int] = (COLS, ROWS)) -> dict[str, Any]:
+    def new(
+        self, name: str, argv: list[str], size: tuple[int, int] = (COLS, ROWS)
+    ) -> dict[str, Any]:
         env = {k: v for k, v in self.env.items() if k != "PYTHONPATH"}
         return self.ask("new", name=name, argv=argv, cwd=self.directory, env=env, size=list(size))
 
     def work(self, name: str, *workload: str | int) -> dict[str, Any]:
         """A session that runs a workload, once that listens."""
         made = self.new(name, command(*map(str, workload)))
-        self.pump.until(lambda: self.session(name)["output"]["end"] >= len(READY), f"{name} listens")
+        self.pump.until(
+            lambda: self.session(name)["output"]["end"] >= len(READY), f"{name} listens"
+        )
         return made
 
     def session(self, name: str) -> dict[str, Any]:
@@ -259,14 +288,27 @@ class Stage:
 
     def cli(self, *argv: str, **more: Any) -> subprocess.Popen[bytes]:
         """The real command line in a process of its own; to be ended by the test (`finish`)."""
-        return subprocess.Popen([sys.executable, "-m", "holdfast", *argv], env=self.env, stdin=subprocess.DEVNULL,
-                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=self.directory, **more)
+        return subprocess.Popen(
+            [sys.executable, "-m", "holdfast", *argv],
+            env=self.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.directory,
+            **more,
+        )
 
-    def finish(self, command: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S) -> tuple[int, bytes, str]:
+    def finish(
+        self, command: subprocess.Popen[bytes], deadline_s: float = DEADLINE_S
+    ) -> tuple[int, bytes, str]:
         """Its code and what it says until its end. Clients are served meanwhile: on a busy machine a command takes longer than a viewer may lag."""
         out, err = self._collect(command.stdout), self._collect(command.stderr)
         try:
-            self.pump.until(lambda: out.over and err.over and command.poll() is not None, f"the end of {command.args!r}", deadline_s)
+            self.pump.until(
+                lambda: out.over and err.over and command.poll() is not None,
+                f"the end of {command.args!r}",
+                deadline_s,
+            )
         except AssertionError:
             command.kill()
             raise
@@ -307,7 +349,7 @@ class Stage:
         end = time.monotonic() + DEADLINE_S
         while members(self.path) and time.monotonic() < end:
             select.select([], [], [], 0.01)
-        groups = Groups(self.home.state)                 # no host was left to remove them
+        groups = Groups(self.home.state)  # no host was left to remove them
         while groups.sweep(set()) and time.monotonic() < end:
             select.select([], [], [], 0.01)
         shutil.rmtree(self.directory, ignore_errors=True)

@@ -15,7 +15,15 @@ from tests.fault.clients import Attached, Lean
 from tests.fault.stage import DEADLINE_S, Stage
 
 from holdfast.testing import workload
-from holdfast.testing.history import Kind, Outcome, Sent, check_input, check_output, check_processes, difference
+from holdfast.testing.history import (
+    Kind,
+    Outcome,
+    Sent,
+    check_input,
+    check_output,
+    check_processes,
+    difference,
+)
 
 
 class Typist:
@@ -36,11 +44,17 @@ class Typist:
             token = workload.tagged(self.number, len(self.tokens) + 1, 10)
             self.tokens.append(token)
             self.client.type(token)
-        enough = len(self.tokens) >= self.typed_until if self.typing else len(self.client.data) >= self.bytes_until
+        enough = (
+            len(self.tokens) >= self.typed_until
+            if self.typing
+            else len(self.client.data) >= self.bytes_until
+        )
         return enough or time.monotonic() > self.until
 
     def history(self) -> list[Sent]:
-        return [Sent(self.number, n, token, Outcome.UNKNOWN) for n, token in enumerate(self.tokens, 1)]
+        return [
+            Sent(self.number, n, token, Outcome.UNKNOWN) for n, token in enumerate(self.tokens, 1)
+        ]
 
 
 def kill_attach_clients(stage: Stage, kills: int, seed: int, at_once: int = 4) -> int:
@@ -64,13 +78,18 @@ def kill_attach_clients(stage: Stage, kills: int, seed: int, at_once: int = 4) -
             killed.append(one)
     assert stage.host == host and stage.running(host)
     assert check_processes(busy.identity, {"busy": stage.identity("busy")}) == []
-    stage.pump.until(lambda: not [o for o in stage.session("busy")["operators"] if o["pid"] != os.getpid()], "dead clients are gone")
+    stage.pump.until(
+        lambda: not [o for o in stage.session("busy")["operators"] if o["pid"] != os.getpid()],
+        "dead clients are gone",
+    )
     faults = busy.stop()
     raw = workload.flood(int(Path(busy.path + ".count").read_text()))
     received = Path(busy.path).read_bytes()
     # `stop` judged without the killed clients' tokens: judged again with them
     faults = [f for f in faults if f.kind not in (Kind.UNASKED, Kind.TORN)]
-    history = [one for t in killed for one in t.history()] + [one for v in busy.viewers for one in v.history()]
+    history = [one for t in killed for one in t.history()] + [
+        one for v in busy.viewers for one in v.history()
+    ]
     faults += check_input(history, received)
     assert len(busy.viewers[0].screens) == 1, "the one that stays was repainted"
     assert [str(f) for f in faults] == []
@@ -112,7 +131,9 @@ def test_s3_connections_cut_at_random_bytes(stage: Stage) -> None:
                 fresh = busy.replace(viewer)
                 due[fresh] = (steady.position or 0) + rng.randrange(100_000)
     assert [str(f) for f in busy.stop()] == []
-    assert len(steady.screens) == 1 and all(len(v.screens) <= 1 for v in (*busy.viewers, *busy.dead)), "somebody was repainted"
+    assert len(steady.screens) == 1 and all(
+        len(v.screens) <= 1 for v in (*busy.viewers, *busy.dead)
+    ), "somebody was repainted"
 
 
 def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -> None:
@@ -128,7 +149,13 @@ def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -
     introduction = Introduction(stage.home, 77)
     attach = frames.request(1, {"op": "attach", "session": "quiet", "cols": 80, "rows": 24})
     keys = frames.input_(1, b"<torn>")
-    proof = len(introduction.proof(frames.pack_json(frames.CHALLENGE, {"version": 2, "machine": "m", "nonce": "n"})[frames.HEADER.size:]))
+    proof = len(
+        introduction.proof(
+            frames.pack_json(frames.CHALLENGE, {"version": 2, "machine": "m", "nonce": "n"})[
+                frames.HEADER.size :
+            ]
+        )
+    )
     for cut in range(1, len(introduction.hello) + proof + len(attach) + len(keys), 3):
         sock = unix.connect(stage.home.host_socket)
         sock.sendall(introduction.hello[:cut])
@@ -139,7 +166,7 @@ def test_s3_a_half_sent_frame_and_garbage_cost_only_their_sender(stage: Stage) -
             sock.sendall((introduction.proof(challenge))[:left])
             if left > proof:
                 assert [kind for kind, _ in splitter.feed(sock.recv(1 << 16))] == [frames.WELCOME]
-                sock.sendall((attach + keys)[:left - proof])
+                sock.sendall((attach + keys)[: left - proof])
         sock.close()
     other.type(b"<whole>")
     stage.pump.until(lambda: other.settled, "the other client is served")
@@ -175,5 +202,8 @@ def test_s4_the_reference_is_what_a_direct_run_prints(stage: Stage) -> None:
     stage.pump.until(lambda: viewer.ended, "the flood ends")
     assert before == 0
     echo = b"\r\n"
-    assert check_output(viewer.log, echo + reference, strip=stripped, until=len(echo) + len(reference)) == []
+    assert (
+        check_output(viewer.log, echo + reference, strip=stripped, until=len(echo) + len(reference))
+        == []
+    )
     assert stage.exit_code("gate") == 11

@@ -25,7 +25,9 @@ echo over
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_s4_every_exec_is_right_whenever_the_host_dies(tmp_path_factory: pytest.TempPathFactory, layout: str) -> None:
+def test_s4_every_exec_is_right_whenever_the_host_dies(
+    tmp_path_factory: pytest.TempPathFactory, layout: str
+) -> None:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as hf:
         obey(hf, NO_TAC)
         hf.new("lab", layout, "--cwd", str(hf.user), "--", "bash")
@@ -39,11 +41,15 @@ def test_s4_every_exec_is_right_whenever_the_host_dies(tmp_path_factory: pytest.
             eventually(lambda goal=goal: lines(results) >= goal, "some more execs")  # type: ignore[misc]
             os.kill(hf.host_pid, signal.SIGKILL)
             kills += 1
-            hf.ok("ls")                                  # the command line starts the next host
+            hf.ok("ls")  # the command line starts the next host
         (hf.user / "enough").touch()
         eventually(lambda: (hf.user / "out").read_bytes() == b"over\n", "the end of the work")
         told = results.read_text().splitlines()
-        assert not [line for line in told if line != "good"][:5] and len(told) > 2 * KILLS and kills == KILLS
+        assert (
+            not [line for line in told if line != "good"][:5]
+            and len(told) > 2 * KILLS
+            and kills == KILLS
+        )
         print(f"{len(told)} execs, {kills} kills")
 
 

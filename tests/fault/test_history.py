@@ -39,8 +39,15 @@ def histories(draw: st.DrawFn) -> tuple[list[list[Sent]], list[tuple[int, int]],
         count = draw(st.integers(1, 12))
         arrived = draw(st.integers(0, count))
         acked = draw(st.integers(0, arrived))
-        inputs = [Sent(client, n, b"<%d.%d:%s>" % (client, n, bytes(rng.choices(b"ab\x00\xff", k=rng.randrange(8)))),
-                       Outcome.ACKED if n <= acked else Outcome.UNKNOWN) for n in range(1, count + 1)]
+        inputs = [
+            Sent(
+                client,
+                n,
+                b"<%d.%d:%s>" % (client, n, bytes(rng.choices(b"ab\x00\xff", k=rng.randrange(8)))),
+                Outcome.ACKED if n <= acked else Outcome.UNKNOWN,
+            )
+            for n in range(1, count + 1)
+        ]
         clients.append(inputs)
         arrivals += [client - 1] * arrived
     rng.shuffle(arrivals)
@@ -61,14 +68,18 @@ def flat(clients: list[list[Sent]]) -> list[Sent]:
 
 
 @given(histories())
-def test_allowed_histories_pass(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random]) -> None:
+def test_allowed_histories_pass(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
+) -> None:
     clients, order, _ = made
     assert check_input(flat(clients), stream(clients, order)) == []
 
 
 @given(histories())
 @settings(max_examples=200)
-def test_s4_an_acknowledged_input_lost_is_found(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random]) -> None:
+def test_s4_an_acknowledged_input_lost_is_found(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
+) -> None:
     clients, order, rng = made
     acked = [i for i, (who, n) in enumerate(order) if clients[who][n].outcome is Outcome.ACKED]
     if not acked:
@@ -79,7 +90,9 @@ def test_s4_an_acknowledged_input_lost_is_found(made: tuple[list[list[Sent]], li
 
 @given(histories())
 @settings(max_examples=200)
-def test_s4_a_doubled_input_is_found(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random]) -> None:
+def test_s4_a_doubled_input_is_found(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
+) -> None:
     clients, order, rng = made
     if not order:
         return
@@ -90,9 +103,16 @@ def test_s4_a_doubled_input_is_found(made: tuple[list[list[Sent]], list[tuple[in
 
 @given(histories())
 @settings(max_examples=200)
-def test_s4_two_inputs_of_one_client_swapped_are_found(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random]) -> None:
+def test_s4_two_inputs_of_one_client_swapped_are_found(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
+) -> None:
     clients, order, rng = made
-    pairs = [(i, j) for i, (who, n) in enumerate(order) for j, (other, m) in enumerate(order) if who == other and m == n + 1]
+    pairs = [
+        (i, j)
+        for i, (who, n) in enumerate(order)
+        for j, (other, m) in enumerate(order)
+        if who == other and m == n + 1
+    ]
     if not pairs:
         return
     i, j = rng.choice(pairs)
@@ -102,7 +122,9 @@ def test_s4_two_inputs_of_one_client_swapped_are_found(made: tuple[list[list[Sen
 
 @given(histories(), st.binary(min_size=1, max_size=3).filter(lambda b: b"<" not in b))
 @settings(max_examples=200)
-def test_a7_bytes_inside_an_input_are_found(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random], alien: bytes) -> None:
+def test_a7_bytes_inside_an_input_are_found(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random], alien: bytes
+) -> None:
     clients, order, rng = made
     data = stream(clients, order)
     if not data:
@@ -114,7 +136,9 @@ def test_a7_bytes_inside_an_input_are_found(made: tuple[list[list[Sent]], list[t
 
 @given(histories())
 @settings(max_examples=200)
-def test_a_missing_end_is_found(made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random]) -> None:
+def test_a_missing_end_is_found(
+    made: tuple[list[list[Sent]], list[tuple[int, int]], random.Random],
+) -> None:
     clients, order, _ = made
     data = stream(clients, order)
     if data:
@@ -134,7 +158,12 @@ def test_a_refused_input_must_not_arrive() -> None:
 
 
 def test_equal_bytes_of_two_clients_are_read_both_ways() -> None:
-    sent = [Sent(1, 1, b"x", Outcome.ACKED), Sent(1, 2, b"y", Outcome.ACKED), Sent(2, 1, b"x", Outcome.ACKED), Sent(2, 2, b"z", Outcome.ACKED)]
+    sent = [
+        Sent(1, 1, b"x", Outcome.ACKED),
+        Sent(1, 2, b"y", Outcome.ACKED),
+        Sent(2, 1, b"x", Outcome.ACKED),
+        Sent(2, 2, b"z", Outcome.ACKED),
+    ]
     assert check_input(sent, b"xzxy") == []
     assert check_input(sent, b"xyxz") == []
     assert kinds(check_input(sent, b"xyz")) == [Kind.LOST]
@@ -161,7 +190,7 @@ def shown(draw: st.DrawFn) -> tuple[list[Output | Screen | Gap], int]:
     log: list[Output | Screen | Gap] = [Screen(position)]
     for _ in range(draw(st.integers(1, 10))):
         end = min(position + draw(st.integers(0, 300)), 1000 + len(RAW))
-        log.append(Output(position, end, without_a(RAW[position - 1000:end - 1000])))
+        log.append(Output(position, end, without_a(RAW[position - 1000 : end - 1000])))
         position = end
         if draw(st.booleans()):
             log.append(Screen(position))
@@ -179,7 +208,9 @@ def test_right_logs_pass(made: tuple[list[Output | Screen | Gap], int]) -> None:
 
 @given(shown(), st.data())
 @settings(max_examples=200)
-def test_s4_a_missing_piece_is_found(made: tuple[list[Output | Screen | Gap], int], data: st.DataObject) -> None:
+def test_s4_a_missing_piece_is_found(
+    made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
+) -> None:
     log, until = made
     whole = [i for i, one in enumerate(log) if isinstance(one, Output) and one.end > one.start]
     if whole:
@@ -189,7 +220,9 @@ def test_s4_a_missing_piece_is_found(made: tuple[list[Output | Screen | Gap], in
 
 @given(shown(), st.data())
 @settings(max_examples=200)
-def test_s4_a_doubled_piece_is_found(made: tuple[list[Output | Screen | Gap], int], data: st.DataObject) -> None:
+def test_s4_a_doubled_piece_is_found(
+    made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
+) -> None:
     log, until = made
     whole = [i for i, one in enumerate(log) if isinstance(one, Output) and one.end > one.start]
     if whole:
@@ -200,7 +233,9 @@ def test_s4_a_doubled_piece_is_found(made: tuple[list[Output | Screen | Gap], in
 
 @given(shown(), st.data())
 @settings(max_examples=200)
-def test_s4_one_wrong_byte_is_found(made: tuple[list[Output | Screen | Gap], int], data: st.DataObject) -> None:
+def test_s4_one_wrong_byte_is_found(
+    made: tuple[list[Output | Screen | Gap], int], data: st.DataObject
+) -> None:
     log, until = made
     filled = [i for i, one in enumerate(log) if isinstance(one, Output) and one.data]
     if filled:
@@ -208,13 +243,17 @@ def test_s4_one_wrong_byte_is_found(made: tuple[list[Output | Screen | Gap], int
         one = log[i]
         assert isinstance(one, Output)
         at = data.draw(st.integers(0, len(one.data) - 1))
-        log[i] = Output(one.start, one.end, one.data[:at] + b"Z" + one.data[at + 1:])
+        log[i] = Output(one.start, one.end, one.data[:at] + b"Z" + one.data[at + 1 :])
         assert judge(log, until) == [Kind.DIFFERENT]
 
 
 def test_s5_jumps_only_where_they_are_allowed_and_told() -> None:
-    log: list[Output | Screen | Gap] = [Screen(1000), Output(1000, 1010, without_a(RAW[:10])), Screen(1500),
-                                        Output(1500, 1510, without_a(RAW[500:510]))]
+    log: list[Output | Screen | Gap] = [
+        Screen(1000),
+        Output(1000, 1010, without_a(RAW[:10])),
+        Screen(1500),
+        Output(1500, 1510, without_a(RAW[500:510])),
+    ]
     assert judge(log, 1510, may_skip=True) == []
     assert judge(log, 1510) == [Kind.SKIPPED]
     log[2] = Gap(1010, 1500)
@@ -237,13 +276,17 @@ def test_first_difference(same: bytes, one: bytes, other: bytes) -> None:
     at = first_difference(a, b)
     assert a[:at] == b[:at]
     assert at == min(len(a), len(b)) or a[at] != b[at]
-    assert (difference(a, b) == "") is (a == b) and (a == b or f"differs {at} bytes in" in difference(a, b))
+    assert (difference(a, b) == "") is (a == b) and (
+        a == b or f"differs {at} bytes in" in difference(a, b)
+    )
 
 
 # ---------------------------------------------------------------- processes
 
 
-@pytest.mark.parametrize(("after", "wrong"), [((7, 100), False), ((7, 101), True), ((8, 100), True), (None, True)])
+@pytest.mark.parametrize(
+    ("after", "wrong"), [((7, 100), False), ((7, 101), True), ((8, 100), True), (None, True)]
+)
 def test_s4_another_process_is_found(after: tuple[int, int] | None, wrong: bool) -> None:
     assert bool(check_processes({"a": (7, 100)}, {"a": after})) is wrong
 

@@ -17,10 +17,19 @@ from holdfast.model.limits import RECONNECT_MAX_S
 from holdfast.testing import workload
 from holdfast.testing.history import Fault, check_output, difference
 
-HOT = ("host.act.sending", "host.act.sent", "host.output.sent", "host.screen.sent", "host.consumed.sent", "host.snapshot.saved",
-       "host.snapshot.stored", "host.adopted", "host.ready")
-PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"      # nothing may roll off here, however slow the machine is
-PROBE_PATIENCE_S = 0.5                    # after a client is back: a probe not passed in this time is not waited for
+HOT = (
+    "host.act.sending",
+    "host.act.sent",
+    "host.output.sent",
+    "host.screen.sent",
+    "host.consumed.sent",
+    "host.snapshot.saved",
+    "host.snapshot.stored",
+    "host.adopted",
+    "host.ready",
+)
+PATIENT = "[host]\naway_s = 120.0\n[session]\npace_s = 60.0\n"  # nothing may roll off here, however slow the machine is
+PROBE_PATIENCE_S = 0.5  # after a client is back: a probe not passed in this time is not waited for
 
 
 def storm(stage: Stage, sessions: list[Busy], kills: int, rng: random.Random) -> dict[str, int]:
@@ -38,7 +47,11 @@ def storm(stage: Stage, sessions: list[Busy], kills: int, rng: random.Random) ->
             stage.pump.turn(0.004)
             if rng.random() < 0.5:
                 rng.choice(sessions).type(rng)
-            if not back and not early and sum(v.connects for s in sessions for v in s.viewers) > connects:
+            if (
+                not back
+                and not early
+                and sum(v.connects for s in sessions for v in s.viewers) > connects
+            ):
                 back = True
                 until = time.monotonic() + (PROBE_PATIENCE_S if name else rng.uniform(0, 0.25))
         if stage.running(pid):
@@ -49,7 +62,9 @@ def storm(stage: Stage, sessions: list[Busy], kills: int, rng: random.Random) ->
     return done
 
 
-def run_storm(stage: Stage, kills: int, seed: int) -> tuple[list[Fault], dict[str, int], list[Busy]]:
+def run_storm(
+    stage: Stage, kills: int, seed: int
+) -> tuple[list[Fault], dict[str, int], list[Busy]]:
     rng = random.Random(seed)
     stage.start_host()
     sessions = [Busy(stage, f"busy-{i}", code=20 + i) for i in range(3)]
@@ -60,10 +75,18 @@ def run_storm(stage: Stage, kills: int, seed: int) -> tuple[list[Fault], dict[st
     return faults, done, sessions
 
 
-@pytest.mark.parametrize('stage', [PATIENT], indirect=True)
+@pytest.mark.parametrize("stage", [PATIENT], indirect=True)
 def test_s4_host_killed_under_flood_and_input(stage: Stage) -> None:
     faults, done, sessions = run_storm(stage, 50, 1)
-    print(done, stage.kills, "kills", sum(s.shown for s in sessions) >> 20, "MiB shown", sum(v.number for s in sessions for v in s.viewers), "inputs")
+    print(
+        done,
+        stage.kills,
+        "kills",
+        sum(s.shown for s in sessions) >> 20,
+        "MiB shown",
+        sum(v.number for s in sessions for v in s.viewers),
+        "inputs",
+    )
     assert [str(f) for f in faults[:10]] == []
 
 
@@ -82,7 +105,15 @@ def test_s4_host_killed_under_flood_and_input_for_long(stage: Stage, seed: int) 
 
 def gated_flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
     """A session that floods once it is typed a line; what it will print after that line."""
-    stage.new(name, ["sh", "-c", "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("flood", blocks, code))])
+    stage.new(
+        name,
+        [
+            "sh",
+            "-c",
+            "stty -echo; echo GATE; read go; exec "
+            + " ".join(workload.command("flood", blocks, code)),
+        ],
+    )
     stage.pump.until(lambda: stage.session(name)["output"]["end"] >= 6, f"{name} is ready")
     return workload.flood(blocks)
 
@@ -100,19 +131,25 @@ def test_s4_attach_comes_back_by_itself_and_shows_every_byte(stage: Stage) -> No
     pids = {stage.host}
     while kills < 8:
         at = begin + (kills + 1) * len(raw) // 10
-        stage.pump.until(lambda: len(client.data) >= at, lambda: f"output goes on: {len(client.data)} of {len(raw)}")
+        stage.pump.until(
+            lambda: len(client.data) >= at,
+            lambda: f"output goes on: {len(client.data)} of {len(raw)}",
+        )
         pids.add(stage.find_host())
         stage.kill_host()
         kills += 1
-    stage.pump.until(lambda: not client.running, lambda: f"attach ends with the session: {len(client.data)} of {len(raw)}")
+    stage.pump.until(
+        lambda: not client.running,
+        lambda: f"attach ends with the session: {len(client.data)} of {len(raw)}",
+    )
     assert client.wait() == 0
     shown = bytes(client.data)
     start = shown.find(workload.READY, begin)
     assert start >= 0
     want = stripped(raw)
-    got = shown[start:start + len(want)]
+    got = shown[start : start + len(want)]
     assert difference(got, want) == ""
-    assert b"gate ended (exit code 13)" in shown[start + len(want):]
+    assert b"gate ended (exit code 13)" in shown[start + len(want) :]
     assert len(pids) == 8 and stage.session("gate")["pid"] == identity["gate"][0]
 
 
@@ -129,10 +166,13 @@ def test_s4_viewers_get_every_byte_of_a_flood_at_full_speed(stage: Stage) -> Non
             viewer.away = True
         stage.kill_host()
         stage.start_host()
-        stage.pump.during(RECONNECT_MAX_S)          # as late as a client that waits between its attempts
+        stage.pump.during(RECONNECT_MAX_S)  # as late as a client that waits between its attempts
         for viewer in viewers:
             viewer.away = False
-    stage.pump.until(lambda: all(v.ended or v.error for v in viewers), lambda: f"the flood ends: {[v.position for v in viewers]} of {len(raw)}")
+    stage.pump.until(
+        lambda: all(v.ended or v.error for v in viewers),
+        lambda: f"the flood ends: {[v.position for v in viewers]} of {len(raw)}",
+    )
     for viewer in viewers:
         assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
     assert stage.exit_code("gate") == 14
@@ -147,12 +187,15 @@ def test_s4_a_viewer_on_a_machine_that_is_busy_comes_late_and_misses_nothing(sta
     viewer.type(b"\n")
     for n in range(1, 3):
         stage.pump.until(lambda: (viewer.position or 0) >= n * len(raw) // 8, "output goes on")
-        viewer.away = True                          # the other one is back at once
+        viewer.away = True  # the other one is back at once
         stage.kill_host()
         stage.start_host()
         stage.pump.during(2 * RETURN_S)
         viewer.away = False
-    stage.pump.until(lambda: all(v.ended or v.error for v in (viewer, other)), lambda: f"the flood ends: {viewer.position} of {len(raw)}")
+    stage.pump.until(
+        lambda: all(v.ended or v.error for v in (viewer, other)),
+        lambda: f"the flood ends: {viewer.position} of {len(raw)}",
+    )
     for one in (viewer, other):
         assert [str(f) for f in check_output(one.log, raw, strip=stripped, until=len(raw))] == []
     assert stage.exit_code("gate") == 14
@@ -183,12 +226,16 @@ def test_s4_a_program_that_ends_while_no_host_runs(stage: Stage) -> None:
     shown = bytes(client.data)
     start = shown.find(workload.READY, begin)
     want = stripped(raw[6:])
-    assert difference(shown[start:start + len(want)], want) == ""
-    assert b"gate ended (exit code 15)" in shown[start + len(want):]
+    assert difference(shown[start : start + len(want)], want) == ""
+    assert b"gate ended (exit code 15)" in shown[start + len(want) :]
     assert stage.exit_code("gate") == 15
 
 
-@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 65536\npace_s = 60.0\n[host]\naway_s = 120.0\n"], indirect=True)
+@pytest.mark.parametrize(
+    "stage",
+    ["[session]\nring_bytes = 65536\npace_s = 60.0\n[host]\naway_s = 120.0\n"],
+    indirect=True,
+)
 def test_s4_the_smallest_ring_is_enough(stage: Stage) -> None:
     """Less history, not less output: and it does not crawl."""
     stage.start_host()
@@ -199,7 +246,10 @@ def test_s4_the_smallest_ring_is_enough(stage: Stage) -> None:
     stage.pump.until(lambda: (viewer.position or 0) > len(raw) // 2, "output comes")
     stage.kill_host()
     stage.start_host(wait=False)
-    stage.pump.until(lambda: viewer.ended or viewer.error, lambda: f"the flood ends: {viewer.position} of {len(raw)}")
+    stage.pump.until(
+        lambda: viewer.ended or viewer.error,
+        lambda: f"the flood ends: {viewer.position} of {len(raw)}",
+    )
     assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
     assert stage.exit_code("gate") == 16
     print(f"{len(raw) >> 10} KiB through a ring of 64 KiB in {time.monotonic() - begun:.1f} s")

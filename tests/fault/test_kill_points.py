@@ -38,7 +38,9 @@ class World:
         stage.start_host()
         self.busy = Busy(stage, "busy", 31)
         stage.new("shell", ["bash"])
-        stage.pump.until(lambda: stage.view("shell")["waiting"]["for"] == "idle", "the shell is at its prompt")
+        stage.pump.until(
+            lambda: stage.view("shell")["waiting"]["for"] == "idle", "the shell is at its prompt"
+        )
         self.identities = stage.identities("busy", "shell")
         self.count = 0
         self.commands: list[subprocess.Popen[bytes]] = []
@@ -57,12 +59,17 @@ class World:
         stage.start_host(f"log:{log},kill@{name}", wait=False)
         pid = stage.host
         provoke(self)
-        stage.pump.until(lambda: not stage.running(pid), lambda: f"the host passes {name}; it passed {set(Path(log).read_text().split())}")
+        stage.pump.until(
+            lambda: not stage.running(pid),
+            lambda: f"the host passes {name}; it passed {set(Path(log).read_text().split())}",
+        )
         assert stage.host_ended() == -signal.SIGKILL
         assert Path(log).read_text().split()[-1] == name
         if provoke in (cli_run, cli_exec, cli_new):
             command = self.commands[-1]
-            stage.pump.until(lambda: command.poll() is not None, "the command ends")     # it starts the next host itself
+            stage.pump.until(
+                lambda: command.poll() is not None, "the command ends"
+            )  # it starts the next host itself
         else:
             stage.start_host(wait=False)
         stage.find_host()
@@ -76,7 +83,10 @@ def viewers_back(world: World) -> None:
     """The host serves, or has died already: it may have found its point while it took over a session that had ended."""
     stage, pid = world.stage, world.stage.host
     stage.pump.until(lambda: stage.host_answers() or not stage.running(pid), "the host answers")
-    stage.pump.until(lambda: all(v.live for v in world.busy.viewers) or not stage.running(pid), "viewers are back")
+    stage.pump.until(
+        lambda: all(v.live for v in world.busy.viewers) or not stage.running(pid),
+        "viewers are back",
+    )
 
 
 def keys(world: World) -> None:
@@ -113,7 +123,14 @@ def cli_run(world: World) -> None:
     viewers_back(world)
     world.stage.autostart(True)
     name = world.fresh("run")
-    world.commands.append(world.stage.cli("run", "shell", "--", f"echo once >> {world.stage.directory}/{name}; echo {name}; (exit 17)"))
+    world.commands.append(
+        world.stage.cli(
+            "run",
+            "shell",
+            "--",
+            f"echo once >> {world.stage.directory}/{name}; echo {name}; (exit 17)",
+        )
+    )
 
 
 def cli_exec(world: World) -> None:
@@ -121,7 +138,14 @@ def cli_exec(world: World) -> None:
     viewers_back(world)
     world.stage.autostart(True)
     name = world.fresh("run")
-    world.commands.append(world.stage.cli("run", "shell", "--", f"/bin/sh -c 'echo once >> {world.stage.directory}/{name}'; /bin/echo {name}; (exit 17)"))
+    world.commands.append(
+        world.stage.cli(
+            "run",
+            "shell",
+            "--",
+            f"/bin/sh -c 'echo once >> {world.stage.directory}/{name}'; /bin/echo {name}; (exit 17)",
+        )
+    )
 
 
 def program_ends(world: World) -> None:
@@ -188,7 +212,11 @@ def probes_in_source() -> list[str]:
     found = []
     for path in sorted((SOURCE / "holdfast" / "host").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "probe":
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "probe"
+            ):
                 [name] = node.args
                 assert isinstance(name, ast.Constant), f"{path}: a probe's name is a literal"
                 found.append(str(name.value))
@@ -198,7 +226,9 @@ def probes_in_source() -> list[str]:
 def test_every_probe_of_the_host_has_its_kill() -> None:
     found = probes_in_source()
     assert sorted(found) == sorted(set(found)), "one call site, one name"
-    elsewhere = [name for name in found if name.startswith(("host.journal.", "host.join.", "host.uplink."))]      # killed in tests/host/test_journal.py, tests/e2e/test_invite.py, test_relay_faults.py
+    elsewhere = [
+        name for name in found if name.startswith(("host.journal.", "host.join.", "host.uplink."))
+    ]  # killed in tests/host/test_journal.py, tests/e2e/test_invite.py, test_relay_faults.py
     assert sorted(set(found) - set(elsewhere)) == sorted(KILLS)
 
 
@@ -220,7 +250,10 @@ def prepare(world: World, name: str) -> None:
     stage = world.stage
     if not stage.host:
         stage.start_host()
-    stage.pump.until(lambda: not [s for s in stage.ask("ls")["sessions"] if s["liveness"]["process"] == "ended"], "the ended are buried")
+    stage.pump.until(
+        lambda: not [s for s in stage.ask("ls")["sessions"] if s["liveness"]["process"] == "ended"],
+        "the ended are buried",
+    )
     if KILLS[name] is program_ends:
         stage.work("leaver", "record", f"{stage.directory}/leaver", 41)
     stage.autostart(False)
@@ -246,7 +279,9 @@ def test_s4_killed_at(world: World, name: str) -> None:
         else:
             check_made(world, last, code, err)
     if KILLS[name] is program_ends:
-        stop = Lean(stage, "leaver")                 # it may have died of another session's end before this was typed
+        stop = Lean(
+            stage, "leaver"
+        )  # it may have died of another session's end before this was typed
         stop.type(workload.STOP)
         assert stage.exit_code("leaver") == 41
         stop.close()
@@ -275,12 +310,14 @@ def check_question(world: World, probe: str) -> None:
 
     def ask(_: World) -> None:
         viewers_back(world)
-        with contextlib.suppress(HoldfastError):              # the host may be dead before it has answered
+        with contextlib.suppress(HoldfastError):  # the host may be dead before it has answered
             stage.new(name, workload.command("ask", path))
 
     world.die_at(probe, ask)
     viewer = Lean(stage, name).attached()
-    stage.pump.until(lambda: any("ASKED" in line for line in stage.view(name)["lines"]), "all is answered")
+    stage.pump.until(
+        lambda: any("ASKED" in line for line in stage.view(name)["lines"]), "all is answered"
+    )
     viewer.type(workload.STOP)
     assert stage.exit_code(name) == 0
     assert Path(path).read_bytes() == b"".join(answer for _, answer in workload.QUERIES)

@@ -22,11 +22,27 @@ def kinds(faults: list[Fault]) -> list[Kind]:
     return [fault.kind for fault in faults]
 
 
-def wrote(who: str, text: str, begin: float, end: float, outcome: Outcome = Outcome.ACKED, number: int = 0, holder: str | None = NOT_SAID) -> Operation:
+def wrote(
+    who: str,
+    text: str,
+    begin: float,
+    end: float,
+    outcome: Outcome = Outcome.ACKED,
+    number: int = 0,
+    holder: str | None = NOT_SAID,
+) -> Operation:
     return Operation(who, Act.WRITE, begin, end, outcome, text, number, holder=holder)
 
 
-def did(who: str, act: Act, begin: float, end: float, to: str = "", holder: str | None = NOT_SAID, outcome: Outcome = Outcome.ACKED) -> Operation:
+def did(
+    who: str,
+    act: Act,
+    begin: float,
+    end: float,
+    to: str = "",
+    holder: str | None = NOT_SAID,
+    outcome: Outcome = Outcome.ACKED,
+) -> Operation:
     return Operation(who, act, begin, end, outcome, to=to, holder=holder)
 
 
@@ -42,27 +58,56 @@ def test_a_history_without_faults_has_none() -> None:
     assert check_linear([], []) == []
 
 
-@pytest.mark.parametrize(("history", "received", "kind"), [
-    (GOOD, ["a1", "a2", "a2", "b1", "b2"], Kind.DOUBLED),
-    (GOOD, ["a1", "b1", "b2"], Kind.LOST),
-    (GOOD, ["a1", "a2", "b1"], Kind.LOST),
-    (GOOD, ["a2", "a1", "b1", "b2"], Kind.REORDERED),
-    (GOOD, ["a1", "b1", "a2", "b2"], Kind.REORDERED),
-    (GOOD, [*LINES, "x"], Kind.UNASKED),
-    ([*GOOD, wrote("ann", "a3", 9, 10, Outcome.REFUSED, holder="bob")], [*LINES, "a3"], Kind.UNASKED),
-    ([A1, A2, B1, B2], LINES, Kind.HOLDERS),                                         # nothing moved the turn
-    ([*GOOD, did("eve", Act.SHOW, 10, 11, holder="ann")], LINES, Kind.HOLDERS),      # shown to be somebody's who gave it away
-    ([*GOOD, wrote("ann", "a3", 10, 11, Outcome.REFUSED, holder="eve")], LINES, Kind.HOLDERS),
-    ([*GOOD, wrote("bob", "b3", 10, 11, Outcome.REFUSED, holder="bob")], LINES, Kind.HOLDERS),
-    ([A1, did("bob", Act.SEIZE, 2, 3, holder="ann"), wrote("ann", "late", 4, 5)], ["a1", "late"], Kind.HOLDERS),
-    ([A1, did("bob", Act.SEIZE, 2, 3, holder="eve")], ["a1"], Kind.HOLDERS),
-    ([A1, wrote("ann", "a0", 2, 3, number=1)], ["a1", "a0"], Kind.REORDERED),        # two acts of one number
-    ([wrote("ann", "a1", 0, 1, number=2), wrote("ann", "a2", 2, 3, number=1)], ["a1", "a2"], Kind.REORDERED),
-    ([A1, did("ann", Act.RELEASE, 2, 3), did("eve", Act.SHOW, 4, 5, holder="ann")], ["a1"], Kind.HOLDERS),
-    ([A1, did("bob", Act.REQUEST, 2, 3, holder="bob")], ["a1"], Kind.HOLDERS),
-    ([A1, did("bob", Act.SEIZE, 2, 3), wrote("bob", "b1", 4, 5)], ["b1", "a1"], Kind.REORDERED),
-])
-def test_each_kind_of_fault_is_named(history: list[Operation], received: list[str], kind: Kind) -> None:
+@pytest.mark.parametrize(
+    ("history", "received", "kind"),
+    [
+        (GOOD, ["a1", "a2", "a2", "b1", "b2"], Kind.DOUBLED),
+        (GOOD, ["a1", "b1", "b2"], Kind.LOST),
+        (GOOD, ["a1", "a2", "b1"], Kind.LOST),
+        (GOOD, ["a2", "a1", "b1", "b2"], Kind.REORDERED),
+        (GOOD, ["a1", "b1", "a2", "b2"], Kind.REORDERED),
+        (GOOD, [*LINES, "x"], Kind.UNASKED),
+        (
+            [*GOOD, wrote("ann", "a3", 9, 10, Outcome.REFUSED, holder="bob")],
+            [*LINES, "a3"],
+            Kind.UNASKED,
+        ),
+        ([A1, A2, B1, B2], LINES, Kind.HOLDERS),  # nothing moved the turn
+        (
+            [*GOOD, did("eve", Act.SHOW, 10, 11, holder="ann")],
+            LINES,
+            Kind.HOLDERS,
+        ),  # shown to be somebody's who gave it away
+        ([*GOOD, wrote("ann", "a3", 10, 11, Outcome.REFUSED, holder="eve")], LINES, Kind.HOLDERS),
+        ([*GOOD, wrote("bob", "b3", 10, 11, Outcome.REFUSED, holder="bob")], LINES, Kind.HOLDERS),
+        (
+            [A1, did("bob", Act.SEIZE, 2, 3, holder="ann"), wrote("ann", "late", 4, 5)],
+            ["a1", "late"],
+            Kind.HOLDERS,
+        ),
+        ([A1, did("bob", Act.SEIZE, 2, 3, holder="eve")], ["a1"], Kind.HOLDERS),
+        (
+            [A1, wrote("ann", "a0", 2, 3, number=1)],
+            ["a1", "a0"],
+            Kind.REORDERED,
+        ),  # two acts of one number
+        (
+            [wrote("ann", "a1", 0, 1, number=2), wrote("ann", "a2", 2, 3, number=1)],
+            ["a1", "a2"],
+            Kind.REORDERED,
+        ),
+        (
+            [A1, did("ann", Act.RELEASE, 2, 3), did("eve", Act.SHOW, 4, 5, holder="ann")],
+            ["a1"],
+            Kind.HOLDERS,
+        ),
+        ([A1, did("bob", Act.REQUEST, 2, 3, holder="bob")], ["a1"], Kind.HOLDERS),
+        ([A1, did("bob", Act.SEIZE, 2, 3), wrote("bob", "b1", 4, 5)], ["b1", "a1"], Kind.REORDERED),
+    ],
+)
+def test_each_kind_of_fault_is_named(
+    history: list[Operation], received: list[str], kind: Kind
+) -> None:
     assert kinds(check_linear(history, received)) == [kind]
 
 
@@ -70,17 +115,26 @@ def test_unknown_ones_are_read_at_most_once_and_refuse_nothing() -> None:
     lost = wrote("ann", "maybe", 1.5, NEVER, Outcome.UNKNOWN)
     assert check_linear([A1, lost], ["a1"]) == check_linear([A1, lost], ["a1", "maybe"]) == []
     assert kinds(check_linear([A1, lost], ["a1", "maybe", "maybe"])) == [Kind.DOUBLED]
-    assert check_linear([A1, A2, lost], ["a1", "a2", "maybe"]) == []                 # it arrived late
+    assert check_linear([A1, A2, lost], ["a1", "a2", "maybe"]) == []  # it arrived late
     in_time = wrote("ann", "maybe", 1.2, 1.8, Outcome.UNKNOWN)
-    assert check_linear([A1, in_time, A2], ["a1", "maybe", "a2"]) == check_linear([A1, in_time, A2], ["a1", "a2"]) == []
+    assert (
+        check_linear([A1, in_time, A2], ["a1", "maybe", "a2"])
+        == check_linear([A1, in_time, A2], ["a1", "a2"])
+        == []
+    )
     assert kinds(check_linear([A1, in_time, A2], ["a1", "a2", "maybe"])) == [Kind.REORDERED]
 
 
 def test_an_unknown_seizure_may_or_may_not_have_been() -> None:
     seized = did("bob", Act.SEIZE, 1.2, 1.8, outcome=Outcome.UNKNOWN)
     assert check_linear([A1, seized, A2], ["a1", "a2"]) == []
-    assert check_linear([A1, seized, wrote("ann", "x", 2, 3, Outcome.REFUSED, holder="bob")], ["a1"]) == []
-    assert kinds(check_linear([A1, seized, wrote("ann", "x", 2, 3, Outcome.REFUSED, holder="eve")], ["a1"])) == [Kind.HOLDERS]
+    assert (
+        check_linear([A1, seized, wrote("ann", "x", 2, 3, Outcome.REFUSED, holder="bob")], ["a1"])
+        == []
+    )
+    assert kinds(
+        check_linear([A1, seized, wrote("ann", "x", 2, 3, Outcome.REFUSED, holder="eve")], ["a1"])
+    ) == [Kind.HOLDERS]
 
 
 def test_a3_a_seizure_discards_the_end_of_what_was_written_and_nothing_else() -> None:
@@ -88,17 +142,40 @@ def test_a3_a_seizure_discards_the_end_of_what_was_written_and_nothing_else() ->
     mine = wrote("bob", "b1", 6, 7)
     assert check_linear([A1, A2, seized, mine], ["a1", "b1"]) == []
     assert check_linear([A1, A2, seized, mine], ["b1"]) == []
-    assert kinds(check_linear([A1, A2, seized, mine], ["a2", "b1"])) == [Kind.LOST]          # a1 was before it
-    assert kinds(check_linear([A1, A2, seized, mine], ["a1", "a2"])) == [Kind.LOST]          # after it
-    assert kinds(check_linear([A1, did("ann", Act.SEIZE, 4, 5)], [])) == [Kind.LOST]         # not by one's own
+    assert kinds(check_linear([A1, A2, seized, mine], ["a2", "b1"])) == [
+        Kind.LOST
+    ]  # a1 was before it
+    assert kinds(check_linear([A1, A2, seized, mine], ["a1", "a2"])) == [Kind.LOST]  # after it
+    assert kinds(check_linear([A1, did("ann", Act.SEIZE, 4, 5)], [])) == [
+        Kind.LOST
+    ]  # not by one's own
 
 
 def test_a2_who_waits_gets_it_when_it_becomes_free() -> None:
     asked = did("bob", Act.REQUEST, 2, 3, holder="ann")
     freed = did("ann", Act.RELEASE, 4, 5)
-    assert check_linear([A1, asked, freed, wrote("eve", "e1", 6, 7, Outcome.REFUSED, holder="bob"), wrote("bob", "b1", 6, 7)], ["a1", "b1"]) == []
-    assert kinds(check_linear([A1, asked, freed, wrote("eve", "e1", 6, 7)], ["a1", "e1"])) == [Kind.HOLDERS]
-    assert check_linear([A1, asked, did("ann", Act.GRANT, 4, 5, "bob"), wrote("bob", "b1", 6, 7)], ["a1", "b1"]) == []
+    assert (
+        check_linear(
+            [
+                A1,
+                asked,
+                freed,
+                wrote("eve", "e1", 6, 7, Outcome.REFUSED, holder="bob"),
+                wrote("bob", "b1", 6, 7),
+            ],
+            ["a1", "b1"],
+        )
+        == []
+    )
+    assert kinds(check_linear([A1, asked, freed, wrote("eve", "e1", 6, 7)], ["a1", "e1"])) == [
+        Kind.HOLDERS
+    ]
+    assert (
+        check_linear(
+            [A1, asked, did("ann", Act.GRANT, 4, 5, "bob"), wrote("bob", "b1", 6, 7)], ["a1", "b1"]
+        )
+        == []
+    )
     assert kinds(check_linear([A1, did("ann", Act.GRANT, 4, 5, "bob")], ["a1"])) == [Kind.HOLDERS]
     refused = did("ann", Act.REFUSE, 3.2, 3.8, "bob")
     assert check_linear([A1, asked, refused, freed, wrote("eve", "e1", 6, 7)], ["a1", "e1"]) == []
@@ -108,7 +185,9 @@ def test_a_restart_frees_the_turn_and_forgets_who_waits() -> None:
     asked = did("bob", Act.REQUEST, 2, 3, holder="ann")
     died = Operation("", Act.RESTART, 4, 5)
     assert check_linear([A1, asked, died, wrote("eve", "e1", 6, 7)], ["a1", "e1"]) == []
-    assert kinds(check_linear([A1, asked, died, did("eve", Act.SHOW, 6, 7, holder="ann")], ["a1"])) == [Kind.HOLDERS]
+    assert kinds(
+        check_linear([A1, asked, died, did("eve", Act.SHOW, 6, 7, holder="ann")], ["a1"])
+    ) == [Kind.HOLDERS]
 
 
 # ---------------------------------------------------------------- against brute force
@@ -120,14 +199,24 @@ def possible(history: list[Operation], received: list[str]) -> bool:
     for chosen in range(1 << len(unknown)):
         left_out = {id(op) for i, op in enumerate(unknown) if not chosen >> i & 1}
         for order in permutations([op for op in history if id(op) not in left_out]):
-            if all(not later.returned < sooner.invoked for at, sooner in enumerate(order) for later in order[at + 1:]) and \
-                    any(terminal == received for terminal in terminals(list(order))):
+            if all(
+                not later.returned < sooner.invoked
+                for at, sooner in enumerate(order)
+                for later in order[at + 1 :]
+            ) and any(terminal == received for terminal in terminals(list(order))):
                 return True
     return False
 
 
-def terminals(order: list[Operation], holder: str | None = None, queue: tuple[str, ...] = (), lines: tuple[str, ...] = (), read: int = 0,
-              last: str = "", number: int = 0) -> Iterator[list[str]]:
+def terminals(
+    order: list[Operation],
+    holder: str | None = None,
+    queue: tuple[str, ...] = (),
+    lines: tuple[str, ...] = (),
+    read: int = 0,
+    last: str = "",
+    number: int = 0,
+) -> Iterator[list[str]]:
     """All that the program may have read when these happen one after the other; nothing if one of them cannot."""
     if not order:
         yield list(lines)
@@ -138,20 +227,41 @@ def terminals(order: list[Operation], holder: str | None = None, queue: tuple[st
         if op.holder == NOT_SAID or (op.holder == holder and holder != me):
             yield from terminals(rest, holder, queue, lines, read, last, number)
     elif op.act is Act.WRITE and holder in (None, me) and (not op.number or op.number > number):
-        yield from terminals(rest, me, tuple(q for q in queue if q != me), (*lines, op.text) if op.text else lines, read,
-                             me if op.text else last, op.number or number)
+        yield from terminals(
+            rest,
+            me,
+            tuple(q for q in queue if q != me),
+            (*lines, op.text) if op.text else lines,
+            read,
+            me if op.text else last,
+            op.number or number,
+        )
     elif op.act is Act.SEIZE and op.holder in (NOT_SAID, None if holder == me else holder):
         for kept in range(read, len(lines) + 1) if last != me else (len(lines),):
-            yield from terminals(rest, me, tuple(q for q in queue if q != me), lines[:kept], kept, last if last == me else "", number)
+            yield from terminals(
+                rest,
+                me,
+                tuple(q for q in queue if q != me),
+                lines[:kept],
+                kept,
+                last if last == me else "",
+                number,
+            )
     elif op.act is Act.SHOW and op.holder in (NOT_SAID, holder):
         yield from terminals(rest, holder, queue, lines, read, last, number)
     elif op.act is Act.REQUEST and op.holder in (NOT_SAID, me if holder in (None, me) else holder):
         if holder in (None, me):
-            yield from terminals(rest, me, tuple(q for q in queue if q != me), lines, read, last, number)
+            yield from terminals(
+                rest, me, tuple(q for q in queue if q != me), lines, read, last, number
+            )
         else:
-            yield from terminals(rest, holder, queue if me in queue else (*queue, me), lines, read, last, number)
+            yield from terminals(
+                rest, holder, queue if me in queue else (*queue, me), lines, read, last, number
+            )
     elif op.act is Act.HAND and holder in (None, me):
-        yield from terminals(rest, op.to, tuple(q for q in queue if q != op.to), lines, read, last, number)
+        yield from terminals(
+            rest, op.to, tuple(q for q in queue if q != op.to), lines, read, last, number
+        )
     elif op.act is Act.RELEASE:
         if holder == me:
             holder, queue = (queue[0], queue[1:]) if queue else (None, ())
@@ -165,25 +275,76 @@ def tiny(draw: st.DrawFn) -> tuple[list[Operation], list[str]]:
     history: list[Operation] = []
     moments = draw(st.permutations(range(12)))
     for n in range(draw(st.integers(1, 5))):
-        begin, end = sorted(moments[2 * n:2 * n + 2])
+        begin, end = sorted(moments[2 * n : 2 * n + 2])
         who = draw(st.sampled_from(("ann", "bob")))
-        act = draw(st.sampled_from((Act.WRITE, Act.WRITE, Act.WRITE, Act.SEIZE, Act.SHOW, Act.REQUEST, Act.HAND, Act.RELEASE, Act.RESTART)))
-        outcome = draw(st.sampled_from((Outcome.ACKED, Outcome.ACKED, Outcome.ACKED, Outcome.UNKNOWN, Outcome.REFUSED)))
+        act = draw(
+            st.sampled_from(
+                (
+                    Act.WRITE,
+                    Act.WRITE,
+                    Act.WRITE,
+                    Act.SEIZE,
+                    Act.SHOW,
+                    Act.REQUEST,
+                    Act.HAND,
+                    Act.RELEASE,
+                    Act.RESTART,
+                )
+            )
+        )
+        outcome = draw(
+            st.sampled_from(
+                (Outcome.ACKED, Outcome.ACKED, Outcome.ACKED, Outcome.UNKNOWN, Outcome.REFUSED)
+            )
+        )
         if act in (Act.SHOW, Act.RELEASE, Act.RESTART):
             outcome = Outcome.ACKED
-        named = NOT_SAID if outcome is Outcome.UNKNOWN or act in (Act.HAND, Act.RELEASE, Act.RESTART) else draw(
-            st.sampled_from((NOT_SAID, "ann", "bob") if outcome is Outcome.REFUSED else (NOT_SAID, "ann", "bob", None)))
+        named = (
+            NOT_SAID
+            if outcome is Outcome.UNKNOWN or act in (Act.HAND, Act.RELEASE, Act.RESTART)
+            else draw(
+                st.sampled_from(
+                    (NOT_SAID, "ann", "bob")
+                    if outcome is Outcome.REFUSED
+                    else (NOT_SAID, "ann", "bob", None)
+                )
+            )
+        )
         if act is Act.WRITE and outcome is not Outcome.REFUSED:
             named = NOT_SAID
         if act is Act.REQUEST and named is None:
             named = NOT_SAID
-        number = draw(st.sampled_from((0, 0, n + 1, 6 - n))) if act is Act.WRITE and outcome is Outcome.ACKED else 0
+        number = (
+            draw(st.sampled_from((0, 0, n + 1, 6 - n)))
+            if act is Act.WRITE and outcome is Outcome.ACKED
+            else 0
+        )
         endless = outcome is Outcome.UNKNOWN and draw(st.booleans())
-        history.append(Operation(who, act, begin, NEVER if endless else end, outcome, f"l{n}" if act is Act.WRITE else "", number,
-                                 ("bob" if who == "ann" else "ann") if act is Act.HAND else "", named))
-    lines = [op.text for op in history if op.text and (op.outcome is Outcome.ACKED or draw(st.booleans())) and draw(st.integers(0, 4))]
-    received = draw(st.permutations(lines)) if draw(st.integers(0, 2)) == 0 else sorted(lines, key=lambda text: next(
-        op.invoked for op in history if op.text == text))
+        history.append(
+            Operation(
+                who,
+                act,
+                begin,
+                NEVER if endless else end,
+                outcome,
+                f"l{n}" if act is Act.WRITE else "",
+                number,
+                ("bob" if who == "ann" else "ann") if act is Act.HAND else "",
+                named,
+            )
+        )
+    lines = [
+        op.text
+        for op in history
+        if op.text
+        and (op.outcome is Outcome.ACKED or draw(st.booleans()))
+        and draw(st.integers(0, 4))
+    ]
+    received = (
+        draw(st.permutations(lines))
+        if draw(st.integers(0, 2)) == 0
+        else sorted(lines, key=lambda text: next(op.invoked for op in history if op.text == text))
+    )
     return history, list(received)
 
 
@@ -193,7 +354,11 @@ def test_it_agrees_with_brute_force(given_: tuple[list[Operation], list[str]]) -
     history, received = given_
     refused_and_read = any(op.outcome is Outcome.REFUSED and op.text in received for op in history)
     expected = possible(history, received) and not refused_and_read
-    assert (check_linear(history, received) == []) == expected, (list(map(str, history)), received, check_linear(history, received))
+    assert (check_linear(history, received) == []) == expected, (
+        list(map(str, history)),
+        received,
+        check_linear(history, received),
+    )
 
 
 # ---------------------------------------------------------------- long ones
@@ -220,7 +385,9 @@ def simulated(rng: random.Random, count: int) -> tuple[list[Operation], list[str
         clock = max(clock, free_at[who]) + rng.random()
         begin, end = max(free_at[who], clock - rng.random() * 3), clock + rng.random() * 3
         free_at[who] = end
-        act = rng.choice((Act.WRITE,) * 6 + (Act.SEIZE, Act.HAND, Act.RELEASE, Act.REQUEST, Act.SHOW))
+        act = rng.choice(
+            (Act.WRITE,) * 6 + (Act.SEIZE, Act.HAND, Act.RELEASE, Act.REQUEST, Act.SHOW)
+        )
         known = rng.random() > 0.1
         outcome, named, to, text = Outcome.ACKED, NOT_SAID, "", ""
         told: str | None = named
@@ -283,12 +450,27 @@ def test_one_fault_in_a_long_history_is_found(seed: int) -> None:
     doubled = [*received[:at], received[at], *received[at:]]
     assert kinds(check_linear(history, doubled)) == [Kind.DOUBLED]
     by = {op.text: op for op in history}
-    swaps = [i for i in range(len(received) - 1) if by[received[i]].returned < by[received[i + 1]].invoked]
+    swaps = [
+        i
+        for i in range(len(received) - 1)
+        if by[received[i]].returned < by[received[i + 1]].invoked
+    ]
     i = rng.choice(swaps)
-    assert check_linear(history, [*received[:i], received[i + 1], received[i], *received[i + 2:]]), i
+    assert check_linear(
+        history, [*received[:i], received[i + 1], received[i], *received[i + 2 :]]
+    ), i
     last_seizure = max(i for i, op in enumerate(history) if op.act is Act.SEIZE)
-    after = [text for text in received if text in sure and by[text].invoked > max(op.returned for op in history[:last_seizure + 1]
-                                                                                 if op.act is Act.SEIZE and op.outcome is not Outcome.UNKNOWN)]
+    after = [
+        text
+        for text in received
+        if text in sure
+        and by[text].invoked
+        > max(
+            op.returned
+            for op in history[: last_seizure + 1]
+            if op.act is Act.SEIZE and op.outcome is not Outcome.UNKNOWN
+        )
+    ]
     if after and not any(op.act is Act.SEIZE and op.returned == NEVER for op in history):
         gone = rng.choice(after)
         assert check_linear(history, [text for text in received if text != gone])

@@ -20,12 +20,31 @@ from tests.fault.stage import DEADLINE_S, Stage
 from holdfast.testing.history import Outcome, check_processes
 from holdfast.testing.linear import Act, Operation, check_linear
 
-CONFIG = "[turn]\nidle_s = 600\n[host]\naway_s = 120.0\n"        # the turn moves when somebody moves it
-PEOPLE = (("ann", "human"), ("bob", "human"), ("cyd", "agent"), ("dev", "agent"), ("eve", "service"))
-PERSON = "fred"              # has the real `holdfast attach`; what became of a line, only the program knows
-WEIGHTS = {Act.WRITE: 24, Act.REQUEST: 2, Act.HAND: 2, Act.GRANT: 2, Act.REFUSE: 1, Act.RELEASE: 16, Act.SEIZE: 4, Act.SHOW: 3}
-PROBES = ("host.act.sending", "host.act.sent", "host.act.sent")      # where a host dies by itself: before and after it has told the keeper
-BETWEEN = 180                # acts of all, between two deaths of the host
+CONFIG = "[turn]\nidle_s = 600\n[host]\naway_s = 120.0\n"  # the turn moves when somebody moves it
+PEOPLE = (
+    ("ann", "human"),
+    ("bob", "human"),
+    ("cyd", "agent"),
+    ("dev", "agent"),
+    ("eve", "service"),
+)
+PERSON = "fred"  # has the real `holdfast attach`; what became of a line, only the program knows
+WEIGHTS = {
+    Act.WRITE: 24,
+    Act.REQUEST: 2,
+    Act.HAND: 2,
+    Act.GRANT: 2,
+    Act.REFUSE: 1,
+    Act.RELEASE: 16,
+    Act.SEIZE: 4,
+    Act.SHOW: 3,
+}
+PROBES = (
+    "host.act.sending",
+    "host.act.sent",
+    "host.act.sent",
+)  # where a host dies by itself: before and after it has told the keeper
+BETWEEN = 180  # acts of all, between two deaths of the host
 
 
 class Room:
@@ -35,7 +54,10 @@ class Room:
         self.stage, self.path, self.rng = stage, f"{stage.directory}/lines", random.Random(seed)
         stage.start_host()
         for name, kind in (*PEOPLE, (PERSON, "human")):
-            for argv in (("operator", "add", name, "--kind", kind), ("grant", name, "--rights", "admin")):
+            for argv in (
+                ("operator", "add", name, "--kind", kind),
+                ("grant", name, "--rights", "admin"),
+            ):
                 code, _, err = stage.finish(stage.cli(*argv))
                 assert code == 0, err
         shell = program == "sh"
@@ -48,18 +70,33 @@ class Room:
         line = f"echo {{}} >>{self.path}".format if shell else str
         names = [name for name, _ in PEOPLE]
         self.operators: list[Operator] = [
-            Typist(stage, "room", name, names, self.rng.getrandbits(32), line, {**WEIGHTS, Act.LEAVE: 1}) if name in ("ann", "cyd")
-            else Operator(stage, "room", name, names, self.rng.getrandbits(32), line, WEIGHTS, runs=shell) for name in names]
+            Typist(
+                stage,
+                "room",
+                name,
+                names,
+                self.rng.getrandbits(32),
+                line,
+                {**WEIGHTS, Act.LEAVE: 1},
+            )
+            if name in ("ann", "cyd")
+            else Operator(
+                stage, "room", name, names, self.rng.getrandbits(32), line, WEIGHTS, runs=shell
+            )
+            for name in names
+        ]
         self.crashes: list[tuple[float, float]] = []
         self.line = line
         self.person = Attached(stage, "room", "--as", PERSON, eye=False).attached()
         self.typed: list[Operation] = []
-        self._seen = 0.0                     # when the host was last seen running
+        self._seen = 0.0  # when the host was last seen running
         stage.autostart(False)
 
     def type(self) -> None:
         text = f"{PERSON}-{len(self.typed)}"
-        self.typed.append(Operation(PERSON, Act.WRITE, time.monotonic(), outcome=Outcome.UNKNOWN, text=text))
+        self.typed.append(
+            Operation(PERSON, Act.WRITE, time.monotonic(), outcome=Outcome.UNKNOWN, text=text)
+        )
         self.person.type(self.line(text).encode() + b"\r")
 
     def acts(self) -> int:
@@ -83,11 +120,12 @@ class Room:
         for one in self.operators:
             one.halt.set()
         for one in self.operators:
-            stage.pump.until(lambda one=one: not one.is_alive(), f"{one.name} to finish")                         # type: ignore[misc]
+            stage.pump.until(lambda one=one: not one.is_alive(), f"{one.name} to finish")  # type: ignore[misc]
             assert one.broken is None, one.broken
 
     def _until(self, acts: int) -> None:
         """So many more acts, of which some are the person's; or the host dies before."""
+
         def enough() -> bool:
             if not self.stage.running(self.stage.host):
                 return True
@@ -98,14 +136,24 @@ class Room:
         for _ in range(3):
             goal += acts // 3
             self.type()
-            self.stage.pump.until(enough, lambda: f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}")
+            self.stage.pump.until(
+                enough,
+                lambda: (
+                    f"acts: {[(one.name, len(one.history), one.history[-1:]) for one in self.operators]}"
+                ),
+            )
 
     def finish(self) -> list[str]:
         """Everybody gives the turn back; what the program has read when it reads the last line is all."""
         by_name = {one.name: one for one in self.operators}
         begun = time.monotonic()
         self.person.kill()
-        self.stage.pump.until(lambda: PERSON not in [one["operator"] for one in self.stage.session("room")["operators"]], f"{PERSON} is gone")
+        self.stage.pump.until(
+            lambda: (
+                PERSON not in [one["operator"] for one in self.stage.session("room")["operators"]]
+            ),
+            f"{PERSON} is gone",
+        )
         self.typed.append(Operation(PERSON, Act.LEAVE, begun, time.monotonic(), Outcome.UNKNOWN))
         while (turn := self.stage.session("room")["turn"]) is not None:
             by_name[turn["holder"]].release()
@@ -144,7 +192,14 @@ def test_p1_many_operators_and_dying_hosts_have_one_order(stage: Stage, program:
     writes = [op for op in history if op.act is Act.WRITE and op.text]
     assert sum(op.outcome is Outcome.ACKED for op in writes) > 15, "hardly anything was written"
     assert sum(op.outcome is Outcome.REFUSED for op in writes) > 10, "nobody was ever in the way"
-    assert {op.act for op in history if op.outcome is Outcome.ACKED} >= {Act.WRITE, Act.HAND, Act.RELEASE, Act.SEIZE, Act.REQUEST, Act.SHOW}
+    assert {op.act for op in history if op.outcome is Outcome.ACKED} >= {
+        Act.WRITE,
+        Act.HAND,
+        Act.RELEASE,
+        Act.SEIZE,
+        Act.REQUEST,
+        Act.SHOW,
+    }
 
 
 @pytest.mark.soak

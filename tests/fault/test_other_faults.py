@@ -78,7 +78,9 @@ def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
             viewer.away = True
             stage.kill_host()
         os.kill(keeper, signal.SIGKILL)
-        stage.pump.until(lambda program=program: not stage.running(program), "the program is hung up on")  # type: ignore[misc]
+        stage.pump.until(
+            lambda program=program: not stage.running(program), "the program is hung up on"
+        )  # type: ignore[misc]
         if not hosted:
             stage.start_host()
             viewer.away = False
@@ -88,7 +90,9 @@ def test_s7_a_keeper_killed_is_one_session_lost(stage: Stage) -> None:
         stage.pump.until(lambda viewer=viewer: viewer.ended or viewer.error, "the viewer is told")  # type: ignore[misc]
         if hosted:
             assert viewer.ended is not None and viewer.ended["reason"] == "lost: its keeper died"
-        assert [e["event"] for e in stage.events(name) if e["event"] == "session.lost"] == ["session.lost"]
+        assert [e["event"] for e in stage.events(name) if e["event"] == "session.lost"] == [
+            "session.lost"
+        ]
         stage.new(name, ["sleep", "1000"])
         assert stage.identity(name)
     assert faults_of(busy) == []
@@ -123,10 +127,12 @@ def test_s2_ending_a_session_whose_keeper_is_stopped_says_so(stage: Stage) -> No
     begun = time.monotonic()
     code, _, err = stage.finish(stage.cli("end", "held"))
     assert time.monotonic() - begun < SOON_S
-    assert code == 5 and "keeper" in err and f"kill -CONT {keeper}" in err and "do not die" not in err, err
+    assert (
+        code == 5 and "keeper" in err and f"kill -CONT {keeper}" in err and "do not die" not in err
+    ), err
     os.kill(keeper, signal.SIGCONT)
     assert stage.session("held")["state"] == "detached"
-    Lean(stage, "held").type(workload.STOP)             # nothing was on its way to it that would have ended it
+    Lean(stage, "held").type(workload.STOP)  # nothing was on its way to it that would have ended it
     assert stage.exit_code("held") == 6
 
 
@@ -138,13 +144,18 @@ def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
     [nursery] = called(stage, "hf-nursery")
     stop(nursery)
     asked = stage.cli("new", "later", "--json", "--", "sleep", "1000")
-    stage.pump.until(lambda: log.read_text().split().count("host.spawn.sent") == 2, "somebody waits for the nursery")
+    stage.pump.until(
+        lambda: log.read_text().split().count("host.spawn.sent") == 2,
+        "somebody waits for the nursery",
+    )
     queue: list[socket.socket] = []
-    with pytest.raises(BlockingIOError):                # no more can wait for it
+    with pytest.raises(BlockingIOError):  # no more can wait for it
         while True:
             queue.append(unix.connect(f"{stage.home.run}/nursery.sock", blocking=False))
     with pytest.raises(Unavailable, match="nursery does not answer"):
-        stage.link().request("new", name="no", argv=["sleep", "1000"], cwd="/", env={}, size=[80, 24])
+        stage.link().request(
+            "new", name="no", argv=["sleep", "1000"], cwd="/", env={}, size=[80, 24]
+        )
     Lean(stage, "here").type(b"<alive>" + workload.STOP)
     assert stage.exit_code("here") == 0
     for sock in queue:
@@ -155,7 +166,14 @@ def test_s4_a_stopped_nursery_holds_up_nobody(stage: Stage) -> None:
     assert stage.identity("later")
 
 
-ODD_LABELS = [b"[1]", b'{"shell": "bash", "argv": 5}', b'{"name": {"a": []}, "token": 7}', b"[" * 4000, b"\xff\xfe", b'{"shell": []}']
+ODD_LABELS = [
+    b"[1]",
+    b'{"shell": "bash", "argv": 5}',
+    b'{"name": {"a": []}, "token": 7}',
+    b"[" * 4000,
+    b"\xff\xfe",
+    b'{"shell": []}',
+]
 
 
 def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
@@ -167,7 +185,7 @@ def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
     for session, label in zip(odd, ODD_LABELS, strict=False):
         link = Link(Path(stage.home.run, f"{session}.keeper"), 1000)
         link.sock.send(wire.label(label))
-        link.state()                                    # it has taken it
+        link.state()  # it has taken it
         link.close()
     for session, term in zip(odd[-2:], ((1 << 64) - 1, (1 << 63) - 1), strict=True):
         Link(Path(stage.home.run, f"{session}.keeper"), term).close()
@@ -175,7 +193,7 @@ def test_s4_odd_keepers_keep_a_host_from_nothing(stage: Stage) -> None:
     assert {s["id"] for s in stage.ask("ls")["sessions"]} >= set(odd)
     assert stage.new("after", ["sleep", "1000"])["state"] == "detached"
     stage.kill_host()
-    stage.start_host()                                  # and the next one, too
+    stage.start_host()  # and the next one, too
     assert stage.identity("after")
     for session in odd[-2:]:
         [found] = [s for s in stage.ask("ls")["sessions"] if s["id"] == session]
@@ -189,13 +207,21 @@ def test_s4_no_descriptor_left_for_clients(stage: Stage) -> None:
     stage.work("here", "record", f"{stage.directory}/here", 0)
     before = resource.prlimit(stage.host, resource.RLIMIT_NOFILE)
     looks = [set[int]()]
-    stage.pump.until(lambda: looks.append({int(fd) for fd in os.listdir(f"/proc/{stage.host}/fd")}) or len(looks) > 20, "what it holds for longer than a moment")  # type: ignore[func-returns-value]
+    stage.pump.until(
+        lambda: (
+            looks.append({int(fd) for fd in os.listdir(f"/proc/{stage.host}/fd")})
+            or len(looks) > 20
+        ),
+        "what it holds for longer than a moment",
+    )  # type: ignore[func-returns-value]
     held = set[int].intersection(*looks[1:])
-    resource.prlimit(stage.host, resource.RLIMIT_NOFILE, (min(set(range(len(held) + 1)) - held), before[1]))       # the first number that is free
+    resource.prlimit(
+        stage.host, resource.RLIMIT_NOFILE, (min(set(range(len(held) + 1)) - held), before[1])
+    )  # the first number that is free
     client = Lean(stage, "here")
     stage.pump.until(lambda: client.connects, "it has connected, as far as the kernel is concerned")
     used = cpu_ns(stage.host)
-    stage.pump.during(1.0)                              # the span that is measured
+    stage.pump.during(1.0)  # the span that is measured
     assert cpu_ns(stage.host) - used < 0.2e9
     assert not client.live
     resource.prlimit(stage.host, resource.RLIMIT_NOFILE, before)
@@ -221,24 +247,30 @@ def test_s4_the_host_stopped_for_a_moment(stage: Stage) -> None:
             busy.type(rng)
         os.kill(stage.host, signal.SIGCONT)
         at = (busy.viewers[0].position or 0) + 300_000
-        stage.pump.until(lambda at=at: all((v.position or 0) > at for v in busy.viewers), "output goes on")  # type: ignore[misc]
+        stage.pump.until(
+            lambda at=at: all((v.position or 0) > at for v in busy.viewers), "output goes on"
+        )  # type: ignore[misc]
     client.close()
     assert faults_of(busy) == []
 
 
-@pytest.mark.parametrize("stage", ["[session]\nring_bytes = 1048576\n[host]\naway_s = 0.5\n"], indirect=True)
+@pytest.mark.parametrize(
+    "stage", ["[session]\nring_bytes = 1048576\n[host]\naway_s = 0.5\n"], indirect=True
+)
 def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
     """The program is not held up; what rolled off is told to the byte, to a reader, to a viewer and in the events."""
     stage.start_host()
     blocks = 12_000
-    script = "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("flood", blocks, 19))
+    script = "stty -echo; echo GATE; read go; exec " + " ".join(
+        workload.command("flood", blocks, 19)
+    )
     stage.new("gate", ["sh", "-c", script])
     stage.pump.until(lambda: stage.session("gate")["output"]["end"] >= 6, "the program listens")
     raw = b"GATE\r\n" + workload.flood(blocks)
     viewer = Lean(stage, "gate", eye=True).attached()
     reader = stage.cli("read", "gate", "--follow", "--json", bufsize=0)
     assert reader.stdout is not None
-    first = reader.stdout.readline()                 # it follows
+    first = reader.stdout.readline()  # it follows
     program = stage.identities("gate")["gate"][0]
     stage.pump.until(lambda: len(stage.session("gate")["operators"]) == 1, "the viewer is there")
     viewer.type(b"\n")
@@ -249,19 +281,34 @@ def test_s5_the_host_stopped_for_too_long(stage: Stage) -> None:
     took = time.monotonic() - begun
     assert took < HOST_AWAY_S + SOON_S, f"the program was held up for {took:.1f} s"
     os.kill(stage.host, signal.SIGCONT)
-    stage.pump.until(lambda: viewer.ended, lambda: f"the viewer hears of the end: {viewer.position}")
+    stage.pump.until(
+        lambda: viewer.ended, lambda: f"the viewer hears of the end: {viewer.position}"
+    )
     assert viewer.ended is not None and viewer.ended["exit_code"] == 19
-    assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw), may_skip=True)] == []
-    assert any(reason == 1 for _, reason in viewer.screens), "the viewer was not told that it skipped"
+    assert [
+        str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw), may_skip=True)
+    ] == []
+    assert any(reason == 1 for _, reason in viewer.screens), (
+        "the viewer was not told that it skipped"
+    )
     code, out, err = stage.finish(reader)
     assert code == 6, (code, err)
     records = [json.loads(line) for line in (first, *out.splitlines())]
-    log = [Gap(r["gap"]["start"], r["gap"]["end"]) if r["gap"] else Output(r["offset"], r["end"], base64.b64decode(r["data"]))
-           for r in records if "offset" in r]
+    log = [
+        Gap(r["gap"]["start"], r["gap"]["end"])
+        if r["gap"]
+        else Output(r["offset"], r["end"], base64.b64decode(r["data"]))
+        for r in records
+        if "offset" in r
+    ]
     assert [r["error"]["code"] for r in records if "error" in r] in ([], [6])
     assert any(isinstance(one, Gap) for one in log)
     assert [str(f) for f in check_output(log, raw, start=0, until=len(raw))] == []
-    rolled = [(e["start"], e["end"]) for e in stage.events("gate") if e["event"] == "session.output_rolled"]
+    rolled = [
+        (e["start"], e["end"])
+        for e in stage.events("gate")
+        if e["event"] == "session.output_rolled"
+    ]
     assert rolled and all(0 < a < b < len(raw) for a, b in rolled)
     assert stage.exit_code("gate") == 19
 
@@ -286,7 +333,10 @@ def test_s4_the_host_replaced_in_place(stage: Stage) -> None:
         for _ in range(30):
             busy.type(rng)
             stage.pump.turn(0.002)
-        stage.pump.until(lambda at=at: all((v.position or 0) > at for v in busy.viewers), f"output goes on after {n}")  # type: ignore[misc]
+        stage.pump.until(
+            lambda at=at: all((v.position or 0) > at for v in busy.viewers),
+            f"output goes on after {n}",
+        )  # type: ignore[misc]
     assert client.running
     client.close()
     assert faults_of(busy) == []
@@ -295,7 +345,9 @@ def test_s4_the_host_replaced_in_place(stage: Stage) -> None:
 def test_s4_up_with_another_release(stage: Stage) -> None:
     """Another release is installed over the running one; `up` replaces the host, the session keeps its process."""
     tree = Path(stage.directory, "site")
-    shutil.copytree(SOURCE / "holdfast", tree / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(
+        SOURCE / "holdfast", tree / "holdfast", ignore=shutil.ignore_patterns("__pycache__")
+    )
     version = tree / "holdfast" / "__init__.py"
     old = version.read_text()
     stage.env["PYTHONPATH"] = str(tree)
@@ -328,8 +380,16 @@ def test_s4_many_hosts_started_at_once(stage: Stage) -> None:
     ours = [pid for pid in hosts if pid != winner]
     stage.pump.until(lambda: not any(stage.running(pid) for pid in ours), "the others are gone")
     assert [stage.forge.wait(pid) for pid in ours] == [3] * len(ours)
-    stage.pump.until(lambda: sum(b"holdfast.host.main" in Path(f"/proc/{p}/cmdline").read_bytes() for p in members(stage.path)) <= 1,
-                     "one host is left")
+    stage.pump.until(
+        lambda: (
+            sum(
+                b"holdfast.host.main" in Path(f"/proc/{p}/cmdline").read_bytes()
+                for p in members(stage.path)
+            )
+            <= 1
+        ),
+        "one host is left",
+    )
     assert stage.find_host() == winner
     assert faults_of(busy) == []
 
@@ -339,7 +399,7 @@ def test_s4_a_host_whose_lock_was_removed_still_has_its_database(stage: Stage) -
     stage.start_host()
     busy = Busy(stage, "busy", 13)
     os.unlink(f"{stage.home.run}/host.lock")
-    second = stage.cli("up", "--detach")                # finds the one that serves
+    second = stage.cli("up", "--detach")  # finds the one that serves
     assert stage.finish(second)[0] == 0
     os.rename(stage.home.host_socket, f"{stage.home.host_socket}.away")
     code, _, err = stage.finish(stage.cli("ls"))
@@ -354,7 +414,10 @@ def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
     stage.start_host()
     busy = Busy(stage, "busy", 13)
     first = stage.host
-    for path in (f"{stage.home.run}/host.lock", *(f"{stage.home.database}{end}" for end in ("", "-wal", "-shm"))):
+    for path in (
+        f"{stage.home.run}/host.lock",
+        *(f"{stage.home.database}{end}" for end in ("", "-wal", "-shm")),
+    ):
         Path(path).unlink(missing_ok=True)
     second = stage.forge.host(stage.env)
     stage.pump.until(lambda: not stage.running(first), "the first one leaves")
@@ -362,7 +425,9 @@ def test_s4_a_host_that_was_superseded_leaves(stage: Stage) -> None:
     assert stage.find_host() == second
     term = stage.ask("ping")["term"]
     at = (busy.viewers[0].position or 0) + 100_000
-    stage.pump.until(lambda: all(v.live and (v.position or 0) > at for v in busy.viewers), "output goes on")
+    stage.pump.until(
+        lambda: all(v.live and (v.position or 0) > at for v in busy.viewers), "output goes on"
+    )
     assert stage.running(second) and stage.ask("ping")["term"] == term
     assert faults_of(busy) == []
 
@@ -400,5 +465,3 @@ def test_s3_terminal_put_back_and_session_alive_when_attach_is_told_to_go(stage:
         assert farewell(80, 24) in client.data
         client.close()
     assert faults_of(busy, may_skip=True) == []
-
-

@@ -14,14 +14,27 @@ from tests.e2e.harness import Installation, alive, eventually, installation
 from holdfast.testing.relays import RelayProcess
 from holdfast.testing.road import CUT, OPEN, SILENT, Road
 
-PAUSE_S = 3.0          # how long a program stands still
+PAUSE_S = 3.0  # how long a program stands still
 
 
 class Way:
     """A machine, a relay and somewhere else, with a road to the relay from each."""
 
-    def __init__(self, there: Installation, here: Installation, relay: RelayProcess, host_road: Road, client_road: Road) -> None:
-        self.there, self.here, self.relay, self.host_road, self.client_road = there, here, relay, host_road, client_road
+    def __init__(
+        self,
+        there: Installation,
+        here: Installation,
+        relay: RelayProcess,
+        host_road: Road,
+        client_road: Road,
+    ) -> None:
+        self.there, self.here, self.relay, self.host_road, self.client_road = (
+            there,
+            here,
+            relay,
+            host_road,
+            client_road,
+        )
 
     def stop_host(self) -> None:
         self._stopped = self.there.host_pid
@@ -31,7 +44,13 @@ class Way:
         os.kill(self._stopped, signal.SIGCONT)
 
     def registered(self) -> None:
-        eventually(lambda: self.there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered", "the host is registered", 90.0)
+        eventually(
+            lambda: (
+                self.there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered"
+            ),
+            "the host is registered",
+            90.0,
+        )
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +58,39 @@ def way(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     """By the door that the parameter names."""
     door, scheme = request.param, {"websocket": "ws", "grpc": "grpc"}[request.param]
     host_road, client_road = Road(), Road()
-    names = [word for road in (host_road, client_road) for word in ("--name", f"127.0.0.1:{road.port}")]
-    with RelayProcess(str(tmp_path_factory.mktemp("relay") / "data"), *names, "--grpc", "127.0.0.1:0", limits={"RELAY_PING_S": 2}) as relay:
+    names = [
+        word for road in (host_road, client_road) for word in ("--name", f"127.0.0.1:{road.port}")
+    ]
+    with RelayProcess(
+        str(tmp_path_factory.mktemp("relay") / "data"),
+        *names,
+        "--grpc",
+        "127.0.0.1:0",
+        limits={"RELAY_PING_S": 2},
+    ) as relay:
         host_road.to = client_road.to = relay.port_of(door)
-        with installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.5\n") as there, installation(tmp_path_factory.mktemp("here")) as here:
+        with (
+            installation(tmp_path_factory.mktemp("there"), "[turn]\nidle_s = 0.5\n") as there,
+            installation(tmp_path_factory.mktemp("here")) as here,
+        ):
             token = Path(there.user, "token")
             token.write_text(relay.token())
-            there.ok("host", "connect", f"{scheme}://127.0.0.1:{host_road.port}", "--token", f"@{token}")
-            joined = here.ok("join", there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"], "--as", "ann", "--json").json
+            there.ok(
+                "host", "connect", f"{scheme}://127.0.0.1:{host_road.port}", "--token", f"@{token}"
+            )
+            joined = here.ok(
+                "join",
+                there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"],
+                "--as",
+                "ann",
+                "--json",
+            ).json
             here.ok("machines", "rename", joined["as"], "box")
-            kept = here.home / "machines.json"          # its own road, not the machine's
+            kept = here.home / "machines.json"  # its own road, not the machine's
             kept.write_text(kept.read_text().replace(f":{host_road.port}", f":{client_road.port}"))
             yield Way(there, here, relay, host_road, client_road)
     host_road.close()
     client_road.close()
-
-
 
 
 def relay_killed(way: Way) -> None:
@@ -98,6 +134,7 @@ def slow(*names: str) -> Callable[[Way], None]:
         for name in names:
             road: Road = getattr(way, name)
             road.rate, road.lag_s = 4000.0, 0.2
+
     return begin
 
 
@@ -115,10 +152,16 @@ def roads_open(way: Way) -> None:
         road.become(OPEN)
 
 
-FAULTS: dict[str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]] = {          # what happens, how long it lasts, how it ends
+FAULTS: dict[
+    str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]
+] = {  # what happens, how long it lasts, how it ends
     "relay killed": (relay_killed, 0.0, nothing),
     "relay restarted": (relay_restarted, 0.0, nothing),
-    "relay paused": (lambda way: way.relay.process.send_signal(signal.SIGSTOP), PAUSE_S, lambda way: way.relay.process.send_signal(signal.SIGCONT)),
+    "relay paused": (
+        lambda way: way.relay.process.send_signal(signal.SIGSTOP),
+        PAUSE_S,
+        lambda way: way.relay.process.send_signal(signal.SIGCONT),
+    ),
     "host killed": (host_killed, 0.0, nothing),
     "host paused": (lambda way: way.stop_host(), PAUSE_S, lambda way: way.go_on_host()),
     "links reset": (roads_cut, 0.0, nothing),
@@ -131,7 +174,13 @@ FAULTS: dict[str, tuple[Callable[[Way], Any], float, Callable[[Way], Any]]] = { 
 }
 
 
-BY_GRPC = ("relay killed", "relay restarted", "links reset", "client's link silent", "host's link silent")     # what the carrier has a part in
+BY_GRPC = (
+    "relay killed",
+    "relay restarted",
+    "links reset",
+    "client's link silent",
+    "host's link silent",
+)  # what the carrier has a part in
 
 
 @pytest.mark.parametrize("way", ["websocket"], indirect=True)
@@ -149,7 +198,9 @@ def test_s4_every_hop_comes_back_by_grpc_as_well(way: Way, fault: str) -> None:
 def comes_back(way: Way, fault: str) -> None:
     begin, lasts, end = FAULTS[fault]
     name = "f-" + fault.replace(" ", "-").replace("'", "")
-    way.there.new(name, "--", "sh", "-c", "stty -echo; echo READY; while read line; do echo \"<$line>\"; done")
+    way.there.new(
+        name, "--", "sh", "-c", 'stty -echo; echo READY; while read line; do echo "<$line>"; done'
+    )
     way.registered()
     terminal = way.here.attach(f"box/{name}")
     terminal.see("READY")
@@ -160,7 +211,9 @@ def comes_back(way: Way, fault: str) -> None:
     terminal.drain_for(lasts)
     end(way)
     terminal.send("after\r")
-    terminal.until(lambda: any("<after>" in row for row in terminal.rows()), "the screen goes on", 120.0)
+    terminal.until(
+        lambda: any("<after>" in row for row in terminal.rows()), "the screen goes on", 120.0
+    )
     wanted = ["<before>", "<during>", "<after>"]
     assert [row.strip() for row in terminal.rows() if row.startswith("<")] == wanted
     assert [row for row in way.there.screen(name).splitlines() if row.startswith("<")] == wanted
@@ -168,7 +221,7 @@ def comes_back(way: Way, fault: str) -> None:
     way.there.end(name)
 
 
-ECHO = "stty -echo; echo READY; while read line; do echo \"<$line>\"; done"
+ECHO = 'stty -echo; echo READY; while read line; do echo "<$line>"; done'
 
 
 @pytest.mark.parametrize("way", ["websocket"], indirect=True)
@@ -182,7 +235,9 @@ def test_s4_a_client_that_stood_still_goes_on(way: Way) -> None:
     terminal.drain_for(1.0)
     terminal.process.send_signal(signal.SIGCONT)
     terminal.send("after\r")
-    terminal.until(lambda: any("<after>" in row for row in terminal.rows()), "the screen goes on", 60.0)
+    terminal.until(
+        lambda: any("<after>" in row for row in terminal.rows()), "the screen goes on", 60.0
+    )
     wanted = ["<during>", "<after>"]
     assert [row.strip() for row in terminal.rows() if row.startswith("<")] == wanted
     assert [row for row in way.there.screen("paused").splitlines() if row.startswith("<")] == wanted
@@ -230,12 +285,20 @@ def test_t3_on_a_slow_link_a_key_arrives_while_output_floods(way: Way) -> None:
     way.client_road.rate, way.client_road.lag_s = 60_000.0, 0.05
     try:
         terminal.send("yes flooding\r")
-        eventually(lambda: way.there.get("slow")["output"]["end"] > 30_000_000, "far more is printed than the link can carry", 90.0)
+        eventually(
+            lambda: way.there.get("slow")["output"]["end"] > 30_000_000,
+            "far more is printed than the link can carry",
+            90.0,
+        )
         before = way.client_road.passed
         terminal.send(b"\x03")
         terminal.send("echo $((20+22)) done\r")
-        terminal.until(lambda: any("42 done" in row for row in terminal.rows()), "the newest screen", 90.0)
-        assert way.client_road.passed - before < 1_000_000, "the newest screen goes before what was printed meanwhile"
+        terminal.until(
+            lambda: any("42 done" in row for row in terminal.rows()), "the newest screen", 90.0
+        )
+        assert way.client_road.passed - before < 1_000_000, (
+            "the newest screen goes before what was printed meanwhile"
+        )
     finally:
         way.client_road.rate, way.client_road.lag_s = 0.0, 0.0
     terminal.leave()

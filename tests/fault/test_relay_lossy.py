@@ -27,30 +27,76 @@ class Way:
     """A machine, a relay and somewhere else, each in its own network, with a link to the relay from each."""
 
     def __init__(self, stack: ExitStack, folder: Callable[[str], Path]) -> None:
-        self.networks = {name: stack.enter_context(Namespace()) for name in ("host", "relay", "client")}
+        self.networks = {
+            name: stack.enter_context(Namespace()) for name in ("host", "relay", "client")
+        }
         self.relay_address = {"client": "10.9.1.1", "host": "10.9.2.1"}
         self.address = {"client": "10.9.1.2", "host": "10.9.2.2"}
-        self.links = {hop: stack.enter_context(Lossy(self.networks[hop], self.address[hop], self.networks["relay"], self.relay_address[hop])) for hop in ("client", "host")}
+        self.links = {
+            hop: stack.enter_context(
+                Lossy(
+                    self.networks[hop],
+                    self.address[hop],
+                    self.networks["relay"],
+                    self.relay_address[hop],
+                )
+            )
+            for hop in ("client", "host")
+        }
         place = folder("relay")
         chain, key = certificate(place, "relay.example", 1, tuple(self.relay_address.values()))
         names = [word for address in self.relay_address.values() for word in ("--name", address)]
         with self.networks["relay"].inside():
-            self.relay = stack.enter_context(RelayProcess(str(place / "data"), "--tls-cert", str(chain), "--tls-key", str(key), *names, address="0.0.0.0", port=PORT, limits={"RELAY_PING_S": 2}))
+            self.relay = stack.enter_context(
+                RelayProcess(
+                    str(place / "data"),
+                    "--tls-cert",
+                    str(chain),
+                    "--tls-key",
+                    str(key),
+                    *names,
+                    address="0.0.0.0",
+                    port=PORT,
+                    limits={"RELAY_PING_S": 2},
+                )
+            )
         with self.networks["host"].inside():
-            self.there: Installation = stack.enter_context(installation(folder("there"), "[turn]\nidle_s = 0.5\n"))
+            self.there: Installation = stack.enter_context(
+                installation(folder("there"), "[turn]\nidle_s = 0.5\n")
+            )
             token = Path(self.there.user, "token")
             token.write_text(self.relay.token())
-            self.there.ok("host", "connect", f"wss://{self.relay_address['host']}:{PORT}", "--ca", str(chain), "--token", f"@{token}")
+            self.there.ok(
+                "host",
+                "connect",
+                f"wss://{self.relay_address['host']}:{PORT}",
+                "--ca",
+                str(chain),
+                "--token",
+                f"@{token}",
+            )
         self.here: Installation = stack.enter_context(installation(folder("here")))
-        invited = self.there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"]
-        with self.networks["host"].inside():         # where the address in it leads somewhere; from then on it has its own way
+        invited = self.there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0][
+            "url"
+        ]
+        with self.networks[
+            "host"
+        ].inside():  # where the address in it leads somewhere; from then on it has its own way
             joined = self.here.ok("join", invited, "--as", "ann", "--ca", str(chain), "--json").json
         self.here.ok("machines", "rename", joined["as"], "box")
         kept = self.here.home / "machines.json"
-        kept.write_text(kept.read_text().replace(self.relay_address["host"], self.relay_address["client"]))
+        kept.write_text(
+            kept.read_text().replace(self.relay_address["host"], self.relay_address["client"])
+        )
 
     def registered(self) -> None:
-        eventually(lambda: self.there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered", "the host is registered", 90.0)
+        eventually(
+            lambda: (
+                self.there.ok("host", "ls", "--json").json["relays"][0]["state"] == "registered"
+            ),
+            "the host is registered",
+            90.0,
+        )
 
     def blackhole(self, hop: str, at: str, does: str) -> None:
         """Packets from there, towards the other end of that link."""
@@ -84,23 +130,33 @@ def move(hop: str) -> tuple[Callable[[Way], Any], Callable[[Way], Any]]:
     return lambda way: way.moves(hop), lambda way: None
 
 
-FAULTS = {f"{hop}'s link: {kind}": made for hop in ("client", "host") for kind, made in {
-    "1% lost": bad(hop, loss=0.01, delay_s=0.01),
-    "10% lost": bad(hop, loss=0.1, delay_s=0.01),
-    "reordered": bad(hop, reorder=0.25, delay_s=0.005),
-    "doubled": bad(hop, double=0.25),
-    "all of it": bad(hop, loss=0.05, reorder=0.1, double=0.1, delay_s=0.02),
-    "blackhole outward": hole(hop, hop),
-    "blackhole inward": hole(hop, "relay"),
-    "another address": move(hop),
-}.items()}
+FAULTS = {
+    f"{hop}'s link: {kind}": made
+    for hop in ("client", "host")
+    for kind, made in {
+        "1% lost": bad(hop, loss=0.01, delay_s=0.01),
+        "10% lost": bad(hop, loss=0.1, delay_s=0.01),
+        "reordered": bad(hop, reorder=0.25, delay_s=0.005),
+        "doubled": bad(hop, double=0.25),
+        "all of it": bad(hop, loss=0.05, reorder=0.1, double=0.1, delay_s=0.02),
+        "blackhole outward": hole(hop, hop),
+        "blackhole inward": hole(hop, "relay"),
+        "another address": move(hop),
+    }.items()
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_s4_every_line_is_typed_once_over_a_bad_link(way: Way, fault: str) -> None:
     begin, end = FAULTS[fault]
     name = "l-" + "".join(c if c.isalnum() else "-" for c in fault)
-    way.there.new(name, "--", "sh", "-c", "stty -echo; echo READY; while read line; do seq 1 4000; echo \"<$line>\"; done")
+    way.there.new(
+        name,
+        "--",
+        "sh",
+        "-c",
+        'stty -echo; echo READY; while read line; do seq 1 4000; echo "<$line>"; done',
+    )
     way.registered()
     with way.networks["client"].inside():
         terminal = way.here.attach(f"box/{name}")
@@ -114,9 +170,13 @@ def test_s4_every_line_is_typed_once_over_a_bad_link(way: Way, fault: str) -> No
         terminal.drain_for(LASTS_S / 4)
     end(way)
     terminal.send(f"{lines[-1]}\r")
-    terminal.until(lambda: any(f"<{lines[-1]}>" in row for row in terminal.rows()), "the screen goes on", 120.0)
+    terminal.until(
+        lambda: any(f"<{lines[-1]}>" in row for row in terminal.rows()), "the screen goes on", 120.0
+    )
     eventually(lambda: f"<{lines[-1]}>" in way.there.screen(name), "the host's own screen")
-    assert [row.rstrip() for row in terminal.rows()] == [row.rstrip() for row in padded(way.there.screen(name), len(terminal.rows()))]
+    assert [row.rstrip() for row in terminal.rows()] == [
+        row.rstrip() for row in padded(way.there.screen(name), len(terminal.rows()))
+    ]
     typed = [line for line in way.there.ok("read", name).out.splitlines() if line.startswith("<")]
     assert typed == [f"<{line}>" for line in lines]
     terminal.leave()

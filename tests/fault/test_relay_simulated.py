@@ -22,7 +22,11 @@ from holdfast.testing.net import Link
 from holdfast.testing.simulated import Simulation
 
 SECOND, MINUTE, DAY = 1.0, 60.0, 86400.0
-DIALS = {SECOND: 40, MINUTE: 80, DAY: 3300}          # of one side; also a second may be noticed only half a minute later
+DIALS = {
+    SECOND: 40,
+    MINUTE: 80,
+    DAY: 3300,
+}  # of one side; also a second may be noticed only half a minute later
 Act = Callable[[Simulation], object]
 
 
@@ -38,6 +42,7 @@ def _link(stage: Simulation, hop: str) -> Link:
 
 def _silent(hop: str, *directions: str) -> Fault:
     """`directions`: from which end nothing passes."""
+
     def begin(stage: Simulation) -> None:
         for end in directions:
             _link(stage, hop).ways[end].close("silent")
@@ -56,11 +61,17 @@ def _bad(hop: str, **how: float) -> Fault:
                 setattr(way, name, value)
 
     good = {"latency_s": 0.01, "jitter_s": 0.002, "rate": 0.0, "loss": 0.0, "broken": 0.0}
-    return Fault(f"{hop}'s link", lambda stage: become(stage, how), lambda stage: become(stage, good))
+    return Fault(
+        f"{hop}'s link", lambda stage: become(stage, how), lambda stage: become(stage, good)
+    )
 
 
 def _cut(hop: str) -> Fault:
-    return Fault(f"{hop}'s link", lambda stage: _link(stage, hop).cut(), lambda stage: _link(stage, hop).mend())
+    return Fault(
+        f"{hop}'s link",
+        lambda stage: _link(stage, hop).cut(),
+        lambda stage: _link(stage, hop).mend(),
+    )
 
 
 def _forget(stage: Simulation, hop: str) -> None:
@@ -80,31 +91,50 @@ def _sleeps(name: str) -> Fault:
 
 
 def _pauses(name: str) -> Fault:
-    return Fault(name, lambda stage: stage.world.actors[name].pause(), lambda stage: stage.world.actors[name].go_on())
+    return Fault(
+        name,
+        lambda stage: stage.world.actors[name].pause(),
+        lambda stage: stage.world.actors[name].go_on(),
+    )
 
 
 FAULTS: dict[str, Fault] = {
-    "client killed": Fault("client", lambda stage: stage.client.actor.kill(), Simulation.client_again),
+    "client killed": Fault(
+        "client", lambda stage: stage.client.actor.kill(), Simulation.client_again
+    ),
     "client paused": _pauses("client"),
     "client asleep": _sleeps("client"),
     "relay killed": Fault("relay", Simulation.kill_relay, Simulation.relay_again),
-    "relay without power": Fault("relay", partial(Simulation.kill_relay, power=True), Simulation.relay_again),
+    "relay without power": Fault(
+        "relay", partial(Simulation.kill_relay, power=True), Simulation.relay_again
+    ),
     "relay paused": _pauses("relay"),
     "host killed": Fault("host", Simulation.kill_host, Simulation.host_again),
-    "host's machine gone": Fault("host", partial(Simulation.kill_host, power=True), Simulation.host_again),
+    "host's machine gone": Fault(
+        "host", partial(Simulation.kill_host, power=True), Simulation.host_again
+    ),
     "host paused": _pauses("host"),
     "host asleep": _sleeps("host"),
-    **{f"{hop}'s link {kind}": fault for hop in ("client", "host") for kind, fault in {
-        "cut": _cut(hop),
-        "forgets": Fault(f"{hop}'s link", partial(_forget, hop=hop), lambda stage: None),
-        "half-open": _silent(hop, hop, "relay"),
-        "half-open outward": _silent(hop, hop),
-        "half-open inward": _silent(hop, "relay"),
-        "slow": _bad(hop, latency_s=0.8, jitter_s=0.4, rate=1500.0),
-        "lossy": _bad(hop, latency_s=0.05, jitter_s=0.1, loss=0.1, broken=0.004),
-    }.items()},
+    **{
+        f"{hop}'s link {kind}": fault
+        for hop in ("client", "host")
+        for kind, fault in {
+            "cut": _cut(hop),
+            "forgets": Fault(f"{hop}'s link", partial(_forget, hop=hop), lambda stage: None),
+            "half-open": _silent(hop, hop, "relay"),
+            "half-open outward": _silent(hop, hop),
+            "half-open inward": _silent(hop, "relay"),
+            "slow": _bad(hop, latency_s=0.8, jitter_s=0.4, rate=1500.0),
+            "lossy": _bad(hop, latency_s=0.05, jitter_s=0.1, loss=0.1, broken=0.004),
+        }.items()
+    },
 }
-DAYS = ("client asleep", "relay killed", "relay without power", "relay paused")          # the others take too long for every day
+DAYS = (
+    "client asleep",
+    "relay killed",
+    "relay without power",
+    "relay paused",
+)  # the others take too long for every day
 
 
 def happens(stage: Simulation, fault: str, lasts: float) -> None:
@@ -132,7 +162,9 @@ def test_s4_everything_comes_back_by_itself(fault: str, lasts: float) -> None:
 
 
 def a_day(fault: str, seed: int) -> None:
-    with Simulation(seed, tick_s=10.0, prints_s=300.0) as stage:          # the token expires in the first hour
+    with Simulation(
+        seed, tick_s=10.0, prints_s=300.0
+    ) as stage:  # the token expires in the first hour
         happens(stage, fault, DAY)
 
 
@@ -150,8 +182,16 @@ def test_s4_everything_comes_back_after_any_day(fault: str, seed: int) -> None:
 
 # ------------------------------------------------------------ several at once
 
-Events = list[tuple[str, float, float]]          # which, when, for how long
-schedules = st.lists(st.tuples(st.sampled_from(sorted(FAULTS)), st.floats(0.0, 40.0), st.sampled_from([0.05, 1.0, 7.0, 25.0, 60.0])), min_size=1, max_size=6)
+Events = list[tuple[str, float, float]]  # which, when, for how long
+schedules = st.lists(
+    st.tuples(
+        st.sampled_from(sorted(FAULTS)),
+        st.floats(0.0, 40.0),
+        st.sampled_from([0.05, 1.0, 7.0, 25.0, 60.0]),
+    ),
+    min_size=1,
+    max_size=6,
+)
 
 
 def several(seed: int, schedule: Events, floods: bool) -> None:
@@ -161,18 +201,22 @@ def several(seed: int, schedule: Events, floods: bool) -> None:
         begun = stage.world.now
         for name, at, lasts in sorted(schedule, key=lambda one: one[1]):
             where, begin, end = FAULTS[name]
-            if busy.get(where, -1.0) >= at:      # one thing at a time in one place
+            if busy.get(where, -1.0) >= at:  # one thing at a time in one place
                 continue
             busy[where] = at + lasts
             stage.world.at(begun + at, partial(begin, stage))
             stage.world.at(begun + at + lasts, partial(end, stage))
         for second in range(0, 100, 5):
-            stage.world.at(begun + second, lambda: None if stage.client.actor.dead else stage.type())
+            stage.world.at(
+                begun + second, lambda: None if stage.client.actor.dead else stage.type()
+            )
         stage.world.pass_(max(busy.values()) + 1.0)
         stage.settles(within_s=600.0)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=30, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 @given(st.integers(0, 1 << 32), schedules, st.booleans())
 def test_s4_several_faults_at_once(seed: int, schedule: Events, floods: bool) -> None:
     several(seed, schedule, floods)
@@ -188,6 +232,7 @@ def test_s4_several_faults_at_once_for_long(seed: int, schedule: Events, floods:
 
 # ------------------------------------------------------------ what time does besides
 
+
 def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() -> None:
     with Simulation(seed=5) as stage:
         stage.settles()
@@ -201,7 +246,9 @@ def test_s4_a_calendar_that_was_wrong_and_is_put_right_locks_no_machine_out() ->
         stage.settles()
 
 
-def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its_operator_makes_the_token_again() -> None:
+def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its_operator_makes_the_token_again() -> (
+    None
+):
     with Simulation(seed=6, tick_s=10.0) as stage:
         stage.settles()
         stage.kill_relay()
@@ -219,6 +266,7 @@ def test_a_relay_that_lost_its_disk_refuses_and_is_asked_with_patience_until_its
 
 # ------------------------------------------------------------ that all this could fail
 
+
 def fails(fault: str) -> bool:
     with Simulation(seed=4) as stage:
         try:
@@ -228,7 +276,9 @@ def fails(fault: str) -> bool:
     return False
 
 
-def test_a_client_that_never_asks_whether_anybody_is_there_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_never_asks_whether_anybody_is_there_would_be_noticed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(Line, "_watch", lambda line, now: None)
     assert fails("client's link forgets")
 
@@ -246,7 +296,10 @@ def test_somebody_without_patience_would_be_noticed(monkeypatch: pytest.MonkeyPa
 
 def test_a_tunnel_that_gives_no_credit_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Tunnel, "took", lambda tunnel, count=0: 0)
-    with Simulation(seed=4, prints_s=0.2, prints=1500) as stage, pytest.raises(AssertionError, match="not settled"):
+    with (
+        Simulation(seed=4, prints_s=0.2, prints=1500) as stage,
+        pytest.raises(AssertionError, match="not settled"),
+    ):
         stage.world.pass_(120.0)
         stage.settles()
 

@@ -30,12 +30,17 @@ sys.exit(code)
 
 
 def printed(lines: int) -> bytes:
-    return b"".join(b"%07d \x1b[3%dmcolour\x1b[0m \r back %s\n" % (n, n % 8, b"x" * (n % 90)) for n in range(lines))
+    return b"".join(
+        b"%07d \x1b[3%dmcolour\x1b[0m \r back %s\n" % (n, n % 8, b"x" * (n % 90))
+        for n in range(lines)
+    )
 
 
 def shell(stage: Stage, name: str, program: str = "bash") -> None:
     stage.new(name, [program])
-    stage.pump.until(lambda: stage.view(name)["waiting"]["for"] == "idle", f"{name} is at its prompt")
+    stage.pump.until(
+        lambda: stage.view(name)["waiting"]["for"] == "idle", f"{name} is at its prompt"
+    )
 
 
 def kill(stage: Stage) -> None:
@@ -57,13 +62,19 @@ def test_s4_run_through_host_kills(stage: Stage) -> None:
     for n in range(12):
         lines = rng.choice((100, 15_000, 15_000))
         mark = f"{stage.directory}/ran-{n}"
-        command = stage.cli("run", "sh", "--", f"{sys.executable} -I -S {stage.directory}/print.py {mark} {lines} {n}", bufsize=0)
+        command = stage.cli(
+            "run",
+            "sh",
+            "--",
+            f"{sys.executable} -I -S {stage.directory}/print.py {mark} {lines} {n}",
+            bufsize=0,
+        )
         assert command.stdout is not None
         out = bytearray()
         os.set_blocking(command.stdout.fileno(), False)
         due = sorted(rng.randrange(len(printed(lines))) for _ in range(rng.randint(1, 2)))
         if n % 3 == 0:
-            stage.pump.during(rng.uniform(0, 0.4))            # somewhere around its start
+            stage.pump.during(rng.uniform(0, 0.4))  # somewhere around its start
             kill(stage)
             kills += 1
             due = due[1:]
@@ -94,7 +105,12 @@ def test_s4_run_of_an_exiting_shell_through_a_host_kill(stage: Stage) -> None:
     """`exit` in a `run` ends the session; the host that typed it dies before it could say so."""
     stage.start_host()
     shell(stage, "sh")
-    command = stage.cli("run", "sh", "--", f"echo going; touch {stage.directory}/went; while [ -e {stage.directory}/went ]; do :; done; exit 23")
+    command = stage.cli(
+        "run",
+        "sh",
+        "--",
+        f"echo going; touch {stage.directory}/went; while [ -e {stage.directory}/went ]; do :; done; exit 23",
+    )
     stage.pump.until(lambda: Path(stage.directory, "went").exists(), "it runs")
     stage.kill_host()
     Path(stage.directory, "went").unlink()
@@ -108,7 +124,12 @@ def test_s4_a_long_run_outlives_its_host(stage: Stage) -> None:
     """Longer than a client waits for a host to start: the wait begins when the host dies, not when the command began."""
     stage.start_host()
     shell(stage, "sh")
-    command = stage.cli("run", "sh", "--", f"echo begun; until [ -e {stage.directory}/go ]; do sleep 0.1; done; echo done; (exit 9)")
+    command = stage.cli(
+        "run",
+        "sh",
+        "--",
+        f"echo begun; until [ -e {stage.directory}/go ]; do sleep 0.1; done; echo done; (exit 9)",
+    )
     stage.pump.during(CONNECT_WAIT_S + 1)
     stage.kill_host()
     stage.find_host()
@@ -140,7 +161,9 @@ def test_a7_half_a_line_is_still_somebodys_after_a_host_kill(stage: Stage) -> No
     shell(stage, "sh")
     client = Lean(stage, "sh").attached()
     client.type(b"rm -rf precious ")
-    stage.pump.until(lambda: client.settled and "precious" in "".join(stage.view("sh")["lines"]), "it is typed")
+    stage.pump.until(
+        lambda: client.settled and "precious" in "".join(stage.view("sh")["lines"]), "it is typed"
+    )
     stage.kill_host()
     stage.start_host()
     code, out, err = stage.finish(stage.cli("run", "sh", "--", "echo ran"))
@@ -148,7 +171,10 @@ def test_a7_half_a_line_is_still_somebodys_after_a_host_kill(stage: Stage) -> No
     assert "typed" in err, err
     stage.pump.until(lambda: client.live, "the client is back")
     client.type(b"\x03")
-    stage.pump.until(lambda: stage.finish(stage.cli("run", "sh", "--", "echo ran"))[:2] == (0, b"ran\n"), "the line was given up")
+    stage.pump.until(
+        lambda: stage.finish(stage.cli("run", "sh", "--", "echo ran"))[:2] == (0, b"ran\n"),
+        "the line was given up",
+    )
 
 
 def test_s4_input_that_nobody_reads_is_kept_through_host_kills(stage: Stage) -> None:
@@ -157,10 +183,12 @@ def test_s4_input_that_nobody_reads_is_kept_through_host_kills(stage: Stage) -> 
     path = f"{stage.directory}/typed"
     gate = f"{path}.gate"
     os.mkfifo(gate)
-    program = f"import sys; sys.argv = ['w', 'record', {path!r}, '8']\n" \
-              f"import tty; tty.setraw(0); print('READY', end='\\r\\n', flush=True)\n" \
-              f"open({gate!r}).close()\n" \
-              f"exec(compile(open({workload.__file__!r}).read(), 'w', 'exec'))\n"
+    program = (
+        f"import sys; sys.argv = ['w', 'record', {path!r}, '8']\n"
+        f"import tty; tty.setraw(0); print('READY', end='\\r\\n', flush=True)\n"
+        f"open({gate!r}).close()\n"
+        f"exec(compile(open({workload.__file__!r}).read(), 'w', 'exec'))\n"
+    )
     stage.new("deaf", [sys.executable, "-I", "-S", "-c", program])
     stage.pump.until(lambda: stage.session("deaf")["output"]["end"] >= 7, "the program is there")
     client = Lean(stage, "deaf").attached()
@@ -173,7 +201,10 @@ def test_s4_input_that_nobody_reads_is_kept_through_host_kills(stage: Stage) -> 
             stage.pump.until(lambda: client.live, "the client is back")
     stage.pump.during(0.3)
     os.close(os.open(gate, os.O_WRONLY))
-    stage.pump.until(lambda: client.settled, lambda: f"all is taken or refused: acked {client.acked}, refused {len(client.refused)}")
+    stage.pump.until(
+        lambda: client.settled,
+        lambda: f"all is taken or refused: acked {client.acked}, refused {len(client.refused)}",
+    )
     client.type(workload.tagged(client.client, client.number + 1, 30))
     client.type(workload.STOP)
     assert stage.exit_code("deaf") == 8
@@ -196,7 +227,9 @@ def test_a_session_that_reads_nothing_can_be_ended(stage: Stage) -> None:
     stage.pump.until(lambda: client.refused, "too much was typed")
     begun = time.monotonic()
     result = stage.ask("end", session="deaf")
-    assert result["signal"] in ("SIGTERM", "SIGKILL", "SIGHUP") and time.monotonic() - begun < SOON_S
+    assert (
+        result["signal"] in ("SIGTERM", "SIGKILL", "SIGHUP") and time.monotonic() - begun < SOON_S
+    )
 
 
 def test_s4_a_host_killed_while_it_starts_is_started_again(stage: Stage) -> None:
@@ -220,9 +253,16 @@ def test_s4_the_host_that_another_client_starts_is_killed(stage: Stage) -> None:
     stage.start_host()
     shell(stage, "sh")
     stage.kill_host()
-    other = stage.start_host("stop@host.adopted", wait=False)            # has the lock, and does not listen yet
-    stage.pump.until(lambda: os.path.exists(f"{stage.home.run}/host.lock") and Path(stage.home.run, "host.lock").read_text() == f"{other}\n",
-                     "the other host has the lock")
+    other = stage.start_host(
+        "stop@host.adopted", wait=False
+    )  # has the lock, and does not listen yet
+    stage.pump.until(
+        lambda: (
+            os.path.exists(f"{stage.home.run}/host.lock")
+            and Path(stage.home.run, "host.lock").read_text() == f"{other}\n"
+        ),
+        "the other host has the lock",
+    )
     command = stage.cli("run", "sh", "--", "echo through")
     stage.pump.until(stage.hosts, "our host starts")
     stage.pump.until(lambda: not stage.hosts(), "our host leaves")

@@ -17,16 +17,53 @@ from tests.fault.stage import Stage
 from holdfast.testing import workload
 
 PROGRAMS: dict[str, tuple[list[str], list[bytes]]] = {
-    "less": (["less", "-R", "TEXT"], [b" ", b"b", b"G", b"g", b"j", b"/line 1\r", b"d", b"u", b"-S\r", b"\x1b[C", b"\x1b[D"]),
-    "vim": (["vim", "-u", "NONE", "-i", "NONE", "-N", "-n", "+set number ruler", "TEXT"],
-            [b"\x06", b"\x02", b"G", b"gg", b"ihello \xe6\x97\xa5\xe6\x9c\xac \xc3\xa9\x1b", b"dd", b"u", b"5j", b"A end\x1b", b":split\r",
-             b":only\r", b"/line 7\r", b":set hlsearch\r", b"v5jd", b":r TEXT\r"]),
+    "less": (
+        ["less", "-R", "TEXT"],
+        [b" ", b"b", b"G", b"g", b"j", b"/line 1\r", b"d", b"u", b"-S\r", b"\x1b[C", b"\x1b[D"],
+    ),
+    "vim": (
+        ["vim", "-u", "NONE", "-i", "NONE", "-N", "-n", "+set number ruler", "TEXT"],
+        [
+            b"\x06",
+            b"\x02",
+            b"G",
+            b"gg",
+            b"ihello \xe6\x97\xa5\xe6\x9c\xac \xc3\xa9\x1b",
+            b"dd",
+            b"u",
+            b"5j",
+            b"A end\x1b",
+            b":split\r",
+            b":only\r",
+            b"/line 7\r",
+            b":set hlsearch\r",
+            b"v5jd",
+            b":r TEXT\r",
+        ],
+    ),
     "top": (["top", "-d", "600"], [b" ", b"1", b"M", b"P", b"t", b"m", b"c", b"z", b"V", b"E"]),
-    "tmux": (["tmux", "-L", "SOCKET", "-f", "/dev/null", "new-session", "cat TEXT; exec sh"],
-             [b"echo \x1b[31mred\r", b"ls -la /\r", b"\x02%", b"\x02o", b"printf '\\033[38;2;1;200;3mx\\n'\r", b"\x02\"", b"\x02x", b"y",
-              b"cat TEXT\r", b"\x02[", b"q", b"\x02z"]),
+    "tmux": (
+        ["tmux", "-L", "SOCKET", "-f", "/dev/null", "new-session", "cat TEXT; exec sh"],
+        [
+            b"echo \x1b[31mred\r",
+            b"ls -la /\r",
+            b"\x02%",
+            b"\x02o",
+            b"printf '\\033[38;2;1;200;3mx\\n'\r",
+            b'\x02"',
+            b"\x02x",
+            b"y",
+            b"cat TEXT\r",
+            b"\x02[",
+            b"q",
+            b"\x02z",
+        ],
+    ),
     "scene": (workload.command("scene", 8), [b"k"]),
-    "marks": (workload.command("scene", 9), [b"k"]),             # combining characters: the second emulator has none
+    "marks": (
+        workload.command("scene", 9),
+        [b"k"],
+    ),  # combining characters: the second emulator has none
 }
 
 
@@ -88,9 +125,16 @@ FATES = ("detach", "kill", "redraw", "kill", "cut", "both")
 
 
 def shows(stage: Stage, seed: int) -> list[Show]:
-    lines = (f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)} \x1b[38;2;{i % 256};100;200mtrue\x1b[0m\n" for i in range(400))
+    lines = (
+        f"line {i} \x1b[3{i % 8}mcolour\x1b[0m 日本 é {'x' * (i % 70)} \x1b[38;2;{i % 256};100;200mtrue\x1b[0m\n"
+        for i in range(400)
+    )
     Path(stage.directory, "text").write_text("".join(lines))
-    return [Show(stage, name, random.Random(f"{seed}-{name}")) for name, (argv, _) in PROGRAMS.items() if shutil.which(argv[0])]
+    return [
+        Show(stage, name, random.Random(f"{seed}-{name}"))
+        for name, (argv, _) in PROGRAMS.items()
+        if shutil.which(argv[0])
+    ]
 
 
 def rehearse(stage: Stage, rounds: int, seed: int) -> tuple[int, int]:
@@ -107,7 +151,7 @@ def rehearse(stage: Stage, rounds: int, seed: int) -> tuple[int, int]:
             show.act()
         fate = FATES[n % len(FATES)]
         if rng.random() < 0.5:
-            stage.pump.during(rng.uniform(0, 0.1))               # so far into the drawing
+            stage.pump.during(rng.uniform(0, 0.1))  # so far into the drawing
         if fate in ("detach", "both"):
             for show in all_shows:
                 show.client.close()
@@ -122,9 +166,11 @@ def rehearse(stage: Stage, rounds: int, seed: int) -> tuple[int, int]:
                 show.lean.cut()
         if fate == "redraw":
             for show in all_shows:
-                show.client.type(b"\x1cr")                       # the prefix key, and redraw
+                show.client.type(b"\x1cr")  # the prefix key, and redraw
         for show in all_shows:
-            stage.pump.until(lambda show=show: show.back() and show.lean.live, f"{show.name} is attached again")  # type: ignore[misc]
+            stage.pump.until(
+                lambda show=show: show.back() and show.lean.live, f"{show.name} is attached again"
+            )  # type: ignore[misc]
             show.check(f"round {n}: {fate}")
             compared += 2
     return compared, stage.kills
@@ -154,11 +200,15 @@ def test_s6_a_size_without_output_outlives_the_host(stage: Stage) -> None:
     viewer.type(b"\n")
     stage.pump.until(lambda: stage.session("s")["output"]["end"] > 12, "it prints")
     viewer.resize(120, 40)
-    stage.pump.until(lambda: stage.session("s")["size"] == {"cols": 120, "rows": 40}, "the last size")
+    stage.pump.until(
+        lambda: stage.session("s")["size"] == {"cols": 120, "rows": 40}, "the last size"
+    )
     stage.kill_host()
     stage.start_host()
     view = stage.view("s")
-    assert view["size"] == {"cols": 120, "rows": 40} and view["lines"][0] == "READY" + " " * 84 + "X"
+    assert (
+        view["size"] == {"cols": 120, "rows": 40} and view["lines"][0] == "READY" + " " * 84 + "X"
+    )
     stage.pump.until(lambda: viewer.live, "its viewer is back")
     assert stage.session("s")["size"] == {"cols": 120, "rows": 40}
 

@@ -15,14 +15,21 @@ from holdfast.testing.history import Output, check_output
 from holdfast.wire import frames
 
 MiB = 1 << 20
-BLOCKS = 62_000                  # 50 MB
-PATIENT = "[session]\npace_s = 60.0\n"      # who reads on keeps up, however slow the machine is
+BLOCKS = 62_000  # 50 MB
+PATIENT = "[session]\npace_s = 60.0\n"  # who reads on keeps up, however slow the machine is
 
 
 def flood(stage: Stage, name: str, blocks: int, code: int) -> bytes:
     """A session that floods when it gets a line, then waits for another; all it will print."""
     command = " ".join(workload.command("flood", blocks, code))
-    stage.new(name, ["sh", "-c", f"stty raw -echo; echo GATE; head -c1 >/dev/null; {command}; head -c1 >/dev/null; exit {code}"])
+    stage.new(
+        name,
+        [
+            "sh",
+            "-c",
+            f"stty raw -echo; echo GATE; head -c1 >/dev/null; {command}; head -c1 >/dev/null; exit {code}",
+        ],
+    )
     stage.pump.until(lambda: stage.session(name)["output"]["end"] >= 5, f"{name} listens")
     return b"GATE\n" + workload.flood(blocks)
 
@@ -53,12 +60,17 @@ def test_s6_a_viewer_that_stops_reading(stage: Stage) -> None:
     assert grown < 40 * MiB, f"{grown >> 20} MiB for two that do not read"
     wire.unstall()
     terminal.unstall()
-    stage.pump.until(lambda: any(reason == frames.SCREEN_LAG for _, reason in wire.screens), "it is told that it lagged")
+    stage.pump.until(
+        lambda: any(reason == frames.SCREEN_LAG for _, reason in wire.screens),
+        "it is told that it lagged",
+    )
     assert [str(f) for f in check_output(wire.log, raw, strip=stripped, may_skip=True)] == []
     for eye in (wire.eye, terminal.eye):
         assert eye is not None
-        stage.pump.until(lambda eye=eye: not eye.differences(stage.view("flood")),  # type: ignore[misc]
-                         lambda eye=eye: f"the newest screen: {eye.differences(stage.view('flood'))[:3]}")  # type: ignore[misc]
+        stage.pump.until(
+            lambda eye=eye: not eye.differences(stage.view("flood")),  # type: ignore[misc]
+            lambda eye=eye: f"the newest screen: {eye.differences(stage.view('flood'))[:3]}",
+        )  # type: ignore[misc]
     reader.type(b"\n")
     assert stage.exit_code("flood") == 3
 
@@ -71,11 +83,12 @@ def test_s6_eight_viewers_get_every_byte(stage: Stage) -> None:
     terminals = [Attached(stage, "flood", eye=False).attached() for _ in range(2)]
     begun = [len(t.data) for t in terminals]
     viewers[0].type(b"\n")
-    want = stripped(raw)[len(b"GATE\n"):]
+    want = stripped(raw)[len(b"GATE\n") :]
 
-    def all_have_it() -> bool:                  # before anything is compared: who compares does not read
-        return (all((v.position or 0) >= len(raw) for v in viewers)
-                and all(len(t.data) >= begin + len(want) for t, begin in zip(terminals, begun, strict=True)))
+    def all_have_it() -> bool:  # before anything is compared: who compares does not read
+        return all((v.position or 0) >= len(raw) for v in viewers) and all(
+            len(t.data) >= begin + len(want) for t, begin in zip(terminals, begun, strict=True)
+        )
 
     stage.pump.until(all_have_it, lambda: f"all of it: {[v.position for v in viewers]}")
     for viewer in viewers:
@@ -97,9 +110,9 @@ def test_s6_a_viewer_slower_than_the_program_holds_it_back_and_gets_all_of_it(st
     while not viewer.ended:
         assert time.monotonic() < end, f"{viewer.position} of {len(raw)}"
         viewer.unstall()
-        viewer._readable()                                  # a quarter of a megabyte at a time ...
+        viewer._readable()  # a quarter of a megabyte at a time ...
         viewer.stall()
-        stage.pump.during(0.04)                             # ... and no more than six in a second
+        stage.pump.during(0.04)  # ... and no more than six in a second
     assert [str(f) for f in check_output(viewer.log, raw, strip=stripped, until=len(raw))] == []
     assert viewer.ended["exit_code"] == 5
 
@@ -109,18 +122,31 @@ def test_s6_every_question_is_answered_once_whoever_watches(stage: Stage, viewer
     stage.start_host()
     path = f"{stage.directory}/answers"
     lean = []
-    stage.new("ask", ["sh", "-c", "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("ask", path))])
+    stage.new(
+        "ask",
+        [
+            "sh",
+            "-c",
+            "stty -echo; echo GATE; read go; exec " + " ".join(workload.command("ask", path)),
+        ],
+    )
     stage.pump.until(lambda: stage.session("ask")["output"]["end"] >= 6, "it listens")
     if viewers:
         lean = [Lean(stage, "ask").attached() for _ in range(viewers - 2)]
         for _ in range(2):
             Attached(stage, "ask").attached()
     stage.ask("send", session="ask", text="\n", seq=1)
-    stage.pump.until(lambda: any("ASKED" in line for line in stage.view("ask")["lines"]), "all is answered")
+    stage.pump.until(
+        lambda: any("ASKED" in line for line in stage.view("ask")["lines"]), "all is answered"
+    )
     end = stage.session("ask")["output"]["end"]
-    stage.pump.until(lambda: all(v.position == end for v in lean), "all viewers have seen the questions' places")
+    stage.pump.until(
+        lambda: all(v.position == end for v in lean), "all viewers have seen the questions' places"
+    )
     shown = b"".join(one.data for v in lean for one in v.log if isinstance(one, Output))
-    assert not [query for query, _ in workload.QUERIES if query[-4:] in shown], "a question reached a viewer"
+    assert not [query for query, _ in workload.QUERIES if query[-4:] in shown], (
+        "a question reached a viewer"
+    )
     stage.ask("send", session="ask", text="<me>" + workload.STOP.decode(), seq=3)
     assert stage.exit_code("ask") == 0
     assert Path(path).read_bytes() == b"".join(answer for _, answer in workload.QUERIES) + b"<me>"
@@ -129,19 +155,29 @@ def test_s6_every_question_is_answered_once_whoever_watches(stage: Stage, viewer
 def test_s6_a_screen_too_large_for_one_frame(stage: Stage) -> None:
     """A thousand lines of history, each cell of its own colours: the client gets a screen all the same."""
     stage.start_host()
-    program = ("import os, sys\nrow = ''.join(f'\\x1b[38;2;{i % 256};{i * 7 % 256};9;48;2;{i * 3 % 256};1;{i * 5 % 256}m▀' for i in range(200))\n"
-               "out = (''.join(f'{row}\\r\\n' for n in range(1100)) + 'DONE').encode()\n"
-               "while out: out = out[os.write(1, out):]\n"
-               "sys.stdin.read()")
+    program = (
+        "import os, sys\nrow = ''.join(f'\\x1b[38;2;{i % 256};{i * 7 % 256};9;48;2;{i * 3 % 256};1;{i * 5 % 256}m▀' for i in range(200))\n"
+        "out = (''.join(f'{row}\\r\\n' for n in range(1100)) + 'DONE').encode()\n"
+        "while out: out = out[os.write(1, out):]\n"
+        "sys.stdin.read()"
+    )
     import sys
 
     stage.new("wide", [sys.executable, "-I", "-S", "-c", program], size=(200, 50))
-    stage.pump.until(lambda: any("DONE" in line for line in stage.view("wide")["lines"]), "it is drawn")
+    stage.pump.until(
+        lambda: any("DONE" in line for line in stage.view("wide")["lines"]), "it is drawn"
+    )
     viewer = Lean(stage, "wide", size=(200, 50), eye=True, scrollback=1000).attached()
     assert viewer.eye is not None
     eye = viewer.eye
-    stage.pump.until(lambda: not eye.differences(stage.view("wide")), lambda: f"{eye.differences(stage.view('wide'))[:2]}")
+    stage.pump.until(
+        lambda: not eye.differences(stage.view("wide")),
+        lambda: f"{eye.differences(stage.view('wide'))[:2]}",
+    )
     client = Attached(stage, "wide", size=(200, 50)).attached()
     assert client.eye is not None
     second = client.eye
-    stage.pump.until(lambda: not second.differences(stage.view("wide")), lambda: f"{second.differences(stage.view('wide'))[:2]}")
+    stage.pump.until(
+        lambda: not second.differences(stage.view("wide")),
+        lambda: f"{second.differences(stage.view('wide'))[:2]}",
+    )

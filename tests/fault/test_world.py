@@ -24,6 +24,7 @@ def test_a_day_passes_while_somebody_sleeps_and_outside_no_time_does() -> None:
     real = time.monotonic
     woke: list[float] = []
     with World(1) as world:
+
         def sleeper() -> None:
             rests(86400.0)
             woke.append(time.monotonic())

@@ -58,7 +58,9 @@ def through_reader(pieces: list[bytes]) -> tuple[list[tuple[int, bytes]], bool]:
 
 
 @given(SOUND, st.lists(st.integers(0, 10_000), max_size=10))
-def test_sound_frames_come_out_as_they_went_in(sent: list[tuple[int, bytes]], places: list[int]) -> None:
+def test_sound_frames_come_out_as_they_went_in(
+    sent: list[tuple[int, bytes]], places: list[int]
+) -> None:
     pieces = cut(b"".join(frames.frame(kind, body) for kind, body in sent), places)
     assert through_splitter(pieces) == through_reader(pieces) == (sent, True)
 
@@ -123,7 +125,9 @@ JSON = st.recursive(
 
 @given(st.sampled_from(sorted(OPS)), st.data())
 @settings(max_examples=400)
-def test_a_request_is_refused_by_name_or_has_exactly_the_promised_fields(op: str, data: st.DataObject) -> None:
+def test_a_request_is_refused_by_name_or_has_exactly_the_promised_fields(
+    op: str, data: st.DataObject
+) -> None:
     fields = OPS[op].fields
     names = st.sampled_from([*fields, "nonsense"]) if fields else st.just("nonsense")
     body = {"op": op, **data.draw(st.dictionaries(names, JSON, max_size=6))}
@@ -135,6 +139,8 @@ def test_a_request_is_refused_by_name_or_has_exactly_the_promised_fields(op: str
     assert out.keys() == fields.keys()
     assert set(body) <= {"op", *fields}
     for name, value in out.items():
-        assert (value is None and fields[name].default is None) or isinstance(value, fields[name].kind)
+        assert (value is None and fields[name].default is None) or isinstance(
+            value, fields[name].kind
+        )
         assert not isinstance(value, float) or (math.isfinite(value) and 0 <= value < SECONDS_MAX)
         assert type(value) is not int or 0 <= value < 2**63

@@ -12,13 +12,24 @@ from holdfast.model import limits
 from holdfast.model.errors import PeerFault
 from holdfast.wire import contract_pb2, outer
 
-NUMBERS = st.integers(0, 3) | st.integers(0, 2**32 - 1) | st.sampled_from([limits.STREAM_WINDOW_BYTES, 2**31, 2**32 - 1])
-BYTES = st.sampled_from([0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65]).flatmap(lambda n: st.binary(min_size=n, max_size=n))
+NUMBERS = (
+    st.integers(0, 3)
+    | st.integers(0, 2**32 - 1)
+    | st.sampled_from([limits.STREAM_WINDOW_BYTES, 2**31, 2**32 - 1])
+)
+BYTES = st.sampled_from([0, 1, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65]).flatmap(
+    lambda n: st.binary(min_size=n, max_size=n)
+)
 TEXT = st.text(max_size=10) | st.integers(60, 210).map(lambda n: "x" * n)
 
 
 def values(field: Any) -> st.SearchStrategy[Any]:
-    kinds = {field.CPPTYPE_UINT32: NUMBERS, field.CPPTYPE_UINT64: NUMBERS | st.integers(0, 2**64 - 1), field.CPPTYPE_BOOL: st.booleans(), field.CPPTYPE_ENUM: st.integers(-1, 20)}
+    kinds = {
+        field.CPPTYPE_UINT32: NUMBERS,
+        field.CPPTYPE_UINT64: NUMBERS | st.integers(0, 2**64 - 1),
+        field.CPPTYPE_BOOL: st.booleans(),
+        field.CPPTYPE_ENUM: st.integers(-1, 20),
+    }
     one = kinds.get(field.cpp_type, BYTES if field.type == field.TYPE_BYTES else TEXT)
     return st.lists(one, max_size=4) if field.is_repeated else one
 
@@ -28,7 +39,11 @@ def messages(draw: st.DrawFn) -> bytes:
     """Anything the contract's library can write."""
     kind: Any = draw(st.sampled_from(list(contract_pb2.Frame.DESCRIPTOR.fields)))
     fields = {f.name: draw(values(f)) for f in kind.message_type.fields if draw(st.booleans())}
-    return bytes(contract_pb2.Frame(**{kind.name: getattr(contract_pb2, kind.message_type.name)(**fields)}).SerializeToString())
+    return bytes(
+        contract_pb2.Frame(
+            **{kind.name: getattr(contract_pb2, kind.message_type.name)(**fields)}
+        ).SerializeToString()
+    )
 
 
 @st.composite
@@ -41,11 +56,11 @@ def mangled(draw: st.DrawFn) -> bytes:
         if what == 0 and at < len(data):
             data[at] ^= draw(st.integers(1, 255))
         elif what == 1:
-            del data[at:at + draw(st.integers(1, 8))]
+            del data[at : at + draw(st.integers(1, 8))]
         elif what == 2:
             data[at:at] = draw(st.binary(min_size=1, max_size=8))
         else:
-            data[at:at] = data[at:at + draw(st.integers(1, 20))]
+            data[at:at] = data[at : at + draw(st.integers(1, 20))]
     return bytes(data)
 
 
@@ -55,12 +70,19 @@ def judged(data: bytes) -> outer.Frame | None:
     except PeerFault as e:
         assert e.message and len(e.message) < 500
         return None
-    again = outer.encode(frame)                   # what is read can be written, is as long, and says the same
+    again = outer.encode(frame)  # what is read can be written, is as long, and says the same
     assert len(again) == len(data) and outer.decode(again) == frame
     return frame
 
 
-@given(st.binary(max_size=300) | st.builds(lambda a, b: a + b, st.sampled_from([b"\x4a", b"\x4a\x05\x08", b"\x0a\x04"]), st.binary(max_size=60)))
+@given(
+    st.binary(max_size=300)
+    | st.builds(
+        lambda a, b: a + b,
+        st.sampled_from([b"\x4a", b"\x4a\x05\x08", b"\x0a\x04"]),
+        st.binary(max_size=60),
+    )
+)
 def test_noise(data: bytes) -> None:
     judged(data)
 
@@ -70,7 +92,9 @@ def test_noise(data: bytes) -> None:
 def test_whatever_the_contract_can_say(data: bytes) -> None:
     frame = judged(data)
     if frame is not None:
-        assert contract_pb2.Frame.FromString(outer.encode(frame)) == contract_pb2.Frame.FromString(data)
+        assert contract_pb2.Frame.FromString(outer.encode(frame)) == contract_pb2.Frame.FromString(
+            data
+        )
 
 
 @settings(max_examples=400)
@@ -79,9 +103,14 @@ def test_mangled_frames(data: bytes) -> None:
     judged(data)
 
 
-@given(st.integers(1, 2**32 - 1), st.integers(1, 300) | st.sampled_from([16_383, 16_384, limits.SEALED_BYTES]))
+@given(
+    st.integers(1, 2**32 - 1),
+    st.integers(1, 300) | st.sampled_from([16_383, 16_384, limits.SEALED_BYTES]),
+)
 def test_data_is_written_as_the_library_would(stream: int, length: int) -> None:
     payload = bytes(length)
-    data = contract_pb2.Frame(data=contract_pb2.Data(stream=stream, payload=payload)).SerializeToString()
+    data = contract_pb2.Frame(
+        data=contract_pb2.Data(stream=stream, payload=payload)
+    ).SerializeToString()
     assert outer.encode(outer.Data(stream, payload)) == data
     assert outer.decode(data) == outer.Data(stream, payload)

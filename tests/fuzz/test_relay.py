@@ -56,16 +56,26 @@ class Keeps:
 def frames() -> st.SearchStrategy[bytes]:
     small = st.integers(1, 4)
     some: st.SearchStrategy[Any] = st.one_of(
-        st.builds(outer.Data, small, st.binary(min_size=1, max_size=40)), st.builds(outer.Credit, small, st.integers(1, 262144)), st.builds(outer.Accept, small),
-        st.builds(outer.Close, st.integers(0, 4), st.integers(1, 13), st.just("")), st.builds(outer.Open, small, st.just(routes.route(KEY)), st.just(PASS)),
-        st.builds(outer.Watch, st.just(routes.route(KEY)), st.just(PASS)), st.builds(outer.Ping, st.binary(min_size=8, max_size=8)),
-        st.builds(outer.Hello, st.just(1), st.integers(1, 3), st.integers(1, 2), st.just("")), st.builds(outer.Incoming, small))
+        st.builds(outer.Data, small, st.binary(min_size=1, max_size=40)),
+        st.builds(outer.Credit, small, st.integers(1, 262144)),
+        st.builds(outer.Accept, small),
+        st.builds(outer.Close, st.integers(0, 4), st.integers(1, 13), st.just("")),
+        st.builds(outer.Open, small, st.just(routes.route(KEY)), st.just(PASS)),
+        st.builds(outer.Watch, st.just(routes.route(KEY)), st.just(PASS)),
+        st.builds(outer.Ping, st.binary(min_size=8, max_size=8)),
+        st.builds(outer.Hello, st.just(1), st.integers(1, 3), st.integers(1, 2), st.just("")),
+        st.builds(outer.Incoming, small),
+    )
 
     def bent(data: bytes, at: int, by: int) -> bytes:
-        return data[:at % (len(data) + 1)] + bytes([by]) + data[at % (len(data) + 1) + 1:]
+        return data[: at % (len(data) + 1)] + bytes([by]) + data[at % (len(data) + 1) + 1 :]
 
     whole = some.map(outer.encode)
-    return st.one_of(whole, st.builds(bent, whole, st.integers(0, 60), st.integers(0, 255)), st.binary(max_size=100))
+    return st.one_of(
+        whole,
+        st.builds(bent, whole, st.integers(0, 60), st.integers(0, 255)),
+        st.binary(max_size=100),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -85,7 +95,14 @@ def test_bytes_from_one_connection_harm_nobody_else(messages: list[bytes], role:
         host, at_host = come(Token("t", "tenant"), outer.HOST)
         welcome = at_host.frames()[0]
         assert isinstance(welcome, outer.Welcome)
-        hub.received(host, outer.encode(outer.Register(KEY, 1, routes.sign(SECRET, "relay", welcome.nonce, 1), (routes.digest(PASS),))))
+        hub.received(
+            host,
+            outer.encode(
+                outer.Register(
+                    KEY, 1, routes.sign(SECRET, "relay", welcome.nonce, 1), (routes.digest(PASS),)
+                )
+            ),
+        )
         client, at_client = come(None, outer.CLIENT)
         hub.received(client, outer.encode(outer.Open(1, routes.route(KEY), PASS)))
         hub.received(host, outer.encode(outer.Accept(1)))
@@ -114,10 +131,14 @@ def test_bytes_below_the_frames_throw_nothing(pieces: list[bytes], upgraded: boo
         hub = Hub(Registry(), Doorkeeper(("relay",), ()), store)
         near, far = await _pair()
         loop = asyncio.get_running_loop()
-        _, protocol = await loop.connect_accepted_socket(lambda: WebSocket(hub, Visit(hub, "x")), near)
+        _, protocol = await loop.connect_accepted_socket(
+            lambda: WebSocket(hub, Visit(hub, "x")), near
+        )
         if upgraded:
-            protocol.data_received(b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-                                   b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: holdfast.1\r\n\r\n")
+            protocol.data_received(
+                b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+                b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: holdfast.1\r\n\r\n"
+            )
             assert hub.lines
         for piece in pieces:
             protocol.data_received(piece)

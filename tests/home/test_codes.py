@@ -34,7 +34,18 @@ def test_of_another_boot_nothing_counts_and_nothing_is_left(home: Home) -> None:
     assert codes.listing(home, "another") == {} and os.listdir(home.run) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"v":1}', b'{"boot":"%s","password":"xx","v":1}' % BOOT.encode(), b'{"boot":"%s","password":7,"v":1}' % BOOT.encode(), b"x" * 5000])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"v":1}',
+        b'{"boot":"%s","password":"xx","v":1}' % BOOT.encode(),
+        b'{"boot":"%s","password":7,"v":1}' % BOOT.encode(),
+        b"x" * 5000,
+    ],
+)
 def test_what_cannot_be_read_is_no_code(home: Home, content: bytes) -> None:
     path = Path(home.run) / "4KQ7.code"
     path.write_bytes(content)

@@ -34,7 +34,9 @@ def never(name: str) -> str:
 def test_a_home_that_is_made_for_a_key_is_closed_to_others(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        keys.make(Home(f"{tmp_path}/state/holdfast", f"{tmp_path}/config.toml", True), "ann", "human", 0)
+        keys.make(
+            Home(f"{tmp_path}/state/holdfast", f"{tmp_path}/config.toml", True), "ann", "human", 0
+        )
     finally:
         os.umask(before)
     assert (tmp_path / "state" / "holdfast").stat().st_mode & 0o777 == 0o700
@@ -43,9 +45,16 @@ def test_a_home_that_is_made_for_a_key_is_closed_to_others(tmp_path: Path) -> No
 def test_a_new_identity_is_there_again_and_private(home: Home) -> None:
     made = keys.make(home, "ann", "human", 1_700_000_000.9)
     again = keys.load(home, "ann")
-    assert again == made and (again.kind, again.created, again.locked) == ("human", 1_700_000_000, False)
+    assert again == made and (again.kind, again.created, again.locked) == (
+        "human",
+        1_700_000_000,
+        False,
+    )
     assert again.private is not None and signing.public(again.private) == again.public
-    assert os.stat(made.path).st_mode & 0o777 == 0o600 and os.stat(keys.directory(home)).st_mode & 0o777 == 0o700
+    assert (
+        os.stat(made.path).st_mode & 0o777 == 0o600
+        and os.stat(keys.directory(home)).st_mode & 0o777 == 0o700
+    )
     assert made.path.endswith("/keys/ann.key") and os.listdir(keys.directory(home)) == ["ann.key"]
     assert again.private.hex() not in repr(again) and repr(again.private) not in repr(again)
 
@@ -55,7 +64,13 @@ def test_a_name_has_one_key_and_it_is_never_written_over(home: Home) -> None:
     with pytest.raises(Refused):
         keys.make(home, "ann", "agent", 2)
     assert keys.load(home, "ann") == made
-    for name, kind in (("../x", "human"), ("-x", "human"), ("a/b", "human"), ("ann", "machine"), ("bob", "robot")):
+    for name, kind in (
+        ("../x", "human"),
+        ("-x", "human"),
+        ("a/b", "human"),
+        ("ann", "machine"),
+        ("bob", "robot"),
+    ):
         with pytest.raises(Usage):
             keys.make(home, name, kind, 1)
     with pytest.raises(NotFound):
@@ -87,8 +102,10 @@ def test_the_machine_has_one_key(home: Home) -> None:
     first = keys.machine(home, 1)
     assert keys.machine(home, 2) == first == keys.load_machine(home)
     assert first.path.endswith("/keys/machine") and first.kind == "machine"
-    keys.make(home, "machine", "human", 3)                 # an operator by that name is somebody else
-    assert keys.load_machine(home) == first and [one.name for one in keys.listing(home)] == ["machine"]
+    keys.make(home, "machine", "human", 3)  # an operator by that name is somebody else
+    assert keys.load_machine(home) == first and [one.name for one in keys.listing(home)] == [
+        "machine"
+    ]
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o700 | 0o001])
@@ -122,12 +139,22 @@ def test_a_directory_that_others_reach_is_refused(home: Home) -> None:
         keys.make(home, "bob", "human", 1)
 
 
-@pytest.mark.parametrize("what", ["link", "directory", "fifo", "garbage", "empty", "long", "fields", "kind", "short", "json"])
+@pytest.mark.parametrize(
+    "what",
+    ["link", "directory", "fifo", "garbage", "empty", "long", "fields", "kind", "short", "json"],
+)
 def test_what_is_no_key_file_is_a_typed_error(home: Home, what: str) -> None:
     path = Path(keys.make(home, "ann", "human", 1).path)
     value = canonical.decode(path.read_bytes())
-    data = {"garbage": os.urandom(200), "empty": b"", "long": b" " * 5000, "fields": canonical.encode({**value, "more": 1}),
-            "kind": canonical.encode({**value, "kind": "machine"}), "short": canonical.encode({**value, "private": "AAAA"}), "json": b"[1]"}.get(what)
+    data = {
+        "garbage": os.urandom(200),
+        "empty": b"",
+        "long": b" " * 5000,
+        "fields": canonical.encode({**value, "more": 1}),
+        "kind": canonical.encode({**value, "kind": "machine"}),
+        "short": canonical.encode({**value, "private": "AAAA"}),
+        "json": b"[1]",
+    }.get(what)
     if data is not None:
         path.write_bytes(data)
     else:
@@ -152,7 +179,9 @@ def test_a_passphrase_protects_the_file_and_nothing_else_is_needed(home: Home) -
         loaded.secret()
     with pytest.raises(Refused, match="passphrase"):
         keys.opened(loaded, says("falsch"))
-    assert keys.opened(loaded, says("ho\u0308chst geheim")).private == made.private      # the same word, composed otherwise
+    assert (
+        keys.opened(loaded, says("ho\u0308chst geheim")).private == made.private
+    )  # the same word, composed otherwise
     assert keys.load(home, "ann").locked
 
 
@@ -167,7 +196,9 @@ def test_a_passphrase_can_be_put_on_changed_and_taken_off(home: Home) -> None:
     with pytest.raises(Usage, match="empty"):
         keys.lock(home, "ann", says("two"), says(""))
     keys.unlock(home, "ann", says("two"))
-    assert keys.load(home, "ann").private == private and os.listdir(keys.directory(home)) == ["ann.key"]
+    assert keys.load(home, "ann").private == private and os.listdir(keys.directory(home)) == [
+        "ann.key"
+    ]
 
 
 def test_a_locked_key_cannot_be_passed_off_as_another(home: Home) -> None:
@@ -176,13 +207,22 @@ def test_a_locked_key_cannot_be_passed_off_as_another(home: Home) -> None:
     Path(ann.path).write_bytes(canonical.encode({**one, "locked": other["locked"]}))
     with pytest.raises(Refused):
         keys.opened(keys.load(home, "ann"), says("same"))
-    for change in ({"n": 1 << 40}, {"n": 3}, {"n": "x"}, {"salt": "AA"}, {"sealed": ""}, {"nonce": None}):
+    for change in (
+        {"n": 1 << 40},
+        {"n": 3},
+        {"n": "x"},
+        {"salt": "AA"},
+        {"sealed": ""},
+        {"nonce": None},
+    ):
         Path(ann.path).write_bytes(canonical.encode({**one, "locked": {**one["locked"], **change}}))
         with pytest.raises(Impossible):
             keys.opened(keys.load(home, "ann"), says("same"))
 
 
-def test_a_full_or_read_only_disk_leaves_no_half_of_a_key(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_or_read_only_disk_leaves_no_half_of_a_key(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     private = keys.make(home, "ann", "human", 1).private
 
     def full(fd: int) -> None:
@@ -193,7 +233,10 @@ def test_a_full_or_read_only_disk_leaves_no_half_of_a_key(home: Home, monkeypatc
         keys.make(home, "bob", "human", 1)
     with pytest.raises(Unavailable, match="No space"):
         keys.lock(home, "ann", never, says("x"))
-    assert os.listdir(keys.directory(home)) == ["ann.key"] and keys.load(home, "ann").private == private
+    assert (
+        os.listdir(keys.directory(home)) == ["ann.key"]
+        and keys.load(home, "ann").private == private
+    )
 
 
 def test_what_a_crash_left_is_swept(home: Home) -> None:
@@ -216,10 +259,19 @@ def test_removed_is_gone(home: Home) -> None:
 
 def test_reading_a_plain_key_imports_nothing_heavy(home: Home) -> None:
     keys.make(home, "ann", "human", 1)
-    done = subprocess.run([sys.executable, "-c", "import sys; from holdfast.home import Home, keys; "
-                           f"assert keys.load(Home({home.state!r}, '', True), 'ann').private; "
-                           "print([m for m in ('cryptography', 'hashlib', 'asyncio', 'dataclasses', 'unicodedata') if m in sys.modules])"],
-                          capture_output=True, text=True, check=True, env={"PYTHONPATH": "src"})
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from holdfast.home import Home, keys; "
+            f"assert keys.load(Home({home.state!r}, '', True), 'ann').private; "
+            "print([m for m in ('cryptography', 'hashlib', 'asyncio', 'dataclasses', 'unicodedata') if m in sys.modules])",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": "src"},
+    )
     assert done.stdout == "[]\n"
 
 
@@ -228,8 +280,20 @@ def test_the_keys_for_relays_follow_from_the_identity(home: Home) -> None:
     ann = keys.make(home, "ann", "human", 1)
     here = keys.machine(home, 1)
     assert keys.static(keys.load(home, "ann")) == keys.static(ann) != keys.static(here)
-    assert len({keys.route_key(here, "a.example:443"), keys.route_key(here, "b.example:443"), keys.static(here), here.secret()}) == 4
-    assert keys.route_key(keys.load_machine(home), "a.example:443") == keys.route_key(here, "a.example:443")
+    assert (
+        len(
+            {
+                keys.route_key(here, "a.example:443"),
+                keys.route_key(here, "b.example:443"),
+                keys.static(here),
+                here.secret(),
+            }
+        )
+        == 4
+    )
+    assert keys.route_key(keys.load_machine(home), "a.example:443") == keys.route_key(
+        here, "a.example:443"
+    )
     assert sorted(os.listdir(keys.directory(home))) == ["ann.key", "machine"]
     keys.lock(home, "ann", lambda _: "", lambda _: "secret")
     locked = keys.load(home, "ann")

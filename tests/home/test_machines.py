@@ -47,15 +47,31 @@ def test_relays_are_kept_by_their_address(home: Home) -> None:
     relays.keep(home, Relay("ws://a", "one"))
     relays.keep(home, Relay("ws://b"))
     relays.keep(home, Relay("ws://a", "two", "/ca"))
-    assert relays.listing(home) == [Relay("ws://b"), Relay("ws://a", "two", "/ca")] and "two" not in repr(relays.listing(home))
+    assert relays.listing(home) == [
+        Relay("ws://b"),
+        Relay("ws://a", "two", "/ca"),
+    ] and "two" not in repr(relays.listing(home))
     relays.forget(home, "ws://b")
     with pytest.raises(NotFound):
         relays.forget(home, "ws://b")
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"v":2,"machines":[],"relays":[]}', b'{"machines":[{}],"relays":[{}],"v":1}', b'{"machines":{},"relays":7,"v":1}', b'{"machines":[1],"relays":[1],"v":1}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"v":2,"machines":[],"relays":[]}',
+        b'{"machines":[{}],"relays":[{}],"v":1}',
+        b'{"machines":{},"relays":7,"v":1}',
+        b'{"machines":[1],"relays":[1],"v":1}',
+    ],
+)
 @pytest.mark.parametrize("which", [machines, relays])
-def test_t4_what_cannot_be_read_is_said_so_and_stays(home: Home, which: object, content: bytes) -> None:
+def test_t4_what_cannot_be_read_is_said_so_and_stays(
+    home: Home, which: object, content: bytes
+) -> None:
     assert which in (machines, relays)
     path = Path(machines.path(home) if which is machines else relays.path(home))
     path.touch(0o600)

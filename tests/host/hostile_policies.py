@@ -21,12 +21,15 @@ def decent(question: dict[str, Any]) -> Any:
 
 
 def echo(question: dict[str, Any]) -> Any:
-    return {"verdict": "refuse", "because": f"{os.getpid()} {sorted(question)} {question['text']} {question['kind']}"}
+    return {
+        "verdict": "refuse",
+        "because": f"{os.getpid()} {sorted(question)} {question['text']} {question['kind']}",
+    }
 
 
 def hang(question: dict[str, Any]) -> Any:
     while True:
-        time.sleep(3600)   # a pause until its process is ended
+        time.sleep(3600)  # a pause until its process is ended
 
 
 def spin(question: dict[str, Any]) -> Any:
@@ -84,13 +87,13 @@ def brood(question: dict[str, Any]) -> Any:
     for _ in range(3):
         pid = os.fork()
         if pid == 0:
-            time.sleep(3600)   # a pause until its process is ended
+            time.sleep(3600)  # a pause until its process is ended
         pids.append(pid)
     with open(question["cwd"] + "/pids", "w") as f:
         f.write(" ".join(map(str, pids)))
     os.replace(question["cwd"] + "/pids", question["cwd"] + "/brood")
     while True:
-        time.sleep(3600)       # a pause until its process is ended
+        time.sleep(3600)  # a pause until its process is ended
 
 
 def forge(question: dict[str, Any]) -> Any:
@@ -105,9 +108,21 @@ def forge(question: dict[str, Any]) -> Any:
 
 
 SAID: dict[str, Any] = {
-    "text": "allow", "number": 1, "true": True, "list": ["allow"], "empty": {}, "case": {"verdict": "ALLOW"}, "word": {"verdict": "yes"}, "extra": {"verdict": "allow", "sudo": True},
-    "because": {"verdict": "allow", "because": 3}, "by": {"verdict": "ask", "by": ["root"]}, "by_text": {"verdict": "ask", "by": "human"}, "approvals": {"verdict": "ask", "approvals": 0},
-    "approvals_bool": {"verdict": "ask", "approvals": True}, "none": {"verdict": None}, "nested": {"verdict": {"verdict": "allow"}},
+    "text": "allow",
+    "number": 1,
+    "true": True,
+    "list": ["allow"],
+    "empty": {},
+    "case": {"verdict": "ALLOW"},
+    "word": {"verdict": "yes"},
+    "extra": {"verdict": "allow", "sudo": True},
+    "because": {"verdict": "allow", "because": 3},
+    "by": {"verdict": "ask", "by": ["root"]},
+    "by_text": {"verdict": "ask", "by": "human"},
+    "approvals": {"verdict": "ask", "approvals": 0},
+    "approvals_bool": {"verdict": "ask", "approvals": True},
+    "none": {"verdict": None},
+    "nested": {"verdict": {"verdict": "allow"}},
 }
 
 

@@ -35,13 +35,27 @@ class OrdinaryUser:
 
     def run(self, argv: list[str]) -> subprocess.CompletedProcess[str] | None:
         """Run to the end, seeing this source tree and the tests' libraries; None if that may not be run."""
-        environment = {"PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "LANG": "C.UTF-8",
-                       "HOME": str(self.home), "TMPDIR": str(self.home), "USER": self.name,
-                       "PYTHONPATH": f"{SOURCE / 'src'}:{SOURCE}:{SITE_PACKAGES}",
-                       "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+            "LANG": "C.UTF-8",
+            "HOME": str(self.home),
+            "TMPDIR": str(self.home),
+            "USER": self.name,
+            "PYTHONPATH": f"{SOURCE / 'src'}:{SOURCE}:{SITE_PACKAGES}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         try:
-            return subprocess.run(argv, user=self.uid, group=self.gid, extra_groups=[], env=environment,
-                                  cwd=self.home, capture_output=True, text=True, timeout=RUN_LIMIT_S)
+            return subprocess.run(
+                argv,
+                user=self.uid,
+                group=self.gid,
+                extra_groups=[],
+                env=environment,
+                cwd=self.home,
+                capture_output=True,
+                text=True,
+                timeout=RUN_LIMIT_S,
+            )
         except OSError:
             return None
 
@@ -89,7 +103,9 @@ def _account(*argv: str) -> None:
     """Accounts are changed by one at a time on a machine, and removed when the last process of them is: waits for that."""
     end = time.monotonic() + ACCOUNT_LIMIT_S
     while (done := subprocess.run(argv, capture_output=True, text=True)).returncode:
-        assert ("lock" in done.stderr or "currently used" in done.stderr) and time.monotonic() < end, (argv, done)
+        assert (
+            "lock" in done.stderr or "currently used" in done.stderr
+        ) and time.monotonic() < end, (argv, done)
         select.select([], [], [], 0.1)
 
 
@@ -109,6 +125,11 @@ def _processes_of(uid: int) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if entry.isdigit() and os.stat(f"/proc/{entry}").st_uid == uid and Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+            if (
+                entry.isdigit()
+                and os.stat(f"/proc/{entry}").st_uid == uid
+                and Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[0]
+                not in "ZX"
+            ):
                 found.append(int(entry))
     return found

@@ -83,7 +83,10 @@ def _get(cell: int, key: str, ctype: str) -> Any:
 
 def _cell(ref: Any, cell: int) -> Cell:
     if _get(cell, "WIDE", "int") == lib.GHOSTTY_CELL_WIDE_SPACER_HEAD:
-        return " ", ()  # left free at the margin by a wide character; terminals differ in how they fill it
+        return (
+            " ",
+            (),
+        )  # left free at the margin by a wide character; terminals differ in how they fill it
     buffer, length = ffi.new("uint32_t[32]"), ffi.new("size_t*")
     assert lib.ghostty_grid_ref_graphemes(ref, buffer, 32, length) == 0
     text = "".join(chr(buffer[i]) for i in range(length[0])) or " "
@@ -141,10 +144,17 @@ def state(screen: Screen, history: int = 0) -> State:
     """Everything that shows or will show: two terminals with equal states behave alike from here on."""
     of = emulator(screen)
     _, rows = of.size
-    found: State = {"size": of.size, "alternate": of.alternate, "title": of.title, "place": _place(of)}
+    found: State = {
+        "size": of.size,
+        "alternate": of.alternate,
+        "title": of.title,
+        "place": _place(of),
+    }
     found |= {f"mode {mode}": of.mode(mode) for mode in MODES}
     found |= {f"ansi mode {mode}": of.mode(mode, ansi=True) for mode in (4, 20)}
-    found |= {name: of.extra(name) for name in ("scrolling_region", "tabstops", "keyboard", "hyperlink")}
+    found |= {
+        name: of.extra(name) for name in ("scrolling_region", "tabstops", "keyboard", "hyperlink")
+    }
     found["colours"] = of.palette_changes(), of.dynamic_colours()
     found["rows"] = grid(of, of.history_rows, rows)
     found["flows"] = [of.flows_on(of.history_rows + y) for y in range(rows)]
@@ -161,7 +171,9 @@ def state(screen: Screen, history: int = 0) -> State:
         found["rows below"] = grid(primary, primary.history_rows, rows)
         found["saved below"], found["keys below"] = _place(primary), _keys(primary)
     kept = min(history, primary.history_rows)
-    found["history"] = [_as_painted(row) for row in grid(primary, primary.history_rows - kept, kept)]
+    found["history"] = [
+        _as_painted(row) for row in grid(primary, primary.history_rows - kept, kept)
+    ]
     return found
 
 
@@ -180,7 +192,9 @@ def differences(one: State, other: State, but: tuple[str, ...] = ()) -> dict[str
         if a == b:
             continue
         if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
-            found[key] = next((i, p, q) for i, (p, q) in enumerate(zip(a, b, strict=True)) if p != q)
+            found[key] = next(
+                (i, p, q) for i, (p, q) in enumerate(zip(a, b, strict=True)) if p != q
+            )
         else:
             found[key] = a, b
     return found
@@ -190,4 +204,7 @@ def second_opinion(cols: int, rows: int, data: bytes) -> tuple[list[str], tuple[
     """Rows and cursor as another emulator has them."""
     terminal = Vt(cols, rows)
     terminal.feed_str(data.decode("utf-8", "replace"))
-    return [line.text.rstrip(" ") for line in terminal.view()], (terminal.cursor.col, terminal.cursor.row)
+    return [line.text.rstrip(" ") for line in terminal.view()], (
+        terminal.cursor.col,
+        terminal.cursor.row,
+    )

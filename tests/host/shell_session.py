@@ -12,7 +12,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.core.commands import Effect, Mark, MarkScanner, PromptShown, RunDone, RunStarted, Shell
+from holdfast.core.commands import (
+    Effect,
+    Mark,
+    MarkScanner,
+    PromptShown,
+    RunDone,
+    RunStarted,
+    Shell,
+)
 from holdfast.core.onlcr import OnlcrInverse
 from holdfast.host.shell import Launch, clear_run, prepare, write_run
 
@@ -25,23 +33,35 @@ MARKS = re.compile(rb"\x1b\](?:7717|133);[^\x07]*\x07")
 @dataclass(frozen=True)
 class Result:
     exit: int
-    output: bytes       # as the program wrote it
-    raw: bytes          # as it passed the terminal
+    output: bytes  # as the program wrote it
+    raw: bytes  # as it passed the terminal
     cut_short: bool
 
 
 class ShellSession:
     """Reads everything the shell prints, scans it for marks and keeps the state they drive."""
 
-    def __init__(self, argv: list[str], directory: Path, home: Path, *, env: dict[str, str] | None = None,
-                 login: bool = False, edit: Callable[[Path], None] | None = None) -> None:
+    def __init__(
+        self,
+        argv: list[str],
+        directory: Path,
+        home: Path,
+        *,
+        env: dict[str, str] | None = None,
+        login: bool = False,
+        edit: Callable[[Path], None] | None = None,
+    ) -> None:
         for path in (directory, home):
             path.mkdir(mode=0o700, exist_ok=True)
         zshrc = home / ".zshrc"
         if not zshrc.exists():
             zshrc.touch()  # or zsh asks a new user what to do
-        base = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(home), "TERM": "xterm-256color",
-                "LANG": "C.UTF-8"}
+        base = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(home),
+            "TERM": "xterm-256color",
+            "LANG": "C.UTF-8",
+        }
         self.directory = directory
         self.launch: Launch = prepare(argv, directory, NONCE, {**base, **(env or {})}, login)
         if edit is not None:
@@ -89,7 +109,7 @@ class ShellSession:
     def send(self, data: bytes) -> None:
         self.shell.typed(data, time.monotonic())
         while data:
-            data = data[os.write(self.fd, data):]
+            data = data[os.write(self.fd, data) :]
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         """Reads until the condition holds."""
@@ -106,7 +126,9 @@ class ShellSession:
                 continue
             except OSError:
                 chunk = b""
-            assert chunk, f"the shell ended; no {what}; the end of the stream: {bytes(self.stream[-800:])!r}"
+            assert chunk, (
+                f"the shell ended; no {what}; the end of the stream: {bytes(self.stream[-800:])!r}"
+            )
             for mark in self.scanner.feed(len(self.stream), chunk):
                 self.marks.append(mark)
                 self.effects += self.shell.handle(mark, time.monotonic())
@@ -138,7 +160,7 @@ class ShellSession:
         self.send(text.encode() + b"\r")
         self.wait(lambda: self._count(PromptShown) > seen, "prompt after a line")
         prompts = [effect for effect in self.effects if isinstance(effect, PromptShown)]
-        return MARKS.sub(b"", bytes(self.stream[start:prompts[seen].offset]))
+        return MARKS.sub(b"", bytes(self.stream[start : prompts[seen].offset]))
 
     def start(self, text: str) -> str:
         """Begins a run and waits until the shell has begun it."""
@@ -147,15 +169,19 @@ class ShellSession:
         run = f"r{self.runs}"
         assert self.launch.kind is not None
         self.send(write_run(self.directory, self.launch.kind, run, text))
-        self.wait(lambda: any(isinstance(e, RunStarted) and e.run == run for e in self.effects),
-                  f"start of {text[:80]!r}")
+        self.wait(
+            lambda: any(isinstance(e, RunStarted) and e.run == run for e in self.effects),
+            f"start of {text[:80]!r}",
+        )
         return run
 
     def finish(self, run: str) -> Result:
-        self.wait(lambda: any(isinstance(e, RunDone) and e.run == run for e in self.effects),
-                  f"end of run {run}")
+        self.wait(
+            lambda: any(isinstance(e, RunDone) and e.run == run for e in self.effects),
+            f"end of run {run}",
+        )
         done = next(e for e in self.effects if isinstance(e, RunDone) and e.run == run)
-        raw = bytes(self.stream[done.output_start:done.output_end])
+        raw = bytes(self.stream[done.output_start : done.output_end])
         inverse = OnlcrInverse()
         clear_run(self.directory)
         return Result(done.exit, inverse.feed(raw) + inverse.close(), raw, done.cut_short)

@@ -12,7 +12,15 @@ import pytest
 from tests.host.installed import Caller, eventually
 
 from holdfast.core.conditions import Actor, Request
-from holdfast.core.gate import ANSWER_WAIT_S, DENIED_S, DOMAIN, PENDING_PER_OPERATOR, USE_WAIT_S, Approver, Pending
+from holdfast.core.gate import (
+    ANSWER_WAIT_S,
+    DENIED_S,
+    DOMAIN,
+    PENDING_PER_OPERATOR,
+    USE_WAIT_S,
+    Approver,
+    Pending,
+)
 from holdfast.core.policy import Decision, Verdict
 from holdfast.host.approvals import Desk
 from holdfast.host.connection import GAVE_UP, Connection
@@ -21,13 +29,34 @@ from holdfast.host.parse import Parser
 from holdfast.host.plugins import Plugin, Worker
 from holdfast.host.store import Store
 from holdfast.model import signing
-from holdfast.model.errors import GateRefused, Held, NotAllowed, NotFound, Refused, Unavailable, Usage
+from holdfast.model.errors import (
+    GateRefused,
+    Held,
+    NotAllowed,
+    NotFound,
+    Refused,
+    Unavailable,
+    Usage,
+)
 
 HERE = str(Path(__file__).parent)
 BOT, ANN, BEA = Caller("bot", "agent"), Caller("ann"), Caller("bea")
-ENDS = ('version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\nby = ["human"]\napprovals = 2\n'
-        'when = { act = ["end"], session = ["work"] }\n')
-RM = Request("run", Actor("bot", BOT.shown, "agent"), "s1", "work", 1, b"rm -rf /logs", "/srv/app", "/srv/app", "/home/ann", state=b"1")
+ENDS = (
+    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\nby = ["human"]\napprovals = 2\n'
+    'when = { act = ["end"], session = ["work"] }\n'
+)
+RM = Request(
+    "run",
+    Actor("bot", BOT.shown, "agent"),
+    "s1",
+    "work",
+    1,
+    b"rm -rf /logs",
+    "/srv/app",
+    "/srv/app",
+    "/home/ann",
+    state=b"1",
+)
 
 
 @dataclass
@@ -40,16 +69,28 @@ class Office:
     judge_s: float = 60.0
     answer_s: float = 20.0
     now: float = 1_000_000.0
-    lost: set[str] = field(default_factory=set)        # keys without the right to approve
+    lost: set[str] = field(default_factory=set)  # keys without the right to approve
     told: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
 
     async def __aenter__(self) -> Office:
         if self.policy is not None:
             (self.path / "policy.toml").write_text(self.policy)
         self.store = Store(str(self.path / "state.db"))
-        self.gate = Gate(str(self.path / "policy.toml"), self.plugins, Parser(wait_s=30.0), self.judge_s,
-                         lambda plugin: Worker(plugin, self.answer_s, 60.0, paths=[HERE]), lambda version: self.desk.policy_changed(version))
-        self.desk = Desk(self.gate, self.store, lambda *event: self.told.append(event), lambda key, *_: key not in self.lost, lambda: self.now)
+        self.gate = Gate(
+            str(self.path / "policy.toml"),
+            self.plugins,
+            Parser(wait_s=30.0),
+            self.judge_s,
+            lambda plugin: Worker(plugin, self.answer_s, 60.0, paths=[HERE]),
+            lambda version: self.desk.policy_changed(version),
+        )
+        self.desk = Desk(
+            self.gate,
+            self.store,
+            lambda *event: self.told.append(event),
+            lambda key, *_: key not in self.lost,
+            lambda: self.now,
+        )
         self.store.start(asyncio.get_running_loop())
         self.desk.begin({"s1": 1}, lambda key: True)
         return self
@@ -59,7 +100,9 @@ class Office:
         self.gate.close()
         self.store.close()
 
-    def clear(self, request: Request | Callable[[], Request] = RM, caller: Caller = BOT, **how: Any) -> Awaitable[Decision]:
+    def clear(
+        self, request: Request | Callable[[], Request] = RM, caller: Caller = BOT, **how: Any
+    ) -> Awaitable[Decision]:
         async def observe() -> Request:
             return request() if callable(request) else request
 
@@ -73,22 +116,58 @@ class Office:
 
     async def decide(self, answer: str, id: str, caller: Caller = ANN, **odd: Any) -> Pending:
         pending = self.desk.approvals.open.get(id)
-        signature = signing.sign(caller.private, DOMAIN, pending.statement(caller.shown, cast(Any, answer))) if pending else bytes(64)
+        signature = (
+            signing.sign(caller.private, DOMAIN, pending.statement(caller.shown, cast(Any, answer)))
+            if pending
+            else bytes(64)
+        )
         binding = pending.binding.digest() if pending else ""
-        given = {"binding": binding, "signature": signature, "key": caller.key, "rights": frozenset({"approve"}), "readable": False, "plain": True, **odd}
-        who = Approver(caller.operator, caller.shown, caller.kind, given["rights"], given["readable"], given["plain"])
-        return cast(Pending, await getattr(self.desk, answer)(id, given["binding"], given["signature"], given["key"], who))
+        given = {
+            "binding": binding,
+            "signature": signature,
+            "key": caller.key,
+            "rights": frozenset({"approve"}),
+            "readable": False,
+            "plain": True,
+            **odd,
+        }
+        who = Approver(
+            caller.operator,
+            caller.shown,
+            caller.kind,
+            given["rights"],
+            given["readable"],
+            given["plain"],
+        )
+        return cast(
+            Pending,
+            await getattr(self.desk, answer)(
+                id, given["binding"], given["signature"], given["key"], who
+            ),
+        )
 
     async def withdraw(self, id: str, caller: Caller = BOT, **odd: Any) -> Pending:
         pending = self.desk.approvals.open[id]
-        signature = signing.sign(caller.private, DOMAIN, pending.statement(caller.shown, "withdraw"))
-        return await self.desk.withdraw(id, pending.binding.digest(), odd.get("signature", signature), caller.key, caller.operator)
+        signature = signing.sign(
+            caller.private, DOMAIN, pending.statement(caller.shown, "withdraw")
+        )
+        return await self.desk.withdraw(
+            id,
+            pending.binding.digest(),
+            odd.get("signature", signature),
+            caller.key,
+            caller.operator,
+        )
 
     def events(self) -> list[str]:
         return [name.removeprefix("approval.") for _, name, _ in self.told]
 
     def stored(self) -> Awaitable[list[Any]]:
-        return self.store.write(lambda db: [row[0] for row in db.execute("SELECT id FROM approvals ORDER BY id").fetchall()])
+        return self.store.write(
+            lambda db: [
+                row[0] for row in db.execute("SELECT id FROM approvals ORDER BY id").fetchall()
+            ]
+        )
 
 
 def office(work: Callable[[Office], Awaitable[None]], tmp_path: Path, **how: Any) -> None:
@@ -101,21 +180,35 @@ def office(work: Callable[[Office], Awaitable[None]], tmp_path: Path, **how: Any
 
 # ------------------------------------------------------------ the three verdicts
 
+
 def test_p4_allowed_refused_and_asked(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         allowed = await o.clear(replace(RM, content=b"ls"))
         assert allowed.verdict is Verdict.ALLOW and allowed.approved == ()
         with pytest.raises(GateRefused) as refused:
             await o.clear(replace(RM, content=b"rm -rf /"))
-        assert refused.value.exit_code == 4 and refused.value.facts["rule"] == "the system is not deleted" and "the system is not deleted" in refused.value.message
+        assert (
+            refused.value.exit_code == 4
+            and refused.value.facts["rule"] == "the system is not deleted"
+            and "the system is not deleted" in refused.value.message
+        )
         assert o.told == [] and await o.stored() == []
         shown: list[Pending] = []
         with pytest.raises(Held) as held:
             await o.clear(held=shown.append, wait_s=0)
-        assert held.value.exit_code == 4 and held.value.retry_safe and [p.id for p in shown] == [held.value.facts["id"]] == await o.stored()
+        assert (
+            held.value.exit_code == 4
+            and held.value.retry_safe
+            and [p.id for p in shown] == [held.value.facts["id"]] == await o.stored()
+        )
         assert held.value.facts["id"] in held.value.recover and o.events() == ["asked"]
         [(session, _, facts)] = o.told
-        assert session == "s1" and facts["operator"] == "bot" and facts["act"] == "run" and "/logs" not in str(facts), "the content is not told"
+        assert (
+            session == "s1"
+            and facts["operator"] == "bot"
+            and facts["act"] == "run"
+            and "/logs" not in str(facts)
+        ), "the content is not told"
 
     office(work, tmp_path)
 
@@ -128,10 +221,19 @@ def test_p4_an_approval_lets_the_waiting_act_happen_once(tmp_path: Path) -> None
         pending = await o.decide("approve", id)
         assert pending.state == "approved"
         decision = await waiting
-        assert decision.verdict is Verdict.ALLOW and decision.approved == ("ann",) and decision.rule == "deletes stay inside"
+        assert (
+            decision.verdict is Verdict.ALLOW
+            and decision.approved == ("ann",)
+            and decision.rule == "deletes stay inside"
+        )
         assert o.events() == ["asked", "given", "used"] and await o.stored() == []
         given = o.told[1][2]
-        assert signing.verify(signing.read(given["key"]), DOMAIN, bytes.fromhex(given["statement"]), bytes.fromhex(given["signature"])), "the event proves itself"
+        assert signing.verify(
+            signing.read(given["key"]),
+            DOMAIN,
+            bytes.fromhex(given["statement"]),
+            bytes.fromhex(given["signature"]),
+        ), "the event proves itself"
         assert await o.ask() != id, "again is a new question"
 
     office(work, tmp_path)
@@ -156,7 +258,10 @@ def test_p4_who_asked_may_go_away_and_come_back(tmp_path: Path) -> None:
 def test_p4_who_gives_up_withdraws_unless_another_waits_for_the_same(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         first, second = asyncio.ensure_future(o.clear()), asyncio.ensure_future(o.clear())
-        await eventually(lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2, "two who wait for one answer")
+        await eventually(
+            lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2,
+            "two who wait for one answer",
+        )
         for waiting, events in ((first, ["asked"]), (second, ["asked", "withdrawn"])):
             waiting.cancel(GAVE_UP)
             with pytest.raises(asyncio.CancelledError):
@@ -164,7 +269,7 @@ def test_p4_who_gives_up_withdraws_unless_another_waits_for_the_same(tmp_path: P
             assert o.events() == events
         assert await o.stored() == [] and not o.desk.approvals.open
         again = asyncio.ensure_future(o.clear())
-        again.cancel(GAVE_UP)                                    # before it is a question
+        again.cancel(GAVE_UP)  # before it is a question
         with pytest.raises(asyncio.CancelledError):
             await again
         id = await o.ask()
@@ -181,7 +286,9 @@ def test_p4_who_gives_up_withdraws_unless_another_waits_for_the_same(tmp_path: P
 def test_p4_one_approval_is_for_one_of_two_requests_at_once(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         both = [asyncio.ensure_future(o.clear()) for _ in range(2)]
-        await eventually(lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2, "both wait")
+        await eventually(
+            lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2, "both wait"
+        )
         assert o.events() == ["asked"]
         await o.decide("approve", o.told[0][2]["id"])
         done = await asyncio.gather(*both, return_exceptions=True)
@@ -200,7 +307,11 @@ def test_p4_denied_expired_and_void_are_said(tmp_path: Path) -> None:
                 await result
             with pytest.raises(GateRefused, match=words) as refused:
                 await waiting
-            assert refused.value.facts["how"] == how and refused.value.recover and o.events()[before:] == ["asked", how]
+            assert (
+                refused.value.facts["how"] == how
+                and refused.value.recover
+                and o.events()[before:] == ["asked", how]
+            )
 
         def lapse(_: str) -> None:
             o.now += ANSWER_WAIT_S
@@ -233,15 +344,28 @@ def test_p4_the_question_lapses_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
             loop, begin = asyncio.get_running_loop(), asyncio.get_running_loop().time()
             o.desk._clock = lambda: 1_000_000.0 + loop.time() - begin
             await o.clear()
-        assert o.events() == ["asked", "expired"] and o.desk._timer is None and await o.stored() == []
+        assert (
+            o.events() == ["asked", "expired"] and o.desk._timer is None and await o.stored() == []
+        )
 
     office(work, tmp_path)
 
 
 # ------------------------------------------------------------ what it is bound to
 
-@pytest.mark.parametrize(("change", "words"), [({"cwd": "/srv"}, "the directory"), ({"content": b"rm -rf /logs2"}, "the content"), ({"state": b"2"}, "the state"), ({"epoch": 2}, "epoch")])
-def test_p4_it_is_observed_again_before_it_happens(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"cwd": "/srv"}, "the directory"),
+        ({"content": b"rm -rf /logs2"}, "the content"),
+        ({"state": b"2"}, "the state"),
+        ({"epoch": 2}, "epoch"),
+    ],
+)
+def test_p4_it_is_observed_again_before_it_happens(
+    change: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     async def work(o: Office) -> None:
         now = [RM]
         waiting = asyncio.ensure_future(o.clear(lambda: now[0]))
@@ -250,13 +374,18 @@ def test_p4_it_is_observed_again_before_it_happens(change: dict[str, Any], words
         await o.decide("approve", o.told[0][2]["id"])
         with pytest.raises(GateRefused, match=words) as refused:
             await waiting
-        assert refused.value.facts["how"] == "void" and o.events() == ["asked", "given", "void"] and await o.stored() == []
+        assert (
+            refused.value.facts["how"] == "void"
+            and o.events() == ["asked", "given", "void"]
+            and await o.stored() == []
+        )
 
     office(work, tmp_path)
 
 
 def test_p4_what_the_policy_sees_differently_by_then_does_not_happen(tmp_path: Path) -> None:
     """The text and the directory are the same; a link in it points elsewhere."""
+
     async def work(o: Office) -> None:
         link = tmp_path / "link"
         request = replace(RM, content=b"rm -rf link/x", cwd=str(tmp_path), project=str(tmp_path))
@@ -291,19 +420,58 @@ def test_p4_an_act_is_only_of_whoever_sent_it(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------ who decides
 
+
 def test_p4_a_decision_is_signed_by_whoever_makes_it_over_what_was_shown(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         id = await o.ask()
         pending = o.desk.find(id)
         for answer, other in (("approve", "deny"), ("deny", "approve")):
-            for odd, error in cast(Any, (({"binding": "0" * 64}, Refused), ({"signature": bytes(64)}, Usage), ({"key": BEA.key}, Usage),
-                               ({"signature": signing.sign(BEA.private, DOMAIN, pending.statement(ANN.shown, cast(Any, answer)))}, Usage),
-                               ({"signature": signing.sign(ANN.private, DOMAIN, pending.statement(ANN.shown, cast(Any, other)))}, Usage),
-                               ({"signature": signing.sign(ANN.private, "hello", pending.statement(ANN.shown, cast(Any, answer)))}, Usage))):
+            for odd, error in cast(
+                Any,
+                (
+                    ({"binding": "0" * 64}, Refused),
+                    ({"signature": bytes(64)}, Usage),
+                    ({"key": BEA.key}, Usage),
+                    (
+                        {
+                            "signature": signing.sign(
+                                BEA.private, DOMAIN, pending.statement(ANN.shown, cast(Any, answer))
+                            )
+                        },
+                        Usage,
+                    ),
+                    (
+                        {
+                            "signature": signing.sign(
+                                ANN.private, DOMAIN, pending.statement(ANN.shown, cast(Any, other))
+                            )
+                        },
+                        Usage,
+                    ),
+                    (
+                        {
+                            "signature": signing.sign(
+                                ANN.private,
+                                "hello",
+                                pending.statement(ANN.shown, cast(Any, answer)),
+                            )
+                        },
+                        Usage,
+                    ),
+                ),
+            ):
                 with pytest.raises(error):
                     await o.decide(answer, id, **odd)
-        for odd, words in cast(Any, (({"rights": frozenset({"run"})}, "right"), ({"readable": True}, "could read"), ({"caller": Caller("cat", "agent")}, "only human"),
-                           ({"caller": replace_key("bot", ANN)}, "own"), ({"caller": replace_key("eve", BOT)}, "own"))):
+        for odd, words in cast(
+            Any,
+            (
+                ({"rights": frozenset({"run"})}, "right"),
+                ({"readable": True}, "could read"),
+                ({"caller": Caller("cat", "agent")}, "only human"),
+                ({"caller": replace_key("bot", ANN)}, "own"),
+                ({"caller": replace_key("eve", BOT)}, "own"),
+            ),
+        ):
             with pytest.raises(Refused, match=words):
                 await o.decide("approve", id, **odd)
         with pytest.raises(NotFound):
@@ -321,6 +489,7 @@ def replace_key(name: str, of: Caller) -> Caller:
 
 def test_p4_a_session_that_two_end_is_ended_by_two(tmp_path: Path) -> None:
     """A policy may require two operators for ending (issue: ending is gated)."""
+
     async def work(o: Office) -> None:
         end = Request("end", Actor("cat", (cat := Caller("cat")).shown, "human"), "s1", "work", 1)
         waiting = asyncio.ensure_future(o.clear(end, cat))
@@ -331,10 +500,16 @@ def test_p4_a_session_that_two_end_is_ended_by_two(tmp_path: Path) -> None:
             await o.decide("approve", id)
         with pytest.raises(Refused, match="own"):
             await o.decide("approve", id, cat)
-        assert [o.told[-1][1], o.told[-1][2]["given"], o.told[-1][2]["needed"]] == ["approval.given", ["ann"], 2]
+        assert [o.told[-1][1], o.told[-1][2]["given"], o.told[-1][2]["needed"]] == [
+            "approval.given",
+            ["ann"],
+            2,
+        ]
         await o.decide("approve", id, BEA)
         assert (await waiting).approved == ("ann", "bea")
-        assert (await o.clear(replace(end, name="other"), cat)).verdict is Verdict.ALLOW, "other sessions are ended by anybody who may"
+        assert (await o.clear(replace(end, name="other"), cat)).verdict is Verdict.ALLOW, (
+            "other sessions are ended by anybody who may"
+        )
 
     office(work, tmp_path, policy=ENDS)
 
@@ -366,7 +541,11 @@ def test_p4_a_key_revoked_between_approval_and_use_has_not_approved(tmp_path: Pa
         await o.decide("approve", o.told[0][2]["id"])
         with pytest.raises(Held):
             await waiting
-        assert len(looked) == 2 and o.desk.find(o.told[0][2]["id"]).given == () and "used" not in o.events()
+        assert (
+            len(looked) == 2
+            and o.desk.find(o.told[0][2]["id"]).given == ()
+            and "used" not in o.events()
+        )
 
     office(work, tmp_path)
 
@@ -385,6 +564,7 @@ def test_p4_who_lost_the_right_has_not_approved(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------ bounds, failures
 
+
 def test_p4_a_loop_that_asks_does_not_bury_the_others(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         for n in range(PENDING_PER_OPERATOR):
@@ -393,7 +573,14 @@ def test_p4_a_loop_that_asks_does_not_bury_the_others(tmp_path: Path) -> None:
             await o.clear()
         assert refused.value.facts["how"] == "full"
         with pytest.raises(GateRefused, match="too large"):
-            await o.clear(replace(RM, actor=Actor("cat", (cat := Caller("cat", "agent")).shown, "agent"), content=b"rm -rf /logs # " + b"x" * 70_000), cat)
+            await o.clear(
+                replace(
+                    RM,
+                    actor=Actor("cat", (cat := Caller("cat", "agent")).shown, "agent"),
+                    content=b"rm -rf /logs # " + b"x" * 70_000,
+                ),
+                cat,
+            )
 
     office(work, tmp_path)
 
@@ -405,7 +592,12 @@ def test_p4_a_policy_that_fails_refuses(function: str, tmp_path: Path) -> None:
             await o.clear(replace(RM, content=b"ls"))
         assert refused.value.facts["how"] == "refused" and o.told == []
 
-    office(work, tmp_path, plugins=(Plugin("test", f"hostile_policies:{function}"),), answer_s=0.5 if function == "hang" else 20.0)
+    office(
+        work,
+        tmp_path,
+        plugins=(Plugin("test", f"hostile_policies:{function}"),),
+        answer_s=0.5 if function == "hang" else 20.0,
+    )
 
 
 def test_p4_a_gate_that_does_not_answer_refuses(tmp_path: Path) -> None:
@@ -413,7 +605,13 @@ def test_p4_a_gate_that_does_not_answer_refuses(tmp_path: Path) -> None:
         with pytest.raises(GateRefused, match="did not decide"):
             await o.clear(replace(RM, content=b"ls"))
 
-    office(work, tmp_path, plugins=(Plugin("test", "hostile_policies:hang"),), judge_s=0.3, answer_s=2.0)
+    office(
+        work,
+        tmp_path,
+        plugins=(Plugin("test", "hostile_policies:hang"),),
+        judge_s=0.3,
+        answer_s=2.0,
+    )
 
 
 def test_a4_stopping_and_looking_never_wait(tmp_path: Path) -> None:
@@ -428,7 +626,9 @@ class Full(Exception):
     """What a disk says."""
 
 
-def test_p4_what_cannot_be_written_does_not_happen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p4_what_cannot_be_written_does_not_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(o: Office) -> None:
         write, post = o.store.write, o.store.post
 
@@ -471,6 +671,7 @@ def test_p4_what_cannot_be_written_does_not_happen(tmp_path: Path, monkeypatch: 
 
 # ------------------------------------------------------------ over a restart
 
+
 def test_p4_questions_and_approvals_outlive_the_host(tmp_path: Path) -> None:
     ids: list[str] = []
 
@@ -487,13 +688,17 @@ def test_p4_questions_and_approvals_outlive_the_host(tmp_path: Path) -> None:
 
     async def used(o: Office) -> None:
         assert [p.id for p in o.desk.waiting()] == ids[:1]
-        assert await o.ask(replace(RM, content=b"rm -rf /var/x")) not in ids, "used once, over restarts"
+        assert await o.ask(replace(RM, content=b"rm -rf /var/x")) not in ids, (
+            "used once, over restarts"
+        )
 
     for work in (before, after, used):
         office(work, tmp_path)
 
 
-@pytest.mark.parametrize("what", ["ended", "another incarnation", "unreachable", "policy", "key", "time", "garbage"])
+@pytest.mark.parametrize(
+    "what", ["ended", "another incarnation", "unreachable", "policy", "key", "time", "garbage"]
+)
 def test_p4_what_changed_while_there_was_no_host_counts(what: str, tmp_path: Path) -> None:
     async def before(o: Office) -> None:
         await o.decide("approve", await o.ask())
@@ -502,13 +707,24 @@ def test_p4_what_changed_while_there_was_no_host_counts(what: str, tmp_path: Pat
 
     async def after() -> None:
         o = Office(tmp_path, now=1_000_000.0 + (USE_WAIT_S if what == "time" else 0))
-        begin = {"ended": {}, "another incarnation": {"s1": 2}, "unreachable": {"s1": None}}.get(what, {"s1": 1})
-        real, Desk.begin = Desk.begin, lambda desk, *_: real(desk, cast(Any, begin), lambda key: what != "key" or key != BOT.shown)  # type: ignore[method-assign]
+        begin = {"ended": {}, "another incarnation": {"s1": 2}, "unreachable": {"s1": None}}.get(
+            what, {"s1": 1}
+        )
+        real, Desk.begin = (
+            Desk.begin,
+            lambda desk, *_: real(
+                desk, cast(Any, begin), lambda key: what != "key" or key != BOT.shown
+            ),
+        )  # type: ignore[method-assign]
         try:
             async with o:
                 left = [p.binding.session for p in o.desk.waiting()]
                 assert left == (["s1"] if what == "unreachable" else [])
-                assert o.events() == [] if what in ("garbage", "unreachable") else o.events() in (["void"], ["expired"])
+                assert (
+                    o.events() == []
+                    if what in ("garbage", "unreachable")
+                    else o.events() in (["void"], ["expired"])
+                )
         finally:
             Desk.begin = real  # type: ignore[method-assign]
 

@@ -41,7 +41,13 @@ class Rules:
 
     async def judge(self, request: Request) -> Decision:
         needed = int(request.content[:1])
-        return Decision(Verdict.ASK if needed else Verdict.ALLOW, f"r{needed}", "?", version=self.version, approvals=max(1, needed))
+        return Decision(
+            Verdict.ASK if needed else Verdict.ALLOW,
+            f"r{needed}",
+            "?",
+            version=self.version,
+            approvals=max(1, needed),
+        )
 
 
 class TornStore(Store):
@@ -66,7 +72,9 @@ class Machine(RuleBasedStateMachine):
         self.state = b"0"
         self.dead: set[str] = set()
         self.tasks: list[tuple[bytes, str, asyncio.Task[Decision]]] = []
-        self.completed: Counter[tuple[bytes, str]] = Counter()      # (act, whose): approvals that were complete
+        self.completed: Counter[tuple[bytes, str]] = (
+            Counter()
+        )  # (act, whose): approvals that were complete
         self.happened: Counter[tuple[bytes, str]] = Counter()
         self.open()
 
@@ -80,9 +88,19 @@ class Machine(RuleBasedStateMachine):
         self.loop.run_until_complete(go())
 
     def note(self, session: str, event: str, facts: dict[str, Any]) -> None:
-        assert event.removeprefix("approval.") in ("asked", "given", "denied", "expired", "void", "used", "withdrawn")
+        assert event.removeprefix("approval.") in (
+            "asked",
+            "given",
+            "denied",
+            "expired",
+            "void",
+            "used",
+            "withdrawn",
+        )
         if event == "approval.given" and len(facts["given"]) >= facts["needed"]:
-            assert facts["operator"] not in facts["given"] and len(set(facts["given"])) == len(facts["given"])
+            assert facts["operator"] not in facts["given"] and len(set(facts["given"])) == len(
+                facts["given"]
+            )
 
     async def rest(self) -> None:
         """Until everything that can go on has gone on."""
@@ -95,7 +113,9 @@ class Machine(RuleBasedStateMachine):
             if not task.cancelled() and task.exception() is None:
                 self.happened[content, who] += content[:1] != b"0"
             elif not task.cancelled():
-                assert isinstance(task.exception(), GateRefused | Held | Unavailable), task.exception()
+                assert isinstance(task.exception(), GateRefused | Held | Unavailable), (
+                    task.exception()
+                )
 
     def go(self, work: Any = None) -> Any:
         async def all_of_it() -> Any:
@@ -105,15 +125,34 @@ class Machine(RuleBasedStateMachine):
 
         return self.loop.run_until_complete(all_of_it())
 
-    @rule(bot=st.sampled_from(BOTS), content=st.sampled_from([b"0", b"1a", b"1b", b"2"]), wait=st.sampled_from([0.0, None, None]))
+    @rule(
+        bot=st.sampled_from(BOTS),
+        content=st.sampled_from([b"0", b"1a", b"1b", b"2"]),
+        wait=st.sampled_from([0.0, None, None]),
+    )
     def ask(self, bot: Caller, content: bytes, wait: float | None) -> None:
         if bot.shown in self.dead:
-            return                                                # the server has dropped them
+            return  # the server has dropped them
 
         async def observe() -> Request:
-            return Request("run", Actor(bot.operator, bot.shown, bot.kind), "s", "s", 1, content, "/", state=self.state)
+            return Request(
+                "run",
+                Actor(bot.operator, bot.shown, bot.kind),
+                "s",
+                "s",
+                1,
+                content,
+                "/",
+                state=self.state,
+            )
 
-        self.tasks.append((content, bot.operator, self.loop.create_task(self.desk.clear(cast(Connection, bot), observe, None, wait))))
+        self.tasks.append(
+            (
+                content,
+                bot.operator,
+                self.loop.create_task(self.desk.clear(cast(Connection, bot), observe, None, wait)),
+            )
+        )
         self.go()
 
     @precondition(lambda self: self.tasks)
@@ -123,15 +162,28 @@ class Machine(RuleBasedStateMachine):
         self.go()
 
     @precondition(lambda self: self.desk.approvals.open)
-    @rule(data=st.data(), who=st.sampled_from(PEOPLE), answer=st.sampled_from(["approve", "approve", "approve", "deny"]), right=st.sampled_from([True, True, True, False]))
+    @rule(
+        data=st.data(),
+        who=st.sampled_from(PEOPLE),
+        answer=st.sampled_from(["approve", "approve", "approve", "deny"]),
+        right=st.sampled_from([True, True, True, False]),
+    )
     def decide(self, data: st.DataObject, who: Caller, answer: str, right: bool) -> None:
         if who.shown in self.dead:
             return
         pending = data.draw(st.sampled_from(list(self.desk.approvals.open.values())))
-        signature = signing.sign(who.private, DOMAIN, pending.statement(who.shown, cast(Any, answer)))
-        approver = Approver(who.operator, who.shown, who.kind, frozenset({"approve"} if right else ()), False, True)
+        signature = signing.sign(
+            who.private, DOMAIN, pending.statement(who.shown, cast(Any, answer))
+        )
+        approver = Approver(
+            who.operator, who.shown, who.kind, frozenset({"approve"} if right else ()), False, True
+        )
         try:
-            done = self.loop.run_until_complete(getattr(self.desk, answer)(pending.id, pending.binding.digest(), signature, who.key, approver))
+            done = self.loop.run_until_complete(
+                getattr(self.desk, answer)(
+                    pending.id, pending.binding.digest(), signature, who.key, approver
+                )
+            )
         except (GateRefused, NotFound, Unavailable):
             done = None
         if done is not None and answer == "approve":
@@ -168,7 +220,9 @@ class Machine(RuleBasedStateMachine):
         self.dead.add(who.shown)
         if len(self.dead) > 2:
             self.dead.clear()
-        self.loop.run_until_complete(_now(lambda: self.desk.keys_changed(lambda key: key not in self.dead)))
+        self.loop.run_until_complete(
+            _now(lambda: self.desk.keys_changed(lambda key: key not in self.dead))
+        )
         self.go()
 
     @rule(full=st.booleans())
@@ -191,14 +245,23 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_store_says_what_memory_says(self) -> None:
-        rows = self.loop.run_until_complete(Store.write(self.store, lambda db: {row[0] for row in db.execute("SELECT id FROM approvals").fetchall()}))
+        rows = self.loop.run_until_complete(
+            Store.write(
+                self.store,
+                lambda db: {row[0] for row in db.execute("SELECT id FROM approvals").fetchall()},
+            )
+        )
         assert rows == set(self.desk.approvals.open)
 
     @invariant()
     def nobody_waits_for_what_is_closed(self) -> None:
-        assert set(self.desk._waiters) <= {p.id for p in self.desk.approvals.open.values() if p.state == "waiting"}
+        assert set(self.desk._waiters) <= {
+            p.id for p in self.desk.approvals.open.values() if p.state == "waiting"
+        }
         assert sum(map(len, self.desk._waiters.values())) == len(self.tasks)
-        assert (self.desk._timer is None) == (not self.desk.approvals.open) and not self.desk._unwritten
+        assert (self.desk._timer is None) == (
+            not self.desk.approvals.open
+        ) and not self.desk._unwritten
 
     def teardown(self) -> None:
         for _, _, task in self.tasks:
@@ -218,5 +281,7 @@ def _commits(pending: Any, content: bytes) -> bool:
     return bool(pending.binding.content == commitment(content))
 
 
-Machine.TestCase.settings = settings(max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck))
+Machine.TestCase.settings = settings(
+    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+)
 TestDesk = Machine.TestCase

@@ -29,7 +29,10 @@ from holdfast.model.errors import NotAllowed, NotFound, Refused, Unavailable, Us
 from holdfast.model.limits import DECISIONS_KEPT
 from holdfast.model.rights import ADMIN, EXECUTE, READ
 
-PRIVATE = {name: bytes([n + 1]) * 32 for n, name in enumerate(["machine", "ann", "bob", "agent", "eve", "tablet", "dave"])}
+PRIVATE = {
+    name: bytes([n + 1]) * 32
+    for n, name in enumerate(["machine", "ann", "bob", "agent", "eve", "tablet", "dave"])
+}
 KEY = {name: signing.public(private) for name, private in PRIVATE.items()}
 MACHINE = Identity("machine", "machine", KEY["machine"], 0, PRIVATE["machine"], False, "")
 S, T = "0123456789ab", "zzzzzzzzzzzz"
@@ -52,7 +55,14 @@ def with_authority(path: Path, work: Work, machine: Identity = MACHINE) -> Any:
     return asyncio.run(go())
 
 
-def may(authority: Authority, name: str, right: str, session: str | None = S, now: float = NOW, **more: Any) -> bool:
+def may(
+    authority: Authority,
+    name: str,
+    right: str,
+    session: str | None = S,
+    now: float = NOW,
+    **more: Any,
+) -> bool:
     try:
         authority.may(KEY[name], right, session, now, **more)
     except NotAllowed:
@@ -66,25 +76,36 @@ async def people(authority: Authority) -> None:
     await authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], NOW)
 
 
-async def hand_on(authority: Authority, giver: str, holder: str, rights: Any, scope: Scope = Scope(), at: int = 0) -> str:
+async def hand_on(
+    authority: Authority, giver: str, holder: str, rights: Any, scope: Scope = Scope(), at: int = 0
+) -> str:
     """What the giver's own client does, offline."""
     chain = envelope.decode(authority.envelopes(KEY[giver])[at].text)
-    return envelope.encode(envelope.delegate(PRIVATE[giver], chain, KEY[holder], rights, scope, os.urandom(16)))
+    return envelope.encode(
+        envelope.delegate(PRIVATE[giver], chain, KEY[holder], rights, scope, os.urandom(16))
+    )
 
 
 # ------------------------------------------------------------ the first, and those who are let in
+
 
 def test_the_first_identity_has_admin_and_there_is_one_first(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         assert a.needs_first
         with pytest.raises(NotAllowed, match="nobody who is known"):
             a.may(KEY["ann"], "observe", S, NOW)
-        both = await asyncio.gather(a.first_identity("ann", "human", KEY["ann"], NOW), a.first_identity("eve", "human", KEY["eve"], NOW),
-                                    return_exceptions=True)
+        both = await asyncio.gather(
+            a.first_identity("ann", "human", KEY["ann"], NOW),
+            a.first_identity("eve", "human", KEY["eve"], NOW),
+            return_exceptions=True,
+        )
         assert isinstance(both[1], Refused) and not a.needs_first
         assert all(may(a, "ann", right, session) for right in ADMIN for session in (S, T, None))
         assert not may(a, "eve", "observe")
-        assert a.rights_of(KEY["ann"], S, NOW) == ADMIN and a.rights_of(KEY["eve"], S, NOW) == frozenset()
+        assert (
+            a.rights_of(KEY["ann"], S, NOW) == ADMIN
+            and a.rights_of(KEY["eve"], S, NOW) == frozenset()
+        )
         assert a.who(KEY["ann"]).kind == "human" and a.describe("ann", NOW)["added_by"] == "machine"
 
     with_authority(tmp_path, work)
@@ -95,7 +116,11 @@ def test_whoever_is_added_may_nothing_until_it_is_granted(tmp_path: Path) -> Non
         await people(a)
         assert a.rights_of(KEY["bob"], S, NOW) == frozenset() and not may(a, "bob", "observe")
         await a.issue(KEY["bob"], READ, Scope(session=S), KEY["ann"], NOW)
-        assert may(a, "bob", "observe") and not may(a, "bob", "observe", T) and not may(a, "bob", "input")
+        assert (
+            may(a, "bob", "observe")
+            and not may(a, "bob", "observe", T)
+            and not may(a, "bob", "input")
+        )
 
     with_authority(tmp_path, work)
 
@@ -104,18 +129,37 @@ def test_a_refusal_says_who_lacks_what_and_who_could_grant_it(tmp_path: Path) ->
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], READ, Scope(session=T, expires=int(NOW) + 10), KEY["ann"], NOW)
-        with pytest.raises(NotAllowed, match=f"bob lacks the right `observe` in session {S}: the envelope is for another session") as refused:
+        with pytest.raises(
+            NotAllowed,
+            match=f"bob lacks the right `observe` in session {S}: the envelope is for another session",
+        ) as refused:
             a.may(KEY["bob"], "observe", S, NOW)
-        assert refused.value.exit_code == 4 and refused.value.name == "not_allowed" and "ann can grant it" in refused.value.recover
-        assert refused.value.facts == {"operator": "bob", "right": "observe", "session": S, "grantors": ["ann"]}
-        for after, words in ((10, "ended 0 s ago"), (100, "ended 90 s ago"), (10 + 5 * 60, "ended 5 minutes ago"), (10 + 3 * 86400, "ended 3 days ago")):
+        assert (
+            refused.value.exit_code == 4
+            and refused.value.name == "not_allowed"
+            and "ann can grant it" in refused.value.recover
+        )
+        assert refused.value.facts == {
+            "operator": "bob",
+            "right": "observe",
+            "session": S,
+            "grantors": ["ann"],
+        }
+        for after, words in (
+            (10, "ended 0 s ago"),
+            (100, "ended 90 s ago"),
+            (10 + 5 * 60, "ended 5 minutes ago"),
+            (10 + 3 * 86400, "ended 3 days ago"),
+        ):
             with pytest.raises(NotAllowed, match=words):
                 a.may(KEY["bob"], "observe", T, NOW + after)
         with pytest.raises(NotAllowed, match="no right `input`"):
             a.may(KEY["bob"], "input", T, NOW)
         await a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW)
         await a.issue(KEY["eve"], ADMIN, Scope(session=T), KEY["ann"], NOW)
-        assert a.grantors("input", T, NOW) == ["ann", "eve"] and a.grantors("input", S, NOW) == a.grantors("new", T, NOW) == ["ann"]
+        assert a.grantors("input", T, NOW) == ["ann", "eve"] and a.grantors(
+            "input", S, NOW
+        ) == a.grantors("new", T, NOW) == ["ann"]
         await a.revoke_operator("eve", KEY["ann"], NOW)
         await a.revoke_operator("ann", KEY["ann"], NOW, force=True)
         with pytest.raises(NotAllowed) as refused:
@@ -129,9 +173,17 @@ def test_names_and_keys_are_one_operator_s_for_ever(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.revoke_operator("bob", KEY["ann"], NOW)
-        for name, kind, key, error in (("ann", "human", KEY["eve"], Refused), ("bob", "human", KEY["eve"], Refused), ("eve", "human", KEY["ann"], Refused),
-                                       ("eve", "human", KEY["bob"], Refused), ("eve", "robot", KEY["eve"], Usage), ("-eve", "human", KEY["eve"], Usage),
-                                       ("machine", "human", KEY["eve"], Refused), ("eve", "human", KEY["machine"], Usage), ("eve", "human", b"x", Usage)):
+        for name, kind, key, error in (
+            ("ann", "human", KEY["eve"], Refused),
+            ("bob", "human", KEY["eve"], Refused),
+            ("eve", "human", KEY["ann"], Refused),
+            ("eve", "human", KEY["bob"], Refused),
+            ("eve", "robot", KEY["eve"], Usage),
+            ("-eve", "human", KEY["eve"], Usage),
+            ("machine", "human", KEY["eve"], Refused),
+            ("eve", "human", KEY["machine"], Usage),
+            ("eve", "human", b"x", Usage),
+        ):
             with pytest.raises(error):
                 await a.add_operator(name, kind, key, KEY["ann"], NOW)
         with pytest.raises(Refused, match="revoked"):
@@ -146,7 +198,9 @@ def test_a_second_device_is_the_same_operator_with_the_same_rights(tmp_path: Pat
     async def work(a: Authority) -> None:
         await people(a)
         await a.add_key("ann", KEY["tablet"], KEY["ann"], NOW)
-        assert a.who(KEY["tablet"]).name == "ann" and all(may(a, "tablet", right) for right in ADMIN)
+        assert a.who(KEY["tablet"]).name == "ann" and all(
+            may(a, "tablet", right) for right in ADMIN
+        )
         with pytest.raises(NotAllowed):
             await a.add_key("ann", KEY["eve"], KEY["bob"], NOW)
         await a.revoke_key(KEY["tablet"], KEY["ann"], NOW)
@@ -167,25 +221,40 @@ def test_whoever_may_hand_on_may_let_in(tmp_path: Path) -> None:
         with pytest.raises(NotAllowed, match="another key"):
             await a.admit("ceo", "human", text, KEY["eve"], NOW)
         await a.admit("scout", "agent", text, KEY["agent"], NOW)
-        assert may(a, "agent", "observe") and not may(a, "agent", "input") and not may(a, "agent", "observe", T)
+        assert (
+            may(a, "agent", "observe")
+            and not may(a, "agent", "input")
+            and not may(a, "agent", "observe", T)
+        )
         shown = a.describe("scout", NOW)
-        assert shown["added_by"] == "bob" and shown["envelopes"][0]["through"] == ["machine", "bob"] and shown["envelopes"][0]["given_by"] == "bob"
+        assert (
+            shown["added_by"] == "bob"
+            and shown["envelopes"][0]["through"] == ["machine", "bob"]
+            and shown["envelopes"][0]["given_by"] == "bob"
+        )
 
     with_authority(tmp_path, work)
 
 
 # ------------------------------------------------------------ giving
 
+
 def test_a5_what_is_issued_is_narrower_than_the_giver_has(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.issue(KEY["bob"], {"manage", "grant", "observe"}, Scope(expires=int(NOW) + 100), KEY["ann"], NOW)
+        await a.issue(
+            KEY["bob"],
+            {"manage", "grant", "observe"},
+            Scope(expires=int(NOW) + 100),
+            KEY["ann"],
+            NOW,
+        )
         await a.add_operator("eve", "human", KEY["eve"], KEY["bob"], NOW)
         for rights, scope in (({"input"}, Scope()), ({"observe"}, Scope(expires=int(NOW) + 101))):
             with pytest.raises(NotAllowed, match="not granted"):
                 await a.issue(KEY["eve"], rights, scope, KEY["bob"], NOW)
         held = await a.issue(KEY["eve"], {"observe"}, Scope(), KEY["bob"], NOW)
-        assert held.chain.last.scope.expires == int(NOW) + 100          # what is not said is inherited
+        assert held.chain.last.scope.expires == int(NOW) + 100  # what is not said is inherited
         with pytest.raises(NotAllowed):
             await a.issue(KEY["bob"], {"observe"}, Scope(), KEY["eve"], NOW)
         with pytest.raises(NotAllowed):
@@ -196,6 +265,7 @@ def test_a5_what_is_issued_is_narrower_than_the_giver_has(tmp_path: Path) -> Non
 
 def test_the_machine_signs_only_for_who_manages_it(tmp_path: Path) -> None:
     """Whoever may only hand on does so with a key of their own, or it would outlive them."""
+
     async def work(a: Authority) -> None:
         await people(a)
         await a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW)
@@ -205,7 +275,9 @@ def test_the_machine_signs_only_for_who_manages_it(tmp_path: Path) -> None:
         await a.issue(KEY["bob"], {"manage"}, Scope(), KEY["ann"], NOW)
         await a.issue(KEY["eve"], {"observe"}, Scope(), KEY["bob"], NOW)
         with pytest.raises(NotAllowed, match="you lack `manage`"):
-            await a.issue(KEY["eve"], {"manage"}, Scope(), KEY["bob"], NOW)         # no one envelope has both it and `grant`
+            await a.issue(
+                KEY["eve"], {"manage"}, Scope(), KEY["bob"], NOW
+            )  # no one envelope has both it and `grant`
 
     with_authority(tmp_path, work)
 
@@ -215,10 +287,22 @@ def test_a_presented_envelope_is_verified(tmp_path: Path) -> None:
         await people(a)
         await a.issue(KEY["bob"], READ | {"grant"}, Scope(), KEY["ann"], NOW)
         good = await hand_on(a, "ann", "bob", {"input"}, Scope(expires=int(NOW) + 5))
-        own = envelope.encode(envelope.delegate(PRIVATE["eve"], (), KEY["bob"], ADMIN, Scope(), bytes(16)))
-        forgotten = envelope.encode(envelope.delegate(PRIVATE["machine"], (), KEY["bob"], ADMIN, Scope(), bytes(16)))
+        own = envelope.encode(
+            envelope.delegate(PRIVATE["eve"], (), KEY["bob"], ADMIN, Scope(), bytes(16))
+        )
+        forgotten = envelope.encode(
+            envelope.delegate(PRIVATE["machine"], (), KEY["bob"], ADMIN, Scope(), bytes(16))
+        )
         ended = await hand_on(a, "ann", "bob", {"run"}, Scope(session=S, expires=int(NOW) + 5))
-        for text, now in ((ended, NOW + 5), ("", NOW), ("hfe1.x", NOW), (good[:-3] + "AAA", NOW), (own, NOW), (forgotten, NOW), (good, NOW + 5)):
+        for text, now in (
+            (ended, NOW + 5),
+            ("", NOW),
+            ("hfe1.x", NOW),
+            (good[:-3] + "AAA", NOW),
+            (own, NOW),
+            (forgotten, NOW),
+            (good, NOW + 5),
+        ):
             with pytest.raises(NotAllowed, match="not accepted"):
                 await a.give(text, now)
         held = await a.give(good, NOW)
@@ -232,17 +316,24 @@ def test_a_presented_envelope_is_verified(tmp_path: Path) -> None:
     with_authority(tmp_path, work)
 
 
-def test_what_has_ended_gives_way_and_what_has_not_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_has_ended_gives_way_and_what_has_not_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(authorities, "ENVELOPES_MAX", 3)
 
     async def work(a: Authority) -> None:
         await people(a)
         for expires in (10, 20, 1000):
-            await a.issue(KEY["bob"], {"observe"}, Scope(expires=int(NOW) + expires), KEY["ann"], NOW)
+            await a.issue(
+                KEY["bob"], {"observe"}, Scope(expires=int(NOW) + expires), KEY["ann"], NOW
+            )
         with pytest.raises(Refused, match="3 envelopes"):
             await a.issue(KEY["bob"], {"input"}, Scope(), KEY["ann"], NOW)
         await a.issue(KEY["bob"], {"input"}, Scope(), KEY["ann"], NOW + 20)
-        assert [one.chain.last.scope.expires for one in a.envelopes(KEY["bob"])] == [int(NOW) + 1000, None]
+        assert [one.chain.last.scope.expires for one in a.envelopes(KEY["bob"])] == [
+            int(NOW) + 1000,
+            None,
+        ]
 
     with_authority(tmp_path, work)
     with_authority(tmp_path, expect(lambda a: len(a.envelopes(KEY["bob"])) == 2))
@@ -257,16 +348,34 @@ def expect(true: Callable[[Authority], bool]) -> Work:
 
 # ------------------------------------------------------------ time, commands, rates
 
+
 def test_a_kept_decision_follows_the_clock_both_ways(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.issue(KEY["bob"], {"observe"}, Scope(not_before=int(NOW), expires=int(NOW) + 10), KEY["ann"], NOW)
-        await a.issue(KEY["bob"], {"observe"}, Scope(not_before=int(NOW) + 8, expires=int(NOW) + 20), KEY["ann"], NOW)
+        await a.issue(
+            KEY["bob"],
+            {"observe"},
+            Scope(not_before=int(NOW), expires=int(NOW) + 10),
+            KEY["ann"],
+            NOW,
+        )
+        await a.issue(
+            KEY["bob"],
+            {"observe"},
+            Scope(not_before=int(NOW) + 8, expires=int(NOW) + 20),
+            KEY["ann"],
+            NOW,
+        )
         wanted = {-1: False, 0: True, 9: True, 10: True, 19: True, 20: False}
         for after in (0, 9, 10, 19, 20, -1, 0, 19, -1, 20, 9):
             assert may(a, "bob", "observe", now=NOW + after) == wanted[after]
-        assert a.until(KEY["bob"], "observe", S, NOW) == NOW + 10 and a.until(KEY["bob"], "observe", S, NOW + 9) == NOW + 20
-        assert a.until(KEY["bob"], "input", S, NOW) == NOW and a.until(KEY["ann"], "input", S, NOW) == float("inf")
+        assert (
+            a.until(KEY["bob"], "observe", S, NOW) == NOW + 10
+            and a.until(KEY["bob"], "observe", S, NOW + 9) == NOW + 20
+        )
+        assert a.until(KEY["bob"], "input", S, NOW) == NOW and a.until(
+            KEY["ann"], "input", S, NOW
+        ) == float("inf")
 
     with_authority(tmp_path, work)
 
@@ -284,11 +393,21 @@ def test_kept_decisions_are_bounded(tmp_path: Path) -> None:
 def test_commands_are_asked_each_time(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.issue(KEY["bob"], EXECUTE, Scope(commands=frozenset(["git", "read-only"])), KEY["ann"], NOW)
+        await a.issue(
+            KEY["bob"], EXECUTE, Scope(commands=frozenset(["git", "read-only"])), KEY["ann"], NOW
+        )
         git, shell = (frozenset(["git"]),), (frozenset(["git"]), frozenset(["sh"]))
         for _ in range(2):
-            assert may(a, "bob", "run", command=git) and not may(a, "bob", "run", command=shell) and not may(a, "bob", "run")
-        assert not may(a, "bob", "input") and may(a, "bob", "observe") and "run" in a.rights_of(KEY["bob"], S, NOW)
+            assert (
+                may(a, "bob", "run", command=git)
+                and not may(a, "bob", "run", command=shell)
+                and not may(a, "bob", "run")
+            )
+        assert (
+            not may(a, "bob", "input")
+            and may(a, "bob", "observe")
+            and "run" in a.rights_of(KEY["bob"], S, NOW)
+        )
         await a.issue(KEY["bob"], {"run"}, Scope(session=T), KEY["ann"], NOW)
         assert may(a, "bob", "run", T) and not may(a, "bob", "run", command=shell)
 
@@ -299,19 +418,32 @@ def test_a_rate_is_shared_with_those_it_is_handed_to(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], EXECUTE | {"grant", "halt"}, Scope(rate=(3, 30)), KEY["ann"], NOW)
-        await a.admit("scout", "agent", await hand_on(a, "bob", "agent", EXECUTE, Scope(rate=(2, 30))), KEY["agent"], NOW)
+        await a.admit(
+            "scout",
+            "agent",
+            await hand_on(a, "bob", "agent", EXECUTE, Scope(rate=(2, 30))),
+            KEY["agent"],
+            NOW,
+        )
         assert may(a, "agent", "run") and may(a, "agent", "run") and not may(a, "agent", "run")
-        assert all(may(a, "agent", "run", spend=False) for _ in range(5)), "asked again for the same act"
+        assert all(may(a, "agent", "run", spend=False) for _ in range(5)), (
+            "asked again for the same act"
+        )
         assert may(a, "bob", "run") and not may(a, "bob", "run")
         assert all(may(a, "bob", right) for right in ("halt", "observe", "log") for _ in range(5))
         with pytest.raises(NotAllowed, match="as often as it may") as refused:
             a.may(KEY["bob"], "run", S, NOW)
-        assert refused.value.facts["retry_in_s"] == 10.0 and not may(a, "bob", "run", now=NOW + 9) and may(a, "bob", "run", now=NOW + 10.1)
+        assert (
+            refused.value.facts["retry_in_s"] == 10.0
+            and not may(a, "bob", "run", now=NOW + 9)
+            and may(a, "bob", "run", now=NOW + 10.1)
+        )
 
     with_authority(tmp_path, work)
 
 
 # ------------------------------------------------------------ revoking
+
 
 def test_a5_revocation_bites_on_the_next_call(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
@@ -322,7 +454,9 @@ def test_a5_revocation_bites_on_the_next_call(tmp_path: Path) -> None:
         assert may(a, "bob", "input") and len(told) == 1
         writing = asyncio.ensure_future(a.revoke_link(held.id, KEY["ann"], NOW))
         await asyncio.sleep(0)
-        assert not writing.done() and not may(a, "bob", "input") and len(told) == 2, "it did not bite before it was durable"
+        assert not writing.done() and not may(a, "bob", "input") and len(told) == 2, (
+            "it did not bite before it was durable"
+        )
         await writing
         assert a.describe("bob", NOW)["envelopes"][0]["state"] == "revoked"
 
@@ -347,7 +481,13 @@ def test_a5_what_was_handed_on_with_a_key_ends_with_it(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
         await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], NOW)
-        await a.admit("scout", "agent", await hand_on(a, "bob", "agent", EXECUTE | {"grant"}), KEY["agent"], NOW)
+        await a.admit(
+            "scout",
+            "agent",
+            await hand_on(a, "bob", "agent", EXECUTE | {"grant"}),
+            KEY["agent"],
+            NOW,
+        )
         await a.admit("eve", "agent", await hand_on(a, "agent", "eve", EXECUTE), KEY["eve"], NOW)
         assert may(a, "agent", "run") and may(a, "eve", "run")
         await a.revoke_operator("bob", KEY["ann"], NOW)
@@ -378,7 +518,10 @@ def test_a_key_that_was_never_seen_can_be_revoked(tmp_path: Path) -> None:
         await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], NOW)
         text = await hand_on(a, "bob", "agent", EXECUTE)
         await a.revoke_key(KEY["agent"], KEY["ann"], NOW)
-        for work_ in (a.admit("scout", "agent", text, KEY["agent"], NOW), a.add_operator("scout", "agent", KEY["agent"], KEY["ann"], NOW)):
+        for work_ in (
+            a.admit("scout", "agent", text, KEY["agent"], NOW),
+            a.add_operator("scout", "agent", KEY["agent"], KEY["ann"], NOW),
+        ):
             with pytest.raises(Refused):
                 await work_
 
@@ -390,21 +533,31 @@ def test_one_revokes_what_one_gave_or_has_and_nothing_else_without_manage(tmp_pa
         await people(a)
         mine = await a.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], NOW)
         for name in ("agent", "eve"):
-            await a.admit(name, "agent", await hand_on(a, "bob", name, READ | {"grant"}), KEY[name], NOW)
+            await a.admit(
+                name, "agent", await hand_on(a, "bob", name, READ | {"grant"}), KEY[name], NOW
+            )
         [eve] = a.envelopes(KEY["eve"])
         [agent] = a.envelopes(KEY["agent"])
-        for attempt in (a.revoke_link(eve.id, KEY["agent"], NOW), a.revoke_link(mine.id, KEY["agent"], NOW), a.revoke_operator("bob", KEY["agent"], NOW),
-                        a.revoke_operator("ann", KEY["bob"], NOW), a.revoke_key(KEY["ann"], KEY["bob"], NOW), a.revoke_key(KEY["dave"], KEY["bob"], NOW),
-                        a.revoke_link(b"x" * 32, KEY["bob"], NOW), a.revoke_operator("eve", KEY["agent"], NOW),
-                        a.add_operator("x", "human", KEY["dave"], KEY["dave"], NOW), a.revoke_link(a.envelopes(KEY["ann"])[0].id, KEY["bob"], NOW)):
+        for attempt in (
+            a.revoke_link(eve.id, KEY["agent"], NOW),
+            a.revoke_link(mine.id, KEY["agent"], NOW),
+            a.revoke_operator("bob", KEY["agent"], NOW),
+            a.revoke_operator("ann", KEY["bob"], NOW),
+            a.revoke_key(KEY["ann"], KEY["bob"], NOW),
+            a.revoke_key(KEY["dave"], KEY["bob"], NOW),
+            a.revoke_link(b"x" * 32, KEY["bob"], NOW),
+            a.revoke_operator("eve", KEY["agent"], NOW),
+            a.add_operator("x", "human", KEY["dave"], KEY["dave"], NOW),
+            a.revoke_link(a.envelopes(KEY["ann"])[0].id, KEY["bob"], NOW),
+        ):
             with pytest.raises(NotAllowed):
                 await attempt
-        await a.revoke_link(eve.id, KEY["bob"], NOW)                   # its issuer
+        await a.revoke_link(eve.id, KEY["bob"], NOW)  # its issuer
         assert not may(a, "eve", "observe")
-        await a.revoke_link(agent.id, KEY["agent"], NOW)               # its holder
+        await a.revoke_link(agent.id, KEY["agent"], NOW)  # its holder
         assert not may(a, "agent", "observe") and may(a, "bob", "input")
-        await a.revoke_operator("agent", KEY["bob"], NOW)              # who let it in
-        await a.revoke_operator("bob", KEY["bob"], NOW)                # who leaves
+        await a.revoke_operator("agent", KEY["bob"], NOW)  # who let it in
+        await a.revoke_operator("bob", KEY["bob"], NOW)  # who leaves
         with pytest.raises(NotAllowed, match="bob was revoked"):
             await a.revoke_operator("eve", KEY["bob"], NOW)
         with pytest.raises(Usage):
@@ -415,29 +568,42 @@ def test_one_revokes_what_one_gave_or_has_and_nothing_else_without_manage(tmp_pa
 
 # ------------------------------------------------------------ the orphan rule
 
-def recover(name: str, key: str, at: float = NOW, nonce: bytes = b"n" * 16, machine: str = "machine") -> tuple[bytes, bytes]:
+
+def recover(
+    name: str, key: str, at: float = NOW, nonce: bytes = b"n" * 16, machine: str = "machine"
+) -> tuple[bytes, bytes]:
     return recovery.sign(PRIVATE[machine], name, "human", KEY[key], int(at), nonce)
 
 
-def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way_back(tmp_path: Path) -> None:
+def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way_back(
+    tmp_path: Path,
+) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.issue(KEY["bob"], {"manage", "grant", "input"}, Scope(expires=int(NOW) + 100), KEY["ann"], NOW)
+        await a.issue(
+            KEY["bob"], {"manage", "grant", "input"}, Scope(expires=int(NOW) + 100), KEY["ann"], NOW
+        )
         root = a.envelopes(KEY["ann"])[0].id
-        for attempt in (a.revoke_operator("ann", KEY["ann"], NOW), a.revoke_key(KEY["ann"], KEY["bob"], NOW), a.revoke_link(root, KEY["bob"], NOW)):
+        for attempt in (
+            a.revoke_operator("ann", KEY["ann"], NOW),
+            a.revoke_key(KEY["ann"], KEY["bob"], NOW),
+            a.revoke_link(root, KEY["bob"], NOW),
+        ):
             with pytest.raises(Refused, match="last who can let others in") as refused:
                 await attempt
             assert "operator recover" in refused.value.recover
         assert may(a, "ann", "manage"), "a refused revocation has no effect"
         await a.revoke_operator("ann", KEY["bob"], NOW, force=True)
         with pytest.raises(Refused, match="last who can"):
-            await a.revoke_operator("bob", KEY["bob"], NOW)                # for a time, but the last
+            await a.revoke_operator("bob", KEY["bob"], NOW)  # for a time, but the last
         assert not a.grantors("manage", None, NOW + 100), "bob's has ended: nobody is left"
 
         with pytest.raises(NotAllowed, match="not recovered"):
             await a.recover(*recover("eve", "eve", machine="eve"), NOW + 100)
         await a.recover(*recover("eve", "eve", NOW + 100), NOW + 100)
-        assert all(may(a, "eve", right, session, NOW + 100) for right in ADMIN for session in (S, None))
+        assert all(
+            may(a, "eve", right, session, NOW + 100) for right in ADMIN for session in (S, None)
+        )
         await a.issue(KEY["bob"], ADMIN, Scope(), KEY["eve"], NOW + 100)
         assert may(a, "bob", "end", now=NOW + 200)
 
@@ -447,8 +613,12 @@ def test_s7_the_last_who_can_let_others_in_goes_only_by_force_and_there_is_a_way
 def test_a_recovery_works_once_and_not_for_the_revoked(tmp_path: Path) -> None:
     async def work(a: Authority) -> None:
         await people(a)
-        await a.recover(*recover("bob", "tablet"), NOW)                    # a new key for who lost theirs
-        assert a.who(KEY["tablet"]).name == "bob" and may(a, "tablet", "manage") and not may(a, "bob", "observe")
+        await a.recover(*recover("bob", "tablet"), NOW)  # a new key for who lost theirs
+        assert (
+            a.who(KEY["tablet"]).name == "bob"
+            and may(a, "tablet", "manage")
+            and not may(a, "bob", "observe")
+        )
         with pytest.raises(NotAllowed, match="used already"):
             await a.recover(*recover("bob", "tablet"), NOW)
         held = a.envelopes(KEY["tablet"])[0]
@@ -457,8 +627,12 @@ def test_a_recovery_works_once_and_not_for_the_revoked(tmp_path: Path) -> None:
             await a.recover(*recover("bob", "tablet"), NOW)
         await a.recover(*recover("bob", "tablet", nonce=b"m" * 16), NOW)
         await a.revoke_key(KEY["tablet"], KEY["ann"], NOW)
-        for wish in (recover("bob", "tablet", nonce=b"o" * 16), recover("eve", "tablet", nonce=b"o" * 16), recover("eve", "ann", nonce=b"o" * 16),
-                     recover("bob", "ann", nonce=b"o" * 16)):
+        for wish in (
+            recover("bob", "tablet", nonce=b"o" * 16),
+            recover("eve", "tablet", nonce=b"o" * 16),
+            recover("eve", "ann", nonce=b"o" * 16),
+            recover("bob", "ann", nonce=b"o" * 16),
+        ):
             with pytest.raises(Refused):
                 await a.recover(*wish, NOW)
         await a.revoke_operator("bob", KEY["ann"], NOW)
@@ -516,6 +690,7 @@ def test_another_machine_key_voids_what_the_old_one_signed(tmp_path: Path) -> No
 
 # ------------------------------------------------------------ the disk
 
+
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     async def before(a: Authority) -> tuple[Any, Any]:
         await people(a)
@@ -524,12 +699,24 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         await a.admit("scout", "agent", await hand_on(a, "bob", "agent", READ), KEY["agent"], NOW)
         await a.issue(KEY["tablet"], READ, Scope(expires=int(NOW) + 9), KEY["ann"], NOW)
         await a.revoke_key(KEY["tablet"], KEY["bob"], NOW)
-        return a.operators(NOW), [(n, r, s, may(a, n, r, s)) for n in PRIVATE for r in ADMIN for s in (S, T, None)]
+        return a.operators(NOW), [
+            (n, r, s, may(a, n, r, s)) for n in PRIVATE for r in ADMIN for s in (S, T, None)
+        ]
 
     async def after(a: Authority) -> tuple[Any, Any]:
         events = [e["event"] for e in await a._store.write(store.events_of(None, 0, 100))]
-        assert events == ["operator.first", "operator.added", "operator.key_added", "envelope.given", "operator.admitted", "envelope.given", "revoked"]
-        return a.operators(NOW), [(n, r, s, may(a, n, r, s)) for n in PRIVATE for r in ADMIN for s in (S, T, None)]
+        assert events == [
+            "operator.first",
+            "operator.added",
+            "operator.key_added",
+            "envelope.given",
+            "operator.admitted",
+            "envelope.given",
+            "revoked",
+        ]
+        return a.operators(NOW), [
+            (n, r, s, may(a, n, r, s)) for n in PRIVATE for r in ADMIN for s in (S, T, None)
+        ]
 
     assert with_authority(tmp_path, before) == with_authority(tmp_path, after)
 
@@ -547,12 +734,15 @@ def in_the_store(s: Store, work: Callable[[apsw.Connection], None]) -> None:
 
 def fill(db: apsw.Connection) -> None:
     """Not one more row fits into the table of revocations: SQLite's own limit stands in for the disk's."""
-    db.execute("COMMIT")                          # a full disk takes back the whole transaction
+    db.execute("COMMIT")  # a full disk takes back the whole transaction
     db.execute("PRAGMA max_page_count=1")
     for size in (900, 100, 10, 1):
         with contextlib.suppress(apsw.FullError):
             while True:
-                db.execute("INSERT INTO revocations VALUES ('filler', ?, 0, ?)", (os.urandom(8), bytes(size)))
+                db.execute(
+                    "INSERT INTO revocations VALUES ('filler', ?, 0, ?)",
+                    (os.urandom(8), bytes(size)),
+                )
     db.execute("BEGIN")
 
 
@@ -568,7 +758,9 @@ DISKS: dict[str, tuple[Callable[[Store], None], Callable[[Store], None]]] = {
 
 
 @pytest.mark.parametrize("disk", DISKS)
-def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: str) -> None:
+def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, disk: str
+) -> None:
     monkeypatch.setattr(store, "RETRY_S", 0.02)
     spoil, mend = DISKS[disk]
 
@@ -577,7 +769,9 @@ def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(tmp_path: Path
         held = await a.issue(KEY["bob"], EXECUTE, Scope(), KEY["ann"], NOW)
         assert may(a, "bob", "input")
         spoil(a._store)
-        with pytest.raises(Unavailable, match="bites from now on, but it could not be written down") as told:
+        with pytest.raises(
+            Unavailable, match="bites from now on, but it could not be written down"
+        ) as told:
             await a.revoke_link(held.id, KEY["ann"], NOW)
         assert "restart" in told.value.recover and a.owed == 1 and not may(a, "bob", "input")
         with pytest.raises(Unavailable):
@@ -591,7 +785,10 @@ def test_a5_a_revocation_that_cannot_be_written_is_told_and_bites(tmp_path: Path
         assert not may(a, "bob", "input")
 
     with_authority(tmp_path, work)
-    with_authority(tmp_path, expect(lambda a: not may(a, "bob", "input") and a.describe("bob", NOW)["revoked"] == NOW))
+    with_authority(
+        tmp_path,
+        expect(lambda a: not may(a, "bob", "input") and a.describe("bob", NOW)["revoked"] == NOW),
+    )
 
 
 def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
@@ -599,11 +796,17 @@ def test_what_cannot_be_written_is_not_granted(tmp_path: Path) -> None:
         await people(a)
         version = a.version
         DISKS["read-only"][0](a._store)
-        for attempt in (a.issue(KEY["bob"], READ, Scope(), KEY["ann"], NOW), a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW),
-                        a.add_key("bob", KEY["tablet"], KEY["bob"], NOW), a.recover(*recover("eve", "eve"), NOW)):
+        for attempt in (
+            a.issue(KEY["bob"], READ, Scope(), KEY["ann"], NOW),
+            a.add_operator("eve", "human", KEY["eve"], KEY["ann"], NOW),
+            a.add_key("bob", KEY["tablet"], KEY["bob"], NOW),
+            a.recover(*recover("eve", "eve"), NOW),
+        ):
             with pytest.raises(Unavailable):
                 await attempt
-        assert a.version == version and not may(a, "bob", "observe") and not may(a, "eve", "observe")
+        assert (
+            a.version == version and not may(a, "bob", "observe") and not may(a, "eve", "observe")
+        )
         DISKS["read-only"][1](a._store)
         await a.issue(KEY["bob"], READ, Scope(), KEY["ann"], NOW)
         assert may(a, "bob", "observe")
@@ -639,7 +842,9 @@ class Rules(RuleBasedStateMachine):
         super().__init__()
         self.now = NOW
         self.owner: dict[str, str] = {}
-        self.chains: list[list[tuple[bytes, str, str, frozenset[str], str | None, float]]] = []     # id, issuer, holder, rights, session, end
+        self.chains: list[
+            list[tuple[bytes, str, str, frozenset[str], str | None, float]]
+        ] = []  # id, issuer, holder, rights, session, end
         self.dead_links: set[bytes] = set()
         self.dead_keys: set[str] = set()
         self.gone: set[str] = set()
@@ -656,7 +861,9 @@ class Rules(RuleBasedStateMachine):
 
     def open(self) -> None:
         self.store = Store(self.folder.name + "/state.db")
-        self.store._db.execute("PRAGMA synchronous=OFF")      # what is tested here is what is written, not when the disk has it
+        self.store._db.execute(
+            "PRAGMA synchronous=OFF"
+        )  # what is tested here is what is written, not when the disk has it
         self.a = Authority(self.store, MACHINE)
         self.store.start(self.runner.get_loop())
 
@@ -676,38 +883,83 @@ class Rules(RuleBasedStateMachine):
         """A new envelope, as the model writes it down."""
         names = {key: name for name, key in KEY.items()}
         links = self.a.envelopes(KEY[holder])[-1].chain.links
-        self.chains.append([(one.id, names[one.issuer], names[one.holder], one.rights, one.scope.session,
-                             float("inf") if one.scope.expires is None else one.scope.expires) for one in links])
+        self.chains.append(
+            [
+                (
+                    one.id,
+                    names[one.issuer],
+                    names[one.holder],
+                    one.rights,
+                    one.scope.session,
+                    float("inf") if one.scope.expires is None else one.scope.expires,
+                )
+                for one in links
+            ]
+        )
 
     def allowed(self, key: str, right: str, session: str | None) -> bool:
         if key not in self.owner or key in self.dead_keys or self.owner[key] in self.gone:
             return False
         return any(
-            chain[-1][2] == key and all(
-                link not in self.dead_links and issuer not in self.dead_keys and holder not in self.dead_keys and right in rights
-                and self.now < end and (where is None or (where == session and right != "manage"))
-                for link, issuer, holder, rights, where, end in chain)
-            for chain in self.chains)
+            chain[-1][2] == key
+            and all(
+                link not in self.dead_links
+                and issuer not in self.dead_keys
+                and holder not in self.dead_keys
+                and right in rights
+                and self.now < end
+                and (where is None or (where == session and right != "manage"))
+                for link, issuer, holder, rights, where, end in chain
+            )
+            for chain in self.chains
+        )
 
     @rule(name=st.sampled_from(HOLDERS), by=st.sampled_from(HOLDERS))
     def add(self, name: str, by: str) -> None:
         got = self.do(self.a.add_operator(name, "human", KEY[name], KEY[by], self.now))
-        expected = (self.allowed(by, "manage", None) or self.allowed(by, "grant", None)) and name not in self.owner and name not in self.dead_keys \
+        expected = (
+            (self.allowed(by, "manage", None) or self.allowed(by, "grant", None))
+            and name not in self.owner
+            and name not in self.dead_keys
             and name not in self.owner.values()
+        )
         assert isinstance(got, Exception) == (not expected), got
         if expected:
             self.owner[name] = name
 
-    @rule(holder=st.sampled_from(HOLDERS), by=st.sampled_from(HOLDERS), rights=st.frozensets(st.sampled_from(SOME), min_size=1) | st.just(ADMIN),
-          session=st.sampled_from([None, S]), last=st.none() | st.integers(1, 20), offline=st.booleans())
-    def grant(self, holder: str, by: str, rights: frozenset[str], session: str | None, last: int | None, offline: bool) -> None:
+    @rule(
+        holder=st.sampled_from(HOLDERS),
+        by=st.sampled_from(HOLDERS),
+        rights=st.frozensets(st.sampled_from(SOME), min_size=1) | st.just(ADMIN),
+        session=st.sampled_from([None, S]),
+        last=st.none() | st.integers(1, 20),
+        offline=st.booleans(),
+    )
+    def grant(
+        self,
+        holder: str,
+        by: str,
+        rights: frozenset[str],
+        session: str | None,
+        last: int | None,
+        offline: bool,
+    ) -> None:
         scope = Scope(session=session, expires=None if last is None else int(self.now) + last)
         if offline:
             mine = self.a.envelopes(KEY[by])
             if not mine:
                 return
             try:
-                text = envelope.encode(envelope.delegate(PRIVATE[by], envelope.decode(mine[-1].text), KEY[holder], rights, scope, os.urandom(16)))
+                text = envelope.encode(
+                    envelope.delegate(
+                        PRIVATE[by],
+                        envelope.decode(mine[-1].text),
+                        KEY[holder],
+                        rights,
+                        scope,
+                        os.urandom(16),
+                    )
+                )
             except NotAllowed:
                 return
             got = self.do(self.a.give(text, self.now))
@@ -715,7 +967,10 @@ class Rules(RuleBasedStateMachine):
             got = self.do(self.a.issue(KEY[holder], rights, scope, KEY[by], self.now))
             if not isinstance(got, Exception):
                 assert self.allowed(by, "manage", None) and self.allowed(by, "grant", None)
-                assert all(self.allowed(by, right, session) or (right == "manage" and session) for right in rights)
+                assert all(
+                    self.allowed(by, right, session) or (right == "manage" and session)
+                    for right in rights
+                )
         if not isinstance(got, Exception):
             assert holder in self.owner and holder not in self.dead_keys
             self.learn(holder)
@@ -728,9 +983,18 @@ class Rules(RuleBasedStateMachine):
         if not isinstance(self.do(self.a.revoke_link(link, KEY[by], self.now, force)), Exception):
             self.dead_links.add(link)
 
-    @rule(name=st.sampled_from(HOLDERS), by=st.sampled_from(HOLDERS), force=st.booleans(), whole=st.booleans())
+    @rule(
+        name=st.sampled_from(HOLDERS),
+        by=st.sampled_from(HOLDERS),
+        force=st.booleans(),
+        whole=st.booleans(),
+    )
     def revoke(self, name: str, by: str, force: bool, whole: bool) -> None:
-        work = self.a.revoke_operator(name, KEY[by], self.now, force) if whole else self.a.revoke_key(KEY[name], KEY[by], self.now, force)
+        work = (
+            self.a.revoke_operator(name, KEY[by], self.now, force)
+            if whole
+            else self.a.revoke_key(KEY[name], KEY[by], self.now, force)
+        )
         managed = self.allowed(by, "manage", None)
         got = self.do(work)
         if not isinstance(got, Exception):
@@ -767,8 +1031,12 @@ class Rules(RuleBasedStateMachine):
             for key in HOLDERS:
                 for right in SOME:
                     for session in (S, T, None):
-                        assert may(self.a, key, right, session, self.now) == self.allowed(key, right, session), (key, right, session)
+                        assert may(self.a, key, right, session, self.now) == self.allowed(
+                            key, right, session
+                        ), (key, right, session)
 
 
-Rules.TestCase.settings = settings(max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+Rules.TestCase.settings = settings(
+    max_examples=25, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
 TestAgainstTheModel = Rules.TestCase

@@ -35,12 +35,13 @@ PEOPLE = ("ann", "bob", "eve")
 SOME = ("observe", "input", "grant", "manage")
 S, T = "0123456789ab", "zzzzzzzzzzzz"
 NOW = 1_000_000.0
-WHO = st.sampled_from([*KEYS[:3], *KEYS[:3], *KEYS])        # whoever acts: mostly somebody who is known
+WHO = st.sampled_from([*KEYS[:3], *KEYS[:3], *KEYS])  # whoever acts: mostly somebody who is known
 
 
 def run(path: Path, *lives: Callable[[Authority, Store], Coroutine[Any, Any, Any]]) -> None:
     """One life of a host after the other, on one database."""
     for work in lives:
+
         async def live(work: Callable[[Authority, Store], Coroutine[Any, Any, Any]] = work) -> None:
             opened = Store(str(path / "state.db"))
             authority = Authority(opened, MACHINE)
@@ -63,6 +64,7 @@ def names(a: Authority, who: str = "ann") -> list[str]:
 
 # ------------------------------------------------------------ names
 
+
 def test_names_are_kept_and_given_to_devices_that_are_older_than_names(tmp_path: Path) -> None:
     async def first(a: Authority, opened: Store) -> None:
         await a.add_key("ann", KEYS[1], KEYS[0], NOW, suggested="laptop")
@@ -72,7 +74,9 @@ def test_names_are_kept_and_given_to_devices_that_are_older_than_names(tmp_path:
 
     async def older(a: Authority, opened: Store) -> None:
         assert names(a) == ["laptop", "desk", "phone"]
-        await opened.write(lambda db: db.execute("DELETE FROM devices WHERE name != 'phone'") and None)
+        await opened.write(
+            lambda db: db.execute("DELETE FROM devices WHERE name != 'phone'") and None
+        )
 
     async def after(a: Authority, opened: Store) -> None:
         assert names(a) == ["device", "device-2", "phone"]
@@ -101,7 +105,7 @@ def test_a_lost_device_does_not_get_what_the_recovered_one_has(tmp_path: Path) -
         await a.add_operator("bob", "human", KEYS[1], KEYS[0], NOW)
         await a.issue(KEYS[1], READ, Scope(session=S), KEYS[0], NOW)
         await a.add_key("bob", KEYS[2], KEYS[1], NOW)
-        await a.issue(KEYS[2], ADMIN, Scope(), KEYS[0], NOW)                  # that device alone
+        await a.issue(KEYS[2], ADMIN, Scope(), KEYS[0], NOW)  # that device alone
         await a.add_key("bob", KEYS[3], KEYS[1], NOW)
         assert a.rights_of(KEYS[3], S, NOW) == READ and a.rights_of(KEYS[3], T, NOW) == frozenset()
 
@@ -143,6 +147,7 @@ def test_a_device_is_added_whole_or_not_at_all(tmp_path: Path) -> None:
 
 # ------------------------------------------------------------ seen
 
+
 class Coming:
     """As much of a connection as is looked at."""
 
@@ -150,7 +155,9 @@ class Coming:
         self.key, self.channel, self.modality = key, channel, "cli"
 
 
-def test_when_a_device_was_seen_is_kept_and_seldom_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_when_a_device_was_seen_is_kept_and_seldom_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     clock = [NOW]
     monkeypatch.setattr(time, "time", lambda: clock[0])
 
@@ -159,19 +166,27 @@ def test_when_a_device_was_seen_is_kept_and_seldom_written(tmp_path: Path, monke
         monkeypatch.setattr(opened, "post", written.append)
         known = Devices(opened, a)
         [mine] = a.devices("ann")
-        assert (known.describe(mine, b"")["seen"], known.describe(mine, mine.key)["this"]) == (None, True)
+        assert (known.describe(mine, b"")["seen"], known.describe(mine, mine.key)["this"]) == (
+            None,
+            True,
+        )
         for _ in range(20):
             one = cast(Connection, Coming(KEYS[0]))
             known.came(one)
-            assert known.describe(mine, b"")["connected"] == [{"way": "local", "modality": "cli", "since": clock[0]}]
+            assert known.describe(mine, b"")["connected"] == [
+                {"way": "local", "modality": "cli", "since": clock[0]}
+            ]
             known.left(one)
         assert len(written) == 1 and known.describe(mine, b"")["connected"] == []
         clock[0] += SEEN_EVERY_S
         one, away = cast(Connection, Coming(KEYS[0])), cast(Connection, Coming(KEYS[0], "hash"))
         known.came(one)
         known.came(away)
-        assert len(written) == 3 and [c["way"] for c in known.describe(mine, b"")["connected"]] == ["local", "relay"]
-        known.left(cast(Connection, Coming(KEYS[0])))                        # of one that never came: nothing
+        assert len(written) == 3 and [c["way"] for c in known.describe(mine, b"")["connected"]] == [
+            "local",
+            "relay",
+        ]
+        known.left(cast(Connection, Coming(KEYS[0])))  # of one that never came: nothing
         known.left(one)
         known.left(away)
         clock[0] += 5
@@ -181,12 +196,19 @@ def test_when_a_device_was_seen_is_kept_and_seldom_written(tmp_path: Path, monke
 
     run(tmp_path, work)
     again = Store(str(tmp_path / "state.db"))
-    shown = Devices(again, authority := Authority(again, MACHINE)).describe(authority.devices("ann")[0], b"")
-    assert (shown["seen"], shown["way"], shown["connected"]) == (int(NOW) + SEEN_EVERY_S, "relay", [])
+    shown = Devices(again, authority := Authority(again, MACHINE)).describe(
+        authority.devices("ann")[0], b""
+    )
+    assert (shown["seen"], shown["way"], shown["connected"]) == (
+        int(NOW) + SEEN_EVERY_S,
+        "relay",
+        [],
+    )
     again._db.close()
 
 
 # ------------------------------------------------------------ against a model
+
 
 @dataclass
 class Grant:
@@ -225,7 +247,10 @@ class Model(RuleBasedStateMachine):
         first = Grant("ann", ADMIN, None, float("inf"))
         self.known[KEYS[0]] = One("ann", "laptop", [first])
         self.learn(KEYS[0])
-        for name, key, rights in (("bob", KEYS[1], READ), ("eve", KEYS[2], frozenset(("manage", "observe")))):     # where most that could go wrong begins
+        for name, key, rights in (
+            ("bob", KEYS[1], READ),
+            ("eve", KEYS[2], frozenset(("manage", "observe"))),
+        ):  # where most that could go wrong begins
             self.add_operator(name, key, KEYS[0])
             self.grant(name, rights, None, None, KEYS[0])
 
@@ -250,14 +275,21 @@ class Model(RuleBasedStateMachine):
     def learn(self, key: bytes) -> None:
         """Which link is of which grant: in the order in which they were given."""
         new = [held.id for held in self.a.envelopes(key) if held.id not in self.links]
-        for id, grant in zip(new, self.known[key].grants[-len(new):] if new else (), strict=True):
+        for id, grant in zip(new, self.known[key].grants[-len(new) :] if new else (), strict=True):
             self.links[id] = grant
 
     def alive(self, key: bytes) -> bool:
-        return key in self.known and not self.known[key].dead and self.known[key].of not in self.gone
+        return (
+            key in self.known and not self.known[key].dead and self.known[key].of not in self.gone
+        )
 
     def allowed(self, key: bytes, right: str, session: str | None) -> bool:
-        return self.alive(key) and any(self.counts(g) and right in g.rights and (g.session is None or (g.session == session and right != "manage")) for g in self.known[key].grants)
+        return self.alive(key) and any(
+            self.counts(g)
+            and right in g.rights
+            and (g.session is None or (g.session == session and right != "manage"))
+            for g in self.known[key].grants
+        )
 
     def counts(self, grant: Grant) -> bool:
         return not grant.dead and self.now < grant.end
@@ -269,19 +301,44 @@ class Model(RuleBasedStateMachine):
             assert self.allowed(by, "manage", None) or self.allowed(by, "grant", None)
             self.known[key] = One(name, "laptop")
 
-    @rule(name=st.sampled_from(PEOPLE), rights=st.sampled_from([READ, EXECUTE, ADMIN, frozenset(("observe", "manage"))]), session=st.sampled_from([None, S]),
-          last=st.none() | st.integers(1, 20), by=WHO)
-    def grant(self, name: str, rights: frozenset[str], session: str | None, last: int | None, by: bytes) -> None:
-        got = self.do(self.a.issue_to(name, rights, Scope(session=session, expires=None if last is None else int(self.now) + last), by, self.now))
+    @rule(
+        name=st.sampled_from(PEOPLE),
+        rights=st.sampled_from([READ, EXECUTE, ADMIN, frozenset(("observe", "manage"))]),
+        session=st.sampled_from([None, S]),
+        last=st.none() | st.integers(1, 20),
+        by=WHO,
+    )
+    def grant(
+        self, name: str, rights: frozenset[str], session: str | None, last: int | None, by: bytes
+    ) -> None:
+        got = self.do(
+            self.a.issue_to(
+                name,
+                rights,
+                Scope(session=session, expires=None if last is None else int(self.now) + last),
+                by,
+                self.now,
+            )
+        )
         if isinstance(got, HoldfastError):
             return
-        made = Grant(name, rights, session, float("inf") if got.chain.last.scope.expires is None else got.chain.last.scope.expires)
+        made = Grant(
+            name,
+            rights,
+            session,
+            float("inf") if got.chain.last.scope.expires is None else got.chain.last.scope.expires,
+        )
         for key, one in self.known.items():
             if one.of == name and self.alive(key):
                 one.grants.append(made)
                 self.learn(key)
 
-    @rule(name=st.sampled_from(PEOPLE), key=st.sampled_from(KEYS[3:]), by=WHO, device=st.sampled_from(["", "phone", "desk"]))
+    @rule(
+        name=st.sampled_from(PEOPLE),
+        key=st.sampled_from(KEYS[3:]),
+        by=WHO,
+        device=st.sampled_from(["", "phone", "desk"]),
+    )
     def add(self, name: str, key: bytes, by: bytes, device: str) -> None:
         got = self.do(self.a.add_key(name, key, by, self.now, device, "tablet"))
         mine = [one for one in self.known.values() if one.of == name]
@@ -293,29 +350,62 @@ class Model(RuleBasedStateMachine):
         assert key not in self.known and mine and name not in self.gone
         assert own or self.allowed(by, "manage", None)
         assert got.name not in [one.name for one in mine] and (not device or got.name == device)
-        source = [self.known[by]] if own else [one for k, one in self.known.items() if one.of == name and self.alive(k)]
+        source = (
+            [self.known[by]]
+            if own
+            else [one for k, one in self.known.items() if one.of == name and self.alive(k)]
+        )
         grants: list[Grant] = []
         for one in source:
             grants += [g for g in one.grants if self.counts(g) and g not in grants]
         if not own:
-            for g in grants:                      # who adds it could have given all of that
-                assert all(self.allowed(by, right, g.session) or (right == "manage" and g.session) for right in g.rights)
+            for g in grants:  # who adds it could have given all of that
+                assert all(
+                    self.allowed(by, right, g.session) or (right == "manage" and g.session)
+                    for right in g.rights
+                )
                 assert self.allowed(by, "grant", None)
         self.known[key] = One(name, got.name, grants)
-        if not own:                               # what it got may end earlier: with what the adder has
-            ends = {held.chain.last.nonce: held.chain.last.scope.expires for held in self.a.envelopes(key)}
+        if not own:  # what it got may end earlier: with what the adder has
+            ends = {
+                held.chain.last.nonce: held.chain.last.scope.expires
+                for held in self.a.envelopes(key)
+            }
             assert len(ends) == len(grants)
-            self.known[key].grants = [Grant(name, held.chain.last.rights, held.chain.last.scope.session, float("inf") if held.chain.last.scope.expires is None
-                                            else held.chain.last.scope.expires) for held in self.a.envelopes(key)]
+            self.known[key].grants = [
+                Grant(
+                    name,
+                    held.chain.last.rights,
+                    held.chain.last.scope.session,
+                    float("inf")
+                    if held.chain.last.scope.expires is None
+                    else held.chain.last.scope.expires,
+                )
+                for held in self.a.envelopes(key)
+            ]
             for made, was in zip(self.known[key].grants, grants, strict=True):
-                assert made.rights == was.rights and made.session in (was.session, S) and made.end <= was.end
+                assert (
+                    made.rights == was.rights
+                    and made.session in (was.session, S)
+                    and made.end <= was.end
+                )
         self.learn(key)
 
-    @rule(name=st.sampled_from(PEOPLE), key=st.sampled_from(KEYS), new=st.sampled_from(["phone", "desk", "sofa", "laptop"]), by=WHO)
+    @rule(
+        name=st.sampled_from(PEOPLE),
+        key=st.sampled_from(KEYS),
+        new=st.sampled_from(["phone", "desk", "sofa", "laptop"]),
+        by=WHO,
+    )
     def rename(self, name: str, key: bytes, new: str, by: bytes) -> None:
         got = self.do(self.a.rename_device(name, signing.show(key), new, by, self.now))
         if not isinstance(got, HoldfastError):
-            assert self.alive(by) and (self.known[by].of == name or self.allowed(by, "manage", None)) and self.known[key].of == name and not self.known[key].dead
+            assert (
+                self.alive(by)
+                and (self.known[by].of == name or self.allowed(by, "manage", None))
+                and self.known[key].of == name
+                and not self.known[key].dead
+            )
             self.known[key].name = new
 
     @rule(key=st.sampled_from(KEYS), by=WHO, force=st.booleans())
@@ -360,23 +450,34 @@ class Model(RuleBasedStateMachine):
                         yes = True
                     except NotAllowed:
                         yes = False
-                    assert yes == self.allowed(key, right, session), (KEYS.index(key), right, session)
+                    assert yes == self.allowed(key, right, session), (
+                        KEYS.index(key),
+                        right,
+                        session,
+                    )
 
     @invariant()
     def names_are_their_own(self) -> None:
         if hasattr(self, "a"):
             for name in PEOPLE:
-                assert sorted(names(self.a, name)) == sorted(one.name for one in self.known.values() if one.of == name)
+                assert sorted(names(self.a, name)) == sorted(
+                    one.name for one in self.known.values() if one.of == name
+                )
                 assert len(set(names(self.a, name))) == len(names(self.a, name))
 
 
-Model.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck))
+Model.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+)
 TestAgainstTheModel = Model.TestCase
 
 
 # ------------------------------------------------------------ revoked while something is written down
 
-def during_the_write(a: Authority, monkeypatch: pytest.MonkeyPatch, what: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+
+def during_the_write(
+    a: Authority, monkeypatch: pytest.MonkeyPatch, what: Callable[[], Coroutine[Any, Any, Any]]
+) -> None:
     """Once, after the database has what is written and before it is known that it has."""
     real, left = a._write, [what]
 
@@ -389,10 +490,14 @@ def during_the_write(a: Authority, monkeypatch: pytest.MonkeyPatch, what: Callab
 
 
 @pytest.mark.parametrize("grants", [False, True])
-def test_a5_a_device_that_is_revoked_while_it_adds_another_has_added_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grants: bool) -> None:
+def test_a5_a_device_that_is_revoked_while_it_adds_another_has_added_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, grants: bool
+) -> None:
     async def first(a: Authority, opened: Store) -> None:
         await a.add_key("ann", KEYS[1], KEYS[0], NOW, "stolen")
-        during_the_write(a, monkeypatch, lambda: a.revoke_key(KEYS[1], KEYS[0], NOW, with_grants=grants))
+        during_the_write(
+            a, monkeypatch, lambda: a.revoke_key(KEYS[1], KEYS[0], NOW, with_grants=grants)
+        )
         with pytest.raises(NotAllowed):
             await a.add_key("ann", KEYS[2], KEYS[1], NOW, "thiefs")
         assert a.dead(KEYS[2]) and not a.rights_of(KEYS[2], S, NOW)
@@ -403,7 +508,9 @@ def test_a5_a_device_that_is_revoked_while_it_adds_another_has_added_none(tmp_pa
     run(tmp_path, first, second)
 
 
-def test_a5_a_grant_that_is_revoked_while_a_device_is_added_is_not_the_devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a5_a_grant_that_is_revoked_while_a_device_is_added_is_not_the_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def first(a: Authority, opened: Store) -> None:
         await a.add_operator("bob", "human", KEYS[3], KEYS[0], NOW)
         held = await a.issue_to("bob", READ, Scope(), KEYS[0], NOW)
@@ -417,19 +524,29 @@ def test_a5_a_grant_that_is_revoked_while_a_device_is_added_is_not_the_devices(t
     run(tmp_path, first, second)
 
 
-def test_a5_whoever_is_revoked_while_giving_has_given_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a5_whoever_is_revoked_while_giving_has_given_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def first(a: Authority, opened: Store) -> None:
         await a.add_operator("bob", "human", KEYS[3], KEYS[0], NOW)
         for n, thief in enumerate(KEYS[4:7]):
             await a.add_key("ann", thief, KEYS[0], NOW)
             with monkeypatch.context() as patch, contextlib.suppress(NotAllowed):
-                during_the_write(a, patch, partial(a.revoke_key, thief, KEYS[0], NOW, with_grants=True))
+                during_the_write(
+                    a, patch, partial(a.revoke_key, thief, KEYS[0], NOW, with_grants=True)
+                )
                 if n == 0:
                     await a.issue_to("bob", ADMIN, Scope(), thief, NOW)
                 elif n == 1:
                     await a.issue(KEYS[3], ADMIN, Scope(), thief, NOW)
                 else:
-                    await a.join("eve", "human", KEYS[7], ADMIN, Scope(), thief, NOW, lambda db: None)
-            assert a.dead(thief) and not a.rights_of(KEYS[3], S, NOW) and not a.rights_of(KEYS[7], S, NOW)
+                    await a.join(
+                        "eve", "human", KEYS[7], ADMIN, Scope(), thief, NOW, lambda db: None
+                    )
+            assert (
+                a.dead(thief)
+                and not a.rights_of(KEYS[3], S, NOW)
+                and not a.rights_of(KEYS[7], S, NOW)
+            )
 
     run(tmp_path, first)

@@ -16,19 +16,55 @@ import pytest
 from tests.host.ordinary_user import ordinary_user
 
 from holdfast.host import doctor
-from holdfast.host.checks import Check, Derived, Outcome, Surroundings, gates, home, isolation, machine
+from holdfast.host.checks import (
+    Check,
+    Derived,
+    Outcome,
+    Surroundings,
+    gates,
+    home,
+    isolation,
+    machine,
+)
 from holdfast.host.checks.libc import forked
 from holdfast.host.doctor import Finding, format_findings, run_doctor, to_json
 
 KEYS = ["id", "title", "ok", "detail", "fix", "needed_for"]
-TOTAL_LIMIT_S = 30.0          # a second and less where nothing else runs
-OURS = f"holdfast-doctor-{os.getpid()}-"      # another run on this machine has its own
+TOTAL_LIMIT_S = 30.0  # a second and less where nothing else runs
+OURS = f"holdfast-doctor-{os.getpid()}-"  # another run on this machine has its own
 IDS = {
-    "python", "kernel", "pty", "pty-limit", "memfd", "pidfd", "subreaper", "open-files", "inotify",
-    "sqlite", "emulator", "shells", "service", "optional", "home", "socket-path", "filesystem", "disk",
-    "user-namespaces", "root-namespaces", "cgroup-freeze", "halt", "criu", "exec-gate-seccomp",
-    "exec-gate-fanotify", "file-events", "process-events", "bpf", "waits-visible", "tracing-closed",
-    "tiocsti-closed", "shell-grammar",
+    "python",
+    "kernel",
+    "pty",
+    "pty-limit",
+    "memfd",
+    "pidfd",
+    "subreaper",
+    "open-files",
+    "inotify",
+    "sqlite",
+    "emulator",
+    "shells",
+    "service",
+    "optional",
+    "home",
+    "socket-path",
+    "filesystem",
+    "disk",
+    "user-namespaces",
+    "root-namespaces",
+    "cgroup-freeze",
+    "halt",
+    "criu",
+    "exec-gate-seccomp",
+    "exec-gate-fanotify",
+    "file-events",
+    "process-events",
+    "bpf",
+    "waits-visible",
+    "tracing-closed",
+    "tiocsti-closed",
+    "shell-grammar",
 }
 
 
@@ -47,12 +83,23 @@ def check_here(findings: list[dict[str, object]]) -> dict[str, dict[str, object]
         if finding["ok"] is False:
             assert finding["fix"], finding
     by_id = {str(finding["id"]): finding for finding in findings}
-    for must in ("python", "kernel", "pty", "memfd", "pidfd", "subreaper", "home", "socket-path", "shells"):
+    for must in (
+        "python",
+        "kernel",
+        "pty",
+        "memfd",
+        "pidfd",
+        "subreaper",
+        "home",
+        "socket-path",
+        "shells",
+    ):
         assert by_id[must]["ok"] is True, by_id[must]
     return by_id
 
 
 # --- here ---------------------------------------------------------------------------------------------------
+
 
 def test_every_question_has_an_answer_with_its_reason(tmp_path: Path) -> None:
     began = time.monotonic()
@@ -65,10 +112,16 @@ def test_every_question_has_an_answer_with_its_reason(tmp_path: Path) -> None:
 def test_every_question_has_an_answer_for_an_ordinary_user() -> None:
     with ordinary_user() as user:
         python = user.python("holdfast", "apsw")
-        done = user.run([python, "-c", "import json, time\nfrom pathlib import Path\n"
-                                       "from holdfast.host.doctor import run_doctor, to_json\n"
-                                       "began = time.monotonic(); found = run_doctor(Path.home())\n"
-                                       "print(json.dumps([time.monotonic() - began, to_json(found)]))"])
+        done = user.run(
+            [
+                python,
+                "-c",
+                "import json, time\nfrom pathlib import Path\n"
+                "from holdfast.host.doctor import run_doctor, to_json\n"
+                "began = time.monotonic(); found = run_doctor(Path.home())\n"
+                "print(json.dumps([time.monotonic() - began, to_json(found)]))",
+            ]
+        )
         assert done is not None
         assert done.returncode == 0, done.stderr
         took, findings = json.loads(done.stdout)
@@ -81,12 +134,26 @@ def test_every_question_has_an_answer_for_an_ordinary_user() -> None:
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     def state() -> tuple[object, ...]:
-        groups = [f"{at}/{name}" for at, names, _ in os.walk("/sys/fs/cgroup") for name in names if name.startswith(OURS)]
+        groups = [
+            f"{at}/{name}"
+            for at, names, _ in os.walk("/sys/fs/cgroup")
+            for name in names
+            if name.startswith(OURS)
+        ]
         temporary = [name for name in os.listdir("/tmp") if name.startswith(OURS)]
         children = Path("/proc/thread-self/children").read_text()
-        namespaces = [os.readlink(f"/proc/self/ns/{name}") for name in ("pid_for_children", "mnt", "user")]
-        return (groups, temporary, children, sorted(os.listdir("/proc/self/fd")), list(tmp_path.iterdir()),
-                os.getuid(), namespaces)
+        namespaces = [
+            os.readlink(f"/proc/self/ns/{name}") for name in ("pid_for_children", "mnt", "user")
+        ]
+        return (
+            groups,
+            temporary,
+            children,
+            sorted(os.listdir("/proc/self/fd")),
+            list(tmp_path.iterdir()),
+            os.getuid(),
+            namespaces,
+        )
 
     before = state()
     status = Path("/proc/self/status").read_text()
@@ -94,11 +161,15 @@ def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert state() == before
     for line in ("Seccomp", "NoNewPrivs"):
         wanted = [found for found in status.splitlines() if found.startswith(line + ":")]
-        assert [found for found in Path("/proc/self/status").read_text().splitlines()
-                if found.startswith(line + ":")] == wanted
+        assert [
+            found
+            for found in Path("/proc/self/status").read_text().splitlines()
+            if found.startswith(line + ":")
+        ] == wanted
 
 
 # --- checks that break --------------------------------------------------------------------------------------
+
 
 def raises(_: Surroundings) -> Outcome:
     raise RuntimeError("a broken check")
@@ -153,7 +224,13 @@ def test_checks_that_hang_do_so_together() -> None:
 
 
 def test_an_answer_that_came_in_time_counts_though_others_hang() -> None:
-    found = run_doctor(None, [Check("hangs", "X", "tests", hangs, limit_s=3.0), Check("answers", "X", "tests", prints, limit_s=1.0)])
+    found = run_doctor(
+        None,
+        [
+            Check("hangs", "X", "tests", hangs, limit_s=3.0),
+            Check("answers", "X", "tests", prints, limit_s=1.0),
+        ],
+    )
     assert [finding.ok for finding in found] == [None, True]
 
 
@@ -168,7 +245,16 @@ def test_cleanup_runs_here_also_after_a_kill(tmp_path: Path) -> None:
         (tmp_path / surroundings.tag).touch()
         return hangs(surroundings)
 
-    one(Check("x", "X", "tests", leaves_a_file, lambda found: (tmp_path / found.tag).unlink(), limit_s=0.2))
+    one(
+        Check(
+            "x",
+            "X",
+            "tests",
+            leaves_a_file,
+            lambda found: (tmp_path / found.tag).unlink(),
+            limit_s=0.2,
+        )
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -206,9 +292,11 @@ def test_what_follows_from_what_was_not_looked_at_is_unknown() -> None:
 
 # --- what is said -------------------------------------------------------------------------------------------
 
-FINDINGS = [Finding("a", "First", True, "fine", "", "all"),
-            Finding("b", "Second one", False, "is missing", "get it", "some"),
-            Finding("c", "Third", None, "could not look", "", "others")]
+FINDINGS = [
+    Finding("a", "First", True, "fine", "", "all"),
+    Finding("b", "Second one", False, "is missing", "get it", "some"),
+    Finding("c", "Third", None, "could not look", "", "others"),
+]
 
 
 def test_format_groups_by_plain_words() -> None:
@@ -223,7 +311,8 @@ def test_format_groups_by_plain_words() -> None:
         "\n"
         "unknown\n"
         "  ? Third       could not look\n"
-        "                needed for: others\n")
+        "                needed for: others\n"
+    )
     assert format_findings([], color=False) == "\n"
 
 
@@ -244,7 +333,9 @@ def test_ids_are_unique() -> None:
 def test_halt_says_how_deep_it_goes() -> None:
     yes, no = Outcome(True, "", ""), Outcome(False, "", "a fix")
     frozen = isolation._halt({"cgroup-freeze": yes, "user-namespaces": no, "root-namespaces": no})
-    contained = isolation._halt({"cgroup-freeze": no, "user-namespaces": yes, "root-namespaces": no})
+    contained = isolation._halt(
+        {"cgroup-freeze": no, "user-namespaces": yes, "root-namespaces": no}
+    )
     walked = isolation._halt({"cgroup-freeze": no, "user-namespaces": no, "root-namespaces": no})
     assert (frozen.ok, contained.ok, walked.ok) == (True, False, False)
     assert "every session" in frozen.detail
@@ -253,6 +344,7 @@ def test_halt_says_how_deep_it_goes() -> None:
 
 
 # --- the home -----------------------------------------------------------------------------------------------
+
 
 def about(path: Path | None) -> dict[str, Finding]:
     return {finding.id: finding for finding in run_doctor(path, home.CHECKS)}
@@ -271,7 +363,9 @@ def test_a_home_open_to_others_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_home_that_is_not_there_yet_is_judged_by_what_is() -> None:
-    with tempfile.TemporaryDirectory(prefix="hf") as place:          # a short path, wherever the tests' own directories are
+    with tempfile.TemporaryDirectory(
+        prefix="hf"
+    ) as place:  # a short path, wherever the tests' own directories are
         found = about(Path(place) / "a" / "b")
         assert {id: finding.detail for id, finding in found.items() if finding.ok is not True} == {}
         assert os.listdir(place) == []
@@ -314,18 +408,40 @@ MOUNTS = """\
 """
 
 
-@pytest.mark.parametrize(("path", "kind"), [("/", "ext4"), ("/home/me", "nfs4"), ("/homes", "ext4"),
-                                            ("/home/me/local/x", "ext4"), ("/mnt/with space/y", "cifs")])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/", "ext4"),
+        ("/home/me", "nfs4"),
+        ("/homes", "ext4"),
+        ("/home/me/local/x", "ext4"),
+        ("/mnt/with space/y", "cifs"),
+    ],
+)
 def test_the_filesystem_is_that_of_the_innermost_mount(path: str, kind: str) -> None:
     assert home.filesystem_of(Path(path), MOUNTS) == kind
 
 
 # --- versions -----------------------------------------------------------------------------------------------
 
-@pytest.mark.parametrize(("version", "fixed"), [
-    ((3, 6, 23), True), ((3, 7, 0), False), ((3, 40, 1), False), ((3, 44, 5), False), ((3, 44, 6), True),
-    ((3, 45, 0), False), ((3, 50, 4), False), ((3, 50, 7), True), ((3, 51, 0), False), ((3, 51, 2), False),
-    ((3, 51, 3), True), ((3, 54, 1), True)])
+
+@pytest.mark.parametrize(
+    ("version", "fixed"),
+    [
+        ((3, 6, 23), True),
+        ((3, 7, 0), False),
+        ((3, 40, 1), False),
+        ((3, 44, 5), False),
+        ((3, 44, 6), True),
+        ((3, 45, 0), False),
+        ((3, 50, 4), False),
+        ((3, 50, 7), True),
+        ((3, 51, 0), False),
+        ((3, 51, 2), False),
+        ((3, 51, 3), True),
+        ((3, 54, 1), True),
+    ],
+)
 def test_the_wal_reset_bug_by_version(version: tuple[int, ...], fixed: bool) -> None:
     assert machine.wal_reset_fixed(version) is fixed
 
@@ -342,12 +458,21 @@ def test_criu_is_wanted_new_enough_for_the_kernel() -> None:
     assert isolation.criu_wanted((6, 12)) == (3, 17)
 
 
-@pytest.mark.parametrize(("version", "says", "ok"), [
-    ("4.1.1", "Looks good.", False), ("4.2.1", "Looks good.", True), ("4.2.1", "Error: no", False)])
-def test_criu_by_version_and_its_own_check(version: str, says: str, ok: bool, tmp_path: Path,
-                                           monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("version", "says", "ok"),
+    [
+        ("4.1.1", "Looks good.", False),
+        ("4.2.1", "Looks good.", True),
+        ("4.2.1", "Error: no", False),
+    ],
+)
+def test_criu_by_version_and_its_own_check(
+    version: str, says: str, ok: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     criu = tmp_path / "criu"
-    criu.write_text(f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" || echo "{says}"\n')
+    criu.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "Version: {version}" || echo "{says}"\n'
+    )
     criu.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(isolation, "CRIU_MIN_BY_KERNEL", (((0,), (4, 2, 1)),))
@@ -376,4 +501,9 @@ def test_a_missing_shfmt_is_said_with_what_follows(monkeypatch: pytest.MonkeyPat
     assert gates._shell_grammar(Surroundings(None, 0, "")).ok is True
     monkeypatch.setattr("holdfast.host.parse.find_shfmt", lambda: None)
     found = gates._shell_grammar(Surroundings(None, 0, ""))
-    assert found.ok is False and "shfmt is missing" in found.detail and "agent" in found.detail and "shfmt-py" in found.fix
+    assert (
+        found.ok is False
+        and "shfmt is missing" in found.detail
+        and "agent" in found.detail
+        and "shfmt-py" in found.fix
+    )

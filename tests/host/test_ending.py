@@ -12,7 +12,9 @@ import pytest
 from holdfast.host import ending, observe
 
 
-def test_a_session_of_very_many_processes_is_looked_at_beside_the_loop_while_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_of_very_many_processes_is_looked_at_beside_the_loop_while_it_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads = list[int]()
 
     def descendants(pid: int, with_argv: bool = True) -> list[Any]:

@@ -35,15 +35,29 @@ def test_p3_a_file_is_told_by_the_name_that_is_found_for_its_path(tmp_path: Path
         events = Events(found.extend, empty.set, lambda: None)
         try:
             events.mark(str(tmp_path))
-            child = await asyncio.create_subprocess_exec("sh", "-c", f"cd {tmp_path}; echo x > file; ln -s file link; mkdir directory; echo y >/dev/shm/holdfast-{os.getpid()}")
+            child = await asyncio.create_subprocess_exec(
+                "sh",
+                "-c",
+                f"cd {tmp_path}; echo x > file; ln -s file link; mkdir directory; echo y >/dev/shm/holdfast-{os.getpid()}",
+            )
             await child.wait()
             await empty.wait()
             os.unlink(f"/dev/shm/holdfast-{os.getpid()}")
             by_key = {key: mask for mask, _, key in found}
-            assert by_key[named(tmp_path / "file")] & WRITES and by_key[named(tmp_path / "file")] & CREATE
-            assert by_key[named(tmp_path / "link")] & CREATE and by_key[named(tmp_path / "directory")] & CREATE
-            assert len({key[:8] for key in by_key}) == 1, "only what is on the file system that was marked"
-            assert child.pid in {pid for _, pid, _ in found} and os.getpid() not in {pid for _, pid, _ in found}
+            assert (
+                by_key[named(tmp_path / "file")] & WRITES
+                and by_key[named(tmp_path / "file")] & CREATE
+            )
+            assert (
+                by_key[named(tmp_path / "link")] & CREATE
+                and by_key[named(tmp_path / "directory")] & CREATE
+            )
+            assert len({key[:8] for key in by_key}) == 1, (
+                "only what is on the file system that was marked"
+            )
+            assert child.pid in {pid for _, pid, _ in found} and os.getpid() not in {
+                pid for _, pid, _ in found
+            }
             mount = os.open(tmp_path, os.O_RDONLY)
             fd = opened(mount, named(tmp_path / "file"))
             assert os.path.samestat(os.fstat(fd), os.stat(tmp_path / "file"))
@@ -65,7 +79,12 @@ def message(mask: int, pid: int, *infos: tuple[int, bytes], version: int = 3) ->
 
 def test_a_message_without_a_file_and_ones_own_are_passed_over_and_a_loss_is_told() -> None:
     key = b"k" * 24
-    assert parsed(message(8, 7, (2, b"d" * 24), (1, key)) + message(2, 7, (2, b"d" * 24)) + message(2, 9, (1, key)), 9) == (3, [(8, 7, key)], False)
+    assert parsed(
+        message(8, 7, (2, b"d" * 24), (1, key))
+        + message(2, 7, (2, b"d" * 24))
+        + message(2, 9, (1, key)),
+        9,
+    ) == (3, [(8, 7, key)], False)
     assert parsed(message(0x4000, 0), 1) == (1, [], True)
     assert parsed(message(8, 7, (1, key), version=4), 1) == (1, [], True), "another language"
     assert parsed(b"", 1) == (0, [], False) and parsed(b"\0" * 24, 1)[2]
@@ -83,11 +102,16 @@ def test_the_mount_table_is_read_for_what_sessions_can_write() -> None:
 29 22 254:0 /sub /again rw - ext4 /dev/vda rw
 nonsense
 """.splitlines()
-    assert writable(table) == [Mount("254:0", "/", "ext4", "/dev/vda"), Mount("0:30", "/with blank", "tmpfs", "tmpfs"), Mount("254:0", "/again", "ext4", "/dev/vda")]
+    assert writable(table) == [
+        Mount("254:0", "/", "ext4", "/dev/vda"),
+        Mount("0:30", "/with blank", "tmpfs", "tmpfs"),
+        Mount("254:0", "/again", "ext4", "/dev/vda"),
+    ]
     assert fileevents.device_number("254:16") == 254 << 20 | 16
 
 
 # ------------------------------------------------------------ paths
+
 
 def pieces(path: str) -> list[paths.Piece]:
     found = process.read_stat(os.getpid())
@@ -103,25 +127,62 @@ def test_a_path_is_walked_link_by_link(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nothing")
     found = pieces(f"{tmp_path}/absolute")
-    assert [one.kind for one in found if one.kind != "directory"] == ["link", "link", "file"] and found[-1].key == named(tmp_path / "a" / "file")
-    assert found[-1].stamp.changed == (tmp_path / "a" / "file").stat().st_ctime_ns and found[-1].stamp.size == 1
-    assert pieces(f"{tmp_path}/loop") == [paths.UNKNOWN] and pieces("/" + "a/" * 5000) in ([], [paths.UNKNOWN])
+    assert [one.kind for one in found if one.kind != "directory"] == [
+        "link",
+        "link",
+        "file",
+    ] and found[-1].key == named(tmp_path / "a" / "file")
+    assert (
+        found[-1].stamp.changed == (tmp_path / "a" / "file").stat().st_ctime_ns
+        and found[-1].stamp.size == 1
+    )
+    assert pieces(f"{tmp_path}/loop") == [paths.UNKNOWN] and pieces("/" + "a/" * 5000) in (
+        [],
+        [paths.UNKNOWN],
+    )
     assert pieces(f"{tmp_path}/dangling") == [] and pieces(f"{tmp_path}/a/file/below") == []
-    assert pieces("/proc/self/fd/0") == [paths.UNKNOWN] and pieces("/dev/stdin") == [paths.UNKNOWN], "another process's own"
-    assert not any(one.kind != "directory" for path in ("/dev/null", "/proc/cpuinfo", "/") for one in pieces(path))
-    assert pieces("\0") == [paths.UNKNOWN] and paths.look(os.getpid(), 1, "/etc") == [paths.UNKNOWN], "another process had this pid"
+    assert pieces("/proc/self/fd/0") == [paths.UNKNOWN] and pieces("/dev/stdin") == [
+        paths.UNKNOWN
+    ], "another process's own"
+    assert not any(
+        one.kind != "directory"
+        for path in ("/dev/null", "/proc/cpuinfo", "/")
+        for one in pieces(path)
+    )
+    assert pieces("\0") == [paths.UNKNOWN] and paths.look(os.getpid(), 1, "/etc") == [
+        paths.UNKNOWN
+    ], "another process had this pid"
     assert paths.look(1 << 22 | 5, 1, "/etc") == [paths.UNKNOWN]
 
 
-def test_of_many_paths_what_lies_in_a_directory_that_is_missing_is_not_looked_for(tmp_path: Path) -> None:
+def test_of_many_paths_what_lies_in_a_directory_that_is_missing_is_not_looked_for(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "file").write_text("x")
     (tmp_path / "way").symlink_to("gone/further")
-    wanted = [f"{tmp_path}/{name}" for name in ("no/a", "no/b", "no/c/d", "there/no", "there/file", "nothing", "way/x", "//there/./file", "no/../there/file", "no")]
+    wanted = [
+        f"{tmp_path}/{name}"
+        for name in (
+            "no/a",
+            "no/b",
+            "no/c/d",
+            "there/no",
+            "there/file",
+            "nothing",
+            "way/x",
+            "//there/./file",
+            "no/../there/file",
+            "no",
+        )
+    ]
     facts, found = process.read_stat(os.getpid()), dict[str, list[paths.Piece]]()
     assert facts is not None
     paths.look_all(os.getpid(), facts.start, wanted, found)
-    assert [path for path in wanted if any(one.kind == "file" for one in found[path])] == [f"{tmp_path}/there/file", f"{tmp_path}///there/./file"]
+    assert [path for path in wanted if any(one.kind == "file" for one in found[path])] == [
+        f"{tmp_path}/there/file",
+        f"{tmp_path}///there/./file",
+    ]
     for path in wanted:
         assert found[path] == pieces(path), "alone it is the same"
     missing: set[str] = set()
@@ -161,17 +222,31 @@ def test_in_a_sandbox_without_privilege_there_is_a_reason() -> None:
     if os.geteuid():
         pytest.skip("needs to give up what root has")
     code = "from holdfast.testing.kernel import silent_about_files; print(silent_about_files())"
-    done = subprocess.run(["setpriv", "--bounding-set", "-sys_admin", sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        ["setpriv", "--bounding-set", "-sys_admin", sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     if done.returncode:
         pytest.skip(f"no setpriv: {done.stderr}")
     assert "refuses" in done.stdout
 
 
 @told
-def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_told(tmp_path: Path) -> None:
+def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_told(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
-        found, lost, errors, more = list[fileevents.Event](), list[str](), list[object](), asyncio.Event()
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context.get("exception")))
+        found, lost, errors, more = (
+            list[fileevents.Event](),
+            list[str](),
+            list[object](),
+            asyncio.Event(),
+        )
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, context: errors.append(context.get("exception"))
+        )
 
         def take(events: list[fileevents.Event]) -> None:
             if not lost:
@@ -188,9 +263,13 @@ def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_tol
             events.mark(str(tmp_path))
             for name in ("first", "second"):
                 more.clear()
-                await (await asyncio.create_subprocess_exec("sh", "-c", f"echo x > {tmp_path}/{name}")).wait()
+                await (
+                    await asyncio.create_subprocess_exec("sh", "-c", f"echo x > {tmp_path}/{name}")
+                ).wait()
                 key = named(tmp_path / name)
-                while not (key in {key for _, _, key in found} if lost and name == "second" else lost):
+                while not (
+                    key in {key for _, _, key in found} if lost and name == "second" else lost
+                ):
                     await asyncio.wait_for(more.wait(), 20)
                     more.clear()
             assert lost == ["lost"] and [type(one) for one in errors] == [ZeroDivisionError]

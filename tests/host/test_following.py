@@ -19,9 +19,17 @@ class Followed:
     def __init__(self) -> None:
         self.reads = 0
         loop = asyncio.get_running_loop()
-        self.session: Any = SimpleNamespace(id="s", loop=loop, ended=loop.create_future(), attention=self._attention, looked=asyncio.to_thread)
+        self.session: Any = SimpleNamespace(
+            id="s",
+            loop=loop,
+            ended=loop.create_future(),
+            attention=self._attention,
+            looked=asyncio.to_thread,
+        )
         kin = SimpleNamespace(looking=lambda session: frozenset(), seen=lambda *found, **how: None)
-        self.ops: Any = SimpleNamespace(engine=SimpleNamespace(kin=kin, halter=SimpleNamespace(groups=None)))
+        self.ops: Any = SimpleNamespace(
+            engine=SimpleNamespace(kin=kin, halter=SimpleNamespace(groups=None))
+        )
 
     async def _attention(self) -> tuple[str, str, str]:
         return "idle", "", ""
@@ -47,7 +55,9 @@ def test_who_gives_up_takes_nothing_from_the_others(monkeypatch: pytest.MonkeyPa
     async def main() -> None:
         followed, looks = Followed(), Looks()
         monkeypatch.setattr(following, "of_session", followed.look)
-        first, second = (asyncio.create_task(looks.of(followed.ops, followed.session)) for _ in range(2))
+        first, second = (
+            asyncio.create_task(looks.of(followed.ops, followed.session)) for _ in range(2)
+        )
         await asyncio.sleep(0)
         first.cancel()
         assert (await second).waits[0] == "idle" and first.cancelled() and followed.reads == 1

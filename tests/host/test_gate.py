@@ -33,7 +33,12 @@ def opened(tmp_path: Path) -> Iterator[Open]:
     def one(text: str | None = None, **more: Any) -> Gate:
         if text is not None:
             (tmp_path / "policy.toml").write_text(text)
-        made.append(Gate(str(tmp_path / "policy.toml"), **{"parser": PARSER, "judge_s": 60.0, "worker": worker, **more}))
+        made.append(
+            Gate(
+                str(tmp_path / "policy.toml"),
+                **{"parser": PARSER, "judge_s": 60.0, "worker": worker, **more},
+            )
+        )
         return made[-1]
 
     yield one
@@ -50,7 +55,15 @@ def hostile(function: str) -> Plugin:
 
 
 def request(text: str = "ls", act: str = "run", kind: str = "agent", **more: Any) -> Request:
-    return Request(act, Actor("bot", "kb", kind), "s1", "work", 1, text.encode(), **{"cwd": "/home/ann/p", "project": "/home/ann/p", "home": "/home/ann", **more})
+    return Request(
+        act,
+        Actor("bot", "kb", kind),
+        "s1",
+        "work",
+        1,
+        text.encode(),
+        **{"cwd": "/home/ann/p", "project": "/home/ann/p", "home": "/home/ann", **more},
+    )
 
 
 def judge(gate: Gate, *requests: Request) -> list[Decision]:
@@ -66,7 +79,14 @@ def verdicts(gate: Gate, *requests: Request) -> list[str]:
 
 def test_p4_without_a_file_the_default_policy_is_in_force(opened: Open) -> None:
     gate = opened()
-    assert verdicts(gate, request("ls"), request("rm -rf /logs"), request("rm -rf /"), request("eval x"), request("eval x", kind="human")) == ["allow", "ask", "refuse", "ask", "allow"]
+    assert verdicts(
+        gate,
+        request("ls"),
+        request("rm -rf /logs"),
+        request("rm -rf /"),
+        request("eval x"),
+        request("eval x", kind="human"),
+    ) == ["allow", "ask", "refuse", "ask", "allow"]
     assert gate.policy.source == "default"
 
 
@@ -78,7 +98,11 @@ def test_p4_the_file_is_read_again_when_it_changes(opened: Open, tmp_path: Path)
     assert judge(gate, request("eval x"))[0].rule == "all" and told == []
     file.write_text(ALLOW.replace('"allow"', '"refuse"'))
     decision = judge(gate, request("ls"))[0]
-    assert decision.verdict is Verdict.REFUSE and decision.version == gate.version != first and told == [gate.version]
+    assert (
+        decision.verdict is Verdict.REFUSE
+        and decision.version == gate.version != first
+        and told == [gate.version]
+    )
     other = tmp_path / "other"
     other.write_text(ALLOW)
     os.replace(other, file)
@@ -88,12 +112,16 @@ def test_p4_the_file_is_read_again_when_it_changes(opened: Open, tmp_path: Path)
 
 
 @pytest.mark.parametrize("text", ["nonsense", "version = 2", ALLOW + "x = 1\n", ALLOW + ALLOW[12:]])
-def test_p4_a_policy_that_cannot_be_used_refuses_everything_but_stopping_and_looking(text: str, opened: Open) -> None:
+def test_p4_a_policy_that_cannot_be_used_refuses_everything_but_stopping_and_looking(
+    text: str, opened: Open
+) -> None:
     gate = opened(text)
     for act in ("run", "line", "keys", "end", "signal", "resize"):
         decision = judge(gate, request("ls", act=act, kind="human"))[0]
         assert decision.verdict is Verdict.REFUSE and "policy.toml" in explain(decision)
-    assert verdicts(gate, *(request("", act=a) for a in ("seize", "halt", "observe"))) == ["allow"] * 3
+    assert (
+        verdicts(gate, *(request("", act=a) for a in ("seize", "halt", "observe"))) == ["allow"] * 3
+    )
 
 
 def test_p4_a_policy_that_cannot_be_read_or_that_others_could_write_refuses(tmp_path: Path) -> None:
@@ -148,8 +176,13 @@ def test_p4_a_judgement_that_takes_too_long_is_a_refusal_and_the_loop_goes_on(op
 
     decision, turns = asyncio.run(scene())
     assert decision.verdict is Verdict.REFUSE and "within 0.2 s" in decision.because and turns > 100
-    assert verdicts(gate, *[request(f"ls {n}") for n in range(8)]) == ["refuse"] * 8, "all threads are stuck: everything is refused"
-    assert verdicts(gate, request("", act="halt"), request("x", act="keys", kind="human")) == ["allow", "allow"], "what needs no thread goes on"
+    assert verdicts(gate, *[request(f"ls {n}") for n in range(8)]) == ["refuse"] * 8, (
+        "all threads are stuck: everything is refused"
+    )
+    assert verdicts(gate, request("", act="halt"), request("x", act="keys", kind="human")) == [
+        "allow",
+        "allow",
+    ], "what needs no thread goes on"
     stuck.free = True
 
 
@@ -164,33 +197,66 @@ def test_p4_an_error_is_a_refusal(opened: Open) -> None:
 
 def test_what_needs_no_parser_is_decided_at_once(opened: Open) -> None:
     gate = opened()
-    assert gate.quick(request("x", act="keys", kind="human")) is not None and gate.quick(request("", act="resize")) is not None
+    assert (
+        gate.quick(request("x", act="keys", kind="human")) is not None
+        and gate.quick(request("", act="resize")) is not None
+    )
     assert gate.quick(request("ls")) is None
     decision = gate.quick(request("x", act="keys"))
-    assert decision is not None and decision.verdict is Verdict.ASK and decision.version == gate.version
-    assert opened(plugins=[hostile("decent")]).quick(request("", act="resize")) is None, "plug-ins are asked about everything"
+    assert (
+        decision is not None
+        and decision.verdict is Verdict.ASK
+        and decision.version == gate.version
+    )
+    assert opened(plugins=[hostile("decent")]).quick(request("", act="resize")) is None, (
+        "plug-ins are asked about everything"
+    )
 
 
 def test_p4_plugins_and_rules_together_the_strictest_counts(opened: Open) -> None:
     gate = opened(ALLOW, plugins=[hostile("decent")])
     found = judge(gate, request("ls"), request("rm x"), request("mv a b"), request("frob"))
-    assert [str(d.verdict) for d in found] == ["allow", "refuse", "ask", "allow"] and found[1].because == "no rm" and found[2].approvals == 2
-    gate = opened('version = 1\n[[rule]]\nname = "r"\nverdict = "refuse"\nbecause = "no x"\nwhen = { words = ["x"] }\n', plugins=[hostile("decent")])
-    assert verdicts(gate, request("frob"), request("frob x"), request("ls")) == ["allow", "refuse", "refuse"]
-    assert opened(ALLOW, plugins=[hostile("decent")]).version != opened(ALLOW).version, "who is asked belongs to the version"
+    assert (
+        [str(d.verdict) for d in found] == ["allow", "refuse", "ask", "allow"]
+        and found[1].because == "no rm"
+        and found[2].approvals == 2
+    )
+    gate = opened(
+        'version = 1\n[[rule]]\nname = "r"\nverdict = "refuse"\nbecause = "no x"\nwhen = { words = ["x"] }\n',
+        plugins=[hostile("decent")],
+    )
+    assert verdicts(gate, request("frob"), request("frob x"), request("ls")) == [
+        "allow",
+        "refuse",
+        "refuse",
+    ]
+    assert opened(ALLOW, plugins=[hostile("decent")]).version != opened(ALLOW).version, (
+        "who is asked belongs to the version"
+    )
 
 
 @pytest.mark.parametrize("function", ["fail", "die", "nonsense", "forge", "no_such"])
 def test_p4_a_hostile_plugin_refuses_what_the_rules_allow(function: str, opened: Open) -> None:
     gate = opened(ALLOW, plugins=[hostile(function)])
     decision = judge(gate, request("ls", kind="human"))[0]
-    assert decision.verdict is Verdict.REFUSE and "the policy test gave no answer" in decision.because
-    assert verdicts(gate, request("", act="halt"), request("", act="seize"), request("", act="observe")) == ["allow"] * 3
+    assert (
+        decision.verdict is Verdict.REFUSE and "the policy test gave no answer" in decision.because
+    )
+    assert (
+        verdicts(
+            gate, request("", act="halt"), request("", act="seize"), request("", act="observe")
+        )
+        == ["allow"] * 3
+    )
 
 
 def test_p4_a_hanging_plugin_costs_its_limit_and_no_more(opened: Open) -> None:
-    gate = opened(ALLOW, plugins=[hostile("hang")], worker=lambda p: Worker(p, 0.5, 60.0, paths=[HERE]))
-    assert all("gave no answer" in d.because for d in judge(gate, *[request(f"ls {n}") for n in range(4)]))
+    gate = opened(
+        ALLOW, plugins=[hostile("hang")], worker=lambda p: Worker(p, 0.5, 60.0, paths=[HERE])
+    )
+    assert all(
+        "gave no answer" in d.because for d in judge(gate, *[request(f"ls {n}") for n in range(4)])
+    )
 
 
 def test_links_are_followed_in_a_plain_session_only(opened: Open, tmp_path: Path) -> None:
@@ -199,20 +265,32 @@ def test_links_are_followed_in_a_plain_session_only(opened: Open, tmp_path: Path
     (project / "link").symlink_to("/etc")
     gate = opened()
     plain = request("rm link/x", cwd=str(project), project=str(project))
-    assert verdicts(gate, plain, request("rm sub/x", cwd=str(project), project=str(project)), request("rm link/x", cwd=str(project), project=str(project), contained=True)) == ["ask", "allow", "allow"]
+    assert verdicts(
+        gate,
+        plain,
+        request("rm sub/x", cwd=str(project), project=str(project)),
+        request("rm link/x", cwd=str(project), project=str(project), contained=True),
+    ) == ["ask", "allow", "allow"]
     assert real("/nonexistent/x") == "/nonexistent/x"
 
 
 def test_mounted_devices_and_their_disks(tmp_path: Path) -> None:
     table = tmp_path / "mounts"
-    table.write_text("/dev/sdq3 / ext4 rw 0 0\n/dev/nvme9n1p2 /x ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/mapper/none-x /y ext4 rw 0 0\n")
-    assert {"/dev/sdq3", "/dev/sdq", "/dev/nvme9n1p2", "/dev/nvme9n1", "/dev/mapper/none-x"} <= set(mounted(str(table)))
+    table.write_text(
+        "/dev/sdq3 / ext4 rw 0 0\n/dev/nvme9n1p2 /x ext4 rw 0 0\nproc /proc proc rw 0 0\n/dev/mapper/none-x /y ext4 rw 0 0\n"
+    )
+    assert {"/dev/sdq3", "/dev/sdq", "/dev/nvme9n1p2", "/dev/nvme9n1", "/dev/mapper/none-x"} <= set(
+        mounted(str(table))
+    )
     assert mounted(str(tmp_path / "none")) == ()
 
 
 def test_a_gate_without_a_loop(opened: Open) -> None:
     gate = opened()
-    assert gate.decide(request("rm -rf /")).verdict is Verdict.REFUSE and gate.decide(request("", act="resize")).verdict is Verdict.ALLOW
+    assert (
+        gate.decide(request("rm -rf /")).verdict is Verdict.REFUSE
+        and gate.decide(request("", act="resize")).verdict is Verdict.ALLOW
+    )
 
 
 # ---------------------------------------------------------------- Cedar
@@ -232,37 +310,60 @@ def cedar(opened: Open, tmp_path: Path) -> Callable[..., Gate]:
 
 
 def test_p4_cedar_permits_forbids_and_says_nothing(cedar: Callable[..., Gate]) -> None:
-    gate = cedar('permit(principal, action == Action::"run", resource) when { principal.kind == "agent" && context.known };\n'
-                 'forbid(principal, action, resource) when { context.commands.contains("rm") };\n')
-    found = judge(gate, request("ls"), request("rm x"), request("eval x"), request("ls", kind="human"))
+    gate = cedar(
+        'permit(principal, action == Action::"run", resource) when { principal.kind == "agent" && context.known };\n'
+        'forbid(principal, action, resource) when { context.commands.contains("rm") };\n'
+    )
+    found = judge(
+        gate, request("ls"), request("rm x"), request("eval x"), request("ls", kind="human")
+    )
     assert [str(d.verdict) for d in found] == ["allow", "refuse", "refuse", "refuse"]
     assert found[1].because == "a Cedar policy forbids it" and "no rule" in found[2].because
-    assert verdicts(cedar('forbid(principal, action, resource) when { context.commands.contains("rm") };', ALLOW), request("ls"), request("rm x")) == ["allow", "refuse"]
+    assert verdicts(
+        cedar(
+            'forbid(principal, action, resource) when { context.commands.contains("rm") };', ALLOW
+        ),
+        request("ls"),
+        request("rm x"),
+    ) == ["allow", "refuse"]
 
 
 @pytest.mark.parametrize(
     "bad",
     [
-        PERMIT + 'forbid(principal, action, resource) when { context.cmds.contains("rm") };',       # an attribute that is not there: Cedar alone would skip it and allow
+        PERMIT
+        + 'forbid(principal, action, resource) when { context.cmds.contains("rm") };',  # an attribute that is not there: Cedar alone would skip it and allow
         PERMIT + 'forbid(principal, action, resource) when { principal in "agents" };',
         PERMIT + 'forbid(principal, action == Action::"fly", resource);',
         PERMIT + "forbid(",
-        PERMIT + 'forbid(principal, action, resource) when { context.text like 3 };',
+        PERMIT + "forbid(principal, action, resource) when { context.text like 3 };",
     ],
 )
-def test_p4_cedar_policies_that_do_not_validate_refuse_everything(bad: str, cedar: Callable[..., Gate]) -> None:
+def test_p4_cedar_policies_that_do_not_validate_refuse_everything(
+    bad: str, cedar: Callable[..., Gate]
+) -> None:
     decision = judge(cedar(bad, ALLOW), request("ls"))[0]
     assert decision.verdict is Verdict.REFUSE and "cedar" in decision.because
 
 
 def test_p4_a_forbid_that_errs_is_a_refusal_not_a_skip(cedar: Callable[..., Gate]) -> None:
     """Valid by its types, and still an error when it is evaluated: Cedar's own answer would be Allow."""
-    overflow = PERMIT + "forbid(principal, action, resource) when { context.commands.contains(\"ls\") && 9223372036854775807 + 1 > 0 };"
-    allowed = cedarpy.is_authorized({"principal": 'A::"x"', "action": 'Action::"y"', "resource": 'A::"z"', "context": {}},
-                                    PERMIT + "forbid(principal, action, resource) when { 9223372036854775807 + 1 > 0 };", [])
-    assert allowed.decision is cedarpy.Decision.Allow and allowed.diagnostics.errors, "the edge is there"
+    overflow = (
+        PERMIT
+        + 'forbid(principal, action, resource) when { context.commands.contains("ls") && 9223372036854775807 + 1 > 0 };'
+    )
+    allowed = cedarpy.is_authorized(
+        {"principal": 'A::"x"', "action": 'Action::"y"', "resource": 'A::"z"', "context": {}},
+        PERMIT + "forbid(principal, action, resource) when { 9223372036854775807 + 1 > 0 };",
+        [],
+    )
+    assert allowed.decision is cedarpy.Decision.Allow and allowed.diagnostics.errors, (
+        "the edge is there"
+    )
     found = judge(cedar(overflow, ALLOW), request("ls"), request("pwd"))
-    assert [str(d.verdict) for d in found] == ["refuse", "allow"] and "could not evaluate" in found[0].because
+    assert [str(d.verdict) for d in found] == ["refuse", "allow"] and "could not evaluate" in found[
+        0
+    ].because
 
 
 def test_cedar_comes_and_goes_with_its_file(cedar: Callable[..., Gate], tmp_path: Path) -> None:
@@ -288,16 +389,26 @@ def test_p4_who_hangs_in_the_gate_hangs_alone(opened: Open) -> None:
     gate = opened(ALLOW, parser=Silent(wait_s=60.0), judge_s=5.0)
 
     async def scene() -> None:
-        hung = [asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(2 * JUDGING_EACH)]
+        hung = [
+            asyncio.ensure_future(gate.judge(request(f"hang {n}"))) for n in range(2 * JUDGING_EACH)
+        ]
         await asyncio.sleep(0)
-        assert (await gate.judge(replace(request("ls"), session="s2"))).verdict is Verdict.ALLOW, "another session of the same operator"
-        assert {d.verdict for d in await asyncio.gather(*hung)} == {Verdict.REFUSE} and "did not decide" in hung[0].result().because
+        assert (await gate.judge(replace(request("ls"), session="s2"))).verdict is Verdict.ALLOW, (
+            "another session of the same operator"
+        )
+        assert {d.verdict for d in await asyncio.gather(*hung)} == {
+            Verdict.REFUSE
+        } and "did not decide" in hung[0].result().because
         at_once = await gate.judge(request("ls"))
         assert at_once.verdict is Verdict.REFUSE and "does not answer" in at_once.because
-        everywhere = [replace(request(f"hang {n}"), session=f"s{n}") for n in range(2, 2 * JUDGING_ALL)]
+        everywhere = [
+            replace(request(f"hang {n}"), session=f"s{n}") for n in range(2, 2 * JUDGING_ALL)
+        ]
         refused = await asyncio.gather(*map(gate.judge, everywhere))
         assert {d.verdict for d in refused} == {Verdict.REFUSE}
-        assert (await gate.judge(replace(request("ls"), actor=Actor("ann", "ka", "human")))).verdict is Verdict.ALLOW, "another operator"
+        assert (
+            await gate.judge(replace(request("ls"), actor=Actor("ann", "ka", "human")))
+        ).verdict is Verdict.ALLOW, "another operator"
 
     try:
         asyncio.run(scene())

@@ -25,7 +25,11 @@ ME = os.getpid()
 @contextlib.contextmanager
 def python(code: str) -> Iterator[subprocess.Popen[bytes]]:
     """A child that says a line when it is ready, and lives as long as the block."""
-    with subprocess.Popen([sys.executable, "-c", code + "\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+    with subprocess.Popen(
+        [sys.executable, "-c", code + "\nprint('ready', flush=True)\nimport sys; sys.stdin.read()"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         try:
             yield child
@@ -58,29 +62,57 @@ os.mkfifo("fifo"); f = os.open("fifo", os.O_RDWR)
         found = files_of(graph, child.pid)
         assert (found["read"].offset, found["read"].mode, found["read"].kind) == (4, "r", "file")
         assert (found["write"].offset, found["write"].mode) == (3, "rw")
-        assert [(lock.kind, lock.write, lock.start, lock.end) for lock in found["write"].locks] == [("posix", True, 5, 14)]
-        assert found["append"].mode == "wa" and [(lock.kind, lock.write, lock.end) for lock in found["append"].locks] == [("flock", False, None)]
+        assert [(lock.kind, lock.write, lock.start, lock.end) for lock in found["write"].locks] == [
+            ("posix", True, 5, 14)
+        ]
+        assert found["append"].mode == "wa" and [
+            (lock.kind, lock.write, lock.end) for lock in found["append"].locks
+        ] == [("flock", False, None)]
         assert found["gone"].deleted and not found["read"].deleted
         assert not found["name (deleted)"].deleted, "a file may be called so"
         assert found[tmp_path.name].kind == "directory" and found["fifo"].kind == "fifo"
         (process,) = (p for p in graph.processes if p.pid == child.pid)
-        assert process.cwd == str(tmp_path) and process.argv[0] == sys.executable and process.ppid == ME
-        assert process.exe == os.path.realpath(sys.executable) and process.state in ("sleeping", "running") and process.memory > 1 << 20 and process.uid == os.geteuid()
+        assert (
+            process.cwd == str(tmp_path)
+            and process.argv[0] == sys.executable
+            and process.ppid == ME
+        )
+        assert (
+            process.exe == os.path.realpath(sys.executable)
+            and process.state in ("sleeping", "running")
+            and process.memory > 1 << 20
+            and process.uid == os.geteuid()
+        )
 
 
 def test_s2_pipes_name_both_ends() -> None:
-    with subprocess.Popen(["sh", "-c", "echo ready >&2; sleep 1000 | cat; true"], stderr=subprocess.PIPE, start_new_session=True) as child:
+    with subprocess.Popen(
+        ["sh", "-c", "echo ready >&2; sleep 1000 | cat; true"],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    ) as child:
         assert child.stderr is not None and child.stderr.readline() == b"ready\n"
         try:
             while True:
                 graph = look(ME, child.pid, files=True)
                 names = {p.pid: p.comm for p in graph.processes}
-                between = [pipe for pipe in graph.pipes if [names.get(e.pid) for e in pipe.writers] == ["sleep"] and [names.get(e.pid) for e in pipe.readers] == ["cat"]]
+                between = [
+                    pipe
+                    for pipe in graph.pipes
+                    if [names.get(e.pid) for e in pipe.writers] == ["sleep"]
+                    and [names.get(e.pid) for e in pipe.readers] == ["cat"]
+                ]
                 if between:
                     break
             assert between[0].writers[0].fd == 1 and between[0].readers[0].fd == 0
             start = next(p.start for p in graph.processes if p.pid == child.pid)
-            assert [p.comm for p in subtree(graph.processes, {child.pid: start}, never)][:1] == ["sh"] and {p.comm for p in subtree(graph.processes, {child.pid: start}, never)} == {"sh", "sleep", "cat"}
+            assert [p.comm for p in subtree(graph.processes, {child.pid: start}, never)][:1] == [
+                "sh"
+            ] and {p.comm for p in subtree(graph.processes, {child.pid: start}, never)} == {
+                "sh",
+                "sleep",
+                "cat",
+            }
             assert subtree(graph.processes, {1: 1}, never) == []
         finally:
             os.killpg(child.pid, signal.SIGKILL)
@@ -91,7 +123,7 @@ def test_s2_sockets_listening_and_connected_with_what_is_unread(tmp_path: Path) 
 import socket
 l = socket.create_server(("127.0.0.1", 0)); c = socket.create_connection(l.getsockname()); s, _ = l.accept()
 c.sendall(b"unread")
-u = socket.socket(socket.AF_UNIX); u.bind({str(tmp_path / 'door')!r}); u.listen()
+u = socket.socket(socket.AF_UNIX); u.bind({str(tmp_path / "door")!r}); u.listen()
 d = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); d.bind(("127.0.0.1", 0))
 n = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 0)
 """) as child:
@@ -100,13 +132,21 @@ n = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, 0)
             if any(s.unread == 6 for s in sockets):
                 break
         (listener,) = (s for s in sockets if s.kind == "tcp" and s.state == "listen")
-        assert listener.local == f"127.0.0.1:{listener.port}" and listener.remote == "" and listener.unread == 0
+        assert (
+            listener.local == f"127.0.0.1:{listener.port}"
+            and listener.remote == ""
+            and listener.unread == 0
+        )
         ends = {(s.local, s.remote) for s in sockets if s.state == "established"}
         (client, server) = sorted(ends, key=lambda e: e[0] == listener.local)
         assert server == (listener.local, client[0]) and client[1] == listener.local
-        assert [(s.local, s.state) for s in sockets if s.kind == "unix"] == [(str(tmp_path / "door"), "listen")]
+        assert [(s.local, s.state) for s in sockets if s.kind == "unix"] == [
+            (str(tmp_path / "door"), "listen")
+        ]
         assert [s.state for s in sockets if s.kind == "udp"] == ["bound"]
-        assert [s.kind for s in sockets if s.kind == "other"] == ["other"], "it is listed though nothing is known of it"
+        assert [s.kind for s in sockets if s.kind == "other"] == ["other"], (
+            "it is listed though nothing is known of it"
+        )
 
 
 def test_s2_a_daemon_that_left_its_session_is_a_member_and_not_on_the_terminal() -> None:
@@ -124,7 +164,11 @@ os.wait()
     with python(code) as child:
         while not (found := [p for p in look(child.pid, child.pid).processes if p.comm == "sleep"]):
             pass
-        assert found[0].ppid == child.pid and not found[0].on_terminal and found[0].sid != os.getsid(child.pid)
+        assert (
+            found[0].ppid == child.pid
+            and not found[0].on_terminal
+            and found[0].sid != os.getsid(child.pid)
+        )
         os.kill(found[0].pid, signal.SIGKILL)
 
 
@@ -147,7 +191,10 @@ def test_a_graph_has_a_limit_and_says_what_it_left_out(monkeypatch: pytest.Monke
 
 
 def test_a_lock_line_that_is_odd_is_left_out() -> None:
-    assert graphs._lock(b"lock:\t1: POSIX") is None and graphs._lock(b"lock: 1: POSIX ADVISORY WRITE 1 0:0:0 x EOF") is None
+    assert (
+        graphs._lock(b"lock:\t1: POSIX") is None
+        and graphs._lock(b"lock: 1: POSIX ADVISORY WRITE 1 0:0:0 x EOF") is None
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs to become another user")
@@ -161,15 +208,27 @@ def test_s2_what_another_account_holds_is_named_as_unreadable() -> None:
 def test_the_table_of_another_network_namespace_is_read() -> None:
     if os.geteuid() != 0:
         pytest.skip("needs a network namespace")
-    with subprocess.Popen(["unshare", "-n", sys.executable, "-c", """
+    with subprocess.Popen(
+        [
+            "unshare",
+            "-n",
+            sys.executable,
+            "-c",
+            """
 import subprocess, socket, sys
 subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 l = socket.create_server(("127.0.0.1", 4711))
 print("ready", flush=True); sys.stdin.read()
-"""], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+""",
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as child:
         assert child.stdout is not None and child.stdout.readline() == b"ready\n"
         try:
-            assert [s.local for s in look(ME, ME).sockets if s.state == "listen" and s.port == 4711] == ["127.0.0.1:4711"]
+            assert [
+                s.local for s in look(ME, ME).sockets if s.state == "listen" and s.port == 4711
+            ] == ["127.0.0.1:4711"]
         finally:
             child.kill()
 
@@ -179,7 +238,12 @@ def test_fcntl_is_what_the_kernel_calls_posix() -> None:
     fd = os.open("/proc/self/exe", os.O_RDONLY)
     try:
         fcntl.lockf(fd, fcntl.LOCK_SH)
-        assert [(lock.kind, lock.write) for f in graphs._descriptors(look(os.getppid(), ME, lambda: {ME}, files=False)).files if (f.pid, f.fd) == (ME, fd) for lock in f.locks] == [("posix", False)]
+        assert [
+            (lock.kind, lock.write)
+            for f in graphs._descriptors(look(os.getppid(), ME, lambda: {ME}, files=False)).files
+            if (f.pid, f.fd) == (ME, fd)
+            for lock in f.locks
+        ] == [("posix", False)]
     finally:
         os.close(fd)
 
@@ -188,6 +252,11 @@ def test_p5_who_was_gone_already_does_not_count_as_reached() -> None:
     with python("") as child:
         (one,) = (p for p in look(ME, ME, files=False).processes if p.pid == child.pid)
         gone = one._replace(pid=child.pid + 1, ppid=child.pid, start=one.start + 1)
-        assert deliver(one, signal.SIGCONT, True, lambda: (one, gone._replace(pid=2**22 - 1)), never) == ([child.pid], [])
-        assert deliver(one._replace(start=one.start - 1), signal.SIGKILL, False, tuple, never) == ([], [])
+        assert deliver(
+            one, signal.SIGCONT, True, lambda: (one, gone._replace(pid=2**22 - 1)), never
+        ) == ([child.pid], [])
+        assert deliver(one._replace(start=one.start - 1), signal.SIGKILL, False, tuple, never) == (
+            [],
+            [],
+        )
         assert child.poll() is None

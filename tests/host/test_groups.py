@@ -47,7 +47,9 @@ def test_a_nursery_that_is_gone_changes_nothing(tree: Path) -> None:
     assert made.make("s1") == before
 
 
-def test_a_unit_is_not_taken_for_the_group_of_a_home(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_unit_is_not_taken_for_the_group_of_a_home(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     written: list[str] = []
     monkeypatch.setattr(groups, "_write", lambda path, text: written.append(path))
     made = Groups("/home/x")

@@ -44,10 +44,16 @@ class World:
         self.halter = Halter(str(top))
         self.made: list[Execution] = []
 
-    def start(self, *argv: str, contained: bool = False, group: bool = True, name: str = "a") -> tuple[Link, Execution]:
+    def start(
+        self, *argv: str, contained: bool = False, group: bool = True, name: str = "a"
+    ) -> tuple[Link, Execution]:
         cgroup = self.halter.groups.make(name) if group else ""
-        link = self.nursery.run(name, list(argv), cgroup=os.fsencode(cgroup),
-                                containment=wire.Containment((bytes(self.home),)) if contained else None)
+        link = self.nursery.run(
+            name,
+            list(argv),
+            cgroup=os.fsencode(cgroup),
+            containment=wire.Containment((bytes(self.home),)) if contained else None,
+        )
         self.made.append(Execution(name, self.nursery.keepers[name], link.welcome.root_pid))
         return link, self.made[-1]
 
@@ -70,9 +76,19 @@ def world() -> Iterator[World]:
 
 
 # Every way that this account has: (contained, with a control group) -> how
-WAYS = [(False, True, FREEZE), (True, True, FREEZE), (True, False, NAMESPACE), (False, False, BEST_EFFORT)] if ROOT else \
-    [(True, True, NAMESPACE), (False, True, BEST_EFFORT)]
-EACH = pytest.mark.parametrize("contained, group, how", WAYS, ids=[f"{'contained' if c else 'plain'} {h}" for c, _, h in WAYS])
+WAYS = (
+    [
+        (False, True, FREEZE),
+        (True, True, FREEZE),
+        (True, False, NAMESPACE),
+        (False, False, BEST_EFFORT),
+    ]
+    if ROOT
+    else [(True, True, NAMESPACE), (False, True, BEST_EFFORT)]
+)
+EACH = pytest.mark.parametrize(
+    "contained, group, how", WAYS, ids=[f"{'contained' if c else 'plain'} {h}" for c, _, h in WAYS]
+)
 STOPPING = [way for way in WAYS if way[2] != FREEZE]
 
 
@@ -94,13 +110,22 @@ def nothing_moves(execution: Execution) -> dict[int, tuple[str, int]]:
     everybody = below(execution.keeper_pid)
     init = [pid for pid in everybody if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
     others = [pid for pid in everybody if pid not in init]
-    until(lambda: all(state != "R" for state, _ in cpu_ticks(others).values()), "everybody to lie down: the kernel counts them as frozen a moment before")
+    until(
+        lambda: all(state != "R" for state, _ in cpu_ticks(others).values()),
+        "everybody to lie down: the kernel counts them as frozen a moment before",
+    )
     before = cpu_ticks(others)
     deadline = time.monotonic() + STILL_S
     while time.monotonic() < deadline:
         now = cpu_ticks(list(before))
         assert below(execution.keeper_pid) == everybody and now.keys() == before.keys()
-        moved = [(pid, before[pid], now[pid]) for pid in now if now[pid][0] != before[pid][0] or now[pid][0] == "R" or now[pid][1] > before[pid][1] + 1]
+        moved = [
+            (pid, before[pid], now[pid])
+            for pid in now
+            if now[pid][0] != before[pid][0]
+            or now[pid][0] == "R"
+            or now[pid][1] > before[pid][1] + 1
+        ]
         assert not moved, moved
         select.select([], [], [], 0.02)
     return before
@@ -111,12 +136,21 @@ def sleepers(keeper: int) -> list[int]:
 
 
 @EACH
-def test_a4_forking_processes_and_daemons_all_stand_still(world: World, contained: bool, group: bool, how: str) -> None:
-    link, execution = world.start(PYTHON, "-c", FORKING, "40", "60", contained=contained, group=group)
+def test_a4_forking_processes_and_daemons_all_stand_still(
+    world: World, contained: bool, group: bool, how: str
+) -> None:
+    link, execution = world.start(
+        PYTHON, "-c", FORKING, "40", "60", contained=contained, group=group
+    )
     link.wait_for(b"FORKING")
     until(lambda: len(below(execution.keeper_pid)) > 40, "all of them")
     done = world.halter.halt_now(execution, lambda: link.ring.accepted)
-    assert (done.how, done.complete, done.missed, done.last_act) == (how, True, (), link.ring.accepted)
+    assert (done.how, done.complete, done.missed, done.last_act) == (
+        how,
+        True,
+        (),
+        link.ring.accepted,
+    )
     everybody = below(execution.keeper_pid)
     assert len(done.pids) >= 41 and set(done.pids) <= set(everybody)
     before = nothing_moves(execution)
@@ -140,7 +174,10 @@ def test_a4_the_shell_does_not_know(world: World, contained: bool, group: bool, 
     link.type(b"\x1a")
     until(lambda: link.state().foreground == root, "Ctrl-Z")
     link.type(b"sleep 622 & sleep 1.5; echo code=$?\n")
-    until(lambda: link.state().foreground != root and len(sleepers(execution.keeper_pid)) == 3, "three jobs")
+    until(
+        lambda: link.state().foreground != root and len(sleepers(execution.keeper_pid)) == 3,
+        "three jobs",
+    )
     stopped = next(pid for pid in sleepers(execution.keeper_pid) if state_of(pid) == "T")
     for _ in range(3):
         assert world.halter.halt_now(execution).complete
@@ -151,7 +188,10 @@ def test_a4_the_shell_does_not_know(world: World, contained: bool, group: bool, 
     assert out.count(b"Stopped") == 1, out
     link.type(b"jobs; fg 1\n")
     link.wait_for(b"Running")
-    until(lambda: link.state().foreground == stopped and state_of(stopped) == "S", "the stopped job in the foreground")
+    until(
+        lambda: link.state().foreground == stopped and state_of(stopped) == "S",
+        "the stopped job in the foreground",
+    )
 
 
 @EACH
@@ -164,8 +204,12 @@ def test_a4_what_it_says_of_itself(world: World, contained: bool, group: bool, h
 
 
 @EACH
-def test_a4_a_host_that_died_meanwhile_finds_it_halted(world: World, contained: bool, group: bool, how: str) -> None:
-    link, execution = world.start("sh", "-c", "sleep 623 & exec cat", contained=contained, group=group)
+def test_a4_a_host_that_died_meanwhile_finds_it_halted(
+    world: World, contained: bool, group: bool, how: str
+) -> None:
+    link, execution = world.start(
+        "sh", "-c", "sleep 623 & exec cat", contained=contained, group=group
+    )
     until(lambda: len(sleepers(execution.keeper_pid)) == 1, "the job")
     assert world.halter.halted_now(execution) is None
     assert world.halter.halt_now(execution).complete
@@ -182,7 +226,13 @@ def test_a4_a_host_that_died_meanwhile_finds_it_halted(world: World, contained: 
 
 @EACH
 def test_a4_halt_then_end(world: World, contained: bool, group: bool, how: str) -> None:
-    link, execution = world.start("sh", "-c", "trap '' HUP TERM; (setsid sleep 624 &); while :; do sleep 0.01; done", contained=contained, group=group)
+    link, execution = world.start(
+        "sh",
+        "-c",
+        "trap '' HUP TERM; (setsid sleep 624 &); while :; do sleep 0.01; done",
+        contained=contained,
+        group=group,
+    )
     until(lambda: len(below(execution.keeper_pid)) >= (4 if contained else 3), "all of them")
     assert world.halter.halt_now(execution).complete
     everybody = below(execution.keeper_pid)
@@ -194,8 +244,10 @@ def test_a4_halt_then_end(world: World, contained: bool, group: bool, how: str) 
 @EACH
 def test_a4_a_fork_bomb_is_caught(world: World, contained: bool, group: bool, how: str) -> None:
     """Bounded in depth and number: each forks two while there is room, and goes on forking."""
-    bomb = "import os, time\nend = time.monotonic() + 120\nfor _ in range(6):\n    os.fork()\nprint('BOMB', flush=True)\n" \
-           "while time.monotonic() < end:\n    if os.fork() == 0:\n        os._exit(0)\n    os.wait()\n"
+    bomb = (
+        "import os, time\nend = time.monotonic() + 120\nfor _ in range(6):\n    os.fork()\nprint('BOMB', flush=True)\n"
+        "while time.monotonic() < end:\n    if os.fork() == 0:\n        os._exit(0)\n    os.wait()\n"
+    )
     link, execution = world.start(PYTHON, "-c", bomb, contained=contained, group=group)
     link.wait_for(b"BOMB")
     done = world.halter.halt_now(execution)
@@ -205,20 +257,30 @@ def test_a4_a_fork_bomb_is_caught(world: World, contained: bool, group: bool, ho
 
 
 @pytest.mark.parametrize("contained, group, how", STOPPING, ids=[w[2] for w in STOPPING])
-def test_a4_who_continues_the_others_is_stopped_too(world: World, contained: bool, group: bool, how: str) -> None:
+def test_a4_who_continues_the_others_is_stopped_too(
+    world: World, contained: bool, group: bool, how: str
+) -> None:
     """Two that do nothing but continue each other. SIGSTOP alone is a race here; it is run again until nobody runs."""
     script = "import os, signal\nother = os.fork() or os.getppid()\nprint('RACE', flush=True)\nwhile True:\n    os.kill(other, signal.SIGCONT)\n"
     link, execution = world.start(PYTHON, "-c", script, contained=contained, group=group)
     link.wait_for(b"RACE\r\nRACE")
     done = world.halter.halt_now(execution)
-    running = [pid for pid in below(execution.keeper_pid) if state_of(pid) in "RS" and Path(f"/proc/{pid}/comm").read_text() != "hf-init\n"]
+    running = [
+        pid
+        for pid in below(execution.keeper_pid)
+        if state_of(pid) in "RS" and Path(f"/proc/{pid}/comm").read_text() != "hf-init\n"
+    ]
     assert done.complete == (not running) and set(running) <= set(done.missed), "it says what is"
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can leave its group in a plain session")
 def test_a4_who_left_the_group_of_a_plain_session_is_fetched_back(world: World) -> None:
     groups = world.halter.groups
-    link, execution = world.start("sh", "-c", f"(setsid sh -c 'echo $$ >{groups.mount}/cgroup.procs; echo OUT; while :; do sleep 0.01; done' &); exec sleep 625")
+    link, execution = world.start(
+        "sh",
+        "-c",
+        f"(setsid sh -c 'echo $$ >{groups.mount}/cgroup.procs; echo OUT; while :; do sleep 0.01; done' &); exec sleep 625",
+    )
     link.wait_for(b"OUT")
     path = groups.find(execution.session, execution.root_pid)
     outside = set(below(execution.keeper_pid)) - groups.pids(path)
@@ -234,7 +296,9 @@ def test_groups_go_with_their_sessions_and_never_with_their_processes(world: Wor
     _, execution = world.start("sh", "-c", "exec sleep 626")
     path = groups.find("a", execution.root_pid)
     assert path.endswith(f"{groups.name}/a") and groups.pids(path) == {execution.root_pid}
-    assert world.nursery.keepers["a"] not in groups.pids(path), "a keeper is not frozen with its session"
+    assert world.nursery.keepers["a"] not in groups.pids(path), (
+        "a keeper is not frozen with its session"
+    )
     left = groups.make("left behind")
     os.mkdir(f"{left}/made by a program")
     assert groups.sweep(set()) == ["a"] and os.path.isdir(path) and not os.path.exists(left)
@@ -273,8 +337,10 @@ def test_a_session_that_begins_while_the_last_one_goes_has_its_group(world: Worl
 @pytest.mark.skipif(not ROOT, reason="needs a control group")
 def test_a_host_started_inside_a_session_leaves_its_group(world: World) -> None:
     src = Path(__file__).parents[2] / "src"
-    script = f"import sys; sys.path.insert(0, {str(src)!r}); from holdfast.host.groups import Groups; g = Groups({str(world.home)!r}); g.leave(); " \
-             "print('LEFT', open('/proc/self/cgroup').read().strip().splitlines()[-1], flush=True); import signal; signal.pause()"
+    script = (
+        f"import sys; sys.path.insert(0, {str(src)!r}); from holdfast.host.groups import Groups; g = Groups({str(world.home)!r}); g.leave(); "
+        "print('LEFT', open('/proc/self/cgroup').read().strip().splitlines()[-1], flush=True); import signal; signal.pause()"
+    )
     link, _ = world.start(sys.executable, "-c", script)
     assert b"LEFT 0::/\r\n" in link.wait_for(b"LEFT 0::/")
     assert world.halter.groups.pids(world.halter.groups.find("a", 0) or "/nowhere") == set()
@@ -305,11 +371,23 @@ with tempfile.TemporaryDirectory(dir='/tmp') as top:
             for name in ("", "/cgroup.procs", "/cgroup.subtree_control", "/cgroup.threads"):
                 os.chown(delegated + name, user.uid, user.gid)
             python = user.python("pytest")
-            joined = f"echo $$ >{delegated}/cgroup.procs; exec setpriv --reuid {user.uid} --regid {user.gid} --clear-groups {python} -c \"$1\""
-            done = subprocess.run(["sh", "-c", joined, "sh", code], capture_output=True, text=True, timeout=240, cwd=user.home,
-                                  env={"PATH": "/usr/bin:/bin", "HOME": str(user.home), "PYTHONDONTWRITEBYTECODE": "1",
-                                       "PYTHONPATH": str(Path(pytest.__file__).resolve().parent.parent)})
-            assert done.stdout.splitlines() == ["cgroup freeze True 2 cgroup freeze True"] * 2, done.stdout + done.stderr[-2000:]
+            joined = f'echo $$ >{delegated}/cgroup.procs; exec setpriv --reuid {user.uid} --regid {user.gid} --clear-groups {python} -c "$1"'
+            done = subprocess.run(
+                ["sh", "-c", joined, "sh", code],
+                capture_output=True,
+                text=True,
+                timeout=240,
+                cwd=user.home,
+                env={
+                    "PATH": "/usr/bin:/bin",
+                    "HOME": str(user.home),
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                    "PYTHONPATH": str(Path(pytest.__file__).resolve().parent.parent),
+                },
+            )
+            assert done.stdout.splitlines() == ["cgroup freeze True 2 cgroup freeze True"] * 2, (
+                done.stdout + done.stderr[-2000:]
+            )
         finally:
             until(lambda: _removed(delegated), "the delegated group to go")
 
@@ -351,7 +429,23 @@ def test_the_loop_is_not_held_up(world: World) -> None:
 def test_all_of_this_as_an_ordinary_user() -> None:
     with ordinary_user() as user:
         python = user.python("pytest")
-        done = user.run([python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib",
-                         "--rootdir", str(Path(__file__).parents[2]), __file__])
-        assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        done = user.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-c",
+                os.devnull,
+                "-p",
+                "no:cacheprovider",
+                "--import-mode=importlib",
+                "--rootdir",
+                str(Path(__file__).parents[2]),
+                __file__,
+            ]
+        )
+        assert done is not None and done.returncode == 0, (
+            (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        )
         assert " passed" in done.stdout

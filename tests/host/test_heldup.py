@@ -26,7 +26,9 @@ def test_a_thread_that_waits_has_not_run_and_one_that_works_has() -> None:
     waiting.start()
     begun.wait()
     try:
-        while Path(f"/proc/self/task/{ids[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        while (
+            Path(f"/proc/self/task/{ids[0]}/stat").read_text().rpartition(")")[2].split()[0] != "S"
+        ):
             pass
         assert ran(ids[0]) == ran(ids[0])
         assert ran(threading.get_native_id()) != ran(threading.get_native_id()), "this one runs"
@@ -36,7 +38,9 @@ def test_a_thread_that_waits_has_not_run_and_one_that_works_has() -> None:
     assert ran(ids[0]) != ran(ids[0]), "of one that is gone nothing is known"
 
 
-def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_session_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_session_is_marked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(heldup, "LOOK_S", 0.01)
     monkeypatch.setattr(heldup, "HELD_S", 0.05)
     session = cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path)))
@@ -46,7 +50,7 @@ def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_sess
     def loop() -> None:
         watch.begin(session)
         watch.reading, watch.turn = session, 1
-        os.read(wait[0], 1)                      # what does not come back
+        os.read(wait[0], 1)  # what does not come back
 
     thread = threading.Thread(target=loop)
     thread.start()
@@ -60,7 +64,11 @@ def test_a4_a_loop_that_does_not_come_back_from_reading_is_replaced_and_the_sess
 
 
 def test_what_is_read_within_another_reading_is_told_apart(tmp_path: Path) -> None:
-    watch, one, other = HeldUp(), cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))), cast(Any, SimpleNamespace(id="s2", memory=str(tmp_path)))
+    watch, one, other = (
+        HeldUp(),
+        cast(Any, SimpleNamespace(id="s1", memory=str(tmp_path))),
+        cast(Any, SimpleNamespace(id="s2", memory=str(tmp_path))),
+    )
     with watch.reads(one):
         turn = watch.turn
         with watch.reads(other):

@@ -25,7 +25,9 @@ needs_privilege = pytest.mark.skipif(not may(), reason="this account may not run
 
 
 def child() -> str:
-    return subprocess.run([sys.executable, "-c", POLICY], capture_output=True, text=True, check=True).stdout.strip()
+    return subprocess.run(
+        [sys.executable, "-c", POLICY], capture_output=True, text=True, check=True
+    ).stdout.strip()
 
 
 @needs_privilege
@@ -109,7 +111,10 @@ def share(pid: int) -> str:
 def test_what_is_preferred_is_ordinary_again_and_a_share_that_somebody_chose_stays() -> None:
     if not os.path.exists("/proc/self/autogroup"):
         pytest.skip("this kernel does not group by terminal session")
-    with subprocess.Popen(["sleep", "100"], start_new_session=True) as usual, subprocess.Popen(["sleep", "100"], start_new_session=True) as chosen:
+    with (
+        subprocess.Popen(["sleep", "100"], start_new_session=True) as usual,
+        subprocess.Popen(["sleep", "100"], start_new_session=True) as chosen,
+    ):
         with open(f"/proc/{chosen.pid}/autogroup", "w") as f:
             f.write("5")
         both = (usual.pid, chosen.pid)

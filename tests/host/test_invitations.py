@@ -36,7 +36,10 @@ from holdfast.model.limits import (
 )
 from holdfast.model.rights import ADMIN, EXECUTE, READ
 
-PRIVATE = {name: bytes([n + 1]) * 32 for n, name in enumerate(["machine", "ann", "bob", "carl", "eve", "lead"])}
+PRIVATE = {
+    name: bytes([n + 1]) * 32
+    for n, name in enumerate(["machine", "ann", "bob", "carl", "eve", "lead"])
+}
 KEY = {name: signing.public(private) for name, private in PRIVATE.items()}
 MACHINE = Identity("machine", "machine", KEY["machine"], 0, PRIVATE["machine"], False, "")
 SESSION = "0123456789ab"
@@ -51,14 +54,42 @@ class Door:
         self.invitations = Invitations(self.store, self.authority, lambda: None)
         self.store.start(asyncio.get_running_loop())
 
-    async def invite(self, id: str = "AAAA", wanted: frozenset[str] = READ, by: str = "ann", confirm: bool = False, lasts: int = 600, kind: str = "human",
-                     scope: Scope = Scope(), ago: float = 0) -> dict[str, Any]:
-        return await self.invitations.make(id, signing.public(secret(id)), wanted, scope, kind, confirm, lasts, KEY[by], time.time() - ago)
+    async def invite(
+        self,
+        id: str = "AAAA",
+        wanted: frozenset[str] = READ,
+        by: str = "ann",
+        confirm: bool = False,
+        lasts: int = 600,
+        kind: str = "human",
+        scope: Scope = Scope(),
+        ago: float = 0,
+    ) -> dict[str, Any]:
+        return await self.invitations.make(
+            id,
+            signing.public(secret(id)),
+            wanted,
+            scope,
+            kind,
+            confirm,
+            lasts,
+            KEY[by],
+            time.time() - ago,
+        )
 
-    async def come(self, name: str, id: str = "AAAA", right: bool = True, key: bytes | None = None, waits: Callable[..., None] = lambda **_: None) -> dict[str, Any]:
+    async def come(
+        self,
+        name: str,
+        id: str = "AAAA",
+        right: bool = True,
+        key: bytes | None = None,
+        waits: Callable[..., None] = lambda **_: None,
+    ) -> dict[str, Any]:
         statement = os.urandom(32)
         proof = signing.sign(secret(id if right else "ZZZZ"), joincode.DOMAIN, statement)
-        return await self.invitations.join(name, key or KEY[name], statement, {"id": id, "proof": proof.hex()}, waits)
+        return await self.invitations.join(
+            name, key or KEY[name], statement, {"id": id, "proof": proof.hex()}, waits
+        )
 
     async def asking(self, id: str = "AAAA") -> dict[str, Any]:
         """Waits until somebody is at the door."""
@@ -68,7 +99,11 @@ class Door:
         return shown
 
     def state(self, id: str = "AAAA") -> str:
-        return next(str(one["state"]) for one in self.invitations.listed(KEY["ann"], time.time()) if one["id"] == id)
+        return next(
+            str(one["state"])
+            for one in self.invitations.listed(KEY["ann"], time.time())
+            if one["id"] == id
+        )
 
     async def events(self, name: str) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = await self.store.write(store.events_of(None, 0, 1000))
@@ -86,6 +121,7 @@ def secret(id: str) -> bytes:
 
 def run(path: Path, *lives: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
     """One life of a host after the other, on one database."""
+
     async def live(work: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
         door = Door(path)
         try:
@@ -101,17 +137,33 @@ def run(path: Path, *lives: Callable[[Door], Coroutine[Any, Any, Any]]) -> None:
 
 async def outcomes(*comings: Coroutine[Any, Any, Any]) -> tuple[list[Any], list[BaseException]]:
     found = await asyncio.gather(*comings, return_exceptions=True)
-    return [one for one in found if not isinstance(one, BaseException)], [one for one in found if isinstance(one, BaseException)]
+    return [one for one in found if not isinstance(one, BaseException)], [
+        one for one in found if isinstance(one, BaseException)
+    ]
 
 
 # ------------------------------------------------------------ once
+
 
 def test_a_newcomer_gets_what_the_invitation_gives_and_no_more(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite(kind="agent", scope=Scope(session=SESSION))
         joined = await door.come("bob")
-        assert joined == {"name": "bob", "kind": "agent", "by": "ann", "rights": sorted(READ), "scope": {"session": SESSION}, "again": False, "device": "device", "of": None}
-        assert door.may("bob", "observe") and not door.may("bob", "input") and not door.may("bob", "observe", "zzzzzzzzzzzz")
+        assert joined == {
+            "name": "bob",
+            "kind": "agent",
+            "by": "ann",
+            "rights": sorted(READ),
+            "scope": {"session": SESSION},
+            "again": False,
+            "device": "device",
+            "of": None,
+        }
+        assert (
+            door.may("bob", "observe")
+            and not door.may("bob", "input")
+            and not door.may("bob", "observe", "zzzzzzzzzzzz")
+        )
         [event] = await door.events("operator.joined")
         assert (event["operator"], event["by"], event["invitation"]) == ("bob", "ann", "AAAA")
         assert door.authority.describe("bob", time.time())["envelopes"][0]["given_by"] == "ann"
@@ -123,10 +175,17 @@ def test_of_many_who_come_at_once_one_gets_in(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
         names = [f"n{n}" for n in range(20)]
-        inside, outside = await outcomes(*(door.come(name, key=signing.public(name.encode().ljust(32))) for name in names))
+        inside, outside = await outcomes(
+            *(door.come(name, key=signing.public(name.encode().ljust(32))) for name in names)
+        )
         assert len(inside) == 1 and len(outside) == 19
-        assert all(isinstance(e, NotAllowed) and "used by somebody else" in e.message for e in outside)
-        assert [o["name"] for o in door.authority.operators(time.time())] == ["ann", inside[0]["name"]]
+        assert all(
+            isinstance(e, NotAllowed) and "used by somebody else" in e.message for e in outside
+        )
+        assert [o["name"] for o in door.authority.operators(time.time())] == [
+            "ann",
+            inside[0]["name"],
+        ]
 
     async def later(door: Door) -> None:
         assert door.state() == "used" and len(door.authority.operators(time.time())) == 2
@@ -145,7 +204,10 @@ def test_the_same_key_may_come_again_and_gets_nothing_more(tmp_path: Path) -> No
 
     async def later(door: Door) -> None:
         assert (await door.come("bob"))["again"]
-        assert len(door.authority.envelopes(KEY["bob"])) == 1 and len(await door.events("operator.joined")) == 1
+        assert (
+            len(door.authority.envelopes(KEY["bob"])) == 1
+            and len(await door.events("operator.joined")) == 1
+        )
 
     run(tmp_path, work, later)
 
@@ -153,7 +215,9 @@ def test_the_same_key_may_come_again_and_gets_nothing_more(tmp_path: Path) -> No
 def test_a_guess_meanwhile_does_not_open_it_again(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
-        inside, outside = await outcomes(door.come("bob"), door.come("eve", right=False), door.come("carl", right=False))
+        inside, outside = await outcomes(
+            door.come("bob"), door.come("eve", right=False), door.come("carl", right=False)
+        )
         assert len(inside) == 1 and len(outside) == 2
         assert door.state() == "used"
 
@@ -172,14 +236,22 @@ def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_
         for n, id in enumerate(["AAAA", "BBBB", "CCCC", "DDDD"]):
             await door.invite(id)
             name = f"n{n}"
-            task = asyncio.ensure_future(door.come(name, id, key=signing.public(name.encode().ljust(32))))
+            task = asyncio.ensure_future(
+                door.come(name, id, key=signing.public(name.encode().ljust(32)))
+            )
             for _ in range(n):
                 await asyncio.sleep(0)
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
             await asyncio.gather(*door.invitations._serially._tasks, return_exceptions=True)
-            said.append((id, door.state(id), name in [o["name"] for o in door.authority.operators(time.time())]))
+            said.append(
+                (
+                    id,
+                    door.state(id),
+                    name in [o["name"] for o in door.authority.operators(time.time())],
+                )
+            )
 
     async def later(door: Door) -> None:
         names = [o["name"] for o in door.authority.operators(time.time())]
@@ -190,6 +262,7 @@ def test_who_goes_away_in_the_middle_is_in_or_not_and_memory_and_disk_agree(tmp_
 
 
 # ------------------------------------------------------------ guessing
+
 
 def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) -> None:
     async def guess(door: Door) -> None:
@@ -213,10 +286,15 @@ def test_wrong_codes_are_counted_over_restarts_until_it_is_void(tmp_path: Path) 
 def test_guesses_at_the_same_moment_are_counted_one_by_one(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.invite()
-        inside, outside = await outcomes(*(door.come("eve", right=False) for _ in range(50)), door.come("eve"))
+        inside, outside = await outcomes(
+            *(door.come("eve", right=False) for _ in range(50)), door.come("eve")
+        )
         assert not inside and door.state() == "void"
         said = [e.message for e in outside if isinstance(e, NotAllowed)]
-        assert sum("not the code" in one for one in said) == WRONG_CODES and sum("too many" in one for one in said) == 41
+        assert (
+            sum("not the code" in one for one in said) == WRONG_CODES
+            and sum("too many" in one for one in said) == 41
+        )
         assert door.invitations.listed(KEY["ann"], time.time())[0]["guesses"] == INVITATION_GUESSES
 
     run(tmp_path, work)
@@ -237,7 +315,19 @@ def test_the_machine_takes_only_so_many_wrong_codes_in_a_minute(tmp_path: Path) 
     run(tmp_path, work)
 
 
-@pytest.mark.parametrize("presented", [{}, {"id": "AAAA"}, {"id": "AAAA", "proof": "zz"}, {"id": 7, "proof": ""}, [], None, {"id": "AAAA", "proof": None}, {"id": "x" * 100_000, "proof": ""}])
+@pytest.mark.parametrize(
+    "presented",
+    [
+        {},
+        {"id": "AAAA"},
+        {"id": "AAAA", "proof": "zz"},
+        {"id": 7, "proof": ""},
+        [],
+        None,
+        {"id": "AAAA", "proof": None},
+        {"id": "x" * 100_000, "proof": ""},
+    ],
+)
 def test_a_malformed_proof_is_refused_and_costs_nothing(tmp_path: Path, presented: Any) -> None:
     async def work(door: Door) -> None:
         await door.invite()
@@ -250,10 +340,15 @@ def test_a_malformed_proof_is_refused_and_costs_nothing(tmp_path: Path, presente
 
 # ------------------------------------------------------------ what it gives
 
+
 def test_nobody_invites_to_more_than_they_may_hand_on(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         now = time.time()
-        for name, given, scope in (("lead", EXECUTE | {"manage", "grant"}, Scope()), ("bob", EXECUTE | {"grant"}, Scope()), ("carl", READ, Scope())):
+        for name, given, scope in (
+            ("lead", EXECUTE | {"manage", "grant"}, Scope()),
+            ("bob", EXECUTE | {"grant"}, Scope()),
+            ("carl", READ, Scope()),
+        ):
             await door.authority.add_operator(name, "human", KEY[name], KEY["ann"], now)
             await door.authority.issue(KEY[name], given, scope, KEY["ann"], now)
         await door.invite("AAAA", EXECUTE, "lead")
@@ -278,7 +373,9 @@ def test_it_is_void_when_its_inviter_is_revoked_before_it_is_used(tmp_path: Path
             await door.invite(id, by="lead", confirm=id == "BBBB")
         await door.authority.revoke_operator("lead", KEY["ann"], now)
         await asyncio.gather(*door.invitations._serially._tasks)
-        assert door.state("AAAA") == door.state("BBBB") == "void", "at once, not when somebody comes"
+        assert door.state("AAAA") == door.state("BBBB") == "void", (
+            "at once, not when somebody comes"
+        )
 
     async def later(door: Door) -> None:
         for id in ("AAAA", "BBBB"):
@@ -294,7 +391,9 @@ def test_it_is_void_when_its_inviter_has_less_than_it_gives(tmp_path: Path) -> N
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
         held = await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(), KEY["ann"], now)
-        await door.authority.issue(KEY["lead"], READ | {"manage", "grant"}, Scope(), KEY["ann"], now)
+        await door.authority.issue(
+            KEY["lead"], READ | {"manage", "grant"}, Scope(), KEY["ann"], now
+        )
         await door.invite("AAAA", EXECUTE, "lead")
         await door.invite("BBBB", READ, "lead")
         await door.authority.revoke_link(held.id, KEY["ann"], now)
@@ -309,7 +408,9 @@ def test_what_its_inviter_has_for_a_time_is_asked_when_it_is_used(tmp_path: Path
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
-        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(expires=int(now) - 60), KEY["ann"], now)
+        await door.authority.issue(
+            KEY["lead"], rightsets.ADMIN, Scope(expires=int(now) - 60), KEY["ann"], now
+        )
         await door.invite(by="lead", ago=120)
         with pytest.raises(NotAllowed, match="envelope ended"):
             await door.come("bob")
@@ -321,17 +422,23 @@ def test_a_rate_of_its_inviter_counts_the_invitation_and_not_the_joining(tmp_pat
     async def work(door: Door) -> None:
         now = time.time()
         await door.authority.add_operator("lead", "human", KEY["lead"], KEY["ann"], now)
-        await door.authority.issue(KEY["lead"], rightsets.ADMIN, Scope(rate=(2, 100_000)), KEY["ann"], now)
+        await door.authority.issue(
+            KEY["lead"], rightsets.ADMIN, Scope(rate=(2, 100_000)), KEY["ann"], now
+        )
         await door.invite(by="lead")
         with pytest.raises(NotAllowed, match="as often as it may"):
             await door.invite("BBBB", by="lead")
         assert (await door.come("bob"))["name"] == "bob"
-        assert door.authority.envelopes(KEY["bob"])[0].chain.last.scope.rate == (2, 100_000), "and is handed on"
+        assert door.authority.envelopes(KEY["bob"])[0].chain.last.scope.rate == (2, 100_000), (
+            "and is handed on"
+        )
 
     run(tmp_path, work)
 
 
-def test_what_it_gave_stays_when_the_inviter_leaves_and_goes_with_its_grants(tmp_path: Path) -> None:
+def test_what_it_gave_stays_when_the_inviter_leaves_and_goes_with_its_grants(
+    tmp_path: Path,
+) -> None:
     async def work(door: Door) -> None:
         now = time.time()
         for name, grants in (("lead", False), ("carl", True)):
@@ -366,6 +473,7 @@ def test_it_expires_also_with_what_it_gives(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------ names
+
 
 def test_a_name_belongs_to_its_key(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
@@ -406,20 +514,33 @@ def test_who_was_revoked_does_not_come_back_by_an_invitation(tmp_path: Path) -> 
 
 # ------------------------------------------------------------ asking first
 
+
 def test_the_inviter_lets_in_or_sends_away(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         waits: list[dict[str, Any]] = []
         for id, accept in (("AAAA", True), ("BBBB", False)):
             await door.invite(id, confirm=True)
-            coming = asyncio.ensure_future(door.come("bob" if accept else "eve", id, waits=lambda **facts: waits.append(facts)))
+            coming = asyncio.ensure_future(
+                door.come("bob" if accept else "eve", id, waits=lambda **facts: waits.append(facts))
+            )
             asks = (await door.asking(id))["asks"]
-            assert asks["name"] == ("bob" if accept else "eve") and asks["fingerprint"] == waits[-1]["fingerprint"] and waits[-1]["by"] == "ann"
+            assert (
+                asks["name"] == ("bob" if accept else "eve")
+                and asks["fingerprint"] == waits[-1]["fingerprint"]
+                and waits[-1]["by"] == "ann"
+            )
             assert not coming.done()
             with pytest.raises(Refused, match="not waiting"):
                 await door.invitations.decide(id, KEY["carl"], True, KEY["ann"], time.time())
-            after = await door.invitations.decide(id, signing.read(asks["key"]), accept, KEY["ann"], time.time())
+            after = await door.invitations.decide(
+                id, signing.read(asks["key"]), accept, KEY["ann"], time.time()
+            )
             if accept:
-                assert (await coming)["again"] is False and after["state"] == "used" and after["joined"] == "bob"
+                assert (
+                    (await coming)["again"] is False
+                    and after["state"] == "used"
+                    and after["joined"] == "bob"
+                )
                 again = await door.invitations.decide(id, KEY["bob"], True, KEY["ann"], time.time())
                 assert again["state"] == "used", "an answer that was lost is given again"
             else:
@@ -440,14 +561,16 @@ def test_who_waits_is_told_when_it_ends_and_who_left_is_not_let_in(tmp_path: Pat
         asks = (await door.asking())["asks"]
         with pytest.raises(Refused, match="somebody else"):
             await door.come("eve")
-        second = asyncio.ensure_future(door.come("bob"))        # the same key, on another connection
+        second = asyncio.ensure_future(door.come("bob"))  # the same key, on another connection
         with pytest.raises(Refused, match="asks again"):
             await coming
         second.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await second
         with pytest.raises(Refused, match="not waiting"):
-            await door.invitations.decide("AAAA", signing.read(asks["key"]), True, KEY["ann"], time.time())
+            await door.invitations.decide(
+                "AAAA", signing.read(asks["key"]), True, KEY["ann"], time.time()
+            )
         third = asyncio.ensure_future(door.come("bob"))
         await door.asking()
         await door.invitations.revoke("AAAA", KEY["ann"], time.time())
@@ -486,8 +609,11 @@ def test_an_invitation_concerns_its_inviter_and_who_manages(tmp_path: Path) -> N
         await door.authority.issue(KEY["bob"], EXECUTE | {"grant"}, Scope(), KEY["ann"], now)
         await door.invite()
         assert door.invitations.listed(KEY["bob"], now) == []
-        for act in (door.invitations.revoke("AAAA", KEY["bob"], now), door.invitations.decide("AAAA", KEY["eve"], True, KEY["bob"], now),
-                    door.invitations.wait("AAAA", None, KEY["bob"])):
+        for act in (
+            door.invitations.revoke("AAAA", KEY["bob"], now),
+            door.invitations.decide("AAAA", KEY["eve"], True, KEY["bob"], now),
+            door.invitations.wait("AAAA", None, KEY["bob"]),
+        ):
             with pytest.raises(NotFound):
                 await act
         with pytest.raises(NotAllowed):
@@ -498,17 +624,30 @@ def test_an_invitation_concerns_its_inviter_and_who_manages(tmp_path: Path) -> N
 
 # ------------------------------------------------------------ bounds, and a disk that takes nothing
 
+
 def test_there_are_only_so_many(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         for n in range(INVITATIONS_OPEN_MAX):
             await door.invite(f"A{n:03}")
         with pytest.raises(Refused, match="open already"):
             await door.invite("BBBB")
-        assert (await door.invitations.revoke("a-00o ", KEY["ann"], time.time()))["state"] == "revoked", "as people write it"
+        assert (await door.invitations.revoke("a-00o ", KEY["ann"], time.time()))[
+            "state"
+        ] == "revoked", "as people write it"
         await door.invite("BBBB")
         assert (await door.invite("BBBB"))["state"] == "open", "the same one again is the same one"
         with pytest.raises(Refused) as caught:
-            await door.invitations.make("BBBB", signing.public(secret("CCCC")), READ, Scope(), "human", False, 60, KEY["ann"], time.time())
+            await door.invitations.make(
+                "BBBB",
+                signing.public(secret("CCCC")),
+                READ,
+                Scope(),
+                "human",
+                False,
+                60,
+                KEY["ann"],
+                time.time(),
+            )
         assert caught.value.facts == {"taken": True}
 
     run(tmp_path, work)
@@ -521,7 +660,12 @@ def test_what_has_ended_is_forgotten_in_time(tmp_path: Path) -> None:
             await door.invite(f"B{n:03}", lasts=1, ago=1000 - n)
         await door.invite("CCCC")
         ids = [one["id"] for one in door.invitations.listed(KEY["ann"], time.time())]
-        assert len(ids) == INVITATIONS_KEPT + 1 and "ZZZ0" not in ids and "B000" not in ids and ids[-1] == "CCCC"
+        assert (
+            len(ids) == INVITATIONS_KEPT + 1
+            and "ZZZ0" not in ids
+            and "B000" not in ids
+            and ids[-1] == "CCCC"
+        )
 
     async def later(door: Door) -> None:
         assert len(door.invitations.listed(KEY["ann"], time.time())) == INVITATIONS_KEPT + 1
@@ -548,13 +692,16 @@ def test_a_disk_that_takes_nothing_lets_nobody_in_and_forgives_no_guess(tmp_path
         assert [o["name"] for o in door.authority.operators(time.time())] == ["ann"]
 
     async def later(door: Door) -> None:
-        assert (door.state(), door.state("BBBB")) == ("void", "revoked"), "it was written when the disk took it again"
+        assert (door.state(), door.state("BBBB")) == ("void", "revoked"), (
+            "it was written when the disk took it again"
+        )
 
     run(tmp_path, work, later)
 
 
 def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
     """One that the disk refused is tried again, perhaps after a later one was taken."""
+
     async def work(door: Door) -> None:
         await door.invite()
         late = _save(door.invitations._all["AAAA"])
@@ -562,7 +709,9 @@ def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
             await door.come("eve", right=False)
         guessed = _save(door.invitations._all["AAAA"])
         await door.store.write(late)
-        [[body]] = await door.store.write(lambda db: db.execute("SELECT body FROM invitations").fetchall())
+        [[body]] = await door.store.write(
+            lambda db: db.execute("SELECT body FROM invitations").fetchall()
+        )
         assert invitation.read(json.loads(body)).guesses == 1
         await door.come("bob")
         for job in (late, guessed):
@@ -575,7 +724,9 @@ def test_a_write_that_comes_late_undoes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tmp_path: Path, seed: int) -> None:
+def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(
+    tmp_path: Path, seed: int
+) -> None:
     """Many people, codes, guesses and decisions at once; some go away in the middle."""
     rng = random.Random(seed)
     people = {f"p{n}": signing.public(f"p{n}".encode().ljust(32)) for n in range(6)}
@@ -607,8 +758,13 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tm
             await task
 
     def picture(door: Door) -> dict[str, Any]:
-        return {"open": {one["id"]: (one["state"], one["guesses"], one["joined"]) for one in door.invitations.listed(KEY["ann"], time.time())},
-                "in": {o["name"]: len(o["envelopes"]) for o in door.authority.operators(time.time())}}
+        return {
+            "open": {
+                one["id"]: (one["state"], one["guesses"], one["joined"])
+                for one in door.invitations.listed(KEY["ann"], time.time())
+            },
+            "in": {o["name"]: len(o["envelopes"]) for o in door.authority.operators(time.time())},
+        }
 
     async def work(door: Door) -> None:
         now = time.time()
@@ -617,7 +773,7 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tm
         for id in ids:
             await door.invite(id, by=rng.choice(("ann", "lead")), confirm=id == "CCCC")
         doing = {asyncio.ensure_future(some(door)) for _ in range(40)}
-        while len(doing) > 1:                  # one may wait for a decision that nobody makes
+        while len(doing) > 1:  # one may wait for a decision that nobody makes
             _, doing = await asyncio.wait(doing, return_when=asyncio.FIRST_COMPLETED)
         for one in doing:
             one.cancel()
@@ -628,8 +784,12 @@ def test_any_interleaving_ends_with_one_key_in_at_most_and_survives_a_restart(tm
         joined = await door.events("operator.joined")
         by_invitation = [event["invitation"] for event in joined]
         assert len(by_invitation) == len(set(by_invitation)), "one key for each"
-        assert {id: state[2] for id, state in seen["open"].items() if state[0] == "used"} == {event["invitation"]: event["operator"] for event in joined}
-        assert sum(seen["in"].get(name, 0) for name in people) == len(joined), "one envelope for each"
+        assert {id: state[2] for id, state in seen["open"].items() if state[0] == "used"} == {
+            event["invitation"]: event["operator"] for event in joined
+        }
+        assert sum(seen["in"].get(name, 0) for name in people) == len(joined), (
+            "one envelope for each"
+        )
 
     async def later(door: Door) -> None:
         assert picture(door) == seen
@@ -643,21 +803,59 @@ def test_what_is_stored_admits_nobody(tmp_path: Path) -> None:
 
     async def work(door: Door) -> None:
         verifier = signing.public(joincode.private(code, KEY["machine"]))
-        await door.invitations.make(code.id, verifier, READ, Scope(), "human", False, 60, KEY["ann"], time.time())
+        await door.invitations.make(
+            code.id, verifier, READ, Scope(), "human", False, 60, KEY["ann"], time.time()
+        )
         with pytest.raises(NotAllowed):
-            await door.invitations.join("eve", KEY["eve"], b"x", {"id": code.id, "proof": signing.sign(verifier, joincode.DOMAIN, b"x").hex()}, lambda **_: None)
-        joined = await door.invitations.join("bob", KEY["bob"], b"y", {"id": code.id, "proof": joincode.prove(code, KEY["machine"], b"y").hex()}, lambda **_: None)
+            await door.invitations.join(
+                "eve",
+                KEY["eve"],
+                b"x",
+                {"id": code.id, "proof": signing.sign(verifier, joincode.DOMAIN, b"x").hex()},
+                lambda **_: None,
+            )
+        joined = await door.invitations.join(
+            "bob",
+            KEY["bob"],
+            b"y",
+            {"id": code.id, "proof": joincode.prove(code, KEY["machine"], b"y").hex()},
+            lambda **_: None,
+        )
         assert joined["name"] == "bob"
 
     run(tmp_path, work)
     stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
-    assert code.id.encode() in stored and code.secret.encode() not in stored and code.show().encode() not in stored
+    assert (
+        code.id.encode() in stored
+        and code.secret.encode() not in stored
+        and code.show().encode() not in stored
+    )
 
 
 # ------------------------------------------------------------ another device
 
-async def device(door: Door, id: str = "AAAA", by: str = "ann", of: str = "ann", name: str = "", confirm: bool = False) -> dict[str, Any]:
-    return await door.invitations.make(id, signing.public(secret(id)), frozenset(), Scope(), "human", confirm, 600, KEY[by], time.time(), of, name)
+
+async def device(
+    door: Door,
+    id: str = "AAAA",
+    by: str = "ann",
+    of: str = "ann",
+    name: str = "",
+    confirm: bool = False,
+) -> dict[str, Any]:
+    return await door.invitations.make(
+        id,
+        signing.public(secret(id)),
+        frozenset(),
+        Scope(),
+        "human",
+        confirm,
+        600,
+        KEY[by],
+        time.time(),
+        of,
+        name,
+    )
 
 
 def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
@@ -670,12 +868,26 @@ def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
             await door.come("ann")
         assert door.state() == "open", "neither has used it up"
         joined = await door.come("ann", key=KEY["bob"])
-        assert joined == {"name": "ann", "kind": "human", "by": "ann", "rights": sorted(ADMIN), "scope": {}, "device": "phone", "of": "ann", "again": False}
+        assert joined == {
+            "name": "ann",
+            "kind": "human",
+            "by": "ann",
+            "rights": sorted(ADMIN),
+            "scope": {},
+            "device": "phone",
+            "of": "ann",
+            "again": False,
+        }
         assert (await door.come("ann", key=KEY["bob"]))["again"] and door.state() == "used"
         with pytest.raises(NotAllowed, match="was used by somebody else"):
             await door.come("ann", key=KEY["carl"])
         [event] = await door.events("operator.key_added")
-        assert (event["operator"], event["device"], event["by"], event["invitation"]) == ("ann", "phone", "ann", "AAAA")
+        assert (event["operator"], event["device"], event["by"], event["invitation"]) == (
+            "ann",
+            "phone",
+            "ann",
+            "AAAA",
+        )
 
     async def after(door: Door) -> None:
         assert (await door.come("ann", key=KEY["bob"]))["again"] and door.may("bob", "manage", None)
@@ -686,8 +898,14 @@ def test_a_code_makes_another_device_of_its_operator(tmp_path: Path) -> None:
 def test_of_many_devices_that_come_with_one_code_one_is_added(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await device(door)
-        joined, refused = await outcomes(*(door.come("ann", key=signing.public(bytes([60 + n]) * 32)) for n in range(8)))
-        assert len(joined) == 1 and all(isinstance(e, NotAllowed) for e in refused) and len(door.authority.devices("ann")) == 2
+        joined, refused = await outcomes(
+            *(door.come("ann", key=signing.public(bytes([60 + n]) * 32)) for n in range(8))
+        )
+        assert (
+            len(joined) == 1
+            and all(isinstance(e, NotAllowed) for e in refused)
+            and len(door.authority.devices("ann")) == 2
+        )
 
     run(tmp_path, work)
 
@@ -697,7 +915,10 @@ def test_a_device_that_is_asked_about_first(tmp_path: Path) -> None:
         await device(door, confirm=True)
         coming = asyncio.ensure_future(door.come("ann", key=KEY["bob"]))
         shown = await door.asking()
-        assert shown["asks"]["key"] == signing.show(KEY["bob"]) and len(door.authority.devices("ann")) == 1
+        assert (
+            shown["asks"]["key"] == signing.show(KEY["bob"])
+            and len(door.authority.devices("ann")) == 1
+        )
         await door.invitations.decide("AAAA", KEY["bob"], True, KEY["ann"], time.time())
         assert (await coming)["of"] == "ann" and len(door.authority.devices("ann")) == 2
 
@@ -720,13 +941,29 @@ def test_the_invitation_of_a_device_ends_with_who_made_it(tmp_path: Path) -> Non
 def test_who_may_not_add_a_device_gets_no_code_for_one(tmp_path: Path) -> None:
     async def work(door: Door) -> None:
         await door.authority.add_operator("bob", "human", KEY["bob"], KEY["ann"], time.time())
-        await door.authority.issue(KEY["bob"], frozenset(("manage",)), Scope(), KEY["ann"], time.time())
+        await door.authority.issue(
+            KEY["bob"], frozenset(("manage",)), Scope(), KEY["ann"], time.time()
+        )
         with pytest.raises(NotAllowed):
             await device(door, by="bob")
         with pytest.raises(Refused, match="already, or had one"):
             await device(door, name="device")
         with pytest.raises(Usage):
-            await door.invitations.make("AAAA", signing.public(secret("AAAA")), READ, Scope(), "human", False, 600, KEY["ann"], time.time(), "ann", "")
-        assert (await device(door, by="bob", of="bob"))["of"] == "bob", "one's own is always one's own"
+            await door.invitations.make(
+                "AAAA",
+                signing.public(secret("AAAA")),
+                READ,
+                Scope(),
+                "human",
+                False,
+                600,
+                KEY["ann"],
+                time.time(),
+                "ann",
+                "",
+            )
+        assert (await device(door, by="bob", of="bob"))["of"] == "bob", (
+            "one's own is always one's own"
+        )
 
     run(tmp_path, work)

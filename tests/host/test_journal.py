@@ -46,9 +46,13 @@ class Desk:
         ann = self.scribe.ann
         self.typist = Typist(self.scribe.session, 1, ann.name, ann.key, ann.modality, ann.client)
 
-    def draft(self, content: bytes = b"make", phase: Any = "intent", kind: str = "command", **more: Any) -> Draft:
+    def draft(
+        self, content: bytes = b"make", phase: Any = "intent", kind: str = "command", **more: Any
+    ) -> Draft:
         tip = self.journal.tip(self.scribe.session)
-        return self.scribe.draft(self.scribe.ann, phase, kind, content, seen=tip.hash if tip else None, **more)
+        return self.scribe.draft(
+            self.scribe.ann, phase, kind, content, seen=tip.hash if tip else None, **more
+        )
 
     async def act(self, content: bytes = b"make") -> Written:
         intent = await self.journal.intent(self.draft(content))
@@ -56,7 +60,12 @@ class Desk:
         return intent
 
     async def export(self) -> list[bytes]:
-        return [line async for line in self.journal.export(self.scribe.session, "work", self.scribe.operators)]
+        return [
+            line
+            async for line in self.journal.export(
+                self.scribe.session, "work", self.scribe.operators
+            )
+        ]
 
     async def findings(self, kept: list[bytes] | None = None) -> list[Finding]:
         return verify(await self.export(), kept or (), self.scribe.machine)
@@ -89,6 +98,7 @@ def void(intent: dict[str, Any]) -> str:
 
 # ---------------------------------------------------------------- recording
 
+
 def test_p2_acts_keys_and_outcomes_make_a_record_that_verifies(database: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.act(b"one")
@@ -99,7 +109,13 @@ def test_p2_acts_keys_and_outcomes_make_a_record_that_verifies(database: Path) -
         second = await desk.act(b"two")
         entries = await desk.entries()
         assert [(e["phase"], e["kind"]) for e in entries] == [
-            ("intent", "command"), ("outcome", "command"), ("fact", "keys"), ("fact", "cover"), ("intent", "command"), ("outcome", "command")]
+            ("intent", "command"),
+            ("outcome", "command"),
+            ("fact", "keys"),
+            ("fact", "cover"),
+            ("intent", "command"),
+            ("outcome", "command"),
+        ]
         assert (entries[2]["first"], entries[2]["number"]) == (keys[0][0], keys[-1][0])
         assert (said.seq, second.seq) == (4, 5)
         assert await desk.findings() == []
@@ -111,11 +127,24 @@ def covering(desk: Desk, keys: list[tuple[int, bytes]]) -> tuple[bytes, bytes]:
     """A statement over these keys, signed."""
     ann = desk.scribe.ann
     commit = record.commit(bytes(16), record.keys_content(keys))
-    said = record.statement(desk.scribe.machine, desk.scribe.session, 1, ann.client, keys[-1][0], record.KEYS, "", None, commit, keys[0][0])
+    said = record.statement(
+        desk.scribe.machine,
+        desk.scribe.session,
+        1,
+        ann.client,
+        keys[-1][0],
+        record.KEYS,
+        "",
+        None,
+        commit,
+        keys[0][0],
+    )
     return said, record.sign_statement(ann.private, said)
 
 
-def test_p1_many_at_once_are_one_order_and_few_commits(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p1_many_at_once_are_one_order_and_few_commits(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(desk: Desk) -> None:
         groups = 0
         real = desk.store.write
@@ -128,7 +157,9 @@ def test_p1_many_at_once_are_one_order_and_few_commits(database: Path, monkeypat
         monkeypatch.setattr(desk.store, "write", counted)
         drafts = [desk.draft(b"%d" % n) for n in range(300)]
         written = await asyncio.gather(*(desk.journal.intent(d) for d in drafts))
-        assert [w.seq for w in written] == list(range(1, 301)), "the order is that in which they were asked"
+        assert [w.seq for w in written] == list(range(1, 301)), (
+            "the order is that in which they were asked"
+        )
         assert groups <= 5
         assert codes(await desk.findings()) == set()
 
@@ -145,7 +176,12 @@ def test_p2_what_must_not_be_stored_is_nowhere_in_the_database(database: Path) -
         await desk.journal.intent(desk.draft(b"hunter2-noecho", kind="line"), (False, True))
         await desk.journal.intent(desk.draft(b"hunter2-unseen", kind="line"))
         await desk.journal.intent(desk.draft(b"shown-on-the-screen", kind="line"), (True, True))
-        assert [w.content for w in await desk.journal.read(desk.scribe.session)] == [None, None, None, b"shown-on-the-screen"]
+        assert [w.content for w in await desk.journal.read(desk.scribe.session)] == [
+            None,
+            None,
+            None,
+            b"shown-on-the-screen",
+        ]
         assert codes(await desk.findings()) == set()
 
     at_desk(database, work)
@@ -157,7 +193,9 @@ def test_p1_an_ack_shows_later_that_the_act_was_recorded(database: Path, tmp_pat
     async def work(desk: Desk) -> bytes:
         await desk.act()
         last = await desk.act()
-        return record.signed_line("ack", desk.journal.ack(last, desk.scribe.ann.client, last.fields["number"]))
+        return record.signed_line(
+            "ack", desk.journal.ack(last, desk.scribe.ann.client, last.fields["number"])
+        )
 
     ack = at_desk(database, work)
     before = tmp_path / "earlier.db"
@@ -174,7 +212,9 @@ async def _no_findings(desk: Desk, kept: list[bytes]) -> None:
     assert await desk.findings(kept) == []
 
 
-def test_p1_what_an_actor_says_it_has_seen_must_be_known(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p1_what_an_actor_says_it_has_seen_must_be_known(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.host.journal.RECENT_ENTRIES", 4)
 
     async def first(desk: Desk) -> list[str]:
@@ -185,20 +225,28 @@ def test_p1_what_an_actor_says_it_has_seen_must_be_known(database: Path, monkeyp
     async def second(desk: Desk) -> None:
         session = desk.scribe.session
         known = [await desk.journal.knows(session, hash) for hash in hashes]
-        assert known == [False, False, True, True], "each act is two entries; after a restart they are read again"
+        assert known == [False, False, True, True], (
+            "each act is two entries; after a restart they are read again"
+        )
         desk.scribe.ann.number = 100
         assert await desk.journal.knows(session, (await desk.act()).hash)
-        assert not await desk.journal.knows(session, "0" * 64) and not await desk.journal.knows("another", hashes[-1])
+        assert not await desk.journal.knows(session, "0" * 64) and not await desk.journal.knows(
+            "another", hashes[-1]
+        )
 
     at_desk(database, second)
 
 
-def test_p2_what_was_seen_a_moment_ago_is_at_hand_though_more_has_been_written_since(database: Path) -> None:
+def test_p2_what_was_seen_a_moment_ago_is_at_hand_though_more_has_been_written_since(
+    database: Path,
+) -> None:
     """Or a refusal that may not wait would be recorded without what was refused."""
 
     async def scenario(desk: Desk) -> None:
         first, second = await desk.act(), await desk.act()
-        assert desk.journal.knows_now(first.session, first.hash) and desk.journal.knows_now(first.session, second.hash)
+        assert desk.journal.knows_now(first.session, first.hash) and desk.journal.knows_now(
+            first.session, second.hash
+        )
         assert not desk.journal.knows_now(first.session, "0" * 64)
 
     at_desk(database, scenario)
@@ -209,14 +257,26 @@ def test_p1_a_cover_for_another_session_or_client_is_refused(database: Path) -> 
         number = desk.scribe.ann.next()
         desk.journal.keys(desk.typist, number)
         said = covering(desk, [(number, b"k")])
-        for wrong in (desk.typist._replace(session="zzzzzzzzzzzz"), desk.typist._replace(epoch=2), desk.typist._replace(client="0" * 16),
-                      desk.typist._replace(key=desk.scribe.bot.key), desk.typist._replace(key=None)):
+        for wrong in (
+            desk.typist._replace(session="zzzzzzzzzzzz"),
+            desk.typist._replace(epoch=2),
+            desk.typist._replace(client="0" * 16),
+            desk.typist._replace(key=desk.scribe.bot.key),
+            desk.typist._replace(key=None),
+        ):
             with pytest.raises(ValueError):
                 await desk.journal.cover(wrong, *said)
-        for first, last in ((None, number), (number + 1, number), (number, number + 64), ("1", number)):
+        for first, last in (
+            (None, number),
+            (number + 1, number),
+            (number, number + 64),
+            ("1", number),
+        ):
             body = canonical.encode({**canonical.decode(said[0]), "first": first, "number": last})
             with pytest.raises(ValueError):
-                await desk.journal.cover(desk.typist, body, record.sign_statement(desk.scribe.ann.private, body))
+                await desk.journal.cover(
+                    desk.typist, body, record.sign_statement(desk.scribe.ann.private, body)
+                )
         await desk.journal.cover(desk.typist, *said)
         assert await desk.findings() == []
 
@@ -232,17 +292,23 @@ def test_whoever_stops_waiting_leaves_no_open_intent(database: Path) -> None:
             await task
         while len(entries := await desk.entries()) < 2:
             await asyncio.sleep(0)
-        assert [(e["phase"], e.get("outcome")) for e in entries] == [("intent", None), ("outcome", "void")]
+        assert [(e["phase"], e.get("outcome")) for e in entries] == [
+            ("intent", None),
+            ("outcome", "void"),
+        ]
 
     at_desk(database, work)
 
 
 def test_what_is_asked_for_meanwhile_holds_up_nobody(database: Path) -> None:
     """As soon as an entry is written another one is asked for: whoever waits for the first does not wait for all of them."""
+
     async def work(desk: Desk) -> None:
         def another(session: str) -> None:
             if not leaving:
-                writer.admit(desk.draft(b"another", "fact", "line"), record.UNSEEN, owed=True, wanted=False)
+                writer.admit(
+                    desk.draft(b"another", "fact", "line"), record.UNSEEN, owed=True, wanted=False
+                )
 
         leaving: list[bool] = []
         writer = recordwriter.RecordWriter(desk.store, desk.scribe.private, time.time_ns, another)
@@ -252,7 +318,9 @@ def test_what_is_asked_for_meanwhile_holds_up_nobody(database: Path) -> None:
             assert len(await desk.journal.read(desk.scribe.session)) == n
         leaving.append(True)
         await writer.close()
-        assert len(await desk.journal.read(desk.scribe.session)) == 4, "what was asked for while it closed is kept"
+        assert len(await desk.journal.read(desk.scribe.session)) == 4, (
+            "what was asked for while it closed is kept"
+        )
 
     at_desk(database, work)
 
@@ -260,7 +328,9 @@ def test_what_is_asked_for_meanwhile_holds_up_nobody(database: Path) -> None:
 def test_a_draft_that_cannot_be_recorded_fails_alone(database: Path) -> None:
     async def work(desk: Desk) -> None:
         bad = replace(desk.draft(), facts={"big": "x" * record.ENTRY_BYTES})
-        results = await asyncio.gather(desk.journal.intent(bad), desk.journal.intent(desk.draft()), return_exceptions=True)
+        results = await asyncio.gather(
+            desk.journal.intent(bad), desk.journal.intent(desk.draft()), return_exceptions=True
+        )
         assert isinstance(results[0], Usage) and isinstance(results[1], Written)
         assert codes(await desk.findings()) == set()
 
@@ -279,7 +349,9 @@ def test_entries_are_never_changed(database: Path) -> None:
 def test_sessions_have_chains_of_their_own(database: Path) -> None:
     async def work(desk: Desk) -> None:
         for n in range(4):
-            await desk.journal.fact(Draft(f"session{n % 2}", 1, "fact", "note", "host", "host", record.HOST))
+            await desk.journal.fact(
+                Draft(f"session{n % 2}", 1, "fact", "note", "host", "host", record.HOST)
+            )
         for session in ("session0", "session1"):
             assert [w.seq for w in await desk.journal.read(session)] == [1, 2]
         assert await desk.journal.read("session2") == []
@@ -289,7 +361,10 @@ def test_sessions_have_chains_of_their_own(database: Path) -> None:
 
 # ---------------------------------------------------------------- heads
 
-def test_p2_heads_are_signed_at_most_once_a_second_and_when_it_gets_quiet(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+
+def test_p2_heads_are_signed_at_most_once_a_second_and_when_it_gets_quiet(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recordwriter, "HEAD_EVERY_S", 0.2)
 
     async def work(desk: Desk) -> None:
@@ -335,6 +410,7 @@ def test_a_record_that_was_changed_while_the_host_was_away_is_seen(database: Pat
 
 # ---------------------------------------------------------------- reading
 
+
 def test_reading_from_both_ends_and_in_pages(database: Path) -> None:
     async def work(desk: Desk) -> None:
         for n in range(10):
@@ -342,7 +418,11 @@ def test_reading_from_both_ends_and_in_pages(database: Path) -> None:
         await desk.journal.settled()
         session = desk.scribe.session
         assert [w.seq for w in await desk.journal.read(session, after=5, limit=3)] == [6, 7, 8]
-        assert [w.seq for w in await desk.journal.read(session, limit=3, newest=True)] == [18, 19, 20]
+        assert [w.seq for w in await desk.journal.read(session, limit=3, newest=True)] == [
+            18,
+            19,
+            20,
+        ]
         contents = [w.content for w in await desk.journal.read(session) if w.content]
         assert contents == [b"%d" % n for n in range(10)]
 
@@ -384,11 +464,14 @@ def test_following_shows_each_entry_once(database: Path) -> None:
 
 # ---------------------------------------------------------------- forgetting
 
+
 def test_p2_redacted_contents_are_gone_and_the_record_still_verifies(database: Path) -> None:
     async def work(desk: Desk) -> None:
         await desk.act(b"export TOKEN=abcdefgh")
         await desk.act(b"make")
-        assert await desk.journal.redact(desk.scribe.session, [1, 2, 99], "ann", "cli", "a token") == [1]
+        assert await desk.journal.redact(
+            desk.scribe.session, [1, 2, 99], "ann", "cli", "a token"
+        ) == [1]
         entries = await desk.journal.read(desk.scribe.session)
         assert [w.content for w in entries if w.fields["phase"] == "intent"] == [None, b"make"]
         assert entries[-1].fields["facts"] == {"seqs": [1]} and entries[-1].fields["actor"] == "ann"
@@ -418,7 +501,9 @@ def test_p2_a_pruned_record_verifies_from_its_checkpoint(database: Path) -> None
         assert codes(await desk.findings()) == set()
         assert await desk.journal.prune(desk.scribe.session, keep=5) == 0
         await desk.journal.fact(Draft("another", 1, "fact", "note", "host", "host", record.HOST))
-        assert await desk.journal.retain(before_time=1 << 62) == 1 + 0, "one of the other session; here an intent is open"
+        assert await desk.journal.retain(before_time=1 << 62) == 1 + 0, (
+            "one of the other session; here an intent is open"
+        )
         await desk.journal.forget(desk.scribe.session)
         assert await desk.entries() == []
 
@@ -426,6 +511,7 @@ def test_p2_a_pruned_record_verifies_from_its_checkpoint(database: Path) -> None
 
 
 # ---------------------------------------------------------------- a full disk
+
 
 def full(store: Store, pages: int) -> None:
     """SQLite's own limit stands in for the disk's."""
@@ -439,7 +525,9 @@ def full(store: Store, pages: int) -> None:
     assert done.wait(120)
 
 
-def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recordwriter, "RETRY_S", 0.02)
     monkeypatch.setattr(recordwriter, "LATE_NS", 1)
 
@@ -448,7 +536,7 @@ def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(database: Pat
         await desk.journal.settled()
         full(desk.store, 1)
         with pytest.raises(Unavailable, match="full"):
-            for n in range(100):                            # until the pages there are have been filled
+            for n in range(100):  # until the pages there are have been filled
                 await desk.journal.intent(desk.draft(b"%d" % n * 3000))
         desk.journal.post(desk.draft(b"", phase="fact", kind="seize"))
         desk.journal.keys(desk.typist, desk.scribe.ann.next())
@@ -462,7 +550,11 @@ def test_a4_a_full_disk_refuses_intents_but_neither_seize_nor_halt(database: Pat
         while desk.journal.failing:
             await desk.journal.settled()
         late = [e for e in await desk.entries() if e.get("late")]
-        assert [e["kind"] for e in late if e["kind"] in ("seize", "keys", "halt")] == ["seize", "keys", "halt"]
+        assert [e["kind"] for e in late if e["kind"] in ("seize", "keys", "halt")] == [
+            "seize",
+            "keys",
+            "halt",
+        ]
         assert broken(await desk.findings()) is False
 
     at_desk(database, work)
@@ -481,7 +573,7 @@ def test_what_finds_no_room_is_counted(database: Path, monkeypatch: pytest.Monke
             except Unavailable:
                 pass
         for _ in range(40):
-            desk.journal.keys(desk.typist, desk.scribe.ann.next(2))         # no two belong together
+            desk.journal.keys(desk.typist, desk.scribe.ann.next(2))  # no two belong together
         with pytest.raises(Unavailable, match="keep up"):
             await desk.journal.intent(desk.draft())
         full(desk.store, PLENTY)
@@ -505,7 +597,12 @@ def test_a4_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.Monke
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False).returncode:
+    if (
+        mount is None
+        or subprocess.run(
+            [mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], check=False
+        ).returncode
+    ):
         pytest.skip("no small file system can be mounted here")
 
     async def work(desk: Desk) -> None:
@@ -518,7 +615,7 @@ def test_a4_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.Monke
                     pass
             except OSError:
                 pass
-            while True:                                     # as large as what must fail below: there is no room for that either
+            while True:  # as large as what must fail below: there is no room for that either
                 await desk.journal.fact(desk.draft(b"", phase="fact", kind="seize"))
         with pytest.raises(Unavailable):
             await desk.journal.intent(desk.draft())
@@ -539,14 +636,22 @@ def test_a4_a_disk_that_is_really_full(tmp_path: Path, monkeypatch: pytest.Monke
 
 # ---------------------------------------------------------------- crashes
 
+
 def writer(database: Path, effects: Path, count: int, probe: str = "", start: int = 0) -> int:
-    done = subprocess.run([sys.executable, str(WRITER), str(database), str(effects), str(count), str(start)], check=False, timeout=240, capture_output=True,
-                          env=os.environ | {"PYTHONPATH": str(SOURCE), "HOLDFAST_PROBE": probe})
+    done = subprocess.run(
+        [sys.executable, str(WRITER), str(database), str(effects), str(count), str(start)],
+        check=False,
+        timeout=240,
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(SOURCE), "HOLDFAST_PROBE": probe},
+    )
     assert done.returncode in (0, -signal.SIGKILL), done.stderr.decode()
     return done.returncode
 
 
-KILLS = [f"host.journal.{name}#{n}" for name in ("appending", "appended", "durable") for n in (1, 2, 5)]
+KILLS = [
+    f"host.journal.{name}#{n}" for name in ("appending", "appended", "durable") for n in (1, 2, 5)
+]
 
 
 @pytest.mark.parametrize("where", KILLS)
@@ -591,7 +696,9 @@ def test_p2_killed_while_it_recovers(tmp_path: Path) -> None:
 
 def test_p2_killed_again_and_again(tmp_path: Path) -> None:
     database, effects = tmp_path / "state.db", tmp_path / "effects"
-    killed = [writer(database, effects, 25, f"random:{n}:0.03", 1000 * n) for n in range(8)].count(-signal.SIGKILL)
+    killed = [writer(database, effects, 25, f"random:{n}:0.03", 1000 * n) for n in range(8)].count(
+        -signal.SIGKILL
+    )
     assert killed >= 3
     assert writer(database, effects, 1, start=9000) == 0
     done = {int(line) for line in effects.read_text().splitlines()}
@@ -616,9 +723,21 @@ def test_s4_keys_that_a_crash_kept_out_of_the_record_are_added(database: Path) -
 
     async def second(desk: Desk) -> None:
         client = desk.scribe.ann.client
-        assert await desk.journal.catch_up(desk.scribe.session, 1, lambda entry: last + 5 if entry["client"] == client else entry["number"]) == 5
+        assert (
+            await desk.journal.catch_up(
+                desk.scribe.session,
+                1,
+                lambda entry: last + 5 if entry["client"] == client else entry["number"],
+            )
+            == 5
+        )
         entry = (await desk.entries())[-1]
-        assert (entry["actor"], entry["attestation"], entry["first"], entry["number"]) == ("ann", "host", last + 1, last + 5)
+        assert (entry["actor"], entry["attestation"], entry["first"], entry["number"]) == (
+            "ann",
+            "host",
+            last + 1,
+            last + 5,
+        )
         assert await desk.journal.catch_up(desk.scribe.session, 1, lambda entry: last + 5) == 0
         assert not broken(await desk.findings())
 

@@ -18,7 +18,7 @@ from holdfast.model.limits import INPUT_QUEUE_ACTS
 from holdfast.wire import keeper as wire
 
 WAIT_S = 120.0
-DEAF = ["sh", "-c", RAW + "sleep 1000"]        # reads nothing
+DEAF = ["sh", "-c", RAW + "sleep 1000"]  # reads nothing
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ class Host:
         self.link = link
         self.lane = Lane(link)
         self.refusals = 0
-        self.asked = asyncio.Event()           # the keeper has said where it stands
+        self.asked = asyncio.Event()  # the keeper has said where it stands
         self.on_refusal: Callable[[], object] = lambda: None
         link.on_bell = self.lane.settle
         link.on_packet = self._packet
@@ -86,7 +86,7 @@ def test_sizes_keep_their_order_while_the_keeper_is_asked_where_it_stands(nurser
 
     async def play() -> None:
         link = await claimed(nursery)
-        stop(nursery.keepers["s"])             # the answer cannot come before both are in line
+        stop(nursery.keepers["s"])  # the answer cannot come before both are in line
         host = Host(link)
         first, second = host.resize(100, 30), host.resize(90, 20)
         os.kill(nursery.keepers["s"], signal.SIGCONT)
@@ -98,7 +98,9 @@ def test_sizes_keep_their_order_while_the_keeper_is_asked_where_it_stands(nurser
     asyncio.run(play())
 
 
-def test_a_size_among_what_was_refused_goes_before_a_later_one_and_waits_for_no_reader(nursery: Nursery) -> None:
+def test_a_size_among_what_was_refused_goes_before_a_later_one_and_waits_for_no_reader(
+    nursery: Nursery,
+) -> None:
     filled(nursery, INPUT_QUEUE_ACTS).close()
 
     async def play() -> None:

@@ -33,7 +33,15 @@ def home() -> Iterator[Home]:
 
 
 def request(*argv: str, contained: bool) -> dict[str, Any]:
-    return {"argv": list(argv), "cwd": "/", "env": {"PATH": "/usr/bin:/bin", "HOME": "/"}, "size": None, "umask": 0o022, "contained": contained, "gate": "input"}      # nobody here is a known operator
+    return {
+        "argv": list(argv),
+        "cwd": "/",
+        "env": {"PATH": "/usr/bin:/bin", "HOME": "/"},
+        "size": None,
+        "umask": 0o022,
+        "contained": contained,
+        "gate": "input",
+    }  # nobody here is a known operator
 
 
 async def engine_for(home: Home) -> Engine:
@@ -47,7 +55,7 @@ async def until(condition: Any, what: str) -> None:
     deadline = asyncio.get_running_loop().time() + WAIT_S
     while not condition():
         assert asyncio.get_running_loop().time() < deadline, what
-        await asyncio.sleep(0.01)       # a poll with a deadline
+        await asyncio.sleep(0.01)  # a poll with a deadline
 
 
 def shown(session: Session) -> bytes:
@@ -68,17 +76,31 @@ def test_a4_a_contained_session_from_its_making_to_its_end(home: Home) -> None:
         engine = await engine_for(home)
         session = await engine.create(request("bash", contained=True), "someone")
         try:
-            await session.type("someone", 7, 1, f"ls -A {home.state} {home.run}; cat {home.state}/key; echo $TMUX_TMPDIR; echo pid=$$ DO''NE\n".encode())
+            await session.type(
+                "someone",
+                7,
+                1,
+                f"ls -A {home.state} {home.run}; cat {home.state}/key; echo $TMUX_TMPDIR; echo pid=$$ DO''NE\n".encode(),
+            )
             await until(lambda: b"DONE" in shown(session), "its answer")
             out = shown(session)
-            assert b"pid=2 DONE" in out and b"the machine's key" not in out and b"host.sock" not in out and b"nursery.sock" not in out
+            assert (
+                b"pid=2 DONE" in out
+                and b"the machine's key" not in out
+                and b"host.sock" not in out
+                and b"nursery.sock" not in out
+            )
             assert session.directory.encode() in out
             waits, _, _ = await session.attention()
             assert waits, "the host still sees what its terminal waits for"
             said = await engine.halter.layout(execution(session))
             assert said["layout"] == "contained" and said["halt"] != "best effort"
             halted = await engine.halter.halt(execution(session), lambda: session.ring.accepted)
-            assert halted.complete and halted.pids == (session.record.root_pid,) and halted.last_act == 1
+            assert (
+                halted.complete
+                and halted.pids == (session.record.root_pid,)
+                and halted.last_act == 1
+            )
             assert await engine.halter.halted(execution(session)) == said["halt"]
             assert (await engine.halter.resume(execution(session))).complete
             await session.type("someone", 7, 2, b"exit 5\n")
@@ -96,7 +118,9 @@ def test_a4_a_contained_session_from_its_making_to_its_end(home: Home) -> None:
 def test_a4_a_halted_session_is_found_halted_by_the_next_host_and_can_be_ended(home: Home) -> None:
     async def story() -> None:
         engine = await engine_for(home)
-        session = await engine.create(request("sh", "-c", "(setsid sleep 631 &); exec cat", contained=False), "someone")
+        session = await engine.create(
+            request("sh", "-c", "(setsid sleep 631 &); exec cat", contained=False), "someone"
+        )
         await engine.halter.halt(execution(session))
         await engine.close()
         engine = await engine_for(home)
@@ -116,7 +140,15 @@ def test_a4_a_halted_session_is_found_halted_by_the_next_host_and_can_be_ended(h
 
 def test_t4_what_is_hidden(home: Home) -> None:
     made = layouts.containment(home, f"{home.run}/s/x")
-    assert isinstance(made, Containment) and home.state.encode() in made.hide and made.keep == (f"{home.run}/s/x".encode(),)
+    assert (
+        isinstance(made, Containment)
+        and home.state.encode() in made.hide
+        and made.keep == (f"{home.run}/s/x".encode(),)
+    )
     assert made.fresh == (f"/run/user/{os.geteuid()}".encode(),)
-    apart = layouts.containment(Home("/state/holdfast", f"{home.state}/config.toml", False), "/state/holdfast/run/s/x")
-    assert home.state.encode() in apart.hide, "what is configured may name programs that the host runs: it cannot be written inside"
+    apart = layouts.containment(
+        Home("/state/holdfast", f"{home.state}/config.toml", False), "/state/holdfast/run/s/x"
+    )
+    assert home.state.encode() in apart.hide, (
+        "what is configured may name programs that the host runs: it cannot be written inside"
+    )

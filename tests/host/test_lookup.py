@@ -57,24 +57,41 @@ def absent(pid: int, path: str) -> int:
     return lookup.absent_now(pid, lookup.named(pid, path)[1])
 
 
-def test_p4_what_is_not_there_is_known_at_once_when_the_kernel_remembers(task: Task, tmp_path: Path) -> None:
+def test_p4_what_is_not_there_is_known_at_once_when_the_kernel_remembers(
+    task: Task, tmp_path: Path
+) -> None:
     pid = task(tmp_path)
     name = f"{tmp_path}/nothing"
     assert found(pid, name) == ENOENT and not os.path.exists(name)
-    assert absent(pid, name) == absent(pid, f"{tmp_path}/./nothing") == ENOENT, "it was looked for a moment ago"
+    assert absent(pid, name) == absent(pid, f"{tmp_path}/./nothing") == ENOENT, (
+        "it was looked for a moment ago"
+    )
     (tmp_path / "nothing").write_text("")
     assert not absent(pid, name) and found(pid, name) == name
     (tmp_path / "nothing").unlink()
     assert absent(pid, name) == ENOENT
 
 
-def test_p4_what_the_kernel_does_not_remember_is_not_said_at_once(task: Task, tmp_path: Path) -> None:
+def test_p4_what_the_kernel_does_not_remember_is_not_said_at_once(
+    task: Task, tmp_path: Path
+) -> None:
     pid = task(tmp_path)
-    assert not absent(pid, f"{tmp_path}/{'never'}{os.getpid()}"), "nobody has looked for it: a file system would have to be asked"
+    assert not absent(pid, f"{tmp_path}/{'never'}{os.getpid()}"), (
+        "nobody has looked for it: a file system would have to be asked"
+    )
 
 
-@pytest.mark.parametrize("link", ["/proc/self/fd/{fd}", "../../../../../../../../proc/self/fd/{fd}", "/proc/thread-self/fd/{fd}"])
-def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(task: Task, tmp_path: Path, link: str) -> None:
+@pytest.mark.parametrize(
+    "link",
+    [
+        "/proc/self/fd/{fd}",
+        "../../../../../../../../proc/self/fd/{fd}",
+        "/proc/thread-self/fd/{fd}",
+    ],
+)
+def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(
+    task: Task, tmp_path: Path, link: str
+) -> None:
     """A descriptor that the task has and this process has not."""
     fd = os.open("/usr/bin/env", os.O_RDONLY)
     os.dup2(fd, 777)
@@ -87,23 +104,38 @@ def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(task: 
         assert not absent(pid, path) and found(pid, path) == os.path.realpath("/usr/bin/env")
     for path in ("/proc/./self/fd/777", "//proc/self/fd/777", "/proc/../proc/thread-self/fd/777"):
         assert not absent(pid, path) and found(pid, path) == os.path.realpath("/usr/bin/env")
-    assert found(pid, "/proc/self/fd/777") == found(pid, "/dev/fd/777") == os.path.realpath("/usr/bin/env")
+    assert (
+        found(pid, "/proc/self/fd/777")
+        == found(pid, "/dev/fd/777")
+        == os.path.realpath("/usr/bin/env")
+    )
 
 
 def test_p4_a_directory_that_is_a_link_is_followed(task: Task, tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "by").symlink_to("real")
     pid = task(tmp_path)
-    assert found(pid, f"{tmp_path}/by/nothing") == found(pid, "by/nothing") == found(pid, "../nothing") == ENOENT
+    assert (
+        found(pid, f"{tmp_path}/by/nothing")
+        == found(pid, "by/nothing")
+        == found(pid, "../nothing")
+        == ENOENT
+    )
     (tmp_path / "real" / "it").write_text("#!/usr/bin/env -S x y\n")
     assert found(pid, f"{tmp_path}/by/it") == found(pid, "by/it") == f"{tmp_path}/real/it"
     assert found(pid, f"{tmp_path}/real/it/below") == ENOTDIR, "it is no directory"
     script = lookup.script(pid, lookup.named(pid, "by/it")[1])
-    assert script is not None and script.by == ("/usr/bin/env", "-S x y") and script.file == os.path.realpath("/usr/bin/env")
+    assert (
+        script is not None
+        and script.by == ("/usr/bin/env", "-S x y")
+        and script.file == os.path.realpath("/usr/bin/env")
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root of a task")
-def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(task: Task, tmp_path: Path) -> None:
+def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(
+    task: Task, tmp_path: Path
+) -> None:
     """The same words lead elsewhere here: to what is there, and to what is not."""
     root = tmp_path / "root"
     (root / "opt").mkdir(parents=True)
@@ -113,15 +145,24 @@ def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(task: 
     (root / "none").symlink_to(f"{tmp_path}/outside")
     (tmp_path / "outside").write_text("")
     pid = task(root, root)
-    assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == ENOENT, "the link leads nowhere there"
+    assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == ENOENT, (
+        "the link leads nowhere there"
+    )
     script = lookup.script(pid, lookup.named(pid, "/it")[1])
     assert script is not None and script == (("/opt/runner",), f"{root}/opt/runner")
-    assert found(pid, "/usr/bin/env") == found(pid, "/opt/../../../../usr/bin/env") == ENOENT, "there is none below that root"
-    assert found(pid, "opt/nothing") == found(pid, "../../../usr/bin/env") == ENOENT and found(pid, "../../opt/tool") == f"{root}/opt/tool", "its root has nothing above it"
+    assert found(pid, "/usr/bin/env") == found(pid, "/opt/../../../../usr/bin/env") == ENOENT, (
+        "there is none below that root"
+    )
+    assert (
+        found(pid, "opt/nothing") == found(pid, "../../../usr/bin/env") == ENOENT
+        and found(pid, "../../opt/tool") == f"{root}/opt/tool"
+    ), "its root has nothing above it"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root of a task")
-def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(task: Task, tmp_path: Path) -> None:
+def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(
+    task: Task, tmp_path: Path
+) -> None:
     """A directory that is there for the task, by a link that leads nowhere here."""
     root = tmp_path / "root"
     (root / "only" / "there").mkdir(parents=True)
@@ -131,33 +172,69 @@ def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(task: Ta
     (root / "work" / "tool").symlink_to("/only/there/tool")
     (root / "work" / "env").symlink_to("/usr/bin/env")
     pid = task(root / "work", root)
-    assert found(pid, "by/tool") == found(pid, "./tool") == found(pid, "by/../there/tool") == f"{root}/only/there/tool"
-    assert found(pid, "by/nothing") == found(pid, "env") == ENOENT, "what is there for this process is not there for the task"
+    assert (
+        found(pid, "by/tool")
+        == found(pid, "./tool")
+        == found(pid, "by/../there/tool")
+        == f"{root}/only/there/tool"
+    )
+    assert found(pid, "by/nothing") == found(pid, "env") == ENOENT, (
+        "what is there for this process is not there for the task"
+    )
 
 
-def test_p4_links_of_a_process_are_followed_as_the_task_follows_them(task: Task, tmp_path: Path) -> None:
+def test_p4_links_of_a_process_are_followed_as_the_task_follows_them(
+    task: Task, tmp_path: Path
+) -> None:
     (tmp_path / "tool").write_text("")
     (tmp_path / "me").symlink_to("/proc/self/cwd")
     pid = task(tmp_path)
-    for path in ("/proc/self/cwd/tool", "/proc/self/root{}/tool", f"/proc/{pid}/cwd/tool", "/proc/self/task/{pid}/cwd/tool", "me/tool", "{}/me/tool", "me/../{name}/me/me/tool", "/proc/mounts/../../proc/self/cwd/tool"):
-        path = path.replace("{}", str(tmp_path)).replace("{pid}", str(pid)).replace("{name}", tmp_path.name)
+    for path in (
+        "/proc/self/cwd/tool",
+        "/proc/self/root{}/tool",
+        f"/proc/{pid}/cwd/tool",
+        "/proc/self/task/{pid}/cwd/tool",
+        "me/tool",
+        "{}/me/tool",
+        "me/../{name}/me/me/tool",
+        "/proc/mounts/../../proc/self/cwd/tool",
+    ):
+        path = (
+            path.replace("{}", str(tmp_path))
+            .replace("{pid}", str(pid))
+            .replace("{name}", tmp_path.name)
+        )
         assert found(pid, path) == (f"{tmp_path}/tool" if "mounts" not in path else ENOTDIR), path
     assert found(pid, "/proc/self/cwd/nothing") == found(pid, "me/nothing") == ENOENT
-    assert isinstance(found(pid, "/proc/self/nothing"), str), "what a /proc has not, it may have for another"
+    assert isinstance(found(pid, "/proc/self/nothing"), str), (
+        "what a /proc has not, it may have for another"
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_p4_whoever_may_not_search_a_directory_does_not_learn_what_is_not_in_it(task: Task, tmp_path: Path) -> None:
+def test_p4_whoever_may_not_search_a_directory_does_not_learn_what_is_not_in_it(
+    task: Task, tmp_path: Path
+) -> None:
     """The kernel says EACCES to it, whether there is such a file or not; it is asked."""
     for each in (tmp_path, *tmp_path.parents):
         if each.owner() == "root" and each.is_relative_to("/tmp/pytest-of-root"):
             each.chmod(0o755)
     (tmp_path / "shut").mkdir(0o700)
     (tmp_path / "by").symlink_to("shut")
-    paths = [f"{tmp_path}/shut/nothing", f"{tmp_path}/shut/none/nothing", f"{tmp_path}/by/nothing", "shut/nothing", "shut/../nothing"]
+    paths = [
+        f"{tmp_path}/shut/nothing",
+        f"{tmp_path}/shut/none/nothing",
+        f"{tmp_path}/by/nothing",
+        "shut/nothing",
+        "shut/../nothing",
+    ]
     root, nobody = task(tmp_path), task(tmp_path, uid=65534)
     for path in paths:
-        assert found(root, path) == ENOENT and isinstance(found(nobody, path), str) and not absent(nobody, path), path
+        assert (
+            found(root, path) == ENOENT
+            and isinstance(found(nobody, path), str)
+            and not absent(nobody, path)
+        ), path
     for path in (f"{tmp_path}/nothing", "nothing", "./none/nothing"):
         assert found(nobody, path) == ENOENT, path
     assert absent(root, paths[0]) == absent(nobody, f"{tmp_path}/nothing") == ENOENT
@@ -168,4 +245,8 @@ def test_of_a_task_that_is_gone_nothing_is_said(task: Task, tmp_path: Path) -> N
     name, way = lookup.named(pid, f"{tmp_path}/nothing")
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-    assert not lookup.absent_now(pid, way) and lookup.resolved(pid, name, way) == name and lookup.script(pid, way) is None
+    assert (
+        not lookup.absent_now(pid, way)
+        and lookup.resolved(pid, name, way) == name
+        and lookup.script(pid, way) is None
+    )

@@ -24,8 +24,15 @@ class Stage:
         self.kind: dict[str, list[str]] = {}
         self.looks: dict[str, int] = {}
         self.followers: list[Callable[[], None]] = []
-        self.engine: Any = SimpleNamespace(sessions={}, ended={}, unreachable={}, unreached={}, kin=SimpleNamespace(on_change=[]),
-                                           events=SimpleNamespace(follow=self.followers.append, unfollow=self.followers.remove), desk=SimpleNamespace(approvals=SimpleNamespace(open={})))
+        self.engine: Any = SimpleNamespace(
+            sessions={},
+            ended={},
+            unreachable={},
+            unreached={},
+            kin=SimpleNamespace(on_change=[]),
+            events=SimpleNamespace(follow=self.followers.append, unfollow=self.followers.remove),
+            desk=SimpleNamespace(approvals=SimpleNamespace(open={})),
+        )
         for name in names:
             self.add(name)
         monkeypatch.setattr(noticing, "attended", self._attended)
@@ -41,8 +48,19 @@ class Stage:
             await asyncio.wait({future, session.ended}, return_when=asyncio.FIRST_COMPLETED)
             return future.done()
 
-        session: Any = SimpleNamespace(id=name, name=name, loop=loop, ended=loop.create_future(), ending=False, answers=True, state="detached", last_activity=0.0,
-                                       ring=SimpleNamespace(head=0, written=0), marks_seen=marks_seen, or_end=or_end)
+        session: Any = SimpleNamespace(
+            id=name,
+            name=name,
+            loop=loop,
+            ended=loop.create_future(),
+            ending=False,
+            answers=True,
+            state="detached",
+            last_activity=0.0,
+            ring=SimpleNamespace(head=0, written=0),
+            marks_seen=marks_seen,
+            or_end=or_end,
+        )
         self.engine.sessions[name], self.kind[name] = session, ["idle"]
 
     async def _attended(self, session: Any, state: None) -> Attended:
@@ -56,7 +74,9 @@ class Stage:
 
     def ends(self, name: str, code: int) -> None:
         self.engine.sessions.pop(name).ended.set_result(None)
-        self.engine.ended[name] = SimpleNamespace(id=name, name=name, reason="exited", ended=5.0, exit_code=code)
+        self.engine.ended[name] = SimpleNamespace(
+            id=name, name=name, reason="exited", ended=5.0, exit_code=code
+        )
         for follower in self.followers:
             follower()
 
@@ -72,7 +92,9 @@ def played(play: Callable[[], Any]) -> None:
     asyncio.run(asyncio.wait_for(play(), DEADLINE_S))
 
 
-def test_a_hundred_who_ask_cost_as_much_as_one_and_each_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_who_ask_cost_as_much_as_one_and_each_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         askers = [Asking(None) for _ in range(50)] + [Asking(frozenset("a")) for _ in range(50)]
@@ -104,16 +126,20 @@ def test_nobody_asks_nothing_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
             await asyncio.sleep(0)
         assert not stage.followers and not stage.engine.kin.on_change
         assert asyncio.all_tasks() == before
-        timers = [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]      # type: ignore[attr-defined]
+        timers = [timer for timer in asyncio.get_running_loop()._scheduled if not timer.cancelled()]  # type: ignore[attr-defined]
         assert len(timers) == 1, "only the test's own limit"
 
     played(play)
 
 
-def test_sessions_that_come_end_are_lost_or_live_for_a_moment_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_that_come_end_are_lost_or_live_for_a_moment_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
-        stage.engine.ended["old"] = SimpleNamespace(id="old", name="old", reason="exited", ended=1.0, exit_code=0)
+        stage.engine.ended["old"] = SimpleNamespace(
+            id="old", name="old", reason="exited", ended=1.0, exit_code=0
+        )
         asking = Asking(None)
         stage.noticing.begin(asking)
         assert (await told(asking)).session == "a"
@@ -122,17 +148,24 @@ def test_sessions_that_come_end_are_lost_or_live_for_a_moment_are_told(monkeypat
         stage.ends("a", 3)
         over = await told(asking)
         assert (over.session, over.kind, over.exit_code, over.since) == ("a", "exited", 3, 5.0)
-        stage.engine.ended["c"] = SimpleNamespace(id="c", name="c", reason="lost: its keeper died", ended=6.0, exit_code=None)
+        stage.engine.ended["c"] = SimpleNamespace(
+            id="c", name="c", reason="lost: its keeper died", ended=6.0, exit_code=None
+        )
         assert ((brief := await told(asking)).session, brief.kind) == ("c", "lost")
         stage.engine.sessions.pop("b")
         stage.engine.unreachable["b"] = "it is being claimed again"
-        assert ((away := await told(asking)).kind, away.why) == ("unknown", "it is being claimed again")
+        assert ((away := await told(asking)).kind, away.why) == (
+            "unknown",
+            "it is being claimed again",
+        )
         stage.noticing.finish(asking)
 
     played(play)
 
 
-def test_what_vanishes_under_one_look_is_not_told_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_vanishes_under_one_look_is_not_told_as_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         asking = Asking(None)
@@ -147,14 +180,17 @@ def test_what_vanishes_under_one_look_is_not_told_as_unknown(monkeypatch: pytest
     played(play)
 
 
-def test_whoever_asks_is_answered_by_a_look_that_begins_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_asks_is_answered_by_a_look_that_begins_afterwards(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Somebody else follows, so an answer is known already: it is not given."""
+
     async def play() -> None:
         stage = Stage(monkeypatch, "a")
         asking = Asking(None)
         stage.noticing.begin(asking)
         await told(asking)
-        stage.kind["a"] = ["input"]                  # without any sign
+        stage.kind["a"] = ["input"]  # without any sign
         waiting = asyncio.create_task(until(stage.noticing, stage.engine.sessions["a"], "idle"))
         assert (await stage.noticing.now(["a"]))[0].kind == "input"
         assert not waiting.done()

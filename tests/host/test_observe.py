@@ -37,7 +37,9 @@ class Terminal:
         self.pid, self.master = pty.fork()
         if self.pid == 0:
             try:
-                os.environ.update(TERM="xterm-256color", PS1="$ ", HISTFILE="/dev/null", LESS="", HOME="/")
+                os.environ.update(
+                    TERM="xterm-256color", PS1="$ ", HISTFILE="/dev/null", LESS="", HOME="/"
+                )
                 os.execvp(argv[0], argv)
             finally:
                 os._exit(127)
@@ -66,13 +68,16 @@ class Terminal:
     def foreground(self) -> list[observe.Process]:
         return observe.foreground(os.getpid(), observe.terminal_mode(self.master).fg_pgrp or 0)
 
-    def until_attention(self, kind: AttentionKind, program: str, prompt: bool | None = None,
-                        shell: bool = True) -> Attention:
+    def until_attention(
+        self, kind: AttentionKind, program: str, prompt: bool | None = None, shell: bool = True
+    ) -> Attention:
         """Until `program` is in the foreground and the terminal is seen as `kind`; then it must stay so."""
         seen: list[Attention] = []
 
         def reached() -> bool:
-            there = any(one.comm.startswith(program) for one in self.foreground())       # before: the shell that has not read the line yet waits for input as well
+            there = any(
+                one.comm.startswith(program) for one in self.foreground()
+            )  # before: the shell that has not read the line yet waits for input as well
             seen.append(self.attention(prompt, shell))
             return there and seen[-1].kind is kind
 
@@ -104,8 +109,9 @@ def terminal(argv: list[str]) -> Iterator[Terminal]:
 @contextlib.contextmanager
 def script(text: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     """A python program of ours with pipes on both sides; killed, with all below it, at the end."""
-    running = subprocess.Popen([PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                               text=True)
+    running = subprocess.Popen(
+        [PYTHON, "-c", text, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     try:
         yield running
     finally:
@@ -123,7 +129,9 @@ def line_of(running: subprocess.Popen[str]) -> str:
 
 # --- what the terminal waits for ----------------------------------------------------------------------------
 
-NESTED_EPOLL = "from select import epoll; e, f = epoll(), epoll(); f.register(0, 1); e.register(f); e.poll()"
+NESTED_EPOLL = (
+    "from select import epoll; e, f = epoll(), epoll(); f.register(0, 1); e.register(f); e.poll()"
+)
 CASES: list[tuple[str, AttentionKind, str]] = [
     ("cat", AttentionKind.INPUT, "cat"),
     ("sh -c 'echo hi; cat; true'", AttentionKind.INPUT, "sh"),
@@ -141,27 +149,46 @@ CASES: list[tuple[str, AttentionKind, str]] = [
     ("seq 100000 | less", AttentionKind.INPUT, "less"),
     ("top", AttentionKind.INPUT, "top"),
     ("node", AttentionKind.INPUT, "node"),
-    (f"{PYTHON} -c 'import threading as t, sys; t.Thread(target=input).start(); t.Event().wait()'",
-     AttentionKind.INPUT, "python"),
-    (f"{PYTHON} -c 'import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()'",
-     AttentionKind.INPUT, "python"),
-    (f"{PYTHON} -c '{NESTED_EPOLL}'",
-     AttentionKind.INPUT, "python"),
-    (f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'",
-     AttentionKind.INPUT, "python"),
-    (f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLERR); p.poll()'",
-     AttentionKind.WORKING, "python"),
-    (f"{PYTHON} -c 'import os, select; select.select([os.pipe()[0]], [], [])'",
-     AttentionKind.WORKING, "python"),
+    (
+        f"{PYTHON} -c 'import threading as t, sys; t.Thread(target=input).start(); t.Event().wait()'",
+        AttentionKind.INPUT,
+        "python",
+    ),
+    (
+        f"{PYTHON} -c 'import select; e = select.epoll(); e.register(0, select.EPOLLIN); e.poll()'",
+        AttentionKind.INPUT,
+        "python",
+    ),
+    (f"{PYTHON} -c '{NESTED_EPOLL}'", AttentionKind.INPUT, "python"),
+    (
+        f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLIN); p.poll()'",
+        AttentionKind.INPUT,
+        "python",
+    ),
+    (
+        f"{PYTHON} -c 'import select; p = select.poll(); p.register(0, select.POLLERR); p.poll()'",
+        AttentionKind.WORKING,
+        "python",
+    ),
+    (
+        f"{PYTHON} -c 'import os, select; select.select([os.pipe()[0]], [], [])'",
+        AttentionKind.WORKING,
+        "python",
+    ),
     (f"{PYTHON} -c 'import os; os.read(os.pipe()[0], 1)'", AttentionKind.WORKING, "python"),
     (f"{PYTHON} -c 'import os; os.readv(0, [bytearray(9)])'", AttentionKind.INPUT, "python"),
     (f"{PYTHON} -c 'open(\"/dev/tty\").readline()' </dev/null", AttentionKind.INPUT, "python"),
 ]
 
 
-@pytest.mark.parametrize(("command", "kind", "program"), CASES,
-                         ids=[command.replace(PYTHON, "python")[:70] for command, _, _ in CASES])
-def test_s2_working_input_and_secret_are_told_apart(command: str, kind: AttentionKind, program: str) -> None:
+@pytest.mark.parametrize(
+    ("command", "kind", "program"),
+    CASES,
+    ids=[command.replace(PYTHON, "python")[:70] for command, _, _ in CASES],
+)
+def test_s2_working_input_and_secret_are_told_apart(
+    command: str, kind: AttentionKind, program: str
+) -> None:
     if shutil.which(command.split()[0]) is None and command.split()[0] not in ("read", "while"):
         pytest.skip(f"{command.split()[0]} is not installed")
     with terminal(BASH) as session:
@@ -188,7 +215,9 @@ def test_s2_dash_needs_its_mark_to_be_idle() -> None:
         session.until_attention(AttentionKind.INPUT, "dash", prompt=None)
         session.until_attention(AttentionKind.IDLE, "dash", prompt=True)
         session.type("while :; do :; done\n")
-        session.until_attention(AttentionKind.WORKING, "dash", prompt=True)  # the mark is stale by now
+        session.until_attention(
+            AttentionKind.WORKING, "dash", prompt=True
+        )  # the mark is stale by now
 
 
 def test_s2_read_in_the_shell_is_input_when_marks_say_so() -> None:
@@ -202,7 +231,7 @@ def test_s2_read_in_the_shell_is_input_when_marks_say_so() -> None:
 def test_s2_a_shell_without_job_control() -> None:
     with terminal([*BASH, "+m"]) as session:
         session.until_attention(AttentionKind.IDLE, "bash")
-        session.type("sleep 3\n")                 # not ended by Ctrl-C: without job control bash may lose that
+        session.type("sleep 3\n")  # not ended by Ctrl-C: without job control bash may lose that
         session.until_attention(AttentionKind.WORKING, "sleep")
         session.until_attention(AttentionKind.IDLE, "bash")
         session.type("cat\n")
@@ -217,14 +246,16 @@ def test_s2_a_program_in_charge_is_never_idle() -> None:
 def test_s2_tmux_whose_server_reads_for_its_client(tmp_path: Path) -> None:
     if shutil.which("tmux") is None:
         pytest.skip("tmux is not installed")
-    inside = ("import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); "
-              "import pty; pid, m = pty.fork(); os.environ['TERM'] = 'xterm-256color'; "
-              "pid or os.execvp('tmux', ['tmux', '-f', '/dev/null', '-S', sys.argv[1], 'new', 'sleep 600']); "
-              "print(pid, flush=True)\n"
-              "import select\n"
-              "while select.select([m, 0], [], []):\n"
-              "    if select.select([0], [], [], 0)[0]: break\n"
-              "    os.read(m, 65536)\n")
+    inside = (
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(36, 1); "
+        "import pty; pid, m = pty.fork(); os.environ['TERM'] = 'xterm-256color'; "
+        "pid or os.execvp('tmux', ['tmux', '-f', '/dev/null', '-S', sys.argv[1], 'new', 'sleep 600']); "
+        "print(pid, flush=True)\n"
+        "import select\n"
+        "while select.select([m, 0], [], []):\n"
+        "    if select.select([0], [], [], 0)[0]: break\n"
+        "    os.read(m, 65536)\n"
+    )
     path = tmp_path / "tmux"
     with script(inside, str(path)) as keeper:
         client = int(line_of(keeper))
@@ -255,6 +286,7 @@ def test_why_names_program_and_pid() -> None:
 
 # --- one process and the terminal ---------------------------------------------------------------------------
 
+
 def test_a_stopped_reader_does_not_wait() -> None:
     with terminal(["cat"]) as session:
         rdev = observe.terminal_rdev(session.master)
@@ -272,17 +304,31 @@ def test_a_stopped_reader_does_not_wait() -> None:
         session.until(lambda: look() is TtyWait.GONE, look)
 
 
-@pytest.mark.parametrize(("argv", "wait"), [
-    (["cat"], TtyWait.READ),
-    (["vim", "-u", "NONE", "-N", "-n"], TtyWait.POLL_ANY),
-    (["sleep", "600"], TtyWait.NONE),
-    ([PYTHON, "-c", "import os, select; select.select([os.pipe()[0]], [], [])"], TtyWait.POLL_ANY),
-    ([PYTHON, "-c", "import os, select; r = os.pipe()[0]; os.closerange(0, 3); select.select([r], [], [])"],
-     TtyWait.NONE),
-    ([PYTHON, "-c", "import socket; s = socket.socket(); input()"], TtyWait.UNKNOWN),
-], ids=["cat", "vim", "sleep", "polls-a-pipe", "no-terminal", "has-a-socket"])
-def test_without_the_right_to_ptrace_wchan_says_what_it_can(argv: list[str], wait: TtyWait,
-                                                            monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("argv", "wait"),
+    [
+        (["cat"], TtyWait.READ),
+        (["vim", "-u", "NONE", "-N", "-n"], TtyWait.POLL_ANY),
+        (["sleep", "600"], TtyWait.NONE),
+        (
+            [PYTHON, "-c", "import os, select; select.select([os.pipe()[0]], [], [])"],
+            TtyWait.POLL_ANY,
+        ),
+        (
+            [
+                PYTHON,
+                "-c",
+                "import os, select; r = os.pipe()[0]; os.closerange(0, 3); select.select([r], [], [])",
+            ],
+            TtyWait.NONE,
+        ),
+        ([PYTHON, "-c", "import socket; s = socket.socket(); input()"], TtyWait.UNKNOWN),
+    ],
+    ids=["cat", "vim", "sleep", "polls-a-pipe", "no-terminal", "has-a-socket"],
+)
+def test_without_the_right_to_ptrace_wchan_says_what_it_can(
+    argv: list[str], wait: TtyWait, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refused(task: str) -> bytes:
         raise PermissionError(1, "ptrace_scope", task)
 
@@ -313,6 +359,7 @@ def test_the_mode_of_what_is_no_terminal_is_unknown() -> None:
 
 
 # --- identity -----------------------------------------------------------------------------------------------
+
 
 def test_identity_of_this_process() -> None:
     me = observe.identify(os.getpid())
@@ -367,7 +414,9 @@ def test_a_reused_pid_is_recognised() -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a) R 1 (b", "((", "))", ") S 0 0", "\n", "ü"])
 def test_any_name_is_parsed(name: str) -> None:
-    rename = "import sys; open('/proc/self/comm', 'w').write(sys.argv[1]); print(flush=True); input()"
+    rename = (
+        "import sys; open('/proc/self/comm', 'w').write(sys.argv[1]); print(flush=True); input()"
+    )
     with script(rename, name) as child:
         line_of(child)
         found = observe.process(child.pid)
@@ -376,7 +425,10 @@ def test_any_name_is_parsed(name: str) -> None:
         assert found.argv[1:3] == ("-c", rename)
 
 
-@given(st.binary(max_size=15), st.lists(st.integers(min_value=-1, max_value=2**63), min_size=50, max_size=50))
+@given(
+    st.binary(max_size=15),
+    st.lists(st.integers(min_value=-1, max_value=2**63), min_size=50, max_size=50),
+)
 def test_parse_stat_takes_any_name(comm: bytes, numbers: list[int]) -> None:
     line = b"42 (" + comm + b") S " + b" ".join(b"%d" % number for number in numbers) + b"\n"
     found = observe.parse_stat(line)
@@ -400,7 +452,9 @@ ctypes.CDLL(None).prctl(36, 1)
 
 
 def test_s2_a_daemon_that_forked_twice_is_found_with_its_port() -> None:
-    daemon = REAPER + """
+    daemon = (
+        REAPER
+        + """
 import http.server
 r, w = os.pipe()
 if os.fork() == 0:
@@ -413,12 +467,15 @@ if os.fork() == 0:
 os.wait()
 sys.stdin.read()
 """
+    )
     with script(daemon) as keeper:
         pid, port = (int(word) for word in line_of(keeper).split())
         found = {one.pid: one for one in observe.descendants(keeper.pid)}
         assert found[pid].ppid == keeper.pid
         assert found[pid].session not in (keeper.pid, os.getsid(0))
-        assert observe.port_listening(keeper.pid, port) == observe.Socket(pid, "tcp", "127.0.0.1", port)
+        assert observe.port_listening(keeper.pid, port) == observe.Socket(
+            pid, "tcp", "127.0.0.1", port
+        )
         assert observe.port_listening(keeper.pid, port + 1 if port < 65535 else 1) is None
         os.kill(pid, signal.SIGKILL)
         end = time.monotonic() + DEADLINE_S
@@ -427,8 +484,12 @@ sys.stdin.read()
 
 
 def test_s2_http_server_of_the_standard_library() -> None:
-    server = subprocess.Popen([PYTHON, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    server = subprocess.Popen(
+        [PYTHON, "-u", "-m", "http.server", "--bind", "127.0.0.1", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
     try:
         port = int(line_of(server).split(" port ")[1].split()[0])
         found = observe.port_listening(os.getpid(), port)
@@ -442,7 +503,9 @@ def test_s2_http_server_of_the_standard_library() -> None:
 def test_listening_knows_ipv6_and_unix(tmp_path: Path) -> None:
     with socket.socket() as four, socket.socket(socket.AF_UNIX) as unix:
         four.bind(("127.0.0.1", 0))
-        assert not [one for one in observe.listening([os.getpid()]) if one.port == four.getsockname()[1]]
+        assert not [
+            one for one in observe.listening([os.getpid()]) if one.port == four.getsockname()[1]
+        ]
         four.listen()
         unix.bind(str(tmp_path / "a socket"))
         unix.listen()
@@ -460,10 +523,17 @@ def test_listening_knows_ipv6_and_unix(tmp_path: Path) -> None:
 
 
 def test_listening_looks_into_other_network_namespaces() -> None:
-    serve = ("import socket, sys; s = socket.socket(); s.bind(('0.0.0.0', 0)); s.listen(); "
-             "print(s.getsockname()[1], flush=True); sys.stdin.read()")
-    inside = subprocess.Popen(["unshare", "-r", "-n", PYTHON, "-c", serve], stdin=subprocess.PIPE,
-                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    serve = (
+        "import socket, sys; s = socket.socket(); s.bind(('0.0.0.0', 0)); s.listen(); "
+        "print(s.getsockname()[1], flush=True); sys.stdin.read()"
+    )
+    inside = subprocess.Popen(
+        ["unshare", "-r", "-n", PYTHON, "-c", serve],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         said = line_of(inside)
         if not said:
@@ -496,15 +566,19 @@ def test_descendants_in_order_with_their_fields() -> None:
 
 
 def test_descendants_of_threads_are_found() -> None:
-    threaded = ("import subprocess, threading, sys\n"
-                "def start():\n p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()\n"
-                "threading.Thread(target=start, daemon=True).start(); sys.stdin.read()")
+    threaded = (
+        "import subprocess, threading, sys\n"
+        "def start():\n p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()\n"
+        "threading.Thread(target=start, daemon=True).start(); sys.stdin.read()"
+    )
     with script(threaded) as parent:
         assert int(line_of(parent)) in [one.pid for one in observe.descendants(parent.pid)]
 
 
 def test_no_settled_process_is_missed_while_others_come_and_go() -> None:
-    storm = REAPER + """
+    storm = (
+        REAPER
+        + """
 import signal
 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 parents = []
@@ -536,6 +610,7 @@ print(*settled, flush=True)
 while True:
     os.wait()
 """
+    )
     with script(storm) as keeper:
         settled = {int(word) for word in line_of(keeper).split()}
         assert len(settled) == 40
@@ -545,10 +620,13 @@ while True:
 
 
 @pytest.mark.parametrize("watched", ["parent", "grandparent"])
-def test_an_orphan_that_moves_up_behind_the_walk_is_found(watched: str,
-                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_orphan_that_moves_up_behind_the_walk_is_found(
+    watched: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its parent dies after the root's list was read: when its own, or its own parent's, is about to be."""
-    family = REAPER + """
+    family = (
+        REAPER
+        + """
 def forked(then):
     pid = os.fork()
     if pid == 0:
@@ -568,6 +646,7 @@ def middle():
 forked(lambda: (forked(middle), reap_for_ever()))
 reap_for_ever()
 """
+    )
     with script(family) as keeper:
         grandparent, parent, orphan = (int(word) for word in line_of(keeper).split())
         read = observe._children
@@ -589,12 +668,28 @@ reap_for_ever()
 
 # --- the same as an ordinary user ---------------------------------------------------------------------------
 
+
 def test_all_of_this_holds_for_an_ordinary_user() -> None:
     root = Path(__file__).parents[2]
     with ordinary_user() as user:
         python = user.python("pytest", "hypothesis", "pytest_timeout", "holdfast")
-        done = user.run([python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(root),
-                         "-c", str(root / "pyproject.toml"), "-k", "not parse_stat", __file__])
+        done = user.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--rootdir",
+                str(root),
+                "-c",
+                str(root / "pyproject.toml"),
+                "-k",
+                "not parse_stat",
+                __file__,
+            ]
+        )
         assert done is not None
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert " passed" in done.stdout

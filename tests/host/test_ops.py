@@ -70,7 +70,9 @@ def test_a_missing_field_is_refused_by_its_name() -> None:
 
 def test_every_operation_has_a_handler_and_fields_with_defaults_of_their_kind() -> None:
     for name, op in OPS.items():
-        assert op.handler.__name__ == name.replace(".", "_") or op.handler.__module__.endswith((".people", ".invitations", ".uplinks"))
+        assert op.handler.__name__ == name.replace(".", "_") or op.handler.__module__.endswith(
+            (".people", ".invitations", ".uplinks")
+        )
         for field in op.fields.values():
             assert field.default in (..., None) or isinstance(field.default, field.kind)
 
@@ -83,7 +85,11 @@ def test_clients_repeat_only_operations_that_exist() -> None:
 def test_arguments_in_a_listing_are_short_and_say_that_they_are() -> None:
     assert describing._short(["sh", "-c", "true"]) == ["sh", "-c", "true"]
     cut = describing._short(["sh", "x" * 100_000, *["y"] * 1000])
-    assert cut[0] == "sh" and cut[-1] == "..." and sum(map(len, cut)) <= 2 * describing.ARGV_SHOWN_CHARS
+    assert (
+        cut[0] == "sh"
+        and cut[-1] == "..."
+        and sum(map(len, cut)) <= 2 * describing.ARGV_SHOWN_CHARS
+    )
 
 
 @pytest.mark.parametrize("line", ["0" * 1000, "é" * 1000, "\\" * 1000, '"' * 1000, ""])
@@ -96,7 +102,14 @@ def test_history_fits_into_a_frame_and_keeps_the_newest(line: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "good"),
-    [("plain", True), ("é€😀", True), ("\udc80\udcff", True), ("\ud800", False), ("\udfff", False), ("a\udc00", False)],
+    [
+        ("plain", True),
+        ("é€😀", True),
+        ("\udc80\udcff", True),
+        ("\ud800", False),
+        ("\udfff", False),
+        ("a\udc00", False),
+    ],
 )
 def test_text_is_bytes_in_disguise_or_refused(text: str, good: bool) -> None:
     assert steering._is_bytes(text) is good

@@ -60,8 +60,15 @@ def stand_still() -> None:
 
 
 @pytest.mark.parametrize("times", [1, EXCUSED, EXCUSED + 1])
-def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(nursery: Nursery, times: int) -> None:
-    link = nursery.run("s", ["sh", "-c", "head -c 100000 /dev/zero; exec sleep 1000"], ring=1 << 16, away_ms=600_000)
+def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(
+    nursery: Nursery, times: int
+) -> None:
+    link = nursery.run(
+        "s",
+        ["sh", "-c", "head -c 100000 /dev/zero; exec sleep 1000"],
+        ring=1 << 16,
+        away_ms=600_000,
+    )
     until(lambda: link.ring.head - link.ring.start >= 1 << 15, "the ring to be half full")
     link.close()
     nursery.term += 1
@@ -74,7 +81,7 @@ def test_s6_a_host_that_was_held_up_blames_nobody_for_it_but_not_for_ever(nurser
         for _ in range(times):
             assert reader.judged == 0
             stand_still()
-            await asyncio.sleep(0)              # the window is over
+            await asyncio.sleep(0)  # the window is over
             await asyncio.sleep(0)
         assert reader.judged == (times > EXCUSED)
         await asyncio.wait_for(reader.woken.wait(), 60)
@@ -106,14 +113,39 @@ def test_s6_who_falls_behind_is_looked_at_though_the_ring_has_room(nursery: Nurs
     asyncio.run(play())
 
 
-@pytest.mark.parametrize("moved, left, lags", [
-    (0, AFAR_SKIP_BYTES + 1, True), (15_000, AFAR_SKIP_BYTES + 1, True), (20_000, AFAR_SKIP_BYTES + 1, False), (PACE_BYTES, 1 << 30, False),
-    (0, AFAR_SKIP_BYTES, False), (200_000, 900_000, True), (200_000, 700_000, False)])
-def test_s6_a_backlog_that_takes_longer_than_a_second_is_not_waited_for(moved: int, left: int, lags: bool) -> None:
+@pytest.mark.parametrize(
+    "moved, left, lags",
+    [
+        (0, AFAR_SKIP_BYTES + 1, True),
+        (15_000, AFAR_SKIP_BYTES + 1, True),
+        (20_000, AFAR_SKIP_BYTES + 1, False),
+        (PACE_BYTES, 1 << 30, False),
+        (0, AFAR_SKIP_BYTES, False),
+        (200_000, 900_000, True),
+        (200_000, 700_000, False),
+    ],
+)
+def test_s6_a_backlog_that_takes_longer_than_a_second_is_not_waited_for(
+    moved: int, left: int, lags: bool
+) -> None:
     viewer = Viewer.__new__(Viewer)
-    viewer.session = cast(Any, SimpleNamespace(ring=SimpleNamespace(head=moved + left), size=(80, 24)))
+    viewer.session = cast(
+        Any, SimpleNamespace(ring=SimpleNamespace(head=moved + left), size=(80, 24))
+    )
     viewer.conn = cast(Any, SimpleNamespace(unread=0))
-    viewer.size, viewer.sane, viewer._live, viewer.lagging, viewer.closed, viewer.tag = (80, 24), True, True, False, False, 0
-    viewer._filter, viewer.skip_bytes, viewer.offset, viewer.pace_mark = ViewerFilter(), AFAR_SKIP_BYTES, moved, 0
+    viewer.size, viewer.sane, viewer._live, viewer.lagging, viewer.closed, viewer.tag = (
+        (80, 24),
+        True,
+        True,
+        False,
+        False,
+        0,
+    )
+    viewer._filter, viewer.skip_bytes, viewer.offset, viewer.pace_mark = (
+        ViewerFilter(),
+        AFAR_SKIP_BYTES,
+        moved,
+        0,
+    )
     viewer.check_catching_up(0.25)
     assert viewer.lagging is lags

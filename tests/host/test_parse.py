@@ -38,19 +38,32 @@ def test_dialects(dialect: str) -> None:
 
 def test_what_is_refused_before_it_reaches_the_parser() -> None:
     parser = Parser(wait_s=60.0)
-    assert reason(parser, "a\0b") == "control" and reason(parser, "a\r\n") == "control" and reason(parser, "\ud800") == "control"
-    assert reason(parser, "x" * (TEXT_BYTES_MAX + 1)) == "size" and reason(parser, "ls", "fish") == "shell"
+    assert (
+        reason(parser, "a\0b") == "control"
+        and reason(parser, "a\r\n") == "control"
+        and reason(parser, "\ud800") == "control"
+    )
+    assert (
+        reason(parser, "x" * (TEXT_BYTES_MAX + 1)) == "size"
+        and reason(parser, "ls", "fish") == "shell"
+    )
 
 
 def test_bad_grammar_is_told_with_the_place() -> None:
     with pytest.raises(Unparseable) as caught:
         Parser(wait_s=60.0)("rm 'x", "bash")
-    assert caught.value.reason.code == "parse" and "quote" in caught.value.reason.detail and "standard input" not in caught.value.reason.detail
+    assert (
+        caught.value.reason.code == "parse"
+        and "quote" in caught.value.reason.detail
+        and "standard input" not in caught.value.reason.detail
+    )
 
 
 def test_recent_texts_are_remembered_and_large_ones_are_not() -> None:
     parser = Parser(wait_s=60.0)
-    assert parser("ls a", "bash") is parser("ls a", "bash") and parser("ls a", "bash") is not parser("ls a", "posix")
+    assert parser("ls a", "bash") is parser("ls a", "bash") and parser(
+        "ls a", "bash"
+    ) is not parser("ls a", "posix")
     big = "echo " + "x" * 5000
     assert parser(big, "bash") is not parser(big, "bash")
     for n in range(parse.KEPT_TEXTS + 10):
@@ -72,8 +85,8 @@ def test_a_missing_binary() -> None:
     [
         "echo '{}'",
         "echo '[1'",
-        "echo '{\"Type\": \"File\", \"Stmts\": []}'",
-        "echo '{\"Type\": \"File\", \"Stmts\": [{\"Cmd\": {\"Type\": \"BinaryCmd\", \"Op\": 12}}]}'",
+        'echo \'{"Type": "File", "Stmts": []}\'',
+        'echo \'{"Type": "File", "Stmts": [{"Cmd": {"Type": "BinaryCmd", "Op": 12}}]}\'',
         "exit 0",
         "exit 3",
         "kill -9 $$",
@@ -90,7 +103,7 @@ def test_a_binary_that_is_something_else_is_never_believed(body: str, tmp_path: 
 
 def test_a_parser_that_was_only_slow_is_tried_again(tmp_path: Path) -> None:
     real = find_shfmt()
-    slow = script(tmp_path / "shfmt", f"[ -e {tmp_path}/go ] && exec {real} \"$@\"; exec sleep 100")
+    slow = script(tmp_path / "shfmt", f'[ -e {tmp_path}/go ] && exec {real} "$@"; exec sleep 100')
     parser = Parser(slow, wait_s=0.3)
     assert reason(parser) == "parser"
     (tmp_path / "go").touch()
@@ -103,8 +116,20 @@ def test_the_parser_gets_no_environment_and_no_descriptors(tmp_path: Path) -> No
     inherited = os.open(tmp_path, os.O_RDONLY)
     os.set_inheritable(inherited, True)
     try:
-        reason(Parser(script(tmp_path / "shfmt", f"{{ /usr/bin/env; ls -l /proc/$$/fd; pwd; }} > {out} 2>&1; exit 1"), wait_s=60.0))
+        reason(
+            Parser(
+                script(
+                    tmp_path / "shfmt",
+                    f"{{ /usr/bin/env; ls -l /proc/$$/fd; pwd; }} > {out} 2>&1; exit 1",
+                ),
+                wait_s=60.0,
+            )
+        )
     finally:
         os.close(inherited)
     text = out.read_text()
-    assert "HOME=" not in text and str(tmp_path) + "\n" not in text.replace(str(out), "") and text.endswith("/\n")
+    assert (
+        "HOME=" not in text
+        and str(tmp_path) + "\n" not in text.replace(str(out), "")
+        and text.endswith("/\n")
+    )

@@ -16,7 +16,13 @@ from holdfast.host import plugins
 from holdfast.host.plugins import Plugin, Worker, discover
 
 HERE = str(Path(__file__).parent)
-QUESTION: dict[str, Any] = {"commands": [{"name": "ls"}], "text": "ls", "kind": "agent", "cwd": "/", "name": "text"}
+QUESTION: dict[str, Any] = {
+    "commands": [{"name": "ls"}],
+    "text": "ls",
+    "kind": "agent",
+    "cwd": "/",
+    "name": "text",
+}
 Make = Callable[..., Worker]
 
 
@@ -25,7 +31,13 @@ def make() -> Iterator[Make]:
     made: list[Worker] = []
 
     def one(function: str, **more: Any) -> Worker:
-        made.append(Worker(Plugin("test", f"hostile_policies:{function}"), paths=[HERE], **{"answer_s": 20.0, "start_s": 60.0, **more}))
+        made.append(
+            Worker(
+                Plugin("test", f"hostile_policies:{function}"),
+                paths=[HERE],
+                **{"answer_s": 20.0, "start_s": 60.0, **more},
+            )
+        )
         return made[-1]
 
     yield one
@@ -38,7 +50,9 @@ def ask(worker: Worker, *names: str, **more: Any) -> Decision:
 
 
 def refused(decision: Decision) -> str:
-    assert decision.verdict is Verdict.REFUSE and decision.because.startswith("the policy test gave no answer: "), decision
+    assert decision.verdict is Verdict.REFUSE and decision.because.startswith(
+        "the policy test gave no answer: "
+    ), decision
     assert decision.because.isprintable()
     return decision.because.removeprefix("the policy test gave no answer: ")
 
@@ -64,13 +78,20 @@ def test_p4_a_decent_one(make: Make) -> None:
     worker = make("decent")
     assert ask(worker, "rm") == Decision(Verdict.REFUSE, "rm", "no rm", "", "test", "v")
     assert ask(worker, "mv") == Decision(Verdict.ASK, "", "mv?", "", "test", "v", (), ("human",), 2)
-    assert ask(worker, "frob").verdict is Verdict.ALLOW and ask(worker, "ls").verdict is Verdict.NOTHING
+    assert (
+        ask(worker, "frob").verdict is Verdict.ALLOW
+        and ask(worker, "ls").verdict is Verdict.NOTHING
+    )
     assert worker.starts == 1, "one process for many acts"
     assert "agent" in ask(make("echo")).because
 
 
-@pytest.mark.parametrize(("function", "why"), [("hang", "in time"), ("spin", "in time"), ("die", "ended")])
-def test_p4_one_that_hangs_or_dies_is_ended_and_started_anew(function: str, why: str, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("function", "why"), [("hang", "in time"), ("spin", "in time"), ("die", "ended")]
+)
+def test_p4_one_that_hangs_or_dies_is_ended_and_started_anew(
+    function: str, why: str, make: Make
+) -> None:
     worker = make(function)
     worker.start()
     pid = worker.pid
@@ -82,9 +103,19 @@ def test_p4_one_that_hangs_or_dies_is_ended_and_started_anew(function: str, why:
     assert ask(worker, "frob").verdict is Verdict.ALLOW and worker.starts == 2
 
 
-@pytest.mark.parametrize(("function", "why"), [("fail", "RuntimeError: I \\u{1b}[31mwill not"), ("leave", "SystemExit"), ("dig", "RecursionError"), ("unanswerable", "not JSON serializable"),
-                                               ("huge", "too large")])
-def test_p4_one_that_fails_is_a_refusal_with_the_reason(function: str, why: str, make: Make) -> None:
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        ("fail", "RuntimeError: I \\u{1b}[31mwill not"),
+        ("leave", "SystemExit"),
+        ("dig", "RecursionError"),
+        ("unanswerable", "not JSON serializable"),
+        ("huge", "too large"),
+    ],
+)
+def test_p4_one_that_fails_is_a_refusal_with_the_reason(
+    function: str, why: str, make: Make
+) -> None:
     assert why in refused(ask(make(function)))
 
 
@@ -124,21 +155,32 @@ def test_p4_what_it_left_behind_is_ended_with_it(make: Make, tmp_path: Path) -> 
     worker.answer_s = 3.0
     assert "in time" in refused(ask(worker, cwd=str(tmp_path)))
     for pid in map(int, (tmp_path / "brood").read_text().split()):
-        assert until(lambda pid=pid: gone(pid))      # type: ignore[misc]
+        assert until(lambda pid=pid: gone(pid))  # type: ignore[misc]
 
 
 def test_p4_a_forged_answer_does_not_count(make: Make) -> None:
     assert ask(make("forge")).verdict is Verdict.REFUSE
 
 
-@pytest.mark.parametrize("target", ["no.such.module:x", "hostile_policies:no_such", "hostile_policies:not_a_function", "hostile_policies", ""])
+@pytest.mark.parametrize(
+    "target",
+    [
+        "no.such.module:x",
+        "hostile_policies:no_such",
+        "hostile_policies:not_a_function",
+        "hostile_policies",
+        "",
+    ],
+)
 def test_p4_one_that_does_not_load_refuses_everything(target: str) -> None:
     worker = Worker(Plugin("test", target), paths=[HERE], start_s=60.0)
     assert "did not load" in refused(ask(worker))
     worker.close()
 
 
-def test_p4_one_that_keeps_failing_is_left_alone_for_a_while(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p4_one_that_keeps_failing_is_left_alone_for_a_while(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     worker = make("die")
     monkeypatch.setattr(plugins, "PATIENCE_S", 600.0)
     for _ in range(plugins.FAILURES_MAX):
@@ -163,7 +205,9 @@ def test_a_worker_dies_with_its_host(make: Make) -> None:
     assert until(lambda: gone(left))
 
 
-def test_installed_ones_are_found_by_their_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_installed_ones_are_found_by_their_entry_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     info = tmp_path / "house_rules-1.2.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: house-rules\nVersion: 1.2\n")

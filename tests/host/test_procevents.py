@@ -32,7 +32,16 @@ class Exits(list[tuple[int, int]]):
 
 def opened() -> tuple[procevents.Events, list[tuple[int, int]], Exits, list[str]]:
     forks, exits, lost = list[tuple[int, int]](), Exits(), list[str]()
-    return procevents.Events(lambda p, c: forks.append((p, c)), lambda p, s: exits.append((p, s)), lambda: lost.append("lost")), forks, exits, lost
+    return (
+        procevents.Events(
+            lambda p, c: forks.append((p, c)),
+            lambda p, s: exits.append((p, s)),
+            lambda: lost.append("lost"),
+        ),
+        forks,
+        exits,
+        lost,
+    )
 
 
 async def until(exits: Exits, pid: int) -> None:
@@ -46,7 +55,9 @@ def test_p5_every_fork_and_exit_is_told_with_its_status() -> None:
     async def main() -> None:
         events, forks, exits, lost = opened()
         try:
-            child = await asyncio.create_subprocess_exec("sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sh -c 'exit 7' & wait; done; kill -9 $$")
+            child = await asyncio.create_subprocess_exec(
+                "sh", "-c", "for i in 1 2 3 4 5 6 7 8 9; do sh -c 'exit 7' & wait; done; kill -9 $$"
+            )
             await child.wait()
             await until(exits, child.pid)
             below = [c for p, c in forks if p == child.pid]
@@ -65,10 +76,16 @@ def test_threads_are_not_told_as_processes() -> None:
     async def main() -> None:
         events, forks, exits, _ = opened()
         try:
-            child = await asyncio.create_subprocess_exec(sys.executable, "-c", "import threading; [t.start() or t.join() for t in [threading.Thread(target=int) for _ in range(20)]]")
+            child = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-c",
+                "import threading; [t.start() or t.join() for t in [threading.Thread(target=int) for _ in range(20)]]",
+            )
             await child.wait()
             await until(exits, child.pid)
-            assert [p for p, _ in exits if p == child.pid] == [child.pid] and not [c for p, c in forks if p == child.pid]
+            assert [p for p, _ in exits if p == child.pid] == [child.pid] and not [
+                c for p, c in forks if p == child.pid
+            ]
         finally:
             events.close()
 
@@ -76,12 +93,18 @@ def test_threads_are_not_told_as_processes() -> None:
 
 
 def message(what: int, number: int, *facts: int, cpu: int = 0) -> bytes:
-    body = struct.pack("=IIIIHH", 1, 1, number, 0, 40, 0) + struct.pack("=IIQ", what, cpu, 0) + struct.pack("=IIII", *facts, *[0] * (4 - len(facts)))
+    body = (
+        struct.pack("=IIIIHH", 1, 1, number, 0, 40, 0)
+        + struct.pack("=IIQ", what, cpu, 0)
+        + struct.pack("=IIII", *facts, *[0] * (4 - len(facts)))
+    )
     return struct.pack("=IHHII", 16 + len(body), 3, 0, 0, 0) + body
 
 
 @pytest.fixture
-def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[procevents.Events, list[tuple[int, int]], list[str]]]:
+def deaf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[procevents.Events, list[tuple[int, int]], list[str]]]:
     """Told nothing by the kernel: what it says is made here."""
     import socket
 
@@ -91,7 +114,9 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[procevents.Events, l
     forks, lost = list[tuple[int, int]](), list[str]()
 
     async def make() -> procevents.Events:
-        return procevents.Events(lambda p, c: forks.append((p, c)), lambda p, s: None, lambda: lost.append("lost"))
+        return procevents.Events(
+            lambda p, c: forks.append((p, c)), lambda p, s: None, lambda: lost.append("lost")
+        )
 
     loop = asyncio.new_event_loop()
     events = loop.run_until_complete(make())
@@ -101,7 +126,9 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[procevents.Events, l
     loop.close()
 
 
-def test_a_hole_in_the_numbers_of_one_processor_is_a_loss(deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]]) -> None:
+def test_a_hole_in_the_numbers_of_one_processor_is_a_loss(
+    deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]],
+) -> None:
     events, forks, lost = deaf
     assert not events.told
     for number, cpu in ((7, 0), (100, 1), (8, 0), (101, 1)):
@@ -114,7 +141,9 @@ def test_a_hole_in_the_numbers_of_one_processor_is_a_loss(deaf: tuple[procevents
     assert events.lost == 1, "the number starts again"
 
 
-def test_what_is_short_or_of_another_kind_is_passed_over(deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]]) -> None:
+def test_what_is_short_or_of_another_kind_is_passed_over(
+    deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]],
+) -> None:
     events, forks, lost = deaf
     events._message(b"")
     events._message(message(1, 1, 5, 5, 6, 6)[:40])
@@ -139,11 +168,16 @@ async def main():
     print("told" if events.told else "silent")
 asyncio.run(main())
 """
-    done = subprocess.run(["unshare", "-n", sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        ["unshare", "-n", sys.executable, "-c", code], capture_output=True, text=True, timeout=120
+    )
     assert done.stdout.strip() in ("refused", "silent"), done
 
 
-def test_what_one_message_breaks_counts_as_lost_and_the_next_are_taken(deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]], caplog: pytest.LogCaptureFixture) -> None:
+def test_what_one_message_breaks_counts_as_lost_and_the_next_are_taken(
+    deaf: tuple[procevents.Events, list[tuple[int, int]], list[str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Whoever catches up, before a shell's mark is taken, is not to fail for it."""
     events, forks, lost = deaf
 
@@ -166,7 +200,11 @@ def test_what_one_message_breaks_counts_as_lost_and_the_next_are_taken(deaf: tup
         events.catch_up()
     finally:
         events._sock = sock
-    assert forks == [(5, 7)] and lost == ["lost"] and [one.exc_info[0] for one in caplog.records if one.exc_info] == [ZeroDivisionError]
+    assert (
+        forks == [(5, 7)]
+        and lost == ["lost"]
+        and [one.exc_info[0] for one in caplog.records if one.exc_info] == [ZeroDivisionError]
+    )
 
 
 @told
@@ -178,7 +216,9 @@ def test_p3_who_goes_on_as_another_account_or_group_is_told(way: str) -> None:
         others = list[int]()
         events.on_account = others.append
         try:
-            child = await asyncio.create_subprocess_exec(sys.executable, "-c", f"import os; os.{way}(54321)")
+            child = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", f"import os; os.{way}(54321)"
+            )
             await child.wait()
             await until(exits, child.pid)
             assert child.pid in others

@@ -63,7 +63,9 @@ def test_what_cannot_be_made_out_counts_as_readable(home: Home) -> None:
     owned(made.path, ME)
     assert readable(home, "ann", made.public, ME) and readable(home, "ann", made.public, 0)
     assert not readable(home, "ann", made.public, OTHER)
-    assert not readable(home, "bea", made.public, ME), "somebody else's broken file says nothing of this key"
+    assert not readable(home, "bea", made.public, ME), (
+        "somebody else's broken file says nothing of this key"
+    )
 
 
 def test_no_keys_at_all(home: Home) -> None:
@@ -72,5 +74,10 @@ def test_no_keys_at_all(home: Home) -> None:
 
 def test_the_account_is_the_one_that_the_session_runs_as() -> None:
     assert account(None) == os.geteuid()
-    assert account(cast(Any, SimpleNamespace(record=SimpleNamespace(root_pid=os.getpid())))) == os.geteuid()
-    assert account(cast(Any, SimpleNamespace(record=SimpleNamespace(root_pid=-1)))) == 0, "not known: the one that can read most"
+    assert (
+        account(cast(Any, SimpleNamespace(record=SimpleNamespace(root_pid=os.getpid()))))
+        == os.geteuid()
+    )
+    assert account(cast(Any, SimpleNamespace(record=SimpleNamespace(root_pid=-1)))) == 0, (
+        "not known: the one that can read most"
+    )

@@ -42,10 +42,16 @@ class Client:
         return [frames.read_json(payload) for kind, payload in self.frames if kind == frames.EVENT]
 
     def data(self) -> bytes:
-        return b"".join(bytes(frames.read_data(memoryview(p))[3]) for kind, p in self.frames if kind == frames.DATA)
+        return b"".join(
+            bytes(frames.read_data(memoryview(p))[3])
+            for kind, p in self.frames
+            if kind == frames.DATA
+        )
 
 
-def connected(path: Path, work: Callable[[Journal, Scribe, Connection, Client], Coroutine[Any, Any, None]]) -> None:
+def connected(
+    path: Path, work: Callable[[Journal, Scribe, Connection, Client], Coroutine[Any, Any, None]]
+) -> None:
     async def go() -> None:
         store = Store(str(path))
         store.start(asyncio.get_running_loop())
@@ -67,7 +73,9 @@ def connected(path: Path, work: Callable[[Journal, Scribe, Connection, Client], 
 
 async def act(journal: Journal, scribe: Scribe, content: bytes) -> None:
     tip = journal.tip(scribe.session)
-    intent = await journal.intent(scribe.draft(scribe.ann, "intent", "command", content, seen=tip.hash if tip else None))
+    intent = await journal.intent(
+        scribe.draft(scribe.ann, "intent", "command", content, seen=tip.hash if tip else None)
+    )
     journal.outcome(intent, record.APPLIED)
     await journal.settled()
 
@@ -82,10 +90,14 @@ def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> 
         assert [e["seq"] for e in answer["entries"]] == [3, 4, 5]
         answer = await recordops.log(journal, conn, 1, scribe.session, 0, 2, False)
         assert [e["seq"] for e in answer["entries"]] == [1, 2]
-        following = asyncio.ensure_future(recordops.log(journal, conn, 7, scribe.session, 8, 1, True))
+        following = asyncio.ensure_future(
+            recordops.log(journal, conn, 7, scribe.session, 8, 1, True)
+        )
         await act(journal, scribe, b"new")
         await client.until(lambda: len(client.events()) == 4)
-        assert [(e["event"], e["request"], e["body"]["number"]) for e in client.events()] == [("recorded", 7, n) for n in (9, 10, 11, 12)]
+        assert [(e["event"], e["request"], e["body"]["number"]) for e in client.events()] == [
+            ("recorded", 7, n) for n in (9, 10, 11, 12)
+        ]
         assert client.events()[2]["body"]["entry"]["content"] == "new"
         following.cancel()
 
@@ -94,6 +106,7 @@ def test_the_newest_those_after_a_number_and_those_that_come(tmp_path: Path) -> 
 
 def test_p2_whoever_looks_sees_what_happened_before_they_asked(tmp_path: Path) -> None:
     """What is posted gathers for a while before it is written; nobody who looks has to know that."""
+
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         for n in range(1, 6):
             journal.post(scribe.draft(scribe.ann, "fact", "line", b"%d" % n), (True, True))
@@ -103,7 +116,9 @@ def test_p2_whoever_looks_sees_what_happened_before_they_asked(tmp_path: Path) -
     connected(tmp_path / "state.db", work)
 
 
-def test_a4_a_disk_that_takes_nothing_does_not_keep_anybody_from_looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a4_a_disk_that_takes_nothing_does_not_keep_anybody_from_looking(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         await act(journal, scribe, b"kept")
         append = recordtable.append
@@ -125,15 +140,20 @@ def test_a4_a_disk_that_takes_nothing_does_not_keep_anybody_from_looking(tmp_pat
 
 def test_p2_an_export_waits_for_a_client_that_does_not_read(tmp_path: Path) -> None:
     """More than fits into the queue of a client: nothing is lost, and it is not disconnected."""
+
     async def work(journal: Journal, scribe: Scribe, conn: Connection, client: Client) -> None:
         for n in range(12):
             await act(journal, scribe, b"%d" % n * 1_000_000)
-        exporting = asyncio.ensure_future(recordops.export(journal, conn, 3, scribe.session, "work", scribe.operators))
+        exporting = asyncio.ensure_future(
+            recordops.export(journal, conn, 3, scribe.session, "work", scribe.operators)
+        )
         while not conn.blocked:
             await asyncio.sleep(0)
         await client.until(lambda: exporting.done())
         answer = exporting.result()
-        await client.until(lambda: client.received >= answer["bytes"] and len(client.data()) == answer["bytes"])
+        await client.until(
+            lambda: client.received >= answer["bytes"] and len(client.data()) == answer["bytes"]
+        )
         whole = client.data()
         assert len(whole) == answer["bytes"] > 12_000_000 and answer["entries"] == 24
         assert verify(whole.splitlines(keepends=True)) == []

@@ -188,7 +188,9 @@ def test_an_endless_string_is_bounded(opening: bytes, end: bytes) -> None:
     before = _resident()
     for _ in range(500):
         target.feed(chunk)
-    assert _resident() - before < 16 << 20  # 30 MB were fed; the library itself keeps up to 8 MB of an OSC 52
+    assert (
+        _resident() - before < 16 << 20
+    )  # 30 MB were fed; the library itself keeps up to 8 MB of an OSC 52
     target.feed(end + b"ok")
     assert target.text()[0] == "ok"
 
@@ -217,10 +219,18 @@ def test_resize_reflows_and_tells_who_asked_to_be_told() -> None:
 
 @pytest.mark.parametrize("leave", [b"", b"\x1b[?1049l"])
 @pytest.mark.parametrize("modes", [b"", b"\x1b[?7l", b"\x1b[?6h\x1b[41m"])
-def test_s4_a_resize_that_cuts_characters_in_two_can_still_be_saved(leave: bytes, modes: bytes) -> None:
+def test_s4_a_resize_that_cuts_characters_in_two_can_still_be_saved(
+    leave: bytes, modes: bytes
+) -> None:
     target = Screen(20, 6)
     target.feed(
-        modes + b"below\r\n" + "日".encode() * 30 + b"\x1b[?1049h" + "日".encode() * 30 + b"\x1b[3;3H" + leave
+        modes
+        + b"below\r\n"
+        + "日".encode() * 30
+        + b"\x1b[?1049h"
+        + "日".encode() * 30
+        + b"\x1b[3;3H"
+        + leave
     )
     target.resize(19, 6)
     assert emulator(target).encode() != b""
@@ -274,7 +284,9 @@ def test_a_snapshot_of_another_library_build_is_restored_from_its_portable_half(
     assert differences(state(original), state(restored), ("flows",)) == {}
 
 
-def test_a_snapshot_that_is_not_complete_is_for_the_same_build_only(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_is_not_complete_is_for_the_same_build_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = Screen(20, 6)
     original.feed(RICH)
     blob = original.save(complete=False)
@@ -284,7 +296,9 @@ def test_a_snapshot_that_is_not_complete_is_for_the_same_build_only(monkeypatch:
         Screen.restore(blob)
 
 
-def test_a_screen_that_the_library_refuses_to_write_is_saved_painted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_that_the_library_refuses_to_write_is_saved_painted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     original = Screen(20, 6)
     original.feed(b"\x1b[31mred\r\n\x1b[?2004hpaste")
     monkeypatch.setattr(Emulator, "_try_encode", lambda self, budget: (b"", True))
@@ -314,7 +328,9 @@ def test_a_snapshot_with_a_right_checksum_and_nonsense_inside_is_a_typed_error()
     blob = Screen(20, 6).save()
     for parts in (b"", b"x" * 50, zlib.compress(b"GHOSTSNP")):
         body = blob[screen._HEAD.size : screen._HEAD.size + screen._BODY.size] + parts
-        head = screen._HEAD.pack(screen._MAGIC, screen.FORMAT, blake2b(body, digest_size=16).digest())
+        head = screen._HEAD.pack(
+            screen._MAGIC, screen.FORMAT, blake2b(body, digest_size=16).digest()
+        )
         with pytest.raises(SnapshotUnreadable):
             Screen.restore(head + body)
 
@@ -359,7 +375,9 @@ def test_s6_backgrounds_without_text_are_painted() -> None:
         b"\x1b[44m\x1b[2J\x1b[0m\x1b[2;3Htext\x1b[41m\x1b[4;5H\x1b[3X\x1b[0m\x1b[5;1H\x1b[42ma\x1b[0m\x1b[5Cb"
     )
     viewer.feed(original.paint(0))
-    assert grid(emulator(viewer), emulator(viewer).history_rows, 6) == grid(emulator(original), 0, 6)
+    assert grid(emulator(viewer), emulator(viewer).history_rows, 6) == grid(
+        emulator(original), 0, 6
+    )
     assert dict(grid(emulator(original), 0, 6)[0][0][1])["bg"] == 5
 
 
@@ -450,7 +468,9 @@ def test_unpaint_puts_a_terminal_back_in_order(inside: bytes) -> None:
 
 def test_views() -> None:
     target = Screen(20, 4)
-    target.feed("one\r\n\x1b[1;31mré日\x1b[0m   \r\n\x1b[?25l\x1b[?2004h\x1b[?1000h\x1b]2;title\x07".encode())
+    target.feed(
+        "one\r\n\x1b[1;31mré日\x1b[0m   \r\n\x1b[?25l\x1b[?2004h\x1b[?1000h\x1b]2;title\x07".encode()
+    )
     assert target.text() == ["one", "ré日", "", ""]
     assert target.cursor == (0, 2, False)
     assert (target.title, target.alternate) == ("title", False)

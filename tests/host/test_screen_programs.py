@@ -33,11 +33,27 @@ PAUSE_S = 0.15  # output that stopped for this long has been drawn
 DEADLINE_S = 120.0
 DRAWN_BYTES = 5_000  # each draws more
 DRAWN_S = 0.8  # programs that never stop are given this long
-LINES = "".join(f"{i:05d} {'日本語 wide ' * (i % 5)}{'héllo wörld ' * (i % 9)}\n" for i in range(3000))
+LINES = "".join(
+    f"{i:05d} {'日本語 wide ' * (i % 5)}{'héllo wörld ' * (i % 9)}\n" for i in range(3000)
+)
 CSI = b"\x1b["
 
 KEYS = {
-    "less": [b" ", b" ", b"jjj", b"k", b"/0012\n", b"n", b"b", b"G", b"g", b"50%", b"h", b"q", b"q"],
+    "less": [
+        b" ",
+        b" ",
+        b"jjj",
+        b"k",
+        b"/0012\n",
+        b"n",
+        b"b",
+        b"G",
+        b"g",
+        b"50%",
+        b"h",
+        b"q",
+        b"q",
+    ],
     "top": [b"", b"c", b"1", b"E", b"z", b"x", b"", CSI + b"B", b"f", b"q", b"V", b"", b"q"],
     "vim": [
         b":set nu mouse=a bg=dark termguicolors\n",
@@ -123,19 +139,25 @@ def record(argv: list[str], keys: list[bytes], cwd: Path) -> bytes:
             if alive:
                 os.write(master, key)
                 alive = drawn()
-        while alive and len(output) <= DRAWN_BYTES and time.monotonic() < end:      # a busy machine: it has yet to read the keys
+        while (
+            alive and len(output) <= DRAWN_BYTES and time.monotonic() < end
+        ):  # a busy machine: it has yet to read the keys
             alive = drawn()
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
         os.close(master)
         if argv[0] == "tmux":
-            subprocess.run([*argv[:3], "kill-server"], env=env, check=False, stderr=subprocess.DEVNULL)
+            subprocess.run(
+                [*argv[:3], "kill-server"], env=env, check=False, stderr=subprocess.DEVNULL
+            )
     return bytes(output)
 
 
 @pytest.fixture(scope="module", params=list(KEYS))
-def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[bytes]:
+def recorded(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[bytes]:
     name = request.param
     if not shutil.which(name):
         pytest.skip(f"{name} is not installed")

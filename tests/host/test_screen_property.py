@@ -27,7 +27,9 @@ TEXT = st.one_of(
     st.sampled_from([b"\r\n", b"\r\n", b"\n", b"\r", b"\b", b"\t", b"\x0b", b"lqqqk" * 3]),
 )
 MOVES = st.builds(
-    lambda n, m, final: b"\x1b[%d;%d%c" % (n, m, final) if final in b"Hf" else b"\x1b[%d%c" % (n, final),
+    lambda n, m, final: (
+        b"\x1b[%d;%d%c" % (n, m, final) if final in b"Hf" else b"\x1b[%d%c" % (n, final)
+    ),
     st.integers(0, 25),
     st.integers(0, 25),
     st.sampled_from(b"ABCDEFGHdfae`"),
@@ -86,7 +88,10 @@ MODES = st.builds(
     st.booleans(),
 )
 REGIONS = st.builds(
-    lambda n, m, final: b"\x1b[%d;%d%c" % (n, m, final), small, st.integers(0, 20), st.sampled_from(b"rs")
+    lambda n, m, final: b"\x1b[%d;%d%c" % (n, m, final),
+    small,
+    st.integers(0, 20),
+    st.sampled_from(b"rs"),
 )
 DRAWING = (
     b"\x1b(0lqqk\x1b(B",
@@ -146,7 +151,9 @@ def at_ground(ops: list[Op], pending: int) -> list[bytes]:
 
 @SETTINGS
 @given(st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small)
-def test_s4_a_restored_screen_goes_on_like_the_original(ops: list[Op], where: int, inside: int) -> None:
+def test_s4_a_restored_screen_goes_on_like_the_original(
+    ops: list[Op], where: int, inside: int
+) -> None:
     before, after = cut_at(ops, where * len(ops) // 9, inside)
     screen = Screen(COLS, ROWS)
     feed(screen, before)
@@ -163,7 +170,9 @@ JUNK = st.lists(TERMINALS, max_size=20).map(b"".join)
 
 
 @SETTINGS
-@given(st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small, JUNK)
+@given(
+    st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small, JUNK
+)
 def test_s6_a_painted_terminal_goes_on_like_the_original(
     ops: list[Op], where: int, inside: int, junk: bytes
 ) -> None:
@@ -189,8 +198,12 @@ COMBINING, MARGINS = "\u0301".encode(), b"\x1b[?69h"  # unknown to avt
 
 @SETTINGS
 @given(st.lists(st.one_of(BYTES, BYTES, BYTES, RESIZES), min_size=1, max_size=40), small, small)
-def test_s6_another_emulator_reads_the_painted_bytes_alike(ops: list[Op], where: int, inside: int) -> None:
-    known = [op.replace(COMBINING, b"") if isinstance(op, bytes) else op for op in ops if op != MARGINS]
+def test_s6_another_emulator_reads_the_painted_bytes_alike(
+    ops: list[Op], where: int, inside: int
+) -> None:
+    known = [
+        op.replace(COMBINING, b"") if isinstance(op, bytes) else op for op in ops if op != MARGINS
+    ]
     before, _ = cut_at(known, where * len(ops) // 9, inside)
     screen = Screen(COLS, ROWS)
     feed(screen, before)

@@ -77,16 +77,33 @@ def test_status_is_handed_on(shell: ShellSession) -> None:
 def test_declarations_are_global(name: str, shell: ShellSession) -> None:
     if name == "dash":
         pytest.skip("dash has no declare")
-    shell.run("declare -A table; table[key]='a value'\ndeclare -i number=3+4; typeset list=(one two)")
+    shell.run(
+        "declare -A table; table[key]='a value'\ndeclare -i number=3+4; typeset list=(one two)"
+    )
     assert shell.run('echo "${table[key]} $number ${list[@]}"').output == b"a value 7 one two\n"
 
 
 def test_heredoc_multiline_and_quotes(shell: ShellSession) -> None:
-    text = "\n".join([
-        "cat <<'END'", "it's \"quoted\" $HOME `date` \\n \\\\ !!", "END", "if true; then",
-        "  for i in 1 2; do", "    echo \"i is $i\"", "  done", "fi", "# a comment with 'one quote",
-        "cat <<END", "sum $((1 + 2))", "END"])
-    assert shell.run(text).output == b"it's \"quoted\" $HOME `date` \\n \\\\ !!\ni is 1\ni is 2\nsum 3\n"
+    text = "\n".join(
+        [
+            "cat <<'END'",
+            'it\'s "quoted" $HOME `date` \\n \\\\ !!',
+            "END",
+            "if true; then",
+            "  for i in 1 2; do",
+            '    echo "i is $i"',
+            "  done",
+            "fi",
+            "# a comment with 'one quote",
+            "cat <<END",
+            "sum $((1 + 2))",
+            "END",
+        ]
+    )
+    assert (
+        shell.run(text).output
+        == b'it\'s "quoted" $HOME `date` \\n \\\\ !!\ni is 1\ni is 2\nsum 3\n'
+    )
     quotes = "echo 'a'\"'\"'b' \"c\\\"d\" e\\'f '$x' \"`echo sub`\""
     assert shell.run(quotes).output == b"a'b c\"d e'f $x sub\n"
     assert shell.run("echo trailing \\").output.startswith(b"trailing")
@@ -104,7 +121,9 @@ def test_every_byte_value_in_the_text(shell: ShellSession) -> None:
 
 
 def test_large_script(shell: ShellSession) -> None:
-    lines = [f"v{n}='value {n} with some text behind it to make the line long'" for n in range(1900)]
+    lines = [
+        f"v{n}='value {n} with some text behind it to make the line long'" for n in range(1900)
+    ]
     text = "\n".join([*lines, 'echo "$v0/$v1899"'])
     assert len(text) > 100_000
     rest = "with some text behind it to make the line long"
@@ -131,8 +150,9 @@ def test_command_not_found_and_not_executable(shell: ShellSession, tmp_path: Pat
     assert shell.run(f"{tmp_path}/plain").exit == 126
 
 
-@pytest.mark.parametrize("text", ["if fi", "echo 'open", "echo $(", "for x in", "cat <<END\nno end",
-                                  "echo a\necho b; )"])
+@pytest.mark.parametrize(
+    "text", ["if fi", "echo 'open", "echo $(", "for x in", "cat <<END\nno end", "echo a\necho b; )"]
+)
 def test_syntax_error_leaves_a_usable_shell(shell: ShellSession, text: str) -> None:
     result = shell.run(text)
     if not text.startswith("cat"):
@@ -200,20 +220,41 @@ def test_ctrl_z_stops_the_job(shell: ShellSession) -> None:
 
 
 def test_hooks_removed_by_a_command_come_back(shell: ShellSession) -> None:
-    for text in ("PS1='changed> '", "unset PROMPT_COMMAND PS0; PS1=", "PROMPT_COMMAND='true'; PS0=x",
-                 "precmd_functions=; preexec_functions=", "trap 'true' USR1"):
+    for text in (
+        "PS1='changed> '",
+        "unset PROMPT_COMMAND PS0; PS1=",
+        "PROMPT_COMMAND='true'; PS0=x",
+        "precmd_functions=; preexec_functions=",
+        "trap 'true' USR1",
+    ):
         assert shell.run(text).exit == 0, text
         assert shell.run("echo again").output == b"again\n", text
 
 
-@pytest.mark.parametrize("option", ["set -x", "set -u", "set -e; true", "set -f", "set -C", "set -a",
-                                    "set -o noglob", "set -eux", "set -b", "IFS=0123456789", "IFS=abcdefR_"])
+@pytest.mark.parametrize(
+    "option",
+    [
+        "set -x",
+        "set -u",
+        "set -e; true",
+        "set -f",
+        "set -C",
+        "set -a",
+        "set -o noglob",
+        "set -eux",
+        "set -b",
+        "IFS=0123456789",
+        "IFS=abcdefR_",
+    ],
+)
 def test_options_do_not_disturb_the_marks(shell: ShellSession, option: str) -> None:
     shell.run(option)
     result = shell.run("echo one two")
     assert result.exit == 0
     if "x" in option and "IFS" not in option:
-        assert re.fullmatch(rb"(\++|\+\S*> ?)\s?echo one two\none two\n", result.output), result.output
+        assert re.fullmatch(rb"(\++|\+\S*> ?)\s?echo one two\none two\n", result.output), (
+            result.output
+        )
     else:
         assert result.output == b"one two\n"
     shell.line("true")
@@ -239,7 +280,9 @@ def test_errexit_with_a_status_left_over(shell: ShellSession) -> None:
     assert shell.exit_code() == 1
 
 
-def test_redirected_output_goes_to_the_file_and_marks_do_not(shell: ShellSession, tmp_path: Path) -> None:
+def test_redirected_output_goes_to_the_file_and_marks_do_not(
+    shell: ShellSession, tmp_path: Path
+) -> None:
     result = shell.run(f"exec >{tmp_path}/log 2>&1; echo into the file")
     assert (result.exit, result.output) == (0, b"")
     assert shell.run("echo more; echo error >&2").exit == 0
@@ -251,7 +294,7 @@ def test_redirected_output_goes_to_the_file_and_marks_do_not(shell: ShellSession
 
 
 def test_command_reads_from_the_terminal(shell: ShellSession) -> None:
-    run = shell.start("echo ask; read -r answer; echo \"got:$answer\"; test -t 0")
+    run = shell.start('echo ask; read -r answer; echo "got:$answer"; test -t 0')
     shell.expect(b"ask\r\n")
     shell.send(b"some input\r")
     result = shell.finish(run)
@@ -265,10 +308,13 @@ def test_command_reads_from_the_terminal(shell: ShellSession) -> None:
 
 def test_forged_and_replayed_marks_do_not_end_a_run(shell: ShellSession, tmp_path: Path) -> None:
     shell.run("true")
-    replayed = b"".join(bytes(shell.stream[mark.start:mark.end]) for mark in shell.marks)
+    replayed = b"".join(bytes(shell.stream[mark.start : mark.end]) for mark in shell.marks)
     assert NONCE.encode() in replayed
-    forged = b"".join(f"\x1b]7717;{nonce};999999;{kind}\x07".encode() for nonce in ("", "x" * 20, NONCE[:-1])
-                      for kind in ("D;r2;0", "P;0", "C", "R;r2"))
+    forged = b"".join(
+        f"\x1b]7717;{nonce};999999;{kind}\x07".encode()
+        for nonce in ("", "x" * 20, NONCE[:-1])
+        for kind in ("D;r2;0", "P;0", "C", "R;r2")
+    )
     (tmp_path / "evil").write_bytes(replayed + forged + b"\x1b]7717;" + NONCE.encode())
     result = shell.run(f"cat {tmp_path}/evil; echo end; (exit 3)")
     assert result.exit == 3
@@ -284,8 +330,10 @@ def test_nonce_is_not_in_the_environment_nor_behind_a_descriptor(shell: ShellSes
     assert b"HOME=" in environ
     assert NONCE.encode() not in environ
     assert NONCE.encode() not in Path(f"/proc/{shell.pid}/cmdline").read_bytes()
-    script = ("import os; d='/proc/self/fd/'; "
-              "print(*[os.readlink(d+f) for f in os.listdir(d) if os.path.exists(d+f)])")
+    script = (
+        "import os; d='/proc/self/fd/'; "
+        "print(*[os.readlink(d+f) for f in os.listdir(d) if os.path.exists(d+f)])"
+    )
     listed = shell.run(f'/usr/bin/python3 -c "{script}"').output.split()
     assert len(listed) == 3, listed
     assert {entry[:9] for entry in listed} == {b"/dev/pts/"}
@@ -298,7 +346,9 @@ def test_files_are_closed_to_others(shell: ShellSession) -> None:
     shell.start("sleep 0")
     assert shell.directory.stat().st_mode & 0o077 == 0
     for path in shell.directory.rglob("*"):
-        assert path.stat().st_mode & 0o077 == 0 or path.name == "last", path  # made by bash, with its umask
+        assert path.stat().st_mode & 0o077 == 0 or path.name == "last", (
+            path
+        )  # made by bash, with its umask
 
 
 def test_typed_commands_are_marked(name: str, shell: ShellSession) -> None:

@@ -21,10 +21,21 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(("argv", "kind"), [
-    (["bash"], "bash"), (["/bin/bash"], "bash"), (["bash", "-i"], "bash"), (["bash", "-l"], "bash"),
-    (["bash", "-il"], "bash"), (["-bash"], "bash"), (["zsh"], "zsh"), (["zsh", "-l", "-i"], "zsh"),
-    (["dash"], "posix"), (["-dash"], "posix")])
+@pytest.mark.parametrize(
+    ("argv", "kind"),
+    [
+        (["bash"], "bash"),
+        (["/bin/bash"], "bash"),
+        (["bash", "-i"], "bash"),
+        (["bash", "-l"], "bash"),
+        (["bash", "-il"], "bash"),
+        (["-bash"], "bash"),
+        (["zsh"], "zsh"),
+        (["zsh", "-l", "-i"], "zsh"),
+        (["dash"], "posix"),
+        (["-dash"], "posix"),
+    ],
+)
 def test_known_shells(directory: Path, argv: list[str], kind: str) -> None:
     launch = prepare(argv, directory, NONCE, ENV, login=False)
     assert launch.kind == kind
@@ -32,14 +43,31 @@ def test_known_shells(directory: Path, argv: list[str], kind: str) -> None:
     assert NONCE not in " ".join([*launch.argv, *launch.env.values()])
     written = [path for path in directory.rglob("*") if path.is_file()]
     assert all(path.stat().st_mode & 0o777 == 0o600 for path in written)
-    (told,) = [path for path in written if path.stat().st_size]      # the others are for what the shell will say of itself
+    (told,) = [
+        path for path in written if path.stat().st_size
+    ]  # the others are for what the shell will say of itself
     assert NONCE in told.read_text()
 
 
-@pytest.mark.parametrize("argv", [
-    [], ["bash", "--norc"], ["bash", "-c", "ls"], ["bash", "script"], ["bash", "--posix"], ["zsh", "-f"],
-    ["bash", "-x"], ["python3"], ["vim"], ["no-such-program"], ["/no/such/bash"], ["env", "bash"],
-    ["sh", "-c", "ls"], ["bash", ""]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["bash", "--norc"],
+        ["bash", "-c", "ls"],
+        ["bash", "script"],
+        ["bash", "--posix"],
+        ["zsh", "-f"],
+        ["bash", "-x"],
+        ["python3"],
+        ["vim"],
+        ["no-such-program"],
+        ["/no/such/bash"],
+        ["env", "bash"],
+        ["sh", "-c", "ls"],
+        ["bash", ""],
+    ],
+)
 def test_everything_else_is_left_alone(directory: Path, argv: list[str]) -> None:
     launch = prepare(argv, directory, NONCE, ENV, login=False)
     assert (launch.argv, launch.env, launch.kind) == (argv, ENV, None)
@@ -49,10 +77,19 @@ def test_everything_else_is_left_alone(directory: Path, argv: list[str]) -> None
 def test_a_name_decides_how_a_program_behaves(directory: Path) -> None:
     links = directory / "bin"
     links.mkdir()
-    expected = {"sh": "bash", "rbash": None, "rzsh": None, "ksh": None, "ash": "posix", "bash-9.9": "bash"}
+    expected = {
+        "sh": "bash",
+        "rbash": None,
+        "rzsh": None,
+        "ksh": None,
+        "ash": "posix",
+        "bash-9.9": "bash",
+    }
     for name, target in zip(expected, ("bash", "bash", "zsh", "zsh", "dash", "bash"), strict=True):
         (links / name).symlink_to(f"/usr/bin/{target}")
-        assert prepare([str(links / name)], directory, NONCE, ENV, login=False).kind == expected[name]
+        assert (
+            prepare([str(links / name)], directory, NONCE, ENV, login=False).kind == expected[name]
+        )
 
 
 def test_bash_in_posix_mode_reads_env_instead(directory: Path) -> None:
@@ -96,8 +133,18 @@ def test_run_file_is_replaced_and_removed(directory: Path, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["bash", "zsh", "posix"])
-@pytest.mark.parametrize(("run", "text"), [("r1", "a\0b"), ("r1", "a\n\0b"), ("", "a"), ("r 1", "a"),
-                                           ("r;1", "a"), ("r" * 65, "a"), ("$(x)", "a")])
+@pytest.mark.parametrize(
+    ("run", "text"),
+    [
+        ("r1", "a\0b"),
+        ("r1", "a\n\0b"),
+        ("", "a"),
+        ("r 1", "a"),
+        ("r;1", "a"),
+        ("r" * 65, "a"),
+        ("$(x)", "a"),
+    ],
+)
 def test_what_cannot_be_run_is_refused(directory: Path, kind: str, run: str, text: str) -> None:
     with pytest.raises(Usage):
         write_run(directory, kind, run, text)  # type: ignore[arg-type]

@@ -33,9 +33,11 @@ def unchanged(home: Path, files: dict[str, str]) -> bool:
 
 
 def test_bash_files_and_prompt_command(start: Start, tmp_path: Path) -> None:
-    files = {".bashrc": "FROM_RC=yes; PROMPT_COMMAND='echo status=$?'; PS1='mine> '; PS0='zero\\n'\n"
-                        "alias printf='echo aliased' eval='echo no' .='echo no'; alias local=false\n",
-             ".bash_profile": "FROM_PROFILE=yes\n"}
+    files = {
+        ".bashrc": "FROM_RC=yes; PROMPT_COMMAND='echo status=$?'; PS1='mine> '; PS0='zero\\n'\n"
+        "alias printf='echo aliased' eval='echo no' .='echo no'; alias local=false\n",
+        ".bash_profile": "FROM_PROFILE=yes\n",
+    }
     shell = start(["bash"], files)
     assert shell.run('echo "$FROM_RC/$FROM_PROFILE"').output == b"yes/\n"
     assert b"status=4" in shell.line("(exit 4)")
@@ -68,6 +70,7 @@ def test_bash_theme_that_sets_the_prompt_each_time(start: Start) -> None:
 
 def test_bash_before_5_1(start: Start) -> None:
     """The way for shells that run PROMPT_COMMAND as one string, in this bash."""
+
     def old(directory: Path) -> None:
         path = directory / "bash.rc"
         path.write_text(path.read_text().replace("[array]='1'", "[array]=''"))
@@ -120,12 +123,18 @@ def test_bash_history(start: Start, tmp_path: Path, control: str) -> None:
     shell.line("echo again")
     shell.run("echo -n two")
     shell.line("true")
-    saved = [line for line in (tmp_path / "history").read_text().splitlines() if not line.startswith("#")]
+    saved = [
+        line for line in (tmp_path / "history").read_text().splitlines() if not line.startswith("#")
+    ]
     assert saved == ["echo typed", "echo one 'quoted  text'", "echo again", "echo -n two", "true"]
 
 
 def test_bash_login(start: Start, tmp_path: Path) -> None:
-    files = {".bash_profile": "FROM=bash_profile\n", ".profile": "FROM=profile\n", ".bashrc": "RC=yes\n"}
+    files = {
+        ".bash_profile": "FROM=bash_profile\n",
+        ".profile": "FROM=profile\n",
+        ".bashrc": "RC=yes\n",
+    }
     shell = start(["bash", "-l"], files)
     assert shell.run('echo "$FROM/$RC/$PATH"').output.startswith(b"bash_profile//")
     (tmp_path / "home" / ".bash_profile").unlink()
@@ -146,10 +155,13 @@ def test_bash_as_sh(start: Start, tmp_path: Path) -> None:
 
 
 def test_zsh_files_and_hooks(start: Start, tmp_path: Path) -> None:
-    files = {".zshenv": "FROM_ENV=yes\n",
-             ".zshrc": "FROM_RC=yes; precmd() { echo status=$?; }; PS1='mine> '\n"
-             "preexec() { echo about to run; }; alias print='echo no' builtin='echo no' .='echo no'\n",
-             ".zprofile": "FROM_PROFILE=yes\n", ".zlogin": "FROM_LOGIN=yes\n"}
+    files = {
+        ".zshenv": "FROM_ENV=yes\n",
+        ".zshrc": "FROM_RC=yes; precmd() { echo status=$?; }; PS1='mine> '\n"
+        "preexec() { echo about to run; }; alias print='echo no' builtin='echo no' .='echo no'\n",
+        ".zprofile": "FROM_PROFILE=yes\n",
+        ".zlogin": "FROM_LOGIN=yes\n",
+    }
     shell = start(["zsh"], files)
     read = 'echo "$FROM_ENV/$FROM_RC/$FROM_PROFILE/$FROM_LOGIN"'
     assert shell.run(f'{read} "${{ZDOTDIR-none}}"').output == b"yes/yes// none\n"
@@ -179,11 +191,20 @@ def test_zsh_hooks_dropped_by_zshrc_come_back(start: Start) -> None:
     assert shell.run("echo works").output == b"works\n"
 
 
-@pytest.mark.parametrize("options", [
-    "emulate sh", "emulate ksh", "setopt ksharrays shwordsplit nounset", "setopt rcquotes",
-    "setopt correctall",
-    "setopt noprompt_percent nomultios noclobber", "setopt errreturn", "setopt warncreateglobal",
-    "setopt nobanghist interactivecomments"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        "emulate sh",
+        "emulate ksh",
+        "setopt ksharrays shwordsplit nounset",
+        "setopt rcquotes",
+        "setopt correctall",
+        "setopt noprompt_percent nomultios noclobber",
+        "setopt errreturn",
+        "setopt warncreateglobal",
+        "setopt nobanghist interactivecomments",
+    ],
+)
 def test_zsh_options(start: Start, options: str) -> None:
     shell = start(["zsh"])
     shell.run(options)
@@ -229,7 +250,7 @@ def test_nested_shells_make_no_marks(start: Start, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["bash", "zsh", "dash"])
 def test_odd_directory(tmp_path: Path, name: str) -> None:
-    odd = tmp_path / "it's $HOME `x` \"q\" \\ \u00e9"
+    odd = tmp_path / 'it\'s $HOME `x` "q" \\ \u00e9'
     session = ShellSession(ARGV[name], odd, tmp_path / "home")
     try:
         assert session.run("echo works\necho twice").output == b"works\ntwice\n"

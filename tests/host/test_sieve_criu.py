@@ -68,11 +68,17 @@ def place(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("neutral", [False, True], ids=["as it was", "made neutral"])
 def test_a_restored_session(place: Path, neutral: bool) -> None:
-    holder = subprocess.Popen([sys.executable, "-c", GATED, str(SOURCE), str(place), PYTHON, PROGRAM])
+    holder = subprocess.Popen(
+        [sys.executable, "-c", GATED, str(SOURCE), str(place), PYTHON, PROGRAM]
+    )
     try:
         until((place / "pid").exists, "it runs")
         pid = int((place / "pid").read_text())
-        done = subprocess.run([CRIU, "dump", "-t", str(pid), "-D", place / "img", "-v2", "-o", "dump.log"], capture_output=True, text=True)
+        done = subprocess.run(
+            [CRIU, "dump", "-t", str(pid), "-D", place / "img", "-v2", "-o", "dump.log"],
+            capture_output=True,
+            text=True,
+        )
         assert done.returncode == 0, (place / "img" / "dump.log").read_text()[-2000:]
     finally:
         holder.kill()
@@ -83,7 +89,11 @@ def test_a_restored_session(place: Path, neutral: bool) -> None:
     assert count == 1 and len(changed) == len(image.read_bytes())
     if neutral:
         image.write_bytes(changed)
-    done = subprocess.run([CRIU, "restore", "-d", "-D", place / "img", "-v2", "-o", "restore.log"], capture_output=True, text=True)
+    done = subprocess.run(
+        [CRIU, "restore", "-d", "-D", place / "img", "-v2", "-o", "restore.log"],
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, (place / "img" / "restore.log").read_text()[-2000:]
     (place / "go").touch()
     until((place / "said").exists, "it tried to start a program")

@@ -59,7 +59,9 @@ def test_what_was_written_is_there_again(tmp_path: Path) -> None:
         await s.write(store.forget(record(3).id))
 
     with_store(path, work)
-    assert {r.id: r for r in Store(str(path)).records()} == {r.id: r for r in (record(1, name="renamed"), ended)}
+    assert {r.id: r for r in Store(str(path)).records()} == {
+        r.id: r for r in (record(1, name="renamed"), ended)
+    }
     assert path.stat().st_mode & 0o777 == 0o600
 
 
@@ -109,7 +111,11 @@ def test_events_are_numbered_and_read_from_both_ends(tmp_path: Path) -> None:
         assert [e["n"] for e in await s.write(store.events_of("a", 0, 100))] == [1, 3, 5, 7, 9]
         assert [e["n"] for e in await s.write(store.events_after(None, 4, 3))] == [4, 5, 6]
         assert [e["n"] for e in await s.write(store.events_after("b", 4, 2))] == [4, 6]
-        assert newest[0]["session"] == "a" and newest[0]["event"] == "happened" and newest[0]["time"] == 7.0
+        assert (
+            newest[0]["session"] == "a"
+            and newest[0]["event"] == "happened"
+            and newest[0]["time"] == 7.0
+        )
 
     with_store(tmp_path / "state.db", work)
 
@@ -150,7 +156,9 @@ def test_a_full_disk_is_a_typed_error_and_reading_goes_on(tmp_path: Path) -> Non
         await s.write(store.save(record(1)))
         full(s)
         both = await asyncio.gather(
-            s.write(store.save(record(2, **BIG))), s.write(store.events_of(None, 0, 5)), return_exceptions=True
+            s.write(store.save(record(2, **BIG))),
+            s.write(store.events_of(None, 0, 5)),
+            return_exceptions=True,
         )
         assert isinstance(both[0], Unavailable) and "free disk space" in both[0].recover
         assert both[1] == [], "a reader in the same group failed with the writer"
@@ -177,7 +185,10 @@ def test_what_was_posted_is_owed_and_written_when_there_is_space(
         await asyncio.wait_for(patient, 120)
 
     with_store(path, work)
-    assert {(r.id, r.name) for r in Store(str(path)).records()} == {(record(1).id, "renamed"), (record(2).id, "s2")}
+    assert {(r.id, r.name) for r in Store(str(path)).records()} == {
+        (record(1).id, "renamed"),
+        (record(2).id, "s2"),
+    }
 
 
 def test_a_job_that_fails_for_another_reason_does_not_stop_the_writer(tmp_path: Path) -> None:
@@ -205,9 +216,11 @@ def test_what_is_no_database_is_put_aside_whole(tmp_path: Path, damage: str) -> 
 
     with_store(path, work)
     data = path.read_bytes()
-    broken = {"garbage": os.urandom(8192), "page": data[:8192] + b"\xff" * 4096 + data[12288:], "short": data[:5000]}[
-        damage
-    ]
+    broken = {
+        "garbage": os.urandom(8192),
+        "page": data[:8192] + b"\xff" * 4096 + data[12288:],
+        "short": data[:5000],
+    }[damage]
     path.write_bytes(broken)
     opened = Store(str(path))
     assert opened.put_aside is not None and Path(opened.put_aside).read_bytes() == broken

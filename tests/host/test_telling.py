@@ -30,7 +30,9 @@ def broken(*_: Any) -> None:
 def logged() -> list[Any]:
     """What the loop would have written into the log."""
     found = list[Any]()
-    asyncio.get_running_loop().set_exception_handler(lambda _, context: found.append(context.get("exception")))
+    asyncio.get_running_loop().set_exception_handler(
+        lambda _, context: found.append(context.get("exception"))
+    )
     return found
 
 
@@ -62,11 +64,25 @@ class Beside:
 
 def session(directory: Path) -> Any:
     loop = asyncio.get_running_loop()
-    commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid())
-    return SimpleNamespace(id="s", loop=loop, keeper_pid=os.getpid(), commands=commands, directory=str(directory), memory=str(directory), ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
+    commands = Commands(
+        {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid()
+    )
+    return SimpleNamespace(
+        id="s",
+        loop=loop,
+        keeper_pid=os.getpid(),
+        commands=commands,
+        directory=str(directory),
+        memory=str(directory),
+        ended=loop.create_future(),
+        spawn=loop.create_task,
+        ring=SimpleNamespace(accepted=0),
+    )
 
 
-def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     told, listeners = list[int](), list[Any]()
 
     def once(number: int) -> None:
@@ -77,7 +93,11 @@ def test_who_stops_listening_while_it_is_told_hides_nothing_from_the_next(caplog
     tell(listeners, 7)
     tell(listeners, 8)
     assert told == [7, 7, 8]
-    assert [one for one in caplog.records if one.exc_info is not None and one.exc_info[0] is ZeroDivisionError]
+    assert [
+        one
+        for one in caplog.records
+        if one.exc_info is not None and one.exc_info[0] is ZeroDivisionError
+    ]
 
 
 def test_a_process_that_exits_is_told_to_all_who_follow_processes(tmp_path: Path) -> None:
@@ -117,7 +137,9 @@ def test_a_session_begins_and_ends_for_all_whose_business_it_is(tmp_path: Path) 
 def test_a_mark_is_taken_and_told_whoever_else_fails_on_it(tmp_path: Path) -> None:
     async def main() -> None:
         errors, told = logged(), list[Any]()
-        commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(tmp_path), {}, root=os.getpid())
+        commands = Commands(
+            {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(tmp_path), {}, root=os.getpid()
+        )
         commands.before_marks = broken
         commands.watchers += [broken, told.append]
         commands.feed(0, memoryview(f"\x1b]7717;{NONCE};1;P;0\a".encode()))
@@ -127,8 +149,11 @@ def test_a_mark_is_taken_and_told_whoever_else_fails_on_it(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its keeper waits to be let go."""
+
     async def main() -> None:
         errors, last, buried = logged(), Beside(), asyncio.get_running_loop().create_future()
 
@@ -137,28 +162,70 @@ def test_a_session_that_has_ended_is_buried_whoever_fails_on_its_end(monkeypatch
 
         monkeypatch.setattr("holdfast.host.engine.bury", bury)
         worst = Beside(raises=True)
-        engine: Any = SimpleNamespace(sessions={}, ended={}, _burying=set(), desk=SimpleNamespace(session_changed=broken), kin=worst, tally=worst, aftermath=worst, shapes=worst, execgate=last)
-        engine._leave, engine._buried = lambda one: Engine._leave(engine, one), lambda task: Engine._buried(engine, task)
+        engine: Any = SimpleNamespace(
+            sessions={},
+            ended={},
+            _burying=set(),
+            desk=SimpleNamespace(session_changed=broken),
+            kin=worst,
+            tally=worst,
+            aftermath=worst,
+            shapes=worst,
+            execgate=last,
+        )
+        engine._leave, engine._buried = (
+            lambda one: Engine._leave(engine, one),
+            lambda task: Engine._buried(engine, task),
+        )
         one: Any = SimpleNamespace(id="s", record="its record")
         Engine._over(engine, one)
-        assert await buried is one and engine.ended == {"s": "its record"} and last.told == ["end"] and len(errors) >= 4
+        assert (
+            await buried is one
+            and engine.ended == {"s": "its record"}
+            and last.told == ["end"]
+            and len(errors) >= 4
+        )
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked_at_for_the_last_time() -> None:
+def test_a_session_is_over_when_its_program_is_whatever_fails_while_it_is_looked_at_for_the_last_time() -> (
+    None
+):
     """Who waits for the end, and its keeper, would wait for ever."""
+
     async def main() -> None:
         errors, loop = logged(), asyncio.get_running_loop()
-        record: Any = SimpleNamespace(ended=None, exit_code=None, reason="", survivors=0, state="live")
+        record: Any = SimpleNamespace(
+            ended=None, exit_code=None, reason="", survivors=0, state="live"
+        )
         closed = list[str]()
-        one: Any = SimpleNamespace(id="s", loop=loop, record=record, view=SimpleNamespace(look=broken), viewers=[SimpleNamespace(pump=broken)], streams=[broken], ring=SimpleNamespace(start=0, head=7),
-                                   keeper_pid=os.getpid(), change=broken, lane=SimpleNamespace(close=lambda: closed.append("lane")), ended=loop.create_future(), ends=set(),
-                                   pace=SimpleNamespace(returned=asyncio.Event()), link=SimpleNamespace(unmute=broken, welcome=SimpleNamespace(root_pid=1)))
+        one: Any = SimpleNamespace(
+            id="s",
+            loop=loop,
+            record=record,
+            view=SimpleNamespace(look=broken),
+            viewers=[SimpleNamespace(pump=broken)],
+            streams=[broken],
+            ring=SimpleNamespace(start=0, head=7),
+            keeper_pid=os.getpid(),
+            change=broken,
+            lane=SimpleNamespace(close=lambda: closed.append("lane")),
+            ended=loop.create_future(),
+            ends=set(),
+            pace=SimpleNamespace(returned=asyncio.Event()),
+            link=SimpleNamespace(unmute=broken, welcome=SimpleNamespace(root_pid=1)),
+        )
         one.pace.returned.set()
         one._close = lambda *args: Session._close(one, *args)
         await Session._finish(one, 3 << 8)
-        assert one.ended.done() and (record.exit_code, record.reason, record.output_end, record.state) == (3, "exited", 7, "ended") and closed == ["lane"] and errors
+        assert (
+            one.ended.done()
+            and (record.exit_code, record.reason, record.output_end, record.state)
+            == (3, "exited", 7, "ended")
+            and closed == ["lane"]
+            and errors
+        )
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -178,12 +245,34 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
             done.append("group")
 
         record: Any = Record("s", "work", "ended", 1, 0.0, [], "", "")
-        watching = [SimpleNamespace(conn=SimpleNamespace(event=broken)), SimpleNamespace(conn=SimpleNamespace(event=lambda name, **_: told.append(name)))]
-        one: Any = SimpleNamespace(id="s", record=record, viewers=watching, behind=broken, remove_viewer=broken, streams=[], link=SimpleNamespace(send=lambda packet: done.append("released")),
-                                   dispose=dispose, directory=str(tmp_path / "s"))
-        engine: Any = SimpleNamespace(home=SimpleNamespace(run=str(tmp_path)), store=Kept(), ended={}, halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)), forget_old=lambda: done.append("old ones"))
+        watching = [
+            SimpleNamespace(conn=SimpleNamespace(event=broken)),
+            SimpleNamespace(conn=SimpleNamespace(event=lambda name, **_: told.append(name))),
+        ]
+        one: Any = SimpleNamespace(
+            id="s",
+            record=record,
+            viewers=watching,
+            behind=broken,
+            remove_viewer=broken,
+            streams=[],
+            link=SimpleNamespace(send=lambda packet: done.append("released")),
+            dispose=dispose,
+            directory=str(tmp_path / "s"),
+        )
+        engine: Any = SimpleNamespace(
+            home=SimpleNamespace(run=str(tmp_path)),
+            store=Kept(),
+            ended={},
+            halter=SimpleNamespace(in_thread=in_thread, groups=SimpleNamespace(remove=None)),
+            forget_old=lambda: done.append("old ones"),
+        )
         await bury(engine, one)
-        assert done == ["written", "released", "group", "old ones"] and told == ["ended"] and len(errors) == 5
+        assert (
+            done == ["written", "released", "group", "old ones"]
+            and told == ["ended"]
+            and len(errors) == 5
+        )
 
     asyncio.run(asyncio.wait_for(main(), 60))
 
@@ -191,9 +280,21 @@ def test_a_keeper_is_let_go_whatever_fails_with_those_who_watched(tmp_path: Path
 def test_output_reaches_all_who_watch_whoever_of_them_fails() -> None:
     async def main() -> None:
         errors, told = logged(), list[str]()
-        one: Any = SimpleNamespace(link=SimpleNamespace(closed=False), lane=SimpleNamespace(settle=lambda: None, awaited=True), ring=SimpleNamespace(flags=FLAG_EOF, head=7), scanned=7,
-                                   viewers=[SimpleNamespace(pump=broken), SimpleNamespace(pump=lambda: told.append("viewer"))], view=SimpleNamespace(fed=7), streams=[broken, lambda: told.append("stream")],
-                                   pace=SimpleNamespace(look=lambda: told.append("pace")), commands=SimpleNamespace(watchers=[]), _eof=asyncio.get_running_loop().create_future())
+        one: Any = SimpleNamespace(
+            link=SimpleNamespace(closed=False),
+            lane=SimpleNamespace(settle=lambda: None, awaited=True),
+            ring=SimpleNamespace(flags=FLAG_EOF, head=7),
+            scanned=7,
+            viewers=[
+                SimpleNamespace(pump=broken),
+                SimpleNamespace(pump=lambda: told.append("viewer")),
+            ],
+            view=SimpleNamespace(fed=7),
+            streams=[broken, lambda: told.append("stream")],
+            pace=SimpleNamespace(look=lambda: told.append("pace")),
+            commands=SimpleNamespace(watchers=[]),
+            _eof=asyncio.get_running_loop().create_future(),
+        )
         Session._bell(one)
         assert told == ["viewer", "stream", "pace"] and one._eof.done() and len(errors) == 2
 

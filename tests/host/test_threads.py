@@ -80,6 +80,7 @@ def test_who_waits_for_a_share_that_gets_stuck_is_told() -> None:
 
 def test_a_share_in_a_share() -> None:
     """One operator's session that hangs leaves the operator's other sessions alone; all of an operator's leave the other operators alone."""
+
     async def play(threads: Threads, free: threading.Event) -> None:
         wide = Share("ann", 3)
         inside = [(Share(("ann", n), 2), wide) for n in range(3)]
@@ -108,7 +109,9 @@ def test_many_wait_for_their_turn_and_none_is_lost() -> None:
                 running -= 1
             return n
 
-        assert await asyncio.gather(*(threads.do((ANN,), work, n) for n in range(200))) == [*range(200)]
+        assert await asyncio.gather(*(threads.do((ANN,), work, n) for n in range(200))) == [
+            *range(200)
+        ]
         assert most <= ANN.most
         await no_rooms(threads)
 
@@ -119,10 +122,19 @@ def test_many_wait_for_their_turn_and_none_is_lost() -> None:
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.booleans(), st.integers(0, 6)), max_size=30))
 def test_whatever_is_given_up_the_shares_come_back(acts: list[tuple[str, bool, int]]) -> None:
     """Work begun, given up before it begins, while it waits or while it runs, and freed at the end."""
+
     async def play(threads: Threads, free: threading.Event) -> None:
         tasks = []
         for whose, hangs, turns in acts:
-            tasks.append(asyncio.ensure_future(threads.do((Share(whose, 2), Share("all", 3)), free.wait if hangs else lambda _: True, 60)))
+            tasks.append(
+                asyncio.ensure_future(
+                    threads.do(
+                        (Share(whose, 2), Share("all", 3)),
+                        free.wait if hangs else lambda _: True,
+                        60,
+                    )
+                )
+            )
             for _ in range(turns):
                 await asyncio.sleep(0)
             if turns % 2:
@@ -143,7 +155,7 @@ def test_who_is_told_that_all_are_stuck_and_leaves_at_that_moment_gives_back_not
         second = asyncio.ensure_future(threads.do((share,), str))
         while "ann" not in threads._rooms or not threads._rooms["ann"].waiting:
             await asyncio.sleep(0)
-        threads._rooms["ann"].give_up()                  # as by whoever waited for the first one
+        threads._rooms["ann"].give_up()  # as by whoever waited for the first one
         second.cancel()
         with suppress(asyncio.CancelledError):
             await second
@@ -156,7 +168,9 @@ def test_who_is_told_that_all_are_stuck_and_leaves_at_that_moment_gives_back_not
     scene(play)
 
 
-def test_nobody_waits_for_long_for_a_slot_that_somebody_hangs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_long_for_a_slot_that_somebody_hangs_in(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(module, "SLOT_S", 0.01)
 
     async def play(threads: Threads, free: threading.Event) -> None:

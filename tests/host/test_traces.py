@@ -47,11 +47,28 @@ def act(number: int = 1, **more: Any) -> Any:
     """As the door gives it."""
     session = SimpleNamespace(id="s1", name="hideaway")
     conn = SimpleNamespace(kind="agent", modality="my-own-client", operator="zelda")
-    return SimpleNamespace(**({"session": session, "conn": conn, "epoch": 1, "number": number, "kind": "command", "began": 1_000, "taken": 7, "shapers": 2, "written": None,
-                               "phases": [("gate", 1_100, 1_200), ("record", 1_200, 1_300)]} | more))
+    return SimpleNamespace(
+        **(
+            {
+                "session": session,
+                "conn": conn,
+                "epoch": 1,
+                "number": number,
+                "kind": "command",
+                "began": 1_000,
+                "taken": 7,
+                "shapers": 2,
+                "written": None,
+                "phases": [("gate", 1_100, 1_200), ("record", 1_200, 1_300)],
+            }
+            | more
+        )
+    )
 
 
-def test_o_a_collector_that_hangs_makes_nobody_wait_and_the_queue_is_bounded(exporter: Collecting) -> None:
+def test_o_a_collector_that_hangs_makes_nobody_wait_and_the_queue_is_bounded(
+    exporter: Collecting,
+) -> None:
     tally = Tally()
     made = Traces(exporter, tally)
     for number in range(2 * QUEUE_ACTS + traces.BATCH_ACTS):
@@ -59,12 +76,17 @@ def test_o_a_collector_that_hangs_makes_nobody_wait_and_the_queue_is_bounded(exp
     dropped = tally.spans["dropped"]
     assert 4 * QUEUE_ACTS <= dropped <= 4 * (QUEUE_ACTS + traces.BATCH_ACTS) and not exporter.taken
     exporter.open.set()
-    eventually(lambda: tally.spans["exported"] == 4 * (2 * QUEUE_ACTS + traces.BATCH_ACTS) - dropped, "what waited")
+    eventually(
+        lambda: tally.spans["exported"] == 4 * (2 * QUEUE_ACTS + traces.BATCH_ACTS) - dropped,
+        "what waited",
+    )
     made.close()
 
 
 @pytest.mark.parametrize("answer", [SpanExportResult.FAILURE, RuntimeError("a library's mistake")])
-def test_o_what_is_not_taken_is_counted_and_said_once(exporter: Collecting, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_o_what_is_not_taken_is_counted_and_said_once(
+    exporter: Collecting, answer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     tally = Tally()
     made = Traces(exporter, tally)
     exporter.answer = answer
@@ -76,10 +98,15 @@ def test_o_what_is_not_taken_is_counted_and_said_once(exporter: Collecting, answ
     made.over(act(9), "applied")
     eventually(lambda: tally.spans["exported"] == 4, "the next")
     made.close()
-    assert [record.message.split(";")[0].split(":")[0] for record in caplog.records] == ["the collector does not take traces", "the collector takes traces again"]
+    assert [record.message.split(";")[0].split(":")[0] for record in caplog.records] == [
+        "the collector does not take traces",
+        "the collector takes traces again",
+    ]
 
 
-def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(exporter: Collecting) -> None:
+def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(
+    exporter: Collecting,
+) -> None:
     made = Traces(exporter, Tally())
     exporter.open.set()
     made.over(act(), "refused")
@@ -87,9 +114,20 @@ def test_o_a_span_has_kinds_and_numbers_and_a_client_cannot_put_words_into_it(ex
     spans = {span.name: span for span in exporter.taken}
     assert set(spans) == {"act command", "gate", "record"}
     assert dict(spans["act command"].attributes or {}) == {
-        "holdfast.session.id": "s1", "holdfast.session.epoch": 1, "holdfast.act.number": 1, "holdfast.act.kind": "command", "holdfast.act.verdict": "refused",
-        "holdfast.actor.kind": "agent", "holdfast.actor.modality": "other", "holdfast.originators.count": 2, "holdfast.act.sequence": 7}
+        "holdfast.session.id": "s1",
+        "holdfast.session.epoch": 1,
+        "holdfast.act.number": 1,
+        "holdfast.act.kind": "command",
+        "holdfast.act.verdict": "refused",
+        "holdfast.actor.kind": "agent",
+        "holdfast.actor.modality": "other",
+        "holdfast.originators.count": 2,
+        "holdfast.act.sequence": 7,
+    }
     parent = spans["gate"].parent
-    assert parent is not None and spans["act command"].context is not None and parent.span_id == spans["act command"].context.span_id
+    assert (
+        parent is not None
+        and spans["act command"].context is not None
+        and parent.span_id == spans["act command"].context.span_id
+    )
     assert spans["act command"].start_time == 1_000 and spans["gate"].end_time == 1_200
-

@@ -11,10 +11,15 @@ import pytest
 from holdfast.host.turn import SessionTurn
 
 
-def test_p1_who_got_the_turn_is_told_so_though_somebody_seizes_it_while_its_finds_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p1_who_got_the_turn_is_told_so_though_somebody_seizes_it_while_its_finds_are_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The answer is one moment's: who had it when it was given. Whoever reads both answers sees one order."""
+
     async def main() -> None:
-        session: Any = SimpleNamespace(loop=asyncio.get_running_loop(), memory="/nonexistent", state="live")
+        session: Any = SimpleNamespace(
+            loop=asyncio.get_running_loop(), memory="/nonexistent", state="live"
+        )
         turn = SessionTurn(session)
         monkeypatch.setattr(turn, "_publish", lambda effects: None)
 

@@ -29,7 +29,11 @@ class Line:
         self.theirs: socket.socket
 
     def channel(self) -> channel.Channel:
-        return channel.responder(ROUTE, HOST, time.monotonic()) if self.password is None else Meeting(False, ROUTE, HOST, self.password, time.monotonic())
+        return (
+            channel.responder(ROUTE, HOST, time.monotonic())
+            if self.password is None
+            else Meeting(False, ROUTE, HOST, self.password, time.monotonic())
+        )
 
     def admit(self, sock: socket.socket, name: str, on_the_way: Any) -> bool:
         self.theirs = sock
@@ -43,17 +47,22 @@ class Line:
 
     def begun(self) -> None:
         self.tried += 1
-        self.spent = self.spent or self.unsure       # that it was tried cannot be written down
+        self.spent = self.spent or self.unsure  # that it was tried cannot be written down
 
     def failed(self) -> None:
-        assert self.password is not None and not self.spent, "the handshake was sound, or was looked at though the guess was used"
+        assert self.password is not None and not self.spent, (
+            "the handshake was sound, or was looked at though the guess was used"
+        )
         self.spent = True
 
 
 def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() -> None:
     async def body() -> None:
         line = Line()
-        stream, client = Stream(cast(Uplink, line), 1), Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), time.monotonic()))
+        stream, client = (
+            Stream(cast(Uplink, line), 1),
+            Tunnel(channel.initiator(ROUTE, CLIENT, public(HOST), time.monotonic())),
+        )
         for payload in client.start(0.0):
             stream.data(payload)
         for frame in list(line.sent):
@@ -64,7 +73,9 @@ def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() 
         assert line.theirs.recv(100) == b"hello" and stream._reading
         line.theirs.close()
         for payload in client.put(b"too late", 0.0):
-            stream.data(payload)                 # the host has closed the connection and this stream has not heard of it yet
+            stream.data(
+                payload
+            )  # the host has closed the connection and this stream has not heard of it yet
         assert stream.closed and line.ended == 1
         stream.data(b"whatever")
         stream.credit(1)
@@ -75,17 +86,26 @@ def test_s4_what_comes_for_a_connection_that_was_closed_ends_that_stream_only() 
 
 def test_t2_guesses_that_were_made_ready_side_by_side_are_one() -> None:
     """Wrong, wrong and right, each but one message away from the answer: after the first nobody is listened to."""
+
     async def body() -> None:
         line, ready = Line(), list[tuple[Stream, bytes]]()
         line.password = b"p" * 32
         for number, guess in enumerate((b"a" * 32, b"b" * 32, b"p" * 32), 1):
-            stream, joiner = Stream(cast(Uplink, line), number), Meeting(True, ROUTE, CLIENT, guess, time.monotonic())
+            stream, joiner = (
+                Stream(cast(Uplink, line), number),
+                Meeting(True, ROUTE, CLIENT, guess, time.monotonic()),
+            )
             said = list(joiner.start().send)
             for _ in range(2):
                 seen = len(line.sent)
                 for message in said:
                     stream.data(message)
-                said = [answer for frame in line.sent[seen:] if isinstance(frame, outer.Data) for answer in joiner.receive(frame.payload, 0.0).send]
+                said = [
+                    answer
+                    for frame in line.sent[seen:]
+                    if isinstance(frame, outer.Data)
+                    for answer in joiner.receive(frame.payload, 0.0).send
+                ]
             ready.append((stream, said[0]))
         for stream, last in ready:
             stream.data(last)
@@ -99,7 +119,10 @@ def test_t2_who_comes_is_not_answered_before_that_is_remembered() -> None:
     async def body() -> None:
         line = Line()
         line.password, line.unsure = b"p" * 32, True
-        stream, joiner = Stream(cast(Uplink, line), 1), Meeting(True, ROUTE, CLIENT, line.password, time.monotonic())
+        stream, joiner = (
+            Stream(cast(Uplink, line), 1),
+            Meeting(True, ROUTE, CLIENT, line.password, time.monotonic()),
+        )
         for message in joiner.start().send:
             stream.data(message)
         assert stream.closed and line.tried == 1 and line.sent == []

@@ -30,12 +30,29 @@ class Shell:
         self.directory = directory
         for slot in range(SLOTS):
             (directory / f"{SLOT}{slot}").touch(0o600)
-        self.process = subprocess.Popen([sys.executable, "-u", "-c", "import sys\nfor line in sys.stdin:\n    open(line.strip(), 'r+').write('said')\n    print()"],
-                                        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                "-u",
+                "-c",
+                "import sys\nfor line in sys.stdin:\n    open(line.strip(), 'r+').write('said')\n    print()",
+            ],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self.told: list[dict[str, Any]] = []
         lineage = SimpleNamespace(root=self.process.pid, of=lambda pid: Cause("eve", 7))
-        self.session = cast(Session, SimpleNamespace(directory=str(directory), memory=str(directory), commands=SimpleNamespace(lineage=lineage), ref="hf:s",
-                                                     event=lambda name, **facts: self.told.append({"event": name, **facts})))
+        self.session = cast(
+            Session,
+            SimpleNamespace(
+                directory=str(directory),
+                memory=str(directory),
+                commands=SimpleNamespace(lineage=lineage),
+                ref="hf:s",
+                event=lambda name, **facts: self.told.append({"event": name, **facts}),
+            ),
+        )
 
     def path(self, slot: int) -> Path:
         return self.directory / f"{SLOT}{slot}"
@@ -65,12 +82,16 @@ def witness(shell: Shell) -> Iterator[Witness]:
 
 def genuine(witness: Witness, shell: Shell, slot: int, taken_for: int | None = None) -> bool:
     with open(shell.path(slot), "rb") as file:
-        return witness.genuine(shell.session, slot if taken_for is None else taken_for, file.fileno())
+        return witness.genuine(
+            shell.session, slot if taken_for is None else taken_for, file.fileno()
+        )
 
 
 def other(code: str, path: Path) -> int:
     """Another program that does something to it; its pid."""
-    process = subprocess.Popen([sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{code}", str(path)])
+    process = subprocess.Popen(
+        [sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{code}", str(path)]
+    )
     assert process.wait() == 0
     return process.pid
 
@@ -82,17 +103,31 @@ def test_p3_the_shells_own_words_are_believed(shell: Shell, witness: Witness) ->
     assert not genuine(witness, shell, 1, taken_for=2) and not shell.told, "one file is not another"
 
 
-@pytest.mark.parametrize("code", [
-    "open(path).read()", "open(path, 'r+').write('forged')", "os.truncate(path, 0)", "mmap.mmap(os.open(path, os.O_RDWR), 4)[0:1] = b'x'",
-    "os.link(path, path + 'x'); open(path + 'x', 'a').write('forged')", "os.chmod(path, 0o666)"])
-def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(shell: Shell, witness: Witness, code: str) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "open(path).read()",
+        "open(path, 'r+').write('forged')",
+        "os.truncate(path, 0)",
+        "mmap.mmap(os.open(path, os.O_RDWR), 4)[0:1] = b'x'",
+        "os.link(path, path + 'x'); open(path + 'x', 'a').write('forged')",
+        "os.chmod(path, 0o666)",
+    ],
+)
+def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(
+    shell: Shell, witness: Witness, code: str
+) -> None:
     shell.says(3)
     pid = other(code, shell.path(3))
     assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3]
-    assert [(one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told] == [("originators.doubted", pid, "eve", "hf:s#7")]
+    assert [
+        (one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told
+    ] == [("originators.doubted", pid, "eve", "hf:s#7")]
     shell.says(4)
     other(code, shell.path(4))
-    assert not genuine(witness, shell, 4) and len(shell.told) == 1, "told once, until it is put right"
+    assert not genuine(witness, shell, 4) and len(shell.told) == 1, (
+        "told once, until it is put right"
+    )
     shell.says(2)
     assert genuine(witness, shell, 2), "the others are as good as they were"
     for slot in witness.doubted(shell.session):
@@ -102,8 +137,17 @@ def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(shell: Shell, 
     assert genuine(witness, shell, 3) and not witness.doubted(shell.session)
 
 
-@pytest.mark.parametrize("code", ["os.replace(path + '.mine', path)", "os.unlink(path); open(path, 'w').write('x')", "os.unlink(path); os.symlink(path[:-1] + '2', path)"])
-def test_p3_another_file_in_its_place_says_nothing(shell: Shell, witness: Witness, code: str) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [
+        "os.replace(path + '.mine', path)",
+        "os.unlink(path); open(path, 'w').write('x')",
+        "os.unlink(path); os.symlink(path[:-1] + '2', path)",
+    ],
+)
+def test_p3_another_file_in_its_place_says_nothing(
+    shell: Shell, witness: Witness, code: str
+) -> None:
     Path(f"{shell.path(5)}.mine").write_text("forged")
     other(code, shell.path(5))
     shell.says(5)
@@ -113,18 +157,26 @@ def test_p3_another_file_in_its_place_says_nothing(shell: Shell, witness: Witnes
     assert genuine(witness, shell, 5)
 
 
-def test_p3_a_file_that_the_shell_wrote_again_meanwhile_is_left(shell: Shell, witness: Witness) -> None:
+def test_p3_a_file_that_the_shell_wrote_again_meanwhile_is_left(
+    shell: Shell, witness: Witness
+) -> None:
     shell.says(1)
     witness.replace(shell.session, 1, lambda: False)
     assert shell.path(1).read_text() == "said" and genuine(witness, shell, 1)
-    assert sorted(os.listdir(shell.directory)) == [f"{SLOT}{slot}" for slot in range(SLOTS)], "nothing is left beside them"
+    assert sorted(os.listdir(shell.directory)) == [f"{SLOT}{slot}" for slot in range(SLOTS)], (
+        "nothing is left beside them"
+    )
 
 
-def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(
+    shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shell.says(1)
     monkeypatch.setattr(fileevents, "parsed", lambda data, own: (1, [], True))
     assert not genuine(witness, shell, 1) and witness.doubted(shell.session) == [*range(SLOTS)]
-    assert [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
+    assert [(one["event"], one["operator"]) for one in shell.told] == [
+        ("originators.doubted", "unknown")
+    ]
 
 
 HELD = """
@@ -143,17 +195,37 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
     """Writes by a mapping are not told; that there is one is known."""
     for slot in range(SLOTS):
         shell.says(slot)
-    with subprocess.Popen([sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{HELD}", str(shell.path(3))], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdin is not None and holder.stdout is not None and holder.stdout.readline() == "\n"
+    with subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import mmap, os, sys\npath = sys.argv[1]\n{HELD}",
+            str(shell.path(3)),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert (
+            holder.stdin is not None
+            and holder.stdout is not None
+            and holder.stdout.readline() == "\n"
+        )
         witness = Witness()
         try:
             witness.begin(shell.session)
-            assert [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
+            assert [(one["event"], one["operator"]) for one in shell.told] == [
+                ("originators.doubted", "unknown")
+            ]
             shell.says(3)
             holder.stdin.write("\n")
             holder.stdin.flush()
             assert holder.stdout.readline() == "\n" and shell.path(3).read_text() == "evil"
-            assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3] and genuine(witness, shell, 2)
+            assert (
+                not genuine(witness, shell, 3)
+                and witness.doubted(shell.session) == [3]
+                and genuine(witness, shell, 2)
+            )
             witness.replace(shell.session, 3, lambda: True)
             shell.says(3)
             assert genuine(witness, shell, 3) and shell.path(3).read_text() == "said"
@@ -162,8 +234,13 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
             holder.stdin.close()
 
 
-@pytest.mark.parametrize("code", ["os.mkdir(path + '.new')", "os.symlink('/', path + '.new')", "open(path + '.new', 'w')"])
-def test_p3_nobody_stands_in_the_way_of_a_fresh_one(shell: Shell, witness: Witness, code: str) -> None:
+@pytest.mark.parametrize(
+    "code",
+    ["os.mkdir(path + '.new')", "os.symlink('/', path + '.new')", "open(path + '.new', 'w')"],
+)
+def test_p3_nobody_stands_in_the_way_of_a_fresh_one(
+    shell: Shell, witness: Witness, code: str
+) -> None:
     other(code, shell.path(1))
     other("open(path)", shell.path(1))
     assert not genuine(witness, shell, 1)
@@ -187,7 +264,9 @@ def test_p3_nothing_is_kept_of_what_was_not_put_in_place(shell: Shell, witness: 
     assert not witness._watched and not witness._doubted
 
 
-def test_p3_more_than_is_read_at_once_makes_all_of_them_say_nothing(shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_more_than_is_read_at_once_makes_all_of_them_say_nothing(
+    shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("holdfast.host.witness.READS_MAX", 1)
     shell.says(1)
     assert not genuine(witness, shell, 1)
@@ -208,7 +287,9 @@ def test_p3_a_host_that_cannot_be_told_believes_nothing(shell: Shell) -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     shell.says(1)
     with open(shell.path(1)) as file:
-        assert not shaping.genuine(1, file.fileno()) and [(one["event"], one["operator"]) for one in shell.told] == [("originators.doubted", "unknown")]
+        assert not shaping.genuine(1, file.fileno()) and [
+            (one["event"], one["operator"]) for one in shell.told
+        ] == [("originators.doubted", "unknown")]
         shapes.begin(session)
         shell.says(1)
         assert shaping.genuine(1, file.fileno()), "as soon as it can be, it is told"

@@ -38,17 +38,41 @@ told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files
 class Room:
     """A session whose shell is a real one, and whose marks and lines are given by the test: so everybody's order is exact."""
 
-    def __init__(self, kin: Kin, directory: Path, id: str = "s", created: float | None = None) -> None:
+    def __init__(
+        self, kin: Kin, directory: Path, id: str = "s", created: float | None = None
+    ) -> None:
         directory.mkdir(exist_ok=True)
         loop = asyncio.get_running_loop()
-        self.shell = subprocess.Popen(["bash", "--norc", "-s"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory, start_new_session=True)
-        self.commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=self.shell.pid)
+        self.shell = subprocess.Popen(
+            ["bash", "--norc", "-s"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=directory,
+            start_new_session=True,
+        )
+        self.commands = Commands(
+            {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=self.shell.pid
+        )
         self.sequence = 0
         facts = process.read_stat(self.shell.pid)
         assert facts is not None
-        record = SimpleNamespace(root_pid=self.shell.pid, root_start=facts.start, created=time.time() if created is None else created)
-        session: Any = SimpleNamespace(id=id, loop=loop, keeper_pid=self.shell.pid, commands=self.commands, directory=str(directory), memory=str(directory), record=record,
-                                       ended=loop.create_future(), spawn=loop.create_task, ring=SimpleNamespace(accepted=0))
+        record = SimpleNamespace(
+            root_pid=self.shell.pid,
+            root_start=facts.start,
+            created=time.time() if created is None else created,
+        )
+        session: Any = SimpleNamespace(
+            id=id,
+            loop=loop,
+            keeper_pid=self.shell.pid,
+            commands=self.commands,
+            directory=str(directory),
+            memory=str(directory),
+            record=record,
+            ended=loop.create_future(),
+            spawn=loop.create_task,
+            ring=SimpleNamespace(accepted=0),
+        )
         self.session = session
         self.kin = kin
         kin.begin(self.session)
@@ -56,7 +80,9 @@ class Room:
 
     def _mark(self, body: str) -> None:
         self.sequence += 1
-        self.commands.feed(self.sequence * 1000, memoryview(f"\x1b]7717;{NONCE};{self.sequence};{body}\a".encode()))
+        self.commands.feed(
+            self.sequence * 1000, memoryview(f"\x1b]7717;{NONCE};{self.sequence};{body}\a".encode())
+        )
 
     def run(self, actor: str, act: int, text: str) -> None:
         """A line that somebody enters, until the shell has done it. (Its marks are given here: the shell itself has no integration.)"""
@@ -78,7 +104,9 @@ class Room:
 
 
 @asynccontextmanager
-async def host(directory: Path, *ids: str, created: float | None = None) -> AsyncIterator[tuple[Writers, list[Room]]]:
+async def host(
+    directory: Path, *ids: str, created: float | None = None
+) -> AsyncIterator[tuple[Writers, list[Room]]]:
     """A host with rooms, once the kernel tells of processes and files."""
     kin = Kin()
     state = directory / "state"
@@ -88,7 +116,9 @@ async def host(directory: Path, *ids: str, created: float | None = None) -> Asyn
     rooms = list[Room]()
     try:
         rooms += [Room(kin, directory / id, id, created) for id in ids or ("s",)]
-        while (writers._events is not None and writers._tasks) or (kin._events is not None and not kin.told):
+        while (writers._events is not None and writers._tasks) or (
+            kin._events is not None and not kin.told
+        ):
             await asyncio.sleep(0)
         yield writers, rooms
     finally:
@@ -112,24 +142,44 @@ def test_p3_who_wrote_a_file_last_is_its_author_however_it_was_written(tmp_path:
         async with host(tmp_path) as (writers, (room,)):
             session = room.session
             at = f"{tmp_path}/s"
-            ways = {"builtin": "echo x > builtin", "program": "cp /etc/passwd program", "append": "touch append; (sleep 0; echo y >> append)", "tee": "echo z | tee tee >/dev/null",
-                    "dd": "dd if=/dev/zero of=dd bs=1 count=1 2>/dev/null", "truncated": "truncate -s 5 truncated", "directory": "mkdir directory", "fifo": "mkfifo fifo",
-                    "python": "python3 -c 'open(\"python\", \"w\").write(\"x\")'"}
+            ways = {
+                "builtin": "echo x > builtin",
+                "program": "cp /etc/passwd program",
+                "append": "touch append; (sleep 0; echo y >> append)",
+                "tee": "echo z | tee tee >/dev/null",
+                "dd": "dd if=/dev/zero of=dd bs=1 count=1 2>/dev/null",
+                "truncated": "truncate -s 5 truncated",
+                "directory": "mkdir directory",
+                "fifo": "mkfifo fifo",
+                "python": 'python3 -c \'open("python", "w").write("x")\'',
+            }
             for number, (name, line) in enumerate(ways.items()):
                 room.run("ann", number, line)
-                assert writers.of(session, f"{at}/{name}") == Shaped("file", f"{at}/{name}", "ann", number), line
+                assert writers.of(session, f"{at}/{name}") == Shaped(
+                    "file", f"{at}/{name}", "ann", number
+                ), line
             room.run("bob", 50, "echo more >> program")
-            assert writers.every(session, f"{at}/program") == (Shaped("file", f"{at}/program", "bob", 50),)
+            assert writers.every(session, f"{at}/program") == (
+                Shaped("file", f"{at}/program", "bob", 50),
+            )
             assert writers.of(session, f"{at}/builtin") == Shaped("file", f"{at}/builtin", "ann", 0)
-            assert writers.of(session, "/usr/bin/env") is None, "the machine's: older than every session"
-            assert writers.of(session, f"{at}/nothing") is None and writers.of(session, "/dev/null") is None and writers.of(session, "/proc/cpuinfo") is None
+            assert writers.of(session, "/usr/bin/env") is None, (
+                "the machine's: older than every session"
+            )
+            assert (
+                writers.of(session, f"{at}/nothing") is None
+                and writers.of(session, "/dev/null") is None
+                and writers.of(session, "/proc/cpuinfo") is None
+            )
             assert writers.every(session, "relative") == (Shaped("file", "relative", UNKNOWN),)
 
     go(main())
 
 
 @told
-def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_movers(tmp_path: Path) -> None:
+def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_movers(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             session, at = room.session, f"{tmp_path}/s"
@@ -145,7 +195,7 @@ def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_m
             assert who("moved") == [("bob", 2), ("bob", 3), ("cat", 4)] and who("script") == []
             room.run("ann", 5, "ln moved linked")
             assert ("ann", 5) in who("linked") and ("bob", 2) in who("linked")
-            room.run("ann", 6, "echo new > fresh; mv fresh moved")          # as editors save
+            room.run("ann", 6, "echo new > fresh; mv fresh moved")  # as editors save
             assert who("moved") == [("ann", 6)]
             room.run("bob", 7, "ln -s moved link")
             assert who("link") == [("ann", 6), ("bob", 7)], "the link's own author counts too"
@@ -155,7 +205,11 @@ def test_p3_a_file_that_was_put_in_the_place_of_another_is_its_writers_and_its_m
             assert who("moved") == [("bob", 8), ("ann", 9)]
             room.run("ann", 10, "mkdir in; echo x > in/it")
             room.run("bob", 11, "mkdir out; echo y > out/it; mv in old; mv out in")
-            assert who("in/it") == [("bob", 11)] and ("bob", 11) in who("old/it") and ("ann", 10) in who("old/it")
+            assert (
+                who("in/it") == [("bob", 11)]
+                and ("bob", 11) in who("old/it")
+                and ("ann", 10) in who("old/it")
+            )
             room.run("cat", 12, "ln -s in way; ln -s way/it far")
             assert who("far")[0] == ("bob", 11) and ("cat", 12) in who("far")
 
@@ -172,20 +226,35 @@ def test_p3_what_a_command_would_read_by_itself_is_found_with_who_wrote_it(tmp_p
         async with host(tmp_path) as (writers, (room,)):
             at, session = f"{tmp_path}/s", room.session
             room.run("bob", 1, "git init -q . 2>/dev/null; mkdir -p deep/er")
-            room.run("ann", 2, "printf 'all:\\n\\ttrue\\n' > Makefile; echo 'exit 0' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; echo '{}' > package.json; echo > conftest.py")
+            room.run(
+                "ann",
+                2,
+                "printf 'all:\\n\\ttrue\\n' > Makefile; echo 'exit 0' > .git/hooks/pre-commit; chmod +x .git/hooks/pre-commit; echo '{}' > package.json; echo > conftest.py",
+            )
             room.run("ann", 3, "git config core.fsmonitor ./evil; echo 'echo x' > run.sh")
 
             async def who(line: str, cwd: str) -> set[tuple[str, str]]:
                 facts = analyse(line, Parser(), Surroundings(cwd, "/nonexistent"))
-                found = await writers.each(session, [path for one in facts.commands for path in implied(one, cwd, "/nonexistent")])
-                return {(one.name.removeprefix(f"{at}/"), one.actor) for one in found if one.name.startswith(at)}
+                found = await writers.each(
+                    session,
+                    [path for one in facts.commands for path in implied(one, cwd, "/nonexistent")],
+                )
+                return {
+                    (one.name.removeprefix(f"{at}/"), one.actor)
+                    for one in found
+                    if one.name.startswith(at)
+                }
 
             assert await who("make -j2", at) == {("Makefile", "ann")}
-            assert {(".git/hooks/pre-commit", "ann"), (".git/config", "ann")} <= await who("git commit -qm x", f"{at}/deep/er")
+            assert {(".git/hooks/pre-commit", "ann"), (".git/config", "ann")} <= await who(
+                "git commit -qm x", f"{at}/deep/er"
+            )
             assert (".git/config", "ann") in await who("cd .. && git status", f"{at}/deep/er")
             assert await who("npm test", f"{at}/deep") == {("package.json", "ann")}
             assert await who("sudo -u nobody python3 -m pytest -q", at) == {("conftest.py", "ann")}
-            assert await who("bash ./run.sh", at) == await who(". ./run.sh", at) == {("run.sh", "ann")}
+            assert (
+                await who("bash ./run.sh", at) == await who(". ./run.sh", at) == {("run.sh", "ann")}
+            )
             assert await who("make -C deep", at) == set()
             room.run("bob", 4, "echo 'all:' > Makefile")
             assert await who("make", at) == {("Makefile", "bob")}
@@ -198,9 +267,15 @@ def test_p3_what_a_daemon_of_one_writes_while_another_works_is_its_own(tmp_path:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             session, at = room.session, f"{tmp_path}/s"
-            room.run("ann", 1, "mkfifo go; (setsid sh -c 'read line <go; echo evil >Makefile; echo x >go' >/dev/null 2>&1 &)")
+            room.run(
+                "ann",
+                1,
+                "mkfifo go; (setsid sh -c 'read line <go; echo evil >Makefile; echo x >go' >/dev/null 2>&1 &)",
+            )
             room.run("bob", 2, "echo mine > Makefile; echo now >go; read line <go")
-            assert writers.of(session, f"{at}/Makefile") == Shaped("file", f"{at}/Makefile", "ann", 1)
+            assert writers.of(session, f"{at}/Makefile") == Shaped(
+                "file", f"{at}/Makefile", "ann", 1
+            )
 
     go(main())
 
@@ -229,7 +304,9 @@ def test_p3_what_a_process_outside_wrote_is_unknown(tmp_path: Path) -> None:
                 path = f"{tmp_path}/s/{name}"
                 assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),)
             room.run("bob", 2, "echo x > file")
-            assert writers.of(room.session, f"{tmp_path}/s/file") == Shaped("file", f"{tmp_path}/s/file", "bob", 2)
+            assert writers.of(room.session, f"{tmp_path}/s/file") == Shaped(
+                "file", f"{tmp_path}/s/file", "bob", 2
+            )
 
     go(main())
 
@@ -246,10 +323,16 @@ def test_p3_after_a_loss_only_what_is_proven_counts(tmp_path: Path) -> None:
             writers.table.lost()
             (tmp_path / "s" / "changed").write_text("z")
             assert writers.of(room.session, f"{at}/kept") == Shaped("file", f"{at}/kept", "ann", 1)
-            assert writers.of(room.session, f"{at}/changed") == Shaped("file", f"{at}/changed", UNKNOWN)
-            assert writers.of(room.session, f"{at}/unsettled") == Shaped("file", f"{at}/unsettled", UNKNOWN)
+            assert writers.of(room.session, f"{at}/changed") == Shaped(
+                "file", f"{at}/changed", UNKNOWN
+            )
+            assert writers.of(room.session, f"{at}/unsettled") == Shaped(
+                "file", f"{at}/unsettled", UNKNOWN
+            )
             room.run("bob", 3, "echo y > unsettled")
-            assert writers.of(room.session, f"{at}/unsettled") == Shaped("file", f"{at}/unsettled", "bob", 3)
+            assert writers.of(room.session, f"{at}/unsettled") == Shaped(
+                "file", f"{at}/unsettled", "bob", 3
+            )
 
     go(main())
 
@@ -268,14 +351,20 @@ def test_p3_more_than_the_kernels_queue_holds_is_a_loss_that_is_noticed(tmp_path
         async with host(tmp_path) as (writers, (room,)):
             at = f"{tmp_path}/s"
             room.run("ann", 1, "echo x > before")
-            assert writers.of(room.session, f"{at}/before") is not None and writers._events is not None
-            code = f"import os; os.mkdir(\"many\"); [os.close(os.open(f\"many/{{n}}\", os.O_CREAT | os.O_WRONLY)) for n in range({limit + 2000})]"
+            assert (
+                writers.of(room.session, f"{at}/before") is not None and writers._events is not None
+            )
+            code = f'import os; os.mkdir("many"); [os.close(os.open(f"many/{{n}}", os.O_CREAT | os.O_WRONLY)) for n in range({limit + 2000})]'
             room.run("bob", 2, f"python3 -c '{code}'; echo y > after")
             while not writers._events.lost:
                 writers.catch_up()
-            assert writers.of(room.session, f"{at}/before") == Shaped("file", f"{at}/before", UNKNOWN)
+            assert writers.of(room.session, f"{at}/before") == Shaped(
+                "file", f"{at}/before", UNKNOWN
+            )
             room.run("ann", 3, "echo z > before; echo z > after")
-            assert writers.of(room.session, f"{at}/before") == Shaped("file", f"{at}/before", "ann", 3)
+            assert writers.of(room.session, f"{at}/before") == Shaped(
+                "file", f"{at}/before", "ann", 3
+            )
 
     go(main())
 
@@ -284,16 +373,25 @@ def test_p3_more_than_the_kernels_queue_holds_is_a_loss_that_is_noticed(tmp_path
 def test_p3_the_next_host_knows_what_nobody_wrote_to_meanwhile(tmp_path: Path) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
-            room.run("ann", 1, "echo x > kept; echo x > changed; echo x > replaced; ln -s kept link")
+            room.run(
+                "ann", 1, "echo x > kept; echo x > changed; echo x > replaced; ln -s kept link"
+            )
             while not await settled(writers):
                 pass
         (tmp_path / "s" / "changed").write_text("y")
         (tmp_path / "s" / "other").write_text("x")
         os.rename(tmp_path / "s" / "other", tmp_path / "s" / "replaced")
         async with host(tmp_path) as (writers, (room,)):
-            for name, actor in {"kept": "ann", "changed": UNKNOWN, "replaced": UNKNOWN, "link": "ann"}.items():
+            for name, actor in {
+                "kept": "ann",
+                "changed": UNKNOWN,
+                "replaced": UNKNOWN,
+                "link": "ann",
+            }.items():
                 path = f"{tmp_path}/s/{name}"
-                assert writers.every(room.session, path) == (Shaped("file", path, actor, 1 if actor == "ann" else None),), name
+                assert writers.every(room.session, path) == (
+                    Shaped("file", path, actor, 1 if actor == "ann" else None),
+                ), name
 
     go(main())
 
@@ -302,7 +400,15 @@ def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) 
     async def main() -> None:
         state = tmp_path / "state"
         state.mkdir()
-        for text in ("", "[" * 100_000, "\0", '["b", false]\n{}', '["b", false]\n[0, 0, 0]\n["zz", 0, [], [], 1, 1]', '["b", false]\n[0,0,0]\n["00", 7, [], [], 1, 1]', "[1]\n[2]"):
+        for text in (
+            "",
+            "[" * 100_000,
+            "\0",
+            '["b", false]\n{}',
+            '["b", false]\n[0, 0, 0]\n["zz", 0, [], [], 1, 1]',
+            '["b", false]\n[0,0,0]\n["00", 7, [], [], 1, 1]',
+            "[1]\n[2]",
+        ):
             (state / "writers").write_text(text)
             async with host(tmp_path) as (writers, _):
                 assert not len(writers.table) or writers.told
@@ -315,7 +421,9 @@ def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) 
 
 
 @told
-def test_s4_a_host_that_leaves_does_not_wait_for_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s4_a_host_that_leaves_does_not_wait_for_a_file_system_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         hold = threading.Event()
         monkeypatch.setattr(module, "LEAVE_S", 0.05)
@@ -332,7 +440,9 @@ def test_s4_a_host_that_leaves_does_not_wait_for_a_file_system_that_does_not_ans
 
 
 @told
-def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_many_at_once_and_a_file_system_that_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             room.run("ann", 1, "echo x > a; echo x > b")
@@ -350,8 +460,13 @@ def test_p3_many_at_once_and_a_file_system_that_does_not_answer(tmp_path: Path, 
             monkeypatch.setattr(module, "LOOK_S", 0.2)
             for _ in range(module.LOOKERS):
                 found = await writers.each(room.session, [names[0], "/dead"])
-                assert [(one.name, one.actor) for one in found] == [(names[0], "ann"), ("/dead", UNKNOWN)]
-            assert [one.actor for one in await writers.each(room.session, names[:1])] == [UNKNOWN], "nobody is left who could look"
+                assert [(one.name, one.actor) for one in found] == [
+                    (names[0], "ann"),
+                    ("/dead", UNKNOWN),
+                ]
+            assert [one.actor for one in await writers.each(room.session, names[:1])] == [
+                UNKNOWN
+            ], "nobody is left who could look"
             hold.set()
             while writers._threads._rooms:
                 await asyncio.sleep(0)
@@ -365,19 +480,28 @@ def test_p3_from_a_thread_as_from_the_loop(tmp_path: Path) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             room.run("ann", 1, "echo x > a")
-            assert await asyncio.to_thread(writers.of, room.session, f"{tmp_path}/s/a") == Shaped("file", f"{tmp_path}/s/a", "ann", 1)
+            assert await asyncio.to_thread(writers.of, room.session, f"{tmp_path}/s/a") == Shaped(
+                "file", f"{tmp_path}/s/a", "ann", 1
+            )
 
     go(main())
 
 
 @told
-def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(tmp_path: Path) -> None:
+def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(
+    tmp_path: Path,
+) -> None:
     disk, there = tmp_path / "disk", tmp_path / "there"
     there.mkdir()
     with disk.open("wb") as file:
         file.truncate(8 << 20)
     made = subprocess.run(["mkfs.ext4", "-q", str(disk)], capture_output=True)
-    if made.returncode or subprocess.run(["mount", "-o", "loop", str(disk), str(there)], capture_output=True).returncode:
+    if (
+        made.returncode
+        or subprocess.run(
+            ["mount", "-o", "loop", str(disk), str(there)], capture_output=True
+        ).returncode
+    ):
         pytest.skip("no file system can be mounted here")
 
     async def main() -> None:
@@ -389,17 +513,23 @@ def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(t
             outside("umount", str(there))
             outside("mount", "-o", "loop", str(disk), str(there))
             (there / "b").write_text("somebody")
-            assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 1), "its change time proves it"
+            assert writers.of(room.session, f"{there}/a") == Shaped(
+                "file", f"{there}/a", "ann", 1
+            ), "its change time proves it"
             assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)
-            for n in (2, 3):                                                # however often
+            for n in (2, 3):  # however often
                 while writers._tasks:
                     await asyncio.sleep(0)
                 room.run("bob", n, f"echo x > {there}/b")
-                assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", "bob", n)
+                assert writers.of(room.session, f"{there}/b") == Shaped(
+                    "file", f"{there}/b", "bob", n
+                )
                 outside("umount", str(there))
                 outside("mount", "-o", "loop", str(disk), str(there))
                 outside("sh", "-c", f"echo {n} > {there}/b")
-                assert writers.of(room.session, f"{there}/b") == Shaped("file", f"{there}/b", UNKNOWN)
+                assert writers.of(room.session, f"{there}/b") == Shaped(
+                    "file", f"{there}/b", UNKNOWN
+                )
 
     try:
         go(main())
@@ -408,21 +538,29 @@ def test_p3_a_file_system_that_is_mounted_again_must_prove_what_is_known_of_it(t
 
 
 @told
-def test_p3_a_file_system_that_is_mounted_later_is_told_of_once_somebody_asked(tmp_path: Path) -> None:
+def test_p3_a_file_system_that_is_mounted_later_is_told_of_once_somebody_asked(
+    tmp_path: Path,
+) -> None:
     there = tmp_path / "there"
     there.mkdir()
 
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
-            if subprocess.run(["mount", "-t", "tmpfs", "none", str(there)], capture_output=True).returncode:      # noqa: ASYNC221
+            if subprocess.run(
+                ["mount", "-t", "tmpfs", "none", str(there)], capture_output=True
+            ).returncode:  # noqa: ASYNC221
                 pytest.skip("no file system can be mounted here")
             try:
                 room.run("ann", 1, f"echo x > {there}/a")
-                assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", UNKNOWN)
+                assert writers.of(room.session, f"{there}/a") == Shaped(
+                    "file", f"{there}/a", UNKNOWN
+                )
                 while writers._tasks:
                     await asyncio.sleep(0)
                 room.run("ann", 2, f"echo x > {there}/a")
-                assert writers.of(room.session, f"{there}/a") == Shaped("file", f"{there}/a", "ann", 2)
+                assert writers.of(room.session, f"{there}/a") == Shaped(
+                    "file", f"{there}/a", "ann", 2
+                )
             finally:
                 outside("umount", str(there))
 
@@ -435,7 +573,10 @@ def test_p3_files_on_an_overlay_are_told_too_or_unknown(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     (tmp_path / "lower" / "old").write_text("x")
     layers = f"lowerdir={tmp_path}/lower,upperdir={tmp_path}/upper,workdir={tmp_path}/work"
-    if subprocess.run(["mount", "-t", "overlay", "none", "-o", layers, str(tmp_path / "there")], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "overlay", "none", "-o", layers, str(tmp_path / "there")],
+        capture_output=True,
+    ).returncode:
         pytest.skip("no overlay here")
 
     async def main() -> None:
@@ -443,7 +584,10 @@ def test_p3_files_on_an_overlay_are_told_too_or_unknown(tmp_path: Path) -> None:
             room.run("ann", 1, f"echo x > {tmp_path}/there/new; echo y >> {tmp_path}/there/old")
             for name in ("new", "old"):
                 path = f"{tmp_path}/there/{name}"
-                assert {one.actor for one in writers.every(room.session, path)} <= {"ann", UNKNOWN} and writers.of(room.session, path) is not None
+                assert {one.actor for one in writers.every(room.session, path)} <= {
+                    "ann",
+                    UNKNOWN,
+                } and writers.of(room.session, path) is not None
 
     try:
         go(main())
@@ -452,7 +596,9 @@ def test_p3_files_on_an_overlay_are_told_too_or_unknown(tmp_path: Path) -> None:
 
 
 @told
-def test_p3_when_the_last_session_is_over_nobody_is_told_and_what_was_proven_stays(tmp_path: Path) -> None:
+def test_p3_when_the_last_session_is_over_nobody_is_told_and_what_was_proven_stays(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with host(tmp_path, "one", "two") as (writers, (one, two)):
             one.run("ann", 1, "echo x > kept; echo x > changed")
@@ -466,15 +612,19 @@ def test_p3_when_the_last_session_is_over_nobody_is_told_and_what_was_proven_sta
             one.kin.begin(one.session)
             while writers._tasks:
                 await asyncio.sleep(0)
-            assert writers.of(one.session, f"{tmp_path}/one/kept") == Shaped("file", f"{tmp_path}/one/kept", "ann", 1)
-            assert writers.of(one.session, f"{tmp_path}/one/changed") == Shaped("file", f"{tmp_path}/one/changed", UNKNOWN)
+            assert writers.of(one.session, f"{tmp_path}/one/kept") == Shaped(
+                "file", f"{tmp_path}/one/kept", "ann", 1
+            )
+            assert writers.of(one.session, f"{tmp_path}/one/changed") == Shaped(
+                "file", f"{tmp_path}/one/changed", UNKNOWN
+            )
 
     go(main())
 
 
 @told
 def test_p3_names_that_are_exchanged_all_the_time_never_have_a_wrong_author(tmp_path: Path) -> None:
-    code = "import os\nfor n in range(400):\n for to in (\"ann\", \"bob\"):\n  os.link(to, \"fresh\"); os.rename(\"fresh\", \"name\")"
+    code = 'import os\nfor n in range(400):\n for to in ("ann", "bob"):\n  os.link(to, "fresh"); os.rename("fresh", "name")'
 
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
@@ -483,9 +633,15 @@ def test_p3_names_that_are_exchanged_all_the_time_never_have_a_wrong_author(tmp_
             room.run("bob", 2, "echo bob > bob; cp bob name")
             room.run("cat", 3, f"python3 -c '{code}' & echo $! > pid")
             pid = int((at / "pid").read_text())
-            while process.alive(process.ProcessId(pid, getattr(process.read_stat(pid), "start", 0), process.boot_id())):
+            while process.alive(
+                process.ProcessId(
+                    pid, getattr(process.read_stat(pid), "start", 0), process.boot_id()
+                )
+            ):
                 named = {one.actor for one in await writers.each(room.session, [f"{at}/name"])}
-                assert named & {"ann", "bob"} or named == {UNKNOWN}, "what was looked at may be gone when the question is answered"
+                assert named & {"ann", "bob"} or named == {UNKNOWN}, (
+                    "what was looked at may be gone when the question is answered"
+                )
             last = (at / "name").read_text().strip()
             found = writers.every(room.session, f"{at}/name")
             assert found[0].actor == last and {"cat"} <= {one.actor for one in found}
@@ -497,28 +653,38 @@ def test_p3_names_that_are_exchanged_all_the_time_never_have_a_wrong_author(tmp_
 def test_p3_what_is_deleted_is_forgotten(tmp_path: Path) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
-            room.run("ann", 1, "for n in 1 2 3 4 5 6 7 8 9; do echo x > temp$n; done; echo x > stays")
+            room.run(
+                "ann", 1, "for n in 1 2 3 4 5 6 7 8 9; do echo x > temp$n; done; echo x > stays"
+            )
             before = len(writers.table)
             room.run("ann", 2, "rm temp*")
-            assert len(writers.table) <= before - 9 and writers.of(room.session, f"{tmp_path}/s/stays") is not None
+            assert (
+                len(writers.table) <= before - 9
+                and writers.of(room.session, f"{tmp_path}/s/stays") is not None
+            )
 
     go(main())
 
 
 @told
-def test_p3_a_file_that_is_written_through_a_mapping_is_its_writers_when_it_is_closed(tmp_path: Path) -> None:
-    code = "import mmap\nwith open(\"mapped\", \"r+b\") as f:\n m = mmap.mmap(f.fileno(), 0)\nm[0:1] = b\"X\"; m.close()"
+def test_p3_a_file_that_is_written_through_a_mapping_is_its_writers_when_it_is_closed(
+    tmp_path: Path,
+) -> None:
+    code = 'import mmap\nwith open("mapped", "r+b") as f:\n m = mmap.mmap(f.fileno(), 0)\nm[0:1] = b"X"; m.close()'
 
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             room.run("ann", 1, "echo x > mapped")
             room.run("bob", 2, f"python3 -c '{code}'")
-            assert writers.of(room.session, f"{tmp_path}/s/mapped") == Shaped("file", f"{tmp_path}/s/mapped", "bob", 2)
+            assert writers.of(room.session, f"{tmp_path}/s/mapped") == Shaped(
+                "file", f"{tmp_path}/s/mapped", "bob", 2
+            )
 
     go(main())
 
 
 # ------------------------------------------------------------ where nobody is told
+
 
 def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> None:
@@ -527,7 +693,9 @@ def deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fileevents, "Events", refused)
 
 
-def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_only_one_who_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_only_one_who_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     deaf(monkeypatch)
 
     async def main() -> None:
@@ -538,18 +706,26 @@ def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_o
             monkeypatch.setattr("holdfast.core.activity.SLACK_S", 0.0)
             room.run("ann", 1, "echo x > file; sleep 0.05")
             path = f"{tmp_path}/s/file"
-            assert writers.every(room.session, path) == (Shaped("file", path, "ann", 1, sure=False),)
+            assert writers.every(room.session, path) == (
+                Shaped("file", path, "ann", 1, sure=False),
+            )
             room.run("ann", 2, "sleep 1000 &")
             room.run("bob", 3, "sleep 0.05; echo y > file; sleep 0.05")
-            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "two had something running"
+            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), (
+                "two had something running"
+            )
             room.kin.end(room.session)
             assert not writers._running and not writers._orders
-            room.kin.begin(room.session)                                    # as the next host finds it
+            room.kin.begin(room.session)  # as the next host finds it
             room.run("bob", 4, "sleep 0.05; echo z > file; sleep 0.05")
-            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), "ann's is still there"
+            assert writers.every(room.session, path) == (Shaped("file", path, UNKNOWN),), (
+                "ann's is still there"
+            )
             room.run("bob", 5, "kill %1; wait")
             found: tuple[Shaped, ...] = ()
-            for act in range(6, 40):                                        # on a busy machine the kernel drops some of what it tells: then it is unknown until somebody has looked
+            for act in range(
+                6, 40
+            ):  # on a busy machine the kernel drops some of what it tells: then it is unknown until somebody has looked
                 room.run("bob", act, "sleep 0.05; echo z > file; sleep 0.05")
                 found = writers.every(room.session, path)
                 if found != (Shaped("file", path, UNKNOWN),):
@@ -560,7 +736,9 @@ def test_p3_without_the_kernels_word_old_files_are_nobodys_and_new_ones_of_the_o
     go(main())
 
 
-def test_p3_without_the_kernels_word_what_the_account_cannot_write_is_nobodys_unless_somebody_became_another(tmp_path: Path) -> None:
+def test_p3_without_the_kernels_word_what_the_account_cannot_write_is_nobodys_unless_somebody_became_another(
+    tmp_path: Path,
+) -> None:
     """As an ordinary user: the machine is updated while sessions run. A session that used sudo may have done it."""
     if ROOT:
         pytest.skip("it is run as an ordinary user below")
@@ -570,9 +748,13 @@ def test_p3_without_the_kernels_word_what_the_account_cannot_write_is_nobodys_un
             assert not writers.told and writers.table.horizon == 1.0
             if not room.kin.told:
                 pytest.skip("the kernel does not tell of processes here")
-            assert writers.of(room.session, "/usr/bin/env") is None, "newer than the first session, and not to be written by anybody here"
+            assert writers.of(room.session, "/usr/bin/env") is None, (
+                "newer than the first session, and not to be written by anybody here"
+            )
             room.kin._other_account(room.shell.pid)
-            assert writers.of(room.session, "/usr/bin/env") == Shaped("file", "/usr/bin/env", UNKNOWN)
+            assert writers.of(room.session, "/usr/bin/env") == Shaped(
+                "file", "/usr/bin/env", UNKNOWN
+            )
 
     go(main())
 
@@ -581,9 +763,27 @@ def test_p3_without_the_kernels_word_what_the_account_cannot_write_is_nobodys_un
 def test_all_of_this_as_an_ordinary_user() -> None:
     with ordinary_user() as user:
         python = user.python("pytest")
-        done = user.run([python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib", "-k", "without or anything",
-                         "--rootdir", str(Path(__file__).parents[2]), __file__])
-        assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        done = user.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-c",
+                os.devnull,
+                "-p",
+                "no:cacheprovider",
+                "--import-mode=importlib",
+                "-k",
+                "without or anything",
+                "--rootdir",
+                str(Path(__file__).parents[2]),
+                __file__,
+            ]
+        )
+        assert done is not None and done.returncode == 0, (
+            (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        )
         assert " passed" in done.stdout
 
 
@@ -596,12 +796,16 @@ def test_p3_what_a_shell_writes_before_it_exits_is_its_authors(tmp_path: Path) -
             room.shell.communicate(b"echo x > file; exit\n")
             room.kin.catch_up()
             assert room.shell.pid not in room.kin._owner
-            assert writers.of(other.session, f"{tmp_path}/s/file") == Shaped("file", f"{tmp_path}/s/file", "bob")
+            assert writers.of(other.session, f"{tmp_path}/s/file") == Shaped(
+                "file", f"{tmp_path}/s/file", "bob"
+            )
 
     go(main())
 
 
-def test_p3_a_directory_that_does_not_answer_takes_no_more_than_a_few_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_a_directory_that_does_not_answer_takes_no_more_than_a_few_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A home on a file server that is gone, for example; everything else of the host needs threads, too."""
     released, asked = threading.Event(), list[str]()
 
@@ -625,7 +829,9 @@ def test_p3_a_directory_that_does_not_answer_takes_no_more_than_a_few_threads(tm
     go(main())
 
 
-def test_p3_the_marks_stay_for_the_whole_pause_after_the_last_of_several_sessions(tmp_path: Path) -> None:
+def test_p3_the_marks_stay_for_the_whole_pause_after_the_last_of_several_sessions(
+    tmp_path: Path,
+) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             loop: Any = writers._loop
@@ -648,7 +854,9 @@ def test_p3_the_marks_stay_for_the_whole_pause_after_the_last_of_several_session
     go(main())
 
 
-def test_p3_without_the_kernels_word_what_is_put_out_is_not_hurried_for_whoever_notes_when_commands_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_without_the_kernels_word_what_is_put_out_is_not_hurried_for_whoever_notes_when_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A session hurries while its marks are waited for (`watchers`): nobody waits here."""
     deaf(monkeypatch)
 
@@ -665,7 +873,9 @@ def test_p3_without_the_kernels_word_what_is_put_out_is_not_hurried_for_whoever_
 
 
 @told
-def test_p3_a_kernel_that_tells_no_more_is_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_a_kernel_that_tells_no_more_is_said_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fails(fd: int, size: int) -> bytes:
         raise OSError(5, "broken")
 
@@ -678,7 +888,9 @@ def test_p3_a_kernel_that_tells_no_more_is_said_to(tmp_path: Path, monkeypatch: 
                 broken.setattr(os, "read", fails)
                 writers.catch_up()
             room.run("bob", 2, "echo y > file")
-            assert not writers.told and writers.of(room.session, path) == Shaped("file", path, UNKNOWN)
+            assert not writers.told and writers.of(room.session, path) == Shaped(
+                "file", path, UNKNOWN
+            )
             assert writers.of(room.session, "/etc/passwd") is None, "older than all sessions, still"
             room.run("bob", 3, "kill %1; wait")
             room.kin.catch_up()
@@ -688,7 +900,9 @@ def test_p3_a_kernel_that_tells_no_more_is_said_to(tmp_path: Path, monkeypatch: 
 
 
 @told
-def test_p3_a_clock_that_is_set_back_and_forth_between_two_questions_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p3_a_clock_that_is_set_back_and_forth_between_two_questions_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def main() -> None:
         async with host(tmp_path) as (writers, (room,)):
             writers.of(room.session, "/etc/passwd")

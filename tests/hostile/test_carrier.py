@@ -18,7 +18,7 @@ from holdfast.wire import noise
 
 ROUTES = (b"\x11" * 16, b"\x12" * 16)
 CLIENT, HOST, PSK = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
-BOUNDS = Bounds(messages=3, bytes=200, seconds=50)         # so that keys change all the time
+BOUNDS = Bounds(messages=3, bytes=200, seconds=50)  # so that keys change all the time
 
 
 class End:
@@ -28,15 +28,24 @@ class End:
         self.channel = machine
         self.asked = b""
         self.got = b""
-        self.sealed: list[bytes] = []         # its messages after the handshake
-        self.taken = 0                        # how many of the other side's arrived
+        self.sealed: list[bytes] = []  # its messages after the handshake
+        self.taken = 0  # how many of the other side's arrived
         self.said_end = False
         self.was_closed = False
 
 
 def make(pattern: str, initiator: bool, route: bytes, now: float) -> Channel:
     remote = agreement.public(HOST) if pattern == noise.IK and initiator else None
-    return Channel(pattern, initiator, route, CLIENT if initiator else HOST, now, remote_static=remote, psk=PSK if pattern == noise.XXPSK3 else None, bounds=BOUNDS)
+    return Channel(
+        pattern,
+        initiator,
+        route,
+        CLIENT if initiator else HOST,
+        now,
+        remote_static=remote,
+        psk=PSK if pattern == noise.XXPSK3 else None,
+        bounds=BOUNDS,
+    )
 
 
 class Carrier(RuleBasedStateMachine):
@@ -45,11 +54,20 @@ class Carrier(RuleBasedStateMachine):
     @initialize(same_route=st.booleans())
     def connect(self, same_route: bool) -> None:
         self.now = 0.0
-        self.messages: list[bytes] = []               # all that ever was on the way
-        self.queues: list[list[bytes]] = [[], [], [], []]      # what is to arrive next at each end, if the carrier is honest
+        self.messages: list[bytes] = []  # all that ever was on the way
+        self.queues: list[list[bytes]] = [
+            [],
+            [],
+            [],
+            [],
+        ]  # what is to arrive next at each end, if the carrier is honest
         routes = (ROUTES[0], ROUTES[0] if same_route else ROUTES[1])
         self._record_an_earlier_one()
-        self.ends = [End(make(self.pattern, initiator, routes[n], 0)) for n in (0, 1) for initiator in (True, False)]
+        self.ends = [
+            End(make(self.pattern, initiator, routes[n], 0))
+            for n in (0, 1)
+            for initiator in (True, False)
+        ]
         for number in (0, 2):
             self._on_the_way(number, self.ends[number].channel.start().send)
 
@@ -78,9 +96,15 @@ class Carrier(RuleBasedStateMachine):
     def _peer(self, number: int) -> End | None:
         """With whom this end has its channel. A carrier may connect any client's end with any host's: that is routing."""
         mine = self.ends[number].channel.handshake_hash
-        found = [e for n, e in enumerate(self.ends) if mine and n != number and e.channel.handshake_hash == mine]
+        found = [
+            e
+            for n, e in enumerate(self.ends)
+            if mine and n != number and e.channel.handshake_hash == mine
+        ]
         assert len(found) <= 1, "one channel with three ends"
-        assert not found or self.ends.index(found[0]) % 2 != number % 2, "an end that talks to its own kind"
+        assert not found or self.ends.index(found[0]) % 2 != number % 2, (
+            "an end that talks to its own kind"
+        )
         return found[0] if found else None
 
     def _arrive(self, to: int, data: bytes) -> None:
@@ -92,23 +116,38 @@ class Carrier(RuleBasedStateMachine):
         if closed:
             assert step == channel.Step(), "a closed channel does nothing"
         elif not complete:
-            assert not step.data and not (to % 2 and end.channel.established), "something came of a handshake"
+            assert not step.data and not (to % 2 and end.channel.established), (
+                "something came of a handshake"
+            )
         elif peer is not None and end.taken < len(peer.sealed) and data == peer.sealed[end.taken]:
             end.taken += 1
-            assert end.channel.established and end.channel.reason in ("", channel.ENDED), "the next message was not taken"
+            assert end.channel.established and end.channel.reason in ("", channel.ENDED), (
+                "the next message was not taken"
+            )
         else:
-            assert step == channel.Step() and end.channel.reason == channel.TAMPERED, "what was not the next message was taken"
+            assert step == channel.Step() and end.channel.reason == channel.TAMPERED, (
+                "what was not the next message was taken"
+            )
 
     # ------------------------------------------------------------ the parties
 
-    @rule(number=st.integers(0, 3), data=st.binary(min_size=1, max_size=80), wait=st.sampled_from([0.0, 0.0, 60.0]))
+    @rule(
+        number=st.integers(0, 3),
+        data=st.binary(min_size=1, max_size=80),
+        wait=st.sampled_from([0.0, 0.0, 60.0]),
+    )
     def send(self, number: int, data: bytes, wait: float) -> None:
         self.now += wait
         end = self.ends[number]
         try:
             out = end.channel.send(data, self.now)
         except ValueError:
-            assert end.channel.closed or end.said_end or not end.channel.handshake_hash or (number % 2 and not end.channel.established)
+            assert (
+                end.channel.closed
+                or end.said_end
+                or not end.channel.handshake_hash
+                or (number % 2 and not end.channel.established)
+            )
             return
         end.asked += data
         end.sealed += out
@@ -168,13 +207,15 @@ class Carrier(RuleBasedStateMachine):
     @rule(to=st.integers(0, 3), data=st.data())
     def change(self, to: int, data: st.DataObject) -> None:
         """The next message, with a bit flipped, cut short, or made longer."""
-        message = bytearray(self.queues[to].pop(0) if self.queues[to] else data.draw(st.sampled_from(self.messages)))
+        message = bytearray(
+            self.queues[to].pop(0) if self.queues[to] else data.draw(st.sampled_from(self.messages))
+        )
         how = data.draw(st.sampled_from(["flip", "flip", "cut", "grow", "empty"]))
         if how == "flip":
             bit = data.draw(st.integers(0, 8 * len(message) - 1))
             message[bit // 8] ^= 1 << bit % 8
         elif how == "cut":
-            del message[data.draw(st.integers(0, len(message) - 1)):]
+            del message[data.draw(st.integers(0, len(message) - 1)) :]
         elif how == "grow":
             message += data.draw(st.binary(min_size=1, max_size=20))
         else:
@@ -203,16 +244,28 @@ class Carrier(RuleBasedStateMachine):
                 assert not end.channel.established, "established with nobody"
                 continue
             assert peer.asked.startswith(end.got), "something arrived that was not sent"
-            assert not end.channel.whole or (peer.said_end and end.got == peer.asked), "an end that was not the end"
-            assert not end.channel.established or end.channel.remote_static == agreement.public(CLIENT if number % 2 else HOST)
-            assert end.channel.established == (end.taken > 0) or (self.pattern == noise.IK and number % 2 == 0), "established by what?"
+            assert not end.channel.whole or (peer.said_end and end.got == peer.asked), (
+                "an end that was not the end"
+            )
+            assert not end.channel.established or end.channel.remote_static == agreement.public(
+                CLIENT if number % 2 else HOST
+            )
+            assert end.channel.established == (end.taken > 0) or (
+                self.pattern == noise.IK and number % 2 == 0
+            ), "established by what?"
 
     @invariant()
     def closed_stays_closed(self) -> None:
         for end in self.ends:
             assert end.channel.closed or not end.was_closed
             assert end.channel.reason != channel.ENDED or (end.said_end and end.channel.whole)
-            assert end.channel.reason in ("", channel.ENDED, channel.CUT, channel.TAMPERED, channel.HANDSHAKE)
+            assert end.channel.reason in (
+                "",
+                channel.ENDED,
+                channel.CUT,
+                channel.TAMPERED,
+                channel.HANDSHAKE,
+            )
             end.was_closed = end.channel.closed
 
 
@@ -220,7 +273,12 @@ class PairingCarrier(Carrier):
     pattern = noise.XXPSK3
 
 
-SETTINGS = settings(max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+SETTINGS = settings(
+    max_examples=150,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
 TestCarrier = Carrier.TestCase
 TestCarrier.settings = SETTINGS
 TestPairingCarrier = PairingCarrier.TestCase

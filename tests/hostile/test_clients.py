@@ -19,7 +19,7 @@ from holdfast.model.errors import NotAllowed, Refused, Unfinished, Usage
 from holdfast.model.limits import ORIGINS_KEPT
 from holdfast.wire import frames
 
-SHARED = 424242        # the id that everybody uses
+SHARED = 424242  # the id that everybody uses
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +32,16 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 def test_p1_a_number_that_another_used_is_not_used(hf: Installation) -> None:
     room = Lines(hf, "numbers")
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
-    bob.request("send", session="numbers", text="bob 1\n", seq=1 << 40)          # everything below would be a repeat of his
+    bob.request(
+        "send", session="numbers", text="bob 1\n", seq=1 << 40
+    )  # everything below would be a repeat of his
     room.free(bob)
     ann.request("send", session="numbers", text="ann 1\n", seq=1)
     ann.request("send", session="numbers", text="ann 2\n", seq=2)
     room.free(ann)
     bob.request("send", session="numbers", text="bob 2\n", seq=(1 << 40) + 1)
     room.become("bob 1", "ann 1", "ann 2", "bob 2")
-    crash(hf)                                                                    # the keeper remembers them apart, too
+    crash(hf)  # the keeper remembers them apart, too
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
     ann.request("send", session="numbers", text="ann 2\n", seq=2)
     ann.request("send", session="numbers", text="ann 3\n", seq=3)
@@ -67,13 +69,17 @@ def test_p1_keys_of_one_are_not_acknowledged_to_another(hf: Installation) -> Non
 def test_p1_a_run_is_answered_to_who_ran_it(hf: Installation) -> None:
     hf.ready("shell", "--", "sh")
     ann, bob = Wire(hf, "ann", SHARED), Wire(hf, "bob", SHARED)
-    ran = ann.request("run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1)
+    ran = ann.request(
+        "run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1
+    )
     assert ran["exit_code"] == 7
     ann.request("turn", session="shell", act="release")
     other = bob.request("run", session="shell", text="true", seq=1)
     assert other["exit_code"] == 0 and other["output"] != ran["output"]
     bob.request("turn", session="shell", act="release")
-    again = ann.request("run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1)
+    again = ann.request(
+        "run", session="shell", text="echo secret; exit_code() { return 7; }; exit_code", seq=1
+    )
     assert again["exit_code"] == 7 and again["output"]["end"] == ran["output"]["end"]
     hf.end("shell")
 
@@ -86,7 +92,13 @@ def test_p1_what_a_number_stands_for_is_said_once(hf: Installation) -> None:
     for text, seq in (("first\n", 3), ("changed\n", 3), ("late\n", 2)):
         ann.request("send", session="again", text=text, seq=seq)
     ann.attach("again")
-    for number, data in ((3, b"first\n"), (1, b"older\n"), (4, b"second\n"), (4, b"altered\n"), (3, b"x\n")):
+    for number, data in (
+        (3, b"first\n"),
+        (1, b"older\n"),
+        (4, b"second\n"),
+        (4, b"altered\n"),
+        (3, b"x\n"),
+    ):
         ann.say(frames.input_(number, data, frames.INPUT_ACK))
     ann.taken(4)
     ann.request("send", session="again", text="third\n", seq=5)
@@ -103,7 +115,10 @@ def test_p1_an_answer_that_was_lost_names_the_act_it_was(hf: Installation) -> No
     assert other["act"] > first["act"]
     assert ann.request("send", session="acts", text="one\n", seq=1)["ref"] == first["ref"]
     crash(hf)
-    assert Wire(hf, "ann", 52).request("send", session="acts", text="one\n", seq=1)["ref"] == first["ref"]
+    assert (
+        Wire(hf, "ann", 52).request("send", session="acts", text="one\n", seq=1)["ref"]
+        == first["ref"]
+    )
 
 
 def test_p1_numbers_of_one_session_mean_nothing_in_another(hf: Installation) -> None:
@@ -127,23 +142,42 @@ def test_t4_a_token_of_anothers_request_shows_nothing(hf: Installation) -> None:
     assert carl.request("new", name="other", **asked)["id"] != made["id"]
 
 
-def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_channel(hf: Installation) -> None:
+def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_channel(
+    hf: Installation,
+) -> None:
     """Another name, another operation, another number, another channel, the same again: none of it counts."""
     ann, again = Wire(hf, "ann", 56), Wire(hf, "ann", 56)
     place = ann.acting.learn("machine", ann.request("place", session="machine"))
     key = signing.show(signing.public(os.urandom(32)))
-    fields: dict[str, Any] = {"name": "signed-for", "kind": "agent", "key": key, "seq": ann.next_sequence()}
+    fields: dict[str, Any] = {
+        "name": "signed-for",
+        "kind": "agent",
+        "key": key,
+        "seq": ann.next_sequence(),
+    }
     ann.acting.sign("operator.add", fields, place)
 
     def said(who: Wire, op: str = "operator.add", **other: Any) -> dict[str, Any]:
         return who._ask(op, 20.0, None, None, None, {**fields, **other})
 
-    for who, op, other in ((ann, "operator.add", {"name": "another"}), (ann, "operator.add", {"kind": "human"}), (ann, "operator.add", {"seq": fields["seq"] + 1}),
-                           (again, "operator.add", {}), (ann, "operator.add", {"signed": {**fields["signed"], "salt": "00" * 16}})):
+    for who, op, other in (
+        (ann, "operator.add", {"name": "another"}),
+        (ann, "operator.add", {"kind": "human"}),
+        (ann, "operator.add", {"seq": fields["seq"] + 1}),
+        (again, "operator.add", {}),
+        (ann, "operator.add", {"signed": {**fields["signed"], "salt": "00" * 16}}),
+    ):
         with pytest.raises(NotAllowed, match="signed"):
             said(who, op, **other)
     with pytest.raises(NotAllowed, match="signed"):
-        ann._ask("operator.revoke", 20.0, None, None, None, {"name": "signed-for", "seq": fields["seq"], "signed": fields["signed"]})
+        ann._ask(
+            "operator.revoke",
+            20.0,
+            None,
+            None,
+            None,
+            {"name": "signed-for", "seq": fields["seq"], "signed": fields["signed"]},
+        )
     assert said(ann)["name"] == "signed-for"
     with pytest.raises(Refused, match="used already"):
         said(ann)
@@ -151,22 +185,53 @@ def test_p1_what_is_asked_of_the_machine_is_what_was_signed_once_and_for_this_ch
     back = Wire(hf, "ann", 56)
     back.sequence = int(fields["seq"]) - 1
     with pytest.raises(Refused, match="used already"):
-        back._act("operator.add", 20.0, None, None, None, {"name": "again", "kind": "agent", "key": key, "seq": back.next_sequence()})
+        back._act(
+            "operator.add",
+            20.0,
+            None,
+            None,
+            None,
+            {"name": "again", "kind": "agent", "key": key, "seq": back.next_sequence()},
+        )
 
 
-def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(hf: Installation) -> None:
+def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(
+    hf: Installation,
+) -> None:
     ann, again, bob = Wire(hf, "ann", 90), Wire(hf, "ann", 90), Wire(hf, "bob", 90)
     key, other = (signing.show(signing.public(os.urandom(32))) for _ in range(2))
-    for op, asked, changed in (("device.add", {"device": "phone", "key": key}, ({"key": other}, {"device": "tablet"}, {"operator": "bob"})),
-                               ("device.rename", {"device": "phone", "to": "slate"}, ({"to": "vm"}, {"device": key}, {"operator": "bob"})),
-                               ("device.revoke", {"device": "slate"}, ({"device": key}, {"force": True}, {"grants": True}, {"operator": "ann"}))):
+    for op, asked, changed in (
+        (
+            "device.add",
+            {"device": "phone", "key": key},
+            ({"key": other}, {"device": "tablet"}, {"operator": "bob"}),
+        ),
+        (
+            "device.rename",
+            {"device": "phone", "to": "slate"},
+            ({"to": "vm"}, {"device": key}, {"operator": "bob"}),
+        ),
+        (
+            "device.revoke",
+            {"device": "slate"},
+            ({"device": key}, {"force": True}, {"grants": True}, {"operator": "ann"}),
+        ),
+    ):
         fields: dict[str, Any] = {**asked, "seq": ann.next_sequence()}
-        ann.acting.sign(op, fields, ann.acting.learn("machine", ann.request("place", session="machine")))
+        ann.acting.sign(
+            op, fields, ann.acting.learn("machine", ann.request("place", session="machine"))
+        )
 
         def said(who: Wire, op: str, fields: dict[str, Any]) -> dict[str, Any]:
             return who._ask(op, 20.0, None, None, None, fields)
 
-        for who, odd in ((again, {}), (bob, {}), (ann, {"seq": fields["seq"] + 1}), (ann, {"signed": {**fields["signed"], "salt": "00" * 16}}), *((ann, one) for one in changed)):
+        for who, odd in (
+            (again, {}),
+            (bob, {}),
+            (ann, {"seq": fields["seq"] + 1}),
+            (ann, {"signed": {**fields["signed"], "salt": "00" * 16}}),
+            *((ann, one) for one in changed),
+        ):
             with pytest.raises(NotAllowed, match="signed"):
                 said(who, op, {**fields, **odd})
         with pytest.raises(Usage, match="needs the field 'signed'"):
@@ -174,11 +239,16 @@ def test_p1_devices_are_added_renamed_and_revoked_as_it_was_signed_and_once(hf: 
         assert said(ann, op, fields)["key"] == key
         with pytest.raises(Refused, match="used already"):
             said(ann, op, fields)
-    assert [one["revoked"] is not None for one in ann.request("device.ls")["devices"]] == [False, True]
+    assert [one["revoked"] is not None for one in ann.request("device.ls")["devices"]] == [
+        False,
+        True,
+    ]
     hf.people("reader", rights="read")
     reader = Wire(hf, "reader", 91)
     with pytest.raises(NotAllowed, match="`manage`"):
-        reader.request("device.revoke", operator="ann", device=ann.request("device.ls")["devices"][0]["key"])
+        reader.request(
+            "device.revoke", operator="ann", device=ann.request("device.ls")["devices"][0]["key"]
+        )
     for one in (ann, again, bob, reader):
         one.close()
 

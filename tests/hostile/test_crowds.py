@@ -86,7 +86,9 @@ def test_t4_connections_that_say_nothing_give_way_to_those_that_do(hf: Installat
             begun = time.monotonic()
             ann = Wire(hf, "ann", 81 + n)
             ann.request("ping")
-            assert time.monotonic() - begun < HELLO_WAIT_S - 1, "they went because their time was over"
+            assert time.monotonic() - begun < HELLO_WAIT_S - 1, (
+                "they went because their time was over"
+            )
             ann.close()
     finally:
         for sock in silent:
@@ -107,11 +109,22 @@ def test_a4_requests_of_one_do_not_hold_up_anothers(hf: Installation) -> None:
 
 def test_s6_who_never_reads_does_not_hold_up_the_others(hf: Installation) -> None:
     """It watches a flood and answers are queued for it; it takes nothing of either. (That it is let go: tests/e2e/test_bad_input.py.)"""
-    hf.new("flood", "--", "sh", "-c", "while :; do echo a line of output that goes on and on and on; done")
+    hf.new(
+        "flood",
+        "--",
+        "sh",
+        "-c",
+        "while :; do echo a line of output that goes on and on and on; done",
+    )
     evil = [Wire(hf, "evil", 920 + n) for n in range(20)]
     for wire in evil:
         wire.attach("flood")
-        wire.say(*(frames.request(n + 10, {"op": "view", "session": "flood", "ansi": True}) for n in range(50)))
+        wire.say(
+            *(
+                frames.request(n + 10, {"op": "view", "session": "flood", "ansi": True})
+                for n in range(50)
+            )
+        )
     ann = Wire(hf, "ann", 93)
     begun = time.monotonic()
     assert ann.request("seize", session="flood")["flushed"] is True
@@ -122,20 +135,26 @@ def test_s6_who_never_reads_does_not_hold_up_the_others(hf: Installation) -> Non
         wire.close()
 
 
-@pytest.mark.parametrize("garbage", [
-    struct.pack("<IB", REQUEST_BYTES + 1, frames.REQUEST),
-    struct.pack("<IB", 0xFFFFFFFF, frames.INPUT),
-    frames.frame(frames.INPUT, b"short"),
-    frames.frame(frames.RESIZE, bytes(3)),
-    frames.frame(frames.CANCEL, b""),
-    frames.frame(frames.SEEN, bytes(9)),
-    frames.frame(frames.REQUEST, b"\0\0\0\0[1]"),
-    frames.frame(frames.REQUEST, b"\0\0\0\0" + b"[" * 50_000),
-    frames.frame(frames.PROOF, b"{}"),
-    *(frames.frame(kind, b"{}") for kind in sorted(frames.FROM_HOST)),
-    frames.frame(0, b""),
-], ids=lambda b: repr(b[:9]))
-def test_p1_garbage_from_somebody_known_and_attached_ends_its_connection_only(hf: Installation, room: Lines, garbage: bytes) -> None:
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        struct.pack("<IB", REQUEST_BYTES + 1, frames.REQUEST),
+        struct.pack("<IB", 0xFFFFFFFF, frames.INPUT),
+        frames.frame(frames.INPUT, b"short"),
+        frames.frame(frames.RESIZE, bytes(3)),
+        frames.frame(frames.CANCEL, b""),
+        frames.frame(frames.SEEN, bytes(9)),
+        frames.frame(frames.REQUEST, b"\0\0\0\0[1]"),
+        frames.frame(frames.REQUEST, b"\0\0\0\0" + b"[" * 50_000),
+        frames.frame(frames.PROOF, b"{}"),
+        *(frames.frame(kind, b"{}") for kind in sorted(frames.FROM_HOST)),
+        frames.frame(0, b""),
+    ],
+    ids=lambda b: repr(b[:9]),
+)
+def test_p1_garbage_from_somebody_known_and_attached_ends_its_connection_only(
+    hf: Installation, room: Lines, garbage: bytes
+) -> None:
     evil, ann = Wire(hf, "evil", 94), Wire(hf, "ann", 95)
     evil.attach("room")
     ann.attach("room", observe=True)
@@ -147,7 +166,9 @@ def test_p1_garbage_from_somebody_known_and_attached_ends_its_connection_only(hf
     ann.close()
 
 
-def test_p1_a_proof_for_one_machine_is_worth_nothing_on_another(hf: Installation, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_p1_a_proof_for_one_machine_is_worth_nothing_on_another(
+    hf: Installation, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """The same key, known on both, and somebody between them who hands on what it hears."""
     with installation(tmp_path_factory.mktemp("other")) as other:
         other.quick("ls")
@@ -170,7 +191,7 @@ def test_p1_a_proof_for_one_machine_is_worth_nothing_on_another(hf: Installation
                 kinds.append(kind)
                 challenges.append(payload)
             assert kinds == [frames.CHALLENGE] * 2
-            two.sendall(introduction.proof(challenges[0]))             # what she proved to the one
+            two.sendall(introduction.proof(challenges[0]))  # what she proved to the one
             kind, payload = _frame(two)
             assert kind == frames.BYE and frames.read_json(payload)["reason"] == "admission"
 

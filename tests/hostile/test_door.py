@@ -30,7 +30,9 @@ def hf(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
 @pytest.fixture
 def victim(tmp_path: Path) -> Iterator[Path]:
     """Outside of what an agent may delete without being asked."""
-    path = Path("/opt") / f"holdfast-{tmp_path.name}-{secrets.token_hex(4)}"      # another run on this machine has its own
+    path = (
+        Path("/opt") / f"holdfast-{tmp_path.name}-{secrets.token_hex(4)}"
+    )  # another run on this machine has its own
     path.write_text("precious")
     yield path
     path.unlink(missing_ok=True)
@@ -48,12 +50,17 @@ def verified(hf: Installation, session: str) -> list[dict[str, Any]]:
     return hf.ok("log", session, "--limit", "1000", "--json").records
 
 
-def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(hf: Installation, victim: Path) -> None:
+def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(
+    hf: Installation, victim: Path
+) -> None:
     name = room(hf, "keys")
     bot = Wire(hf, "bot", 201)
     bot.attach(name)
     first = bot.sequence = bot.sequence + 1
-    bot.say(frames.input_(first, b"\x11", frames.INPUT_ACK), frames.input_(first + 1, f"rm -f {victim}\r".encode(), frames.INPUT_ACK))
+    bot.say(
+        frames.input_(first, b"\x11", frames.INPUT_ACK),
+        frames.input_(first + 1, f"rm -f {victim}\r".encode(), frames.INPUT_ACK),
+    )
     assert bot.until("refused", number=first + 1)["name"] == "gate_refused"
     bot.close()
     hf.ok("seize", name)
@@ -63,19 +70,25 @@ def test_p4_a_key_that_is_allowed_opens_nothing_for_the_next_one(hf: Installatio
     verified(hf, name)
 
 
-def test_p4_numbers_that_were_used_carry_nothing_past_the_gate(hf: Installation, victim: Path) -> None:
+def test_p4_numbers_that_were_used_carry_nothing_past_the_gate(
+    hf: Installation, victim: Path
+) -> None:
     name = room(hf, "chunks")
     bot = Wire(hf, "bot", 202)
     bot.request("send", session=name, text="true\r", seq=1)
     with pytest.raises(Refused):
-        bot.request("send", session=name, text="#" * INPUT_CHUNK_BYTES + f"\rrm -f {victim}\r", seq=1)
+        bot.request(
+            "send", session=name, text="#" * INPUT_CHUNK_BYTES + f"\rrm -f {victim}\r", seq=1
+        )
     bot.request("turn", session=name, act="release")
     hf.ok("run", name, "--", "true")
     assert victim.exists()
     verified(hf, name)
 
 
-def test_p4_what_is_typed_ahead_of_the_shell_is_judged_as_what_the_shell_will_read(hf: Installation, victim: Path) -> None:
+def test_p4_what_is_typed_ahead_of_the_shell_is_judged_as_what_the_shell_will_read(
+    hf: Installation, victim: Path
+) -> None:
     name = room(hf, "ahead")
     bot = Wire(hf, "bot", 203)
     bot.request("send", session=name, text="sleep 1\r")
@@ -99,18 +112,39 @@ def test_p4_a_pager_runs_no_command_for_an_agent(hf: Installation, victim: Path)
 
 
 def test_p4_an_agent_does_not_leave_its_cage_by_making_a_plain_session(hf: Installation) -> None:
-    assert the_error(hf.attempt("--as", "bot", "new", "out", "--plain", "--no-attach", "--json"), 4)["name"] == "held"
+    assert (
+        the_error(hf.attempt("--as", "bot", "new", "out", "--plain", "--no-attach", "--json"), 4)[
+            "name"
+        ]
+        == "held"
+    )
     assert hf.attempt("--as", "bot", "new", "in", "--no-attach").rc == 0
     assert hf.get("in")["layout"] == "contained"
 
 
-def test_p4_the_environment_of_an_agents_session_runs_nothing(hf: Installation, tmp_path: Path) -> None:
+def test_p4_the_environment_of_an_agents_session_runs_nothing(
+    hf: Installation, tmp_path: Path
+) -> None:
     mark = Path("/tmp") / f"mark-{tmp_path.name}-{secrets.token_hex(4)}"
     evil = tmp_path / "evil"
     evil.write_text(f"#!/bin/sh\ntouch {mark}\n")
     evil.chmod(0o755)
-    for n, env in enumerate(({"PROMPT_COMMAND": f"touch {mark}"}, {"BASH_ENV": str(evil)}, {"SHELL": str(evil)}, {"LD_PRELOAD": str(evil)})):
-        hf.ask("new", "bot", name=f"env{n}", argv=[], cwd="/tmp", env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "SHELL": "/bin/bash", **env})
+    for n, env in enumerate(
+        (
+            {"PROMPT_COMMAND": f"touch {mark}"},
+            {"BASH_ENV": str(evil)},
+            {"SHELL": str(evil)},
+            {"LD_PRELOAD": str(evil)},
+        )
+    ):
+        hf.ask(
+            "new",
+            "bot",
+            name=f"env{n}",
+            argv=[],
+            cwd="/tmp",
+            env={"PATH": "/usr/bin:/bin", "HOME": "/tmp", "SHELL": "/bin/bash", **env},
+        )
         hf.wait(f"env{n}", "idle")
         assert not mark.exists(), env
 
@@ -122,7 +156,10 @@ def test_p4_an_approval_of_a_grant_is_for_all_that_it_says(hf: Installation) -> 
         with pytest.raises(Held) as held:
             hf.ask("grant", "boss", name="bot", rights=["input"], **limits)
         questions.add(held.value.facts["id"])
-    for key in ("ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo", "ed25519:PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw"):
+    for key in (
+        "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo",
+        "ed25519:PUAXw-hDiVqStwqnTRt-vJyYLM8uxJaMwM1V8Sr0Zgw",
+    ):
         with pytest.raises(Held) as held:
             hf.ask("operator.add", "boss", name="carl", kind="human", key=key)
         questions.add(held.value.facts["id"])
@@ -135,10 +172,19 @@ def test_p1_who_leaves_at_that_moment_types_nothing_unrecorded(hf: Installation)
     ann.attach(name)
     number = ann.sequence + 1
     assert ann.sock is not None
-    ann.sock.sendall(frames.input_(number, b"typed\n") + frames.request(99, {"op": "detach"}) + frames.input_(number + 1, b"after\n"))
+    ann.sock.sendall(
+        frames.input_(number, b"typed\n")
+        + frames.request(99, {"op": "detach"})
+        + frames.input_(number + 1, b"after\n")
+    )
     ann.request("ping")
     eventually(lambda: any(e["kind"] == "leave" for e in verified(hf, name)), "her leaving")
-    recorded = {n for e in verified(hf, name) if e["kind"] == "keys" for n in range(e["first"], e["number"] + 1)}
+    recorded = {
+        n
+        for e in verified(hf, name)
+        if e["kind"] == "keys"
+        for n in range(e["first"], e["number"] + 1)
+    }
     for text, taken in (("typed", number in recorded), ("after", number + 1 in recorded)):
         if taken:
             hf.wait(name, f"text:{text}")
@@ -168,10 +214,14 @@ def test_p1_acts_at_once_are_each_done_or_not_as_is_recorded(hf: Installation) -
     hf.ok("--as", "ann", "send", name, "end", "--enter")
     hf.wait(name, "text:end")
     for n, text in enumerate(("slow", "two")):
-        assert (text in hf.screen(name)) == (became.get(first + n) == "applied") == answers[300 + n], (n, became, answers)
+        assert (
+            (text in hf.screen(name)) == (became.get(first + n) == "applied") == answers[300 + n]
+        ), (n, became, answers)
 
 
-def test_p1_an_act_that_was_overtaken_while_it_waited_is_not_said_to_be_done(hf: Installation, victim: Path) -> None:
+def test_p1_an_act_that_was_overtaken_while_it_waited_is_not_said_to_be_done(
+    hf: Installation, victim: Path
+) -> None:
     """It waits for approval, a later one of the same client does not: the number of the first is used up by then."""
     name = room(hf, "overtaken")
     bot = Wire(hf, "bot", 209)
@@ -184,12 +234,17 @@ def test_p1_an_act_that_was_overtaken_while_it_waited_is_not_said_to_be_done(hf:
         if not n:
             held = bot.until("held")["id"]
     assert reply(bot, 401)
-    [question] = [q for q in json.loads(hf.ok("--as", "ann", "approvals", "--json").out) if q["id"] == held]
+    [question] = [
+        q for q in json.loads(hf.ok("--as", "ann", "approvals", "--json").out) if q["id"] == held
+    ]
     hf.ok("--as", "ann", "approve", held, "--yes", "--binding", question["binding"])
     answered = reply(bot, 400)
     became = {e["number"]: e["outcome"] for e in verified(hf, name) if e["phase"] == "outcome"}
     hf.wait(name, "idle")
-    assert answered == (became.get(first) == "applied") == (not victim.exists()) and became[first + 1] == "applied", (answered, became)
+    assert (
+        answered == (became.get(first) == "applied") == (not victim.exists())
+        and became[first + 1] == "applied"
+    ), (answered, became)
 
 
 def reply(wire: Wire, number: int) -> bool:

@@ -14,20 +14,27 @@ import pytest
 from tests.e2e.gated import LAYOUTS, NO_TAC, obey
 from tests.e2e.harness import Installation, eventually, installation
 
-POLICY = NO_TAC + """[[rule]]
+POLICY = (
+    NO_TAC
+    + """[[rule]]
 name = "no programs from memory"
 verdict = "refuse"
 because = "nobody has seen such a file"
 when = { act = ["exec"], command = ["/memfd:secret*"] }
 """
+)
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
 EXECVEAT = 322 if os.uname().machine == "x86_64" else 281
-INTEL = pytest.mark.skipif(os.uname().machine != "x86_64", reason="machine code of another processor")
+INTEL = pytest.mark.skipif(
+    os.uname().machine != "x86_64", reason="machine code of another processor"
+)
 COMPILER = pytest.mark.skipif(shutil.which("cc") is None, reason="needs a C compiler")
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+def lab(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("home"), "[turn]\nidle_s = 600\n") as made:
         obey(made, POLICY)
         made.new("lab", request.param, "--cwd", str(made.user), "--", "bash")
@@ -39,25 +46,36 @@ def lab(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 def tries(hf: Installation, code: str, rc: int | None = None) -> str:
     """What Python code inside prints, in its end."""
     file = hf.user / "try.py"
-    file.write_text("import ctypes, mmap, os, signal, struct, subprocess, sys, threading\nlibc = ctypes.CDLL(None, use_errno=True)\n" + code)
+    file.write_text(
+        "import ctypes, mmap, os, signal, struct, subprocess, sys, threading\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        + code
+    )
     done = hf.cli("run", "lab", "--", f"{PYTHON} {file}")
     assert rc is None or done.rc == rc, done
     return done.out
 
 
 def told(hf: Installation, name: str) -> list[dict[str, Any]]:
-    return [e for e in hf.ok("events", "lab", "--limit", "100000", "--json").records if e["event"] == name]
+    return [
+        e
+        for e in hf.ok("events", "lab", "--limit", "100000", "--json").records
+        if e["event"] == name
+    ]
 
 
 def refused(hf: Installation, code: str) -> None:
     before = len(told(hf, "exec.refused"))
     out = tries(hf, code)
     assert "reachable" not in out, out
-    eventually(lambda: len(told(hf, "exec.refused")) > before, f"the refusal to be told; it said {out}")
+    eventually(
+        lambda: len(told(hf, "exec.refused")) > before, f"the refusal to be told; it said {out}"
+    )
 
 
 def test_p4_a_daemon_that_left_its_session(lab: Installation) -> None:
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 r, w = os.pipe()
 if os.fork() == 0:
     os.setsid()
@@ -70,61 +88,80 @@ if os.fork() == 0:
     os._exit(0)
 os.close(w)
 print(os.read(r, 100))
-""")
+""",
+    )
 
 
 @pytest.mark.parametrize(("name", "argv0"), [("x", "tac"), ("secret", "x")])
 def test_p4_a_program_from_memory(lab: Installation, name: str, argv0: str) -> None:
     """By the name it is given, or by what it is: a rule can name either."""
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 fd = os.memfd_create("{name}", 0)
 os.write(fd, open("/usr/bin/tac", "rb").read())
 try:
     os.execve(fd, ["{argv0}", "{lab.user}/word"], {{}})
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_by_the_dynamic_linker(lab: Installation) -> None:
-    linker = next((str(p) for p in (*Path("/lib64").glob("ld-linux*"), *Path("/lib").glob("ld-linux*"))), None)
+    linker = next(
+        (str(p) for p in (*Path("/lib64").glob("ld-linux*"), *Path("/lib").glob("ld-linux*"))), None
+    )
     if linker is None:
         pytest.skip("no dynamic linker where it is looked for")
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 try:
     os.execv("{linker}", ["{linker}", "--inhibit-cache", "/usr/bin/tac", "{lab.user}/word"])
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_by_a_link(lab: Installation) -> None:
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 os.path.lexists("{lab.user}/innocent") or os.symlink("/usr/bin/tac", "{lab.user}/innocent")
 try:
     os.execv("{lab.user}/innocent", ["innocent", "{lab.user}/word"])
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_by_a_link_that_has_the_name(lab: Installation) -> None:
     """Programs like busybox go by the name of the link: it is refused before it runs, not found to be another afterwards."""
     before = len(told(lab, "exec.mismatch"))
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 os.path.lexists("{lab.user}/tac") or os.symlink("/usr/bin/cat", "{lab.user}/tac")
 try:
     os.execv("{lab.user}/tac", ["./tac", "{lab.user}/word"])
 except OSError as e:
     print(e)
-""")
+""",
+    )
     assert len(told(lab, "exec.mismatch")) == before
 
 
-@pytest.mark.parametrize("line", ["#!/usr/bin/tac", "#! /usr/bin/tac -b", "#!{user}/innocent.tac", "#!{user}/first"])
+@pytest.mark.parametrize(
+    "line", ["#!/usr/bin/tac", "#! /usr/bin/tac -b", "#!{user}/innocent.tac", "#!{user}/first"]
+)
 def test_p4_by_the_first_line_of_a_script(lab: Installation, line: str) -> None:
     """The kernel runs it in the script's place, without another exec."""
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 os.path.lexists("{lab.user}/innocent.tac") or os.symlink("/usr/bin/tac", "{lab.user}/innocent.tac")
 for name, text in ("first", "#!/usr/bin/tac"), ("second", "{line.format(user=lab.user)}"):
     with open("{lab.user}/" + name, "w") as file:
@@ -134,7 +171,8 @@ try:
     os.execv("{lab.user}/second", ["second"])
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_a_script_that_is_the_machines_own(lab: Installation) -> None:
@@ -146,7 +184,10 @@ def test_p4_a_script_that_is_the_machines_own(lab: Installation) -> None:
     except OSError:
         pytest.skip("needs a directory of the system")
     try:
-        assert "code 137" in lab.cli("run", "lab", "--", f"mkfifo {lab.user}/wait; {script}; echo code $?").out
+        assert (
+            "code 137"
+            in lab.cli("run", "lab", "--", f"mkfifo {lab.user}/wait; {script}; echo code $?").out
+        )
         assert [e["program"] for e in told(lab, "exec.mismatch") if e["killed"]] == ["/usr/bin/tac"]
     finally:
         script.unlink()
@@ -154,7 +195,9 @@ def test_p4_a_script_that_is_the_machines_own(lab: Installation) -> None:
 
 @pytest.mark.parametrize("how", ["dots", "descriptor", "directory", "again", "gone"])
 def test_p4_by_a_path_that_seems_to_lead_nowhere(lab: Installation, how: str) -> None:
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 how, at = "{how}", "{lab.user}/where-{how}"
 os.makedirs(at, exist_ok=True)
 fd, usr = os.open("/usr/bin/tac", os.O_PATH), os.open("/usr/bin", os.O_PATH)
@@ -191,25 +234,33 @@ try:
         os.execve(fd, ["tac", "{lab.user}/word"], {{}})
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_a_word_that_is_no_text(lab: Installation) -> None:
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 try:
     os.execv(b"/usr/bin/tac", [b"tac", b"{lab.user}/word", bytes([255])])
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_a_copy_under_another_name_is_another_program(lab: Installation) -> None:
     """Stated, not prevented: rules about names are about names. Rules about paths still speak of it."""
-    assert "reachable" in tries(lab, f"""
+    assert "reachable" in tries(
+        lab,
+        f"""
 import shutil
 shutil.copy("/usr/bin/tac", "{lab.user}/copied")
 os.execv("{lab.user}/copied", ["copied", "{lab.user}/word"])
-""", 0)
+""",
+        0,
+    )
 
 
 def test_p4_what_is_no_exec_is_not_shown(lab: Installation) -> None:
@@ -221,7 +272,9 @@ def test_p4_what_is_no_exec_is_not_shown(lab: Installation) -> None:
 @INTEL
 def test_p4_a_tracer_changes_the_words_of_a_stopped_exec(lab: Installation) -> None:
     """It stops before the gate is asked, so what it wrote is what is judged."""
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 class Regs(ctypes.Structure):
     _fields_ = [(n, ctypes.c_ulonglong) for n in "r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs gs ds es fsb gsb".split()]
 libc.ptrace.argtypes = [ctypes.c_long] * 4
@@ -249,14 +302,17 @@ while True:
             memory.seek(regs.rdi); memory.write(b"/usr/bin/tac\\0")
         changed = True
 print("changed", changed)
-""")
+""",
+    )
 
 
 @INTEL
 def test_p4_by_the_old_way_into_the_kernel(lab: Installation) -> None:
     """int 0x80: another personality with other numbers, and words with shorter addresses."""
     before = len(told(lab, "exec.refused"))
-    out = tries(lab, f"""
+    out = tries(
+        lab,
+        f"""
 libc.mmap.restype = ctypes.c_void_p
 libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
 page = libc.mmap(0, 4096, 7, 0x22 | 0x40, -1, 0)
@@ -270,28 +326,34 @@ ctypes.memmove(page + 256, struct.pack("<3I", places[1], places[2], 0), 12)
 code = b"\\x53\\xb8" + struct.pack("<I", 11) + b"\\xbb" + struct.pack("<I", places[0]) + b"\\xb9" + struct.pack("<I", page + 256) + b"\\x31\\xd2\\xcd\\x80\\x5b\\xc3"
 ctypes.memmove(page, code, len(code))
 print("came back", ctypes.CFUNCTYPE(ctypes.c_int)(page)())
-""")
+""",
+    )
     assert "reachable" not in out
-    if "came back" in out:                                       # else this kernel has no such way in
+    if "came back" in out:  # else this kernel has no such way in
         assert "-13" in out
         eventually(lambda: len(told(lab, "exec.refused")) > before, "the refusal to be told")
 
 
 @INTEL
 def test_p4_by_the_personality_with_short_pointers(lab: Installation) -> None:
-    out = tries(lab, f"""
+    out = tries(
+        lab,
+        f"""
 words = (ctypes.c_char_p * 3)(b"tac", b"{lab.user}/word", None)
 for number in (520, 545, 59, 322):
     libc.syscall(0x40000000 | number, b"/usr/bin/tac", words, None)
     print(os.strerror(ctypes.get_errno()))
-""")
+""",
+    )
     assert "reachable" not in out
 
 
 def test_p4_a_filter_below_does_not_help(lab: Installation) -> None:
     """One of its own that allows everything, and one that hands execs to a tracer: the gate's answer counts more than theirs."""
     for action in (0x7FFF0000, 0x7FF00000):
-        refused(lab, f"""
+        refused(
+            lab,
+            f"""
 class P(ctypes.Structure): _fields_ = (("l", ctypes.c_ushort), ("f", ctypes.c_char_p))
 libc.prctl(38, 1, 0, 0, 0)
 assert libc.syscall({{"x86_64": 317, "aarch64": 277}}[os.uname().machine], 1, 0, ctypes.byref(P(1, struct.pack("HBBI", 6, 0, 0, {action})))) == 0
@@ -299,7 +361,8 @@ try:
     os.execv("/usr/bin/tac", ["tac", "{lab.user}/word"])
 except OSError as e:
     print(e)
-""")
+""",
+        )
 
 
 @COMPILER
@@ -308,12 +371,20 @@ def test_p4_compiled_in(lab: Installation, how: str) -> None:
     source = lab.user / "evil.c"
     body = f'char *a[] = {{"tac", "{lab.user}/word", 0}}; execv("/usr/bin/tac", a); perror("tac");'
     if how == "preload":
-        source.write_text(f"#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void go(void) {{ {body} }}\n")
-        made = subprocess.run(["cc", "-shared", "-fPIC", "-o", lab.user / "evil.so", source], capture_output=True)
+        source.write_text(
+            f"#include <stdio.h>\n#include <unistd.h>\n__attribute__((constructor)) static void go(void) {{ {body} }}\n"
+        )
+        made = subprocess.run(
+            ["cc", "-shared", "-fPIC", "-o", lab.user / "evil.so", source], capture_output=True
+        )
         call = f'os.execve("/usr/bin/cat", ["cat", "/dev/null"], {{"LD_PRELOAD": "{lab.user}/evil.so"}})'
     else:
-        source.write_text(f"#include <stdio.h>\n#include <unistd.h>\nint main(void) {{ {body} return 1; }}\n")
-        made = subprocess.run(["cc", "-static", "-o", lab.user / "evil", source], capture_output=True)
+        source.write_text(
+            f"#include <stdio.h>\n#include <unistd.h>\nint main(void) {{ {body} return 1; }}\n"
+        )
+        made = subprocess.run(
+            ["cc", "-static", "-o", lab.user / "evil", source], capture_output=True
+        )
         call = f'os.execv("{lab.user}/evil", ["evil"])'
     if made.returncode:
         pytest.skip(f"it cannot be compiled here: {made.stderr!r}")
@@ -350,13 +421,18 @@ def race(lab: Installation, setup: str, call: str) -> dict[str, int]:
     found = {k: int(v) for k, _, v in (word.partition("=") for word in out.split() if "=" in word)}
     assert found["killed"] + found["refused"] + found["ran"] == 120, out
     if found["killed"]:
-        eventually(lambda: [e for e in told(lab, "exec.mismatch")[before:] if e.get("killed")], "what ran instead to be told")
+        eventually(
+            lambda: [e for e in told(lab, "exec.mismatch")[before:] if e.get("killed")],
+            "what ran instead to be told",
+        )
     return found
 
 
 def test_p4_words_that_are_changed_after_the_look(lab: Installation) -> None:
     """The path lies in memory that another process writes to all the time. What slips through is seen by what it is then, told and killed."""
-    race(lab, """
+    race(
+        lab,
+        """
 pids = []
 page = mmap.mmap(-1, 4096)
 page[:13] = b"/usr/bin/cat\\0"
@@ -368,11 +444,15 @@ def stop():
     os.kill(flipper, 9); os.waitpid(flipper, 0)
 address = ctypes.addressof(ctypes.c_char.from_buffer(page))
 words = (ctypes.c_char_p * 2)(b"x", None)
-""", "libc.execv(ctypes.c_void_p(address), words)")
+""",
+        "libc.execv(ctypes.c_void_p(address), words)",
+    )
 
 
 def test_p4_a_file_that_is_replaced_after_the_look(lab: Installation) -> None:
-    race(lab, f"""
+    race(
+        lab,
+        f"""
 pids = []
 link, one, two = ("{lab.user}/" + n for n in ("link", "one", "two"))
 flipper = os.fork()
@@ -388,12 +468,16 @@ while not os.path.lexists(link):
     pass
 def stop():
     os.kill(flipper, 9); os.waitpid(flipper, 0)
-""", "libc.execv(link.encode(), (ctypes.c_char_p * 2)(b'x', None))")
+""",
+        "libc.execv(link.encode(), (ctypes.c_char_p * 2)(b'x', None))",
+    )
 
 
 def test_p4_a_file_that_comes_after_the_look(lab: Installation) -> None:
     """What is not there when it is looked for is answered so: it does not run if it comes a moment later."""
-    out = tries(lab, f"""
+    out = tries(
+        lab,
+        f"""
 place, link, gone = "{lab.user}/comes", "{lab.user}/comes/innocent", "{lab.user}/comes/gone"
 os.makedirs(place, exist_ok=True)
 os.symlink("/usr/bin/tac", gone)
@@ -414,19 +498,27 @@ for _ in range(400):
 stop.set()
 flipper.join()
 print("ANSWERS", *sorted(map(str, answers)))
-""", rc=0)
+""",
+        rc=0,
+    )
     answers = out.partition("ANSWERS")[2].split()
     assert answers and {*answers} <= {"FileNotFoundError", "PermissionError"}, out
 
 
 def test_p4_thousands_at_once(lab: Installation) -> None:
-    out = lab.ok("run", "lab", "--", "seq 3000 | xargs -P 100 -n 1 /bin/echo | sort -n | uniq | wc -l").out
+    out = lab.ok(
+        "run", "lab", "--", "seq 3000 | xargs -P 100 -n 1 /bin/echo | sort -n | uniq | wc -l"
+    ).out
     assert out.split()[-1] == "3000"
     before = len(told(lab, "exec.refused"))
-    (lab.user / "many.sh").write_text("n=0; for i in $(seq 1500); do tac word 2>/dev/null && n=$((n+1)); done; echo let through: $n\n")
+    (lab.user / "many.sh").write_text(
+        "n=0; for i in $(seq 1500); do tac word 2>/dev/null && n=$((n+1)); done; echo let through: $n\n"
+    )
     out = lab.ok("run", "lab", "--", f"cd {lab.user} && bash many.sh").out
     assert "let through: 0" in out
-    aggregated = eventually(lambda: [e for e in told(lab, "exec.refused")[before:] if "count" in e], "the sum")
+    aggregated = eventually(
+        lambda: [e for e in told(lab, "exec.refused")[before:] if "count" in e], "the sum"
+    )
     assert len(told(lab, "exec.refused")) - before < 1000 and aggregated[0]["count"] > 1
 
 
@@ -437,28 +529,50 @@ def test_p4_as_many_words_as_a_directory_has_files(lab: Installation) -> None:
 
 def test_p4_more_words_than_are_read(lab: Installation) -> None:
     """Its name is known: what is refused by name is refused."""
-    refused(lab, """
+    refused(
+        lab,
+        """
 try:
     os.execv("/usr/bin/tac", ["tac"] + ["x"] * 140000)
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_a_list_of_words_that_is_not_one(lab: Installation) -> None:
-    out = tries(lab, """
+    out = tries(
+        lab,
+        """
 libc.execv(b"/usr/bin/cat", ctypes.c_void_p(8))
 print(os.strerror(ctypes.get_errno()))
 libc.execv(ctypes.c_void_p(8), ctypes.c_void_p(8))
 print(os.strerror(ctypes.get_errno()))
-""")
-    assert out.splitlines()[0] in ("Bad address", "Permission denied") and out.splitlines()[1] in ("Bad address", "Permission denied")
+""",
+    )
+    assert out.splitlines()[0] in ("Bad address", "Permission denied") and out.splitlines()[1] in (
+        "Bad address",
+        "Permission denied",
+    )
 
 
-@pytest.mark.parametrize("way", ["/proc/self/root/usr/bin/tac", "/proc/self/cwd/tac", "/proc/self/task/{tid}/root/usr/bin/tac", "{at}/magic", "{at}/root/usr/bin/tac", "/dev/fd/../root/usr/bin/tac", "{tidied}"])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "/proc/self/root/usr/bin/tac",
+        "/proc/self/cwd/tac",
+        "/proc/self/task/{tid}/root/usr/bin/tac",
+        "{at}/magic",
+        "{at}/root/usr/bin/tac",
+        "/dev/fd/../root/usr/bin/tac",
+        "{tidied}",
+    ],
+)
 def test_p4_by_a_link_that_only_the_kernel_can_follow(lab: Installation, way: str) -> None:
     """A process's own root, directory and descriptors; and dots behind a link, in a path that is a program of the system when it is tidied."""
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 at = "{lab.user}/magics"
 deep = at + "/d" * (at.count("/") + 1)
 os.makedirs(deep, exist_ok=True)
@@ -472,12 +586,15 @@ try:
     os.execv("{way}".format(tid=threading.get_native_id(), at=at, tidied=tidied), ["x", "{lab.user}/word"])
 except OSError as e:
     print(e)
-""")
+""",
+    )
 
 
 def test_p4_by_a_descriptor_of_one_thread_that_is_another_to_its_process(lab: Installation) -> None:
     """`/proc/self` is the process, though a thread may have descriptors of its own."""
-    refused(lab, f"""
+    refused(
+        lab,
+        f"""
 os.dup2(os.open("/usr/bin/tac", os.O_PATH), 50)
 def run():
     assert libc.unshare(0x400) == 0
@@ -489,12 +606,16 @@ def run():
 thread = threading.Thread(target=run)
 thread.start()
 thread.join()
-""")
+""",
+    )
 
 
 def test_p4_what_is_there_for_the_task_runs(lab: Installation) -> None:
     """By whatever path, though it may lead nowhere from the host: never answered as if it were not there."""
-    out = tries(lab, f"EXECVEAT = {EXECVEAT}" + """
+    out = tries(
+        lab,
+        f"EXECVEAT = {EXECVEAT}"
+        + """
 import shutil, tempfile
 at = tempfile.mkdtemp(dir="/tmp")
 os.makedirs(at + "/real/" + "n" * 200)
@@ -537,13 +658,17 @@ if os.getuid() == 0:
     found |= dict(other=runs(at + "/by/it", other), other_relative=runs("by/it", other))
 print("FOUND", {name: code for name, code in found.items() if code})
 shutil.rmtree(at)
-""", rc=0)
+""",
+        rc=0,
+    )
     assert "FOUND {}" in out, out
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to become somebody else")
 def test_p4_what_is_not_there_is_no_news_to_whoever_may_not_look(lab: Installation) -> None:
-    assert "ANSWERS [13, 13, 2, 2]" in tries(lab, """
+    assert "ANSWERS [13, 13, 2, 2]" in tries(
+        lab,
+        """
 import tempfile
 at = tempfile.mkdtemp(dir="/tmp")
 os.chmod(at, 0o755)
@@ -564,7 +689,8 @@ for path in ("shut/there", "shut/nothing", "nothing", "none/nothing"):
 print("ANSWERS", answers)
 import shutil
 shutil.rmtree(at)
-""")
+""",
+    )
 
 
 SILENT = """
@@ -604,15 +730,22 @@ os._exit(0)
 """
 
 
-@pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs a file system of one's own")
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs a file system of one's own"
+)
 def test_p4_a_name_in_memory_that_never_comes_holds_up_nobody_else(lab: Installation) -> None:
     """It is a file's, of a file system that does not answer. Whoever reads it waits, so the host's loop must not."""
     if lab.get("lab")["layout"] != "plain":
         pytest.skip("a contained session of root mounts nothing")
-    (lab.user / "try.py").write_text(f"import ctypes, os, signal, struct, sys, threading\nuser, libc = {str(lab.user)!r}, ctypes.CDLL(None, use_errno=True)\n" + SILENT)
+    (lab.user / "try.py").write_text(
+        f"import ctypes, os, signal, struct, sys, threading\nuser, libc = {str(lab.user)!r}, ctypes.CDLL(None, use_errno=True)\n"
+        + SILENT
+    )
     going = lab.start("run", "lab", "--", f"{PYTHON} {lab.user}/try.py")
     try:
-        eventually(lambda: (lab.user / "asked").exists() or going.poll() is not None, "the name to be read")
+        eventually(
+            lambda: (lab.user / "asked").exists() or going.poll() is not None, "the name to be read"
+        )
         if going.poll() == 99:
             pytest.skip("it cannot be mounted here")
         assert lab.get("lab")["gate"] == "exec", "the host is there for others"

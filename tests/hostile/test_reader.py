@@ -66,9 +66,32 @@ HARMLESS = {
 """Operations that answer a reader in one way or another, and why that may be."""
 
 OTHERS_KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"
-FIELDS: dict[str, Any] = {"session": "target", "name": "stranger", "text": "EVIL\n", "seq": 1, "argv": ["cat"], "cwd": "/", "env": {}, "for": "idle",
-                          "kind": "agent", "key": OTHERS_KEY, "rights": ["observe"], "cols": 40, "rows": 10, "ref": "hf:target", "act": "request", "to": None, "id": "ABCD", "verifier": OTHERS_KEY, "accept": True, "binding": "00", "signature": "00",
-                          "pid": 1, "signal": "KILL", "signed": {"statement": "", "signature": "", "salt": ""}}
+FIELDS: dict[str, Any] = {
+    "session": "target",
+    "name": "stranger",
+    "text": "EVIL\n",
+    "seq": 1,
+    "argv": ["cat"],
+    "cwd": "/",
+    "env": {},
+    "for": "idle",
+    "kind": "agent",
+    "key": OTHERS_KEY,
+    "rights": ["observe"],
+    "cols": 40,
+    "rows": 10,
+    "ref": "hf:target",
+    "act": "request",
+    "to": None,
+    "id": "ABCD",
+    "verifier": OTHERS_KEY,
+    "accept": True,
+    "binding": "00",
+    "signature": "00",
+    "pid": 1,
+    "signal": "KILL",
+    "signed": {"statement": "", "signature": "", "salt": ""},
+}
 """A sound value for every field of every operation: what is refused must be refused for want of the right."""
 
 
@@ -89,10 +112,23 @@ def room(hf: Installation) -> Lines:
 @pytest.fixture
 def untouched(hf: Installation, room: Lines) -> Iterator[None]:
     """Whatever was tried: the session and the machine are as they were."""
+
     def facts() -> tuple[Any, ...]:
         session = hf.get("target")
-        people = [(o["name"], o["revoked"], len(o["envelopes"])) for o in hf.ask("operator.ls")["operators"]]
-        return (session["id"], session["name"], session["state"], session["size"], session["turn"], [s["id"] for s in hf.ls("--all")], people, hf.host_pid)
+        people = [
+            (o["name"], o["revoked"], len(o["envelopes"]))
+            for o in hf.ask("operator.ls")["operators"]
+        ]
+        return (
+            session["id"],
+            session["name"],
+            session["state"],
+            session["size"],
+            session["turn"],
+            [s["id"] for s in hf.ls("--all")],
+            people,
+            hf.host_pid,
+        )
 
     before = facts()
     yield
@@ -102,7 +138,9 @@ def untouched(hf: Installation, room: Lines) -> Iterator[None]:
 
 def fields_of(op: str, **changed: Any) -> dict[str, Any]:
     known = {**FIELDS, **changed}
-    missing = [name for name, field in OPS[op].fields.items() if field.default is ... and name not in known]
+    missing = [
+        name for name, field in OPS[op].fields.items() if field.default is ... and name not in known
+    ]
     assert not missing, f"a new field: give it a sound value in FIELDS: {missing}"
     return {name: known[name] for name in OPS[op].fields if name in known}
 
@@ -114,7 +152,9 @@ def test_the_list_of_harmless_operations_names_only_existing_ones() -> None:
 
 
 @pytest.mark.parametrize("op", sorted(set(OPS) - set(HARMLESS)))
-def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs(hf: Installation, untouched: None, op: str) -> None:
+def test_a5_every_operation_that_does_something_is_refused_by_the_right_it_needs(
+    hf: Installation, untouched: None, op: str
+) -> None:
     reader = Wire(hf, "reader", 70)
     with pytest.raises(NotAllowed) as refused:
         reader.request(op, **fields_of(op))
@@ -130,42 +170,59 @@ def test_a5_every_act_on_the_turn_is_refused(hf: Installation, untouched: None, 
     reader = Wire(hf, "reader", 71)
     with pytest.raises(NotAllowed):
         reader.request("turn", session="target", act=act, to="ann" if act in TURN_ACTS_TO else None)
-    reader.request("turn", session="target", act="release")          # it holds nothing: nothing happens
+    reader.request("turn", session="target", act="release")  # it holds nothing: nothing happens
     reader.close()
 
 
-@pytest.mark.parametrize(("op", "fields"), [
-    ("operator.revoke", {"name": "ann"}),
-    ("operator.revoke", {"name": "tester", "force": True}),
-    ("device.ls", {"operator": "ann"}),
-    ("device.add", {"operator": "ann", "device": "mine", "key": OTHERS_KEY}),
-    ("device.rename", {"operator": "ann", "device": OTHERS_KEY, "to": "x"}),
-    ("device.revoke", {"operator": "ann", "device": OTHERS_KEY, "force": True}),
-    ("grant", {"name": "reader", "rights": ["input"]}),
-    ("grant", {"name": "reader", "rights": ["observe"]}),
-    ("grant", {"name": "outsider", "rights": ["observe"]}),
-    ("grant", {"envelope": "hfe1.AAAA.AAAA"}),
-])
-def test_a5_the_harmful_side_of_a_harmless_operation_is_refused(hf: Installation, untouched: None, op: str, fields: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("op", "fields"),
+    [
+        ("operator.revoke", {"name": "ann"}),
+        ("operator.revoke", {"name": "tester", "force": True}),
+        ("device.ls", {"operator": "ann"}),
+        ("device.add", {"operator": "ann", "device": "mine", "key": OTHERS_KEY}),
+        ("device.rename", {"operator": "ann", "device": OTHERS_KEY, "to": "x"}),
+        ("device.revoke", {"operator": "ann", "device": OTHERS_KEY, "force": True}),
+        ("grant", {"name": "reader", "rights": ["input"]}),
+        ("grant", {"name": "reader", "rights": ["observe"]}),
+        ("grant", {"name": "outsider", "rights": ["observe"]}),
+        ("grant", {"envelope": "hfe1.AAAA.AAAA"}),
+    ],
+)
+def test_a5_the_harmful_side_of_a_harmless_operation_is_refused(
+    hf: Installation, untouched: None, op: str, fields: dict[str, Any]
+) -> None:
     reader = Wire(hf, "reader", 72)
     with pytest.raises(Refused):
         reader.request(op, **fields)
     reader.close()
 
 
-def test_a5_an_attached_reader_types_resizes_and_holds_nothing(hf: Installation, room: Lines, untouched: None) -> None:
+def test_a5_an_attached_reader_types_resizes_and_holds_nothing(
+    hf: Installation, room: Lines, untouched: None
+) -> None:
     """Every kind of frame that a client may send, from one who is attached."""
     reader = Wire(hf, "reader", 73)
     said = reader.attach("target", cols=33, rows=7)
     assert said["observe"] is True and said["size"] == {"cols": 80, "rows": 24}
     tried = {
-        frames.INPUT: [frames.input_(1, b"EVIL\n", frames.INPUT_ACK), frames.input_(1 << 60, b"EVIL\n"), frames.input_(2, b"EVIL\n", 0xFF)],
-        frames.RESIZE: [frames.resize(1, 40, 10), frames.resize(1 << 63, 65535, 65535), frames.resize(0, 0, 0)],
+        frames.INPUT: [
+            frames.input_(1, b"EVIL\n", frames.INPUT_ACK),
+            frames.input_(1 << 60, b"EVIL\n"),
+            frames.input_(2, b"EVIL\n", 0xFF),
+        ],
+        frames.RESIZE: [
+            frames.resize(1, 40, 10),
+            frames.resize(1 << 63, 65535, 65535),
+            frames.resize(0, 0, 0),
+        ],
         frames.CANCEL: [frames.cancel(1), frames.cancel(0xFFFFFFFF)],
         frames.SEEN: [frames.seen(0), frames.seen((1 << 64) - 1)],
-        frames.REQUEST: [frames.request(9, {"op": "send", "session": "target", "text": "EVIL\n", "seq": 1})],
+        frames.REQUEST: [
+            frames.request(9, {"op": "send", "session": "target", "text": "EVIL\n", "seq": 1})
+        ],
     }
-    for kind in sorted(frames.FROM_CLIENT - {frames.HELLO, frames.PROOF}):          # those two: below
+    for kind in sorted(frames.FROM_CLIENT - {frames.HELLO, frames.PROOF}):  # those two: below
         for frame in tried[kind]:
             reader.say(frame)
     for number in (1, 1 << 60, 2):
@@ -176,14 +233,30 @@ def test_a5_an_attached_reader_types_resizes_and_holds_nothing(hf: Installation,
 
 
 @pytest.mark.parametrize("kind", sorted(frames.FROM_CLIENT & {frames.HELLO, frames.PROOF}))
-def test_a5_whoever_is_introduced_stays_who_it_is(hf: Installation, untouched: None, kind: int) -> None:
+def test_a5_whoever_is_introduced_stays_who_it_is(
+    hf: Installation, untouched: None, kind: int
+) -> None:
     reader = Wire(hf, "reader", 74)
-    reader.say(frames.pack_json(kind, {"version": frames.VERSION, "lowest": frames.LOWEST, "client": 74, "operator": "ann", "modality": "test",
-                                        "key": OTHERS_KEY, "signature": "00"}))
+    reader.say(
+        frames.pack_json(
+            kind,
+            {
+                "version": frames.VERSION,
+                "lowest": frames.LOWEST,
+                "client": 74,
+                "operator": "ann",
+                "modality": "test",
+                "key": OTHERS_KEY,
+                "signature": "00",
+            },
+        )
+    )
     assert isinstance(reader.dropped(), PeerFault)
 
 
-def test_a5_a_reader_does_not_bring_its_ssh_agent(hf: Installation, untouched: None, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a5_a_reader_does_not_bring_its_ssh_agent(
+    hf: Installation, untouched: None, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Whoever points a session's agent socket at a program of its own is asked for every signature that is made in it."""
     path = str(tmp_path_factory.mktemp("agent") / "sock")
     with socket.socket(socket.AF_UNIX) as agent:
@@ -197,7 +270,9 @@ def test_a5_a_reader_does_not_bring_its_ssh_agent(hf: Installation, untouched: N
         reader.close()
         ann = Wire(hf, "ann", 76)
         ann.attach("target", agent=path)
-        assert path in [os.readlink(one) for one in hf.home.rglob("agent.sock") if one.is_symlink()]     # it is where it was looked for
+        assert path in [
+            os.readlink(one) for one in hf.home.rglob("agent.sock") if one.is_symlink()
+        ]  # it is where it was looked for
         ann.close()
     eventually(lambda: not hf.get("target")["operators"], "both to be gone")
 
@@ -219,7 +294,9 @@ def test_a5_who_may_see_nothing_sees_nothing(hf: Installation, room: Lines) -> N
 
 
 @pytest.mark.parametrize("how", ["attach", "read", "events", "wait"])
-def test_a5_who_watches_does_not_watch_longer_than_it_may(hf: Installation, room: Lines, how: str) -> None:
+def test_a5_who_watches_does_not_watch_longer_than_it_may(
+    hf: Installation, room: Lines, how: str
+) -> None:
     """A right that ends ends what goes on under it, too: not only the next question is refused."""
     name = f"guest-{how}"
     hf.people(name, rights="")
@@ -229,7 +306,11 @@ def test_a5_who_watches_does_not_watch_longer_than_it_may(hf: Installation, room
         guest.attach("target")
         assert isinstance(guest.dropped(), NotAllowed)
         return
-    lasting: dict[str, dict[str, Any]] = {"read": {"follow": True}, "events": {"follow": True}, "wait": {"for": "exit"}}
+    lasting: dict[str, dict[str, Any]] = {
+        "read": {"follow": True},
+        "events": {"follow": True},
+        "wait": {"for": "exit"},
+    }
     begun = time.monotonic()
     with pytest.raises(HoldfastError) as ended:
         guest.request(how, session="target", **lasting[how])

@@ -24,7 +24,21 @@ from holdfast.model.errors import HoldfastError, PeerFault
 from holdfast.testing.crooked import DOWN, UP, Crooked, honest
 from holdfast.wire import outer
 
-ACTS = ("drop", "twice", "later", "flip", "shorten", "again", "replay", "splice", "reflect", "invent", "close", "credit", "cut")
+ACTS = (
+    "drop",
+    "twice",
+    "later",
+    "flip",
+    "shorten",
+    "again",
+    "replay",
+    "splice",
+    "reflect",
+    "invent",
+    "close",
+    "credit",
+    "cut",
+)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +59,12 @@ def there(tmp_path_factory: pytest.TempPathFactory, relay: Crooked) -> Iterator[
 def here(tmp_path_factory: pytest.TempPathFactory, there: Installation) -> Iterator[Installation]:
     with installation(tmp_path_factory.mktemp("here")) as made:
         for name in ("ann", "bob"):
-            made.ok("join", there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"], "--as", name)
+            made.ok(
+                "join",
+                there.ok("invite", "--rights", "admin", "--no-wait", "--json").records[0]["url"],
+                "--as",
+                name,
+            )
         made.ok("machines", "rename", machines.listing(homes.resolve(made.env))[0].name, "box")
         yield made
 
@@ -61,7 +80,9 @@ def straight(relay: Crooked, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def to_box(here: Installation, operator: str = "ann", **other: Any) -> Link:
     home = homes.resolve(here.env)
     machine = machines.find(home, "box", operator)
-    return Link(home, operator, "test", False, None, machine._replace(**other) if other else machine)
+    return Link(
+        home, operator, "test", False, None, machine._replace(**other) if other else machine
+    )
 
 
 class Crook:
@@ -72,12 +93,18 @@ class Crook:
         self.due, self.passed, self.held = dict(plan), 0, list[outer.Frame]()
         self.lock = threading.Lock()
 
-    def __call__(self, direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
+    def __call__(
+        self, direction: str, stream: int, frame: outer.Frame
+    ) -> list[outer.Frame | float]:
         self.passed += 1
         held, self.held = self.held, []
         act = self.due.pop(self.passed, "")
         if not isinstance(frame, outer.Data):
-            act = act if act in ("close", "cut", "drop") and not isinstance(frame, outer.Close) else ""
+            act = (
+                act
+                if act in ("close", "cut", "drop") and not isinstance(frame, outer.Close)
+                else ""
+            )
         return [*self.done(act, direction, stream, frame), *held]
 
     def done(self, act: str, direction: str, stream: int, frame: Any) -> list[outer.Frame | float]:
@@ -93,18 +120,35 @@ class Crook:
                 return []
             case "flip":
                 at = int.from_bytes(os.urandom(2), "big") % len(payload)
-                return [frame._replace(payload=payload[:at] + bytes([payload[at] ^ 1 << at % 8]) + payload[at + 1:])]
+                return [
+                    frame._replace(
+                        payload=payload[:at]
+                        + bytes([payload[at] ^ 1 << at % 8])
+                        + payload[at + 1 :]
+                    )
+                ]
             case "shorten":
                 return [frame._replace(payload=payload[:-1] or b"x")]
             case "again":
-                return [*[f for d, s, f in self.relay.seen if d == direction and s == stream and isinstance(f, outer.Data)][:3], frame]
+                return [
+                    *[
+                        f
+                        for d, s, f in self.relay.seen
+                        if d == direction and s == stream and isinstance(f, outer.Data)
+                    ][:3],
+                    frame,
+                ]
             case "replay":
                 return [*past[-3:], frame]
             case "splice":
                 return [past[len(past) // 2], frame] if past else [frame]
             case "reflect":
                 with contextlib.suppress(KeyError, RuntimeError):
-                    back = [f for d, s, f in self.relay.seen if d != direction and s == stream and isinstance(f, outer.Data)]
+                    back = [
+                        f
+                        for d, s, f in self.relay.seen
+                        if d != direction and s == stream and isinstance(f, outer.Data)
+                    ]
                     return [back[-1], frame] if back else [frame]
                 return [frame]
             case "invent":
@@ -122,7 +166,9 @@ class Crook:
 
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(st.tuples(st.integers(1, 60), st.sampled_from(ACTS)), min_size=1, max_size=6))
-def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all(here: Installation, there: Installation, relay: Crooked, plan: list[tuple[int, str]]) -> None:
+def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all(
+    here: Installation, there: Installation, relay: Crooked, plan: list[tuple[int, str]]
+) -> None:
     name = f"room-{os.urandom(4).hex()}"
     room = Lines(there, name)
     pid = there.get(name)["pid"]
@@ -131,7 +177,7 @@ def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all
     for n in range(6):
         try:
             ann.request("send", session=name, text=f"line {n}\n")
-        except HoldfastError:                    # the relay won: it is not known, or it was not done
+        except HoldfastError:  # the relay won: it is not known, or it was not done
             ann.close()
             relay.meddle = honest
         else:
@@ -144,7 +190,11 @@ def test_t2_whatever_a_relay_does_each_line_is_typed_once_in_order_or_not_at_all
     eventually(lambda: room.lines[-1:] == ["last"], "the last line")
     got = room.lines
     assert got[-1] == "last" and len(set(got)) == len(got), "nothing twice"
-    assert [line for line in got if line in typed] == typed and set(got) <= {*typed, *(f"line {n}" for n in range(6)), "last"}
+    assert [line for line in got if line in typed] == typed and set(got) <= {
+        *typed,
+        *(f"line {n}" for n in range(6)),
+        "last",
+    }
     assert got == [*sorted(got[:-1]), "last"] and there.get(name)["pid"] == pid
     there.end(name)
 
@@ -159,6 +209,7 @@ def test_t2_an_impostor_with_another_key_is_nobody(here: Installation, there: In
 
 def test_t2_versions_cannot_be_talked_down(here: Installation, relay: Crooked) -> None:
     """What is offered in the clear is bound into the handshake: a relay that changes it gets no channel."""
+
     def lower(direction: str, stream: int, frame: outer.Frame) -> list[outer.Frame | float]:
         if direction == UP and isinstance(frame, outer.Data) and frame.payload[:2] == b"HF":
             return [frame._replace(payload=frame.payload[:4] + b"\x07" + frame.payload[5:])]
@@ -169,11 +220,17 @@ def test_t2_versions_cannot_be_talked_down(here: Installation, relay: Crooked) -
         to_box(here).connect()
 
 
-def test_t2_a_first_message_that_is_sent_again_does_nothing(here: Installation, there: Installation, relay: Crooked) -> None:
+def test_t2_a_first_message_that_is_sent_again_does_nothing(
+    here: Installation, there: Installation, relay: Crooked
+) -> None:
     ann = to_box(here)
     ann.connect()
     before = there.ok("host", "ls", "--json").json["relays"][0]["streams"]
-    first = next(f for d, s, f in reversed(relay.seen) if d == UP and isinstance(f, outer.Data) and f.payload[:2] == b"HF")
+    first = next(
+        f
+        for d, s, f in reversed(relay.seen)
+        if d == UP and isinstance(f, outer.Data) and f.payload[:2] == b"HF"
+    )
     events = len(there.ok("events", "--json").records)
     for _ in range(5):
         stream = relay.open(ann.away.ways[0].route)  # type: ignore[union-attr]
@@ -187,7 +244,9 @@ def test_t2_a_first_message_that_is_sent_again_does_nothing(here: Installation, 
     ann.close()
 
 
-def test_t2_a_proof_is_worth_nothing_on_another_channel(here: Installation, there: Installation) -> None:
+def test_t2_a_proof_is_worth_nothing_on_another_channel(
+    here: Installation, there: Installation
+) -> None:
     """Bob's own machine in between could only pass on what it was told: the proof names the channel, and bob's has another name."""
     ann = to_box(here)
     ann._channel = "00" * 32

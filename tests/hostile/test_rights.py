@@ -45,9 +45,16 @@ def held(hf: Installation, name: str) -> list[Chain]:
 def forged(private: bytes, above: Chain, holder: bytes, **changed: Any) -> Chain:
     """One more link, signed, without asking whether it may be."""
     last = envelope.read(above[-1].body)
-    fields: dict[str, Any] = {"v": envelope.VERSION, "issuer": signing.show(signing.public(private)), "holder": signing.show(holder),
-                              "rights": sorted(last.rights), "scope": last.scope.show(), "nonce": base64url.encode(bytes(16)),
-                              "parent": base64url.encode(last.id), **changed}
+    fields: dict[str, Any] = {
+        "v": envelope.VERSION,
+        "issuer": signing.show(signing.public(private)),
+        "holder": signing.show(holder),
+        "rights": sorted(last.rights),
+        "scope": last.scope.show(),
+        "nonce": base64url.encode(bytes(16)),
+        "parent": base64url.encode(last.id),
+        **changed,
+    }
     body = canonical.encode(fields)
     return (*above, Link(body, signing.sign(private, envelope.DOMAIN, body)))
 
@@ -80,7 +87,9 @@ def test_a5_the_next_key_of_who_was_revoked_is_not_typed(hf: Installation) -> No
 def test_a5_what_was_handed_on_ends_with_the_key_it_came_through(hf: Installation) -> None:
     """Two steps down the chain, attached, and typing; the text of the old envelope is no way back."""
     hf.people("lead", rights="execute,grant")
-    hf.people("agent", "subagent", rights="")               # people: what agents hand on and type would be asked about first
+    hf.people(
+        "agent", "subagent", rights=""
+    )  # people: what agents hand on and type would be asked about first
     room = Lines(hf, "chain")
     hf.ok("--as", "lead", "grant", "agent", "--rights", "observe,input,grant", "--own-key")
     hf.ok("--as", "agent", "grant", "subagent", "--rights", "observe,input", "--own-key")
@@ -111,24 +120,59 @@ def test_a5_what_was_handed_on_ends_with_the_key_it_came_through(hf: Installatio
 
 
 WIDER: dict[str, Callable[[Installation, Chain], Chain]] = {
-    "more rights": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"), rights=sorted({*envelope.read(c[-1].body).rights, "halt"})),
-    "every right": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"), rights=sorted(RIGHTS)),
-    "no session": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"),
-                                       scope={k: v for k, v in envelope.read(c[-1].body).scope.show().items() if k != "session"}),
-    "for longer": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"),
-                                       scope={**envelope.read(c[-1].body).scope.show(), "expires": int(time.time()) + 10 ** 6}),
-    "for ever": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"),
-                                     scope={k: v for k, v in envelope.read(c[-1].body).scope.show().items() if k != "expires"}),
+    "more rights": lambda hf, c: forged(
+        secret(hf, "giver"),
+        c,
+        public(hf, "taker"),
+        rights=sorted({*envelope.read(c[-1].body).rights, "halt"}),
+    ),
+    "every right": lambda hf, c: forged(
+        secret(hf, "giver"), c, public(hf, "taker"), rights=sorted(RIGHTS)
+    ),
+    "no session": lambda hf, c: forged(
+        secret(hf, "giver"),
+        c,
+        public(hf, "taker"),
+        scope={k: v for k, v in envelope.read(c[-1].body).scope.show().items() if k != "session"},
+    ),
+    "for longer": lambda hf, c: forged(
+        secret(hf, "giver"),
+        c,
+        public(hf, "taker"),
+        scope={**envelope.read(c[-1].body).scope.show(), "expires": int(time.time()) + 10**6},
+    ),
+    "for ever": lambda hf, c: forged(
+        secret(hf, "giver"),
+        c,
+        public(hf, "taker"),
+        scope={k: v for k, v in envelope.read(c[-1].body).scope.show().items() if k != "expires"},
+    ),
     "signed by another": lambda hf, c: forged(secret(hf, "taker"), c, public(hf, "taker")),
-    "in another's name": lambda hf, c: forged(secret(hf, "taker"), c, public(hf, "taker"), issuer=signing.show(public(hf, "giver"))),
-    "of another parent": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"), parent=base64url.encode(bytes(32))),
+    "in another's name": lambda hf, c: forged(
+        secret(hf, "taker"), c, public(hf, "taker"), issuer=signing.show(public(hf, "giver"))
+    ),
+    "of another parent": lambda hf, c: forged(
+        secret(hf, "giver"), c, public(hf, "taker"), parent=base64url.encode(bytes(32))
+    ),
     "without a parent": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"))[-1:],
-    "its own root": lambda hf, c: envelope.delegate(secret(hf, "taker"), (), public(hf, "taker"), RIGHTS, Scope(), bytes(16)),
-    "an unknown right": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"), rights=["observe", "zzz"]),
-    "an unknown limit": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"), scope={**envelope.read(c[-1].body).scope.show(), "zzz": 1}),
+    "its own root": lambda hf, c: envelope.delegate(
+        secret(hf, "taker"), (), public(hf, "taker"), RIGHTS, Scope(), bytes(16)
+    ),
+    "an unknown right": lambda hf, c: forged(
+        secret(hf, "giver"), c, public(hf, "taker"), rights=["observe", "zzz"]
+    ),
+    "an unknown limit": lambda hf, c: forged(
+        secret(hf, "giver"),
+        c,
+        public(hf, "taker"),
+        scope={**envelope.read(c[-1].body).scope.show(), "zzz": 1},
+    ),
     "cut in the middle": lambda hf, c: forged(secret(hf, "giver"), c, public(hf, "taker"))[1:],
     "one of a stranger": lambda hf, c: forged(secret(hf, "giver"), c, signing.public(bytes(32))),
-    "a flipped bit": lambda hf, c: (*c[:-1], Link(c[-1].body, bytes([c[-1].signature[0] ^ 1]) + c[-1].signature[1:])),
+    "a flipped bit": lambda hf, c: (
+        *c[:-1],
+        Link(c[-1].body, bytes([c[-1].signature[0] ^ 1]) + c[-1].signature[1:]),
+    ),
 }
 
 
@@ -138,12 +182,16 @@ def given(hf: Installation) -> Chain:
     hf.people("giver", "taker", rights="")
     hf.new("one", "--", "cat")
     hf.new("two", "--", "cat")
-    hf.ok("grant", "giver", "--rights", "observe,input,grant", "--session", "one", "--expires", "1h")
+    hf.ok(
+        "grant", "giver", "--rights", "observe,input,grant", "--session", "one", "--expires", "1h"
+    )
     return held(hf, "giver")[0]
 
 
 @pytest.mark.parametrize("how", WIDER)
-def test_a5_nothing_is_wider_than_what_it_comes_from(hf: Installation, given: Chain, how: str) -> None:
+def test_a5_nothing_is_wider_than_what_it_comes_from(
+    hf: Installation, given: Chain, how: str
+) -> None:
     before = hf.ask("operator.ls")
     taker = Wire(hf, "taker", 107)
     with pytest.raises(Refused):
@@ -158,14 +206,21 @@ def test_a5_spliced_from_two_envelopes_of_one_giver(hf: Installation, given: Cha
     """Each link is true; together they were never given."""
     hf.people("other-taker", rights="")
     hf.ok("grant", "giver", "--rights", "observe,grant", "--session", "two")
-    wide = next(chain for chain in held(hf, "giver") if envelope.read(chain[-1].body).scope.session != envelope.read(given[-1].body).scope.session)
+    wide = next(
+        chain
+        for chain in held(hf, "giver")
+        if envelope.read(chain[-1].body).scope.session
+        != envelope.read(given[-1].body).scope.session
+    )
     link = forged(secret(hf, "giver"), given, public(hf, "other-taker"))[-1]
     taker = Wire(hf, "other-taker", 108)
     with pytest.raises(NotAllowed):
         taker.request("grant", envelope=envelope.encode((*wide, link)))
     with pytest.raises(NotAllowed):
         taker.request("view", session="two")
-    taker.request("grant", envelope=envelope.encode((*given, link)))             # as it was given it counts: this test can fail
+    taker.request(
+        "grant", envelope=envelope.encode((*given, link))
+    )  # as it was given it counts: this test can fail
     taker.request("view", session="one")
     with pytest.raises(NotAllowed):
         taker.request("view", session="two")

@@ -37,10 +37,10 @@ class Flow(NamedTuple):
     relay: RelayProcess
     here: Installation
     there: Installation
-    secrets: dict[str, tuple[bytes, ...]]      # what it is -> every way to write it
-    places: dict[str, tuple[str, ...]]         # what it is -> files where it belongs
+    secrets: dict[str, tuple[bytes, ...]]  # what it is -> every way to write it
+    places: dict[str, tuple[str, ...]]  # what it is -> files where it belongs
     printed: str
-    seen: dict[str, str]                       # secret -> where a process showed it
+    seen: dict[str, str]  # secret -> where a process showed it
 
 
 class Watch(threading.Thread):
@@ -67,7 +67,14 @@ class Watch(threading.Thread):
 def written(secret: bytes) -> tuple[bytes, ...]:
     """The ways in which bytes end up in a text."""
     plain = base64.b64encode(secret).rstrip(b"=")
-    return secret, secret.hex().encode(), secret.hex().upper().encode(), plain, plain.replace(b"+", b"-").replace(b"/", b"_"), repr(secret)[2:-1].encode()
+    return (
+        secret,
+        secret.hex().encode(),
+        secret.hex().upper().encode(),
+        plain,
+        plain.replace(b"+", b"-").replace(b"/", b"_"),
+        repr(secret)[2:-1].encode(),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +99,9 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         token = relay.token()
         there.new("work", "--", "bash")
         do(there, "host", "connect", relay.url, "--token", "-", stdin=f"{token}\n")
-        made = json.loads(there.cli("invite", "--rights", "admin", "--no-wait", "--json").raw.splitlines()[0])      # printed once, as it must be
+        made = json.loads(
+            there.cli("invite", "--rights", "admin", "--no-wait", "--json").raw.splitlines()[0]
+        )  # printed once, as it must be
         code, _ = joincode.read(made["url"])
         wrong = joincode.Code(code.id, "0000000" if code.secret != "0000000" else "0000001")
         do(here, "join", "--relay", relay.url, "--as", "mallory", stdin=f"{wrong.show()}\n", rc=4)
@@ -100,10 +109,14 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
         do(here, "join", "--as", "dora", stdin=f"{made['url']}\n", rc=None)
         [machine] = here.ok("machines", "--json").json
         box = machine["name"]
-        locking = here.spawn([*map(str, here.argv(("operator", "add", "carl"))), "--passphrase"], size=(120, 24))
+        locking = here.spawn(
+            [*map(str, here.argv(("operator", "add", "carl"))), "--passphrase"], size=(120, 24)
+        )
         for _ in range(2):
             at = len(locking.output)
-            locking.until(lambda at=at: b"assphrase" in locking.output[at:], "a question for the passphrase")  # type: ignore[misc]
+            locking.until(
+                lambda at=at: b"assphrase" in locking.output[at:], "a question for the passphrase"
+            )  # type: ignore[misc]
             locking.send(f"{PHRASE}\r")
         assert locking.wait() == 0
         do(here, "ls", f"{box}/")
@@ -127,7 +140,11 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
 
         def key(hf: Installation, name: str) -> bytes:
             home = homes.resolve(hf.env)
-            found = keys.load_machine(home) if name == keys.MACHINE else keys.opened(keys.load(home, name), lambda _: PHRASE)
+            found = (
+                keys.load_machine(home)
+                if name == keys.MACHINE
+                else keys.opened(keys.load(home, name), lambda _: PHRASE)
+            )
             return found.secret()
 
         pass_ = machines.listing(homes.resolve(here.env))[0].ways[0].pass_
@@ -144,10 +161,20 @@ def flow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flow]:
             "what was typed unseen": (TYPED.encode(),),
         }
         places: dict[str, tuple[str, ...]] = {
-            "the relay's token": ("relays.json",), "the pass": ("machines.json",), "the machine's key": ("machine",), "the owner's key": (f"{owner}.key",), "ann's key": ("ann.key",)}
+            "the relay's token": ("relays.json",),
+            "the pass": ("machines.json",),
+            "the machine's key": ("machine",),
+            "the owner's key": (f"{owner}.key",),
+            "ann's key": ("ann.key",),
+        }
         rounds = watch.rounds
         eventually(lambda: watch.rounds > rounds + 1, "one more look at all processes")
-        seen = {what: where for what, ways in secrets.items() for words, where in list(watch.words.items()) if any(way in words for way in ways)}
+        seen = {
+            what: where
+            for what, ways in secrets.items()
+            for words, where in list(watch.words.items())
+            if any(way in words for way in ways)
+        }
         watch.over.set()
         yield Flow(relay, here, there, secrets, places, "\n".join(said), seen)
         terminal.leave()
@@ -159,12 +186,23 @@ def test_t4_no_process_has_a_secret_in_its_command_line_or_environment(flow: Flo
 
 def test_t4_nothing_that_is_printed_repeats_a_secret(flow: Flow) -> None:
     assert len(flow.printed) > 2000
-    assert not [what for what, ways in flow.secrets.items() if any(way.decode("latin-1") in flow.printed for way in ways)]
+    assert not [
+        what
+        for what, ways in flow.secrets.items()
+        if any(way.decode("latin-1") in flow.printed for way in ways)
+    ]
 
 
 def test_t4_each_secret_is_in_its_own_file_and_no_other(flow: Flow) -> None:
-    files = [path for root in (flow.here.base, flow.there.base, Path(flow.relay.data).parent) for path in root.rglob("*") if path.is_file()]
-    assert {"host.log", "relay.db", "relay.log", "state.db", "machines.json", "relays.json"} <= {path.name for path in files}
+    files = [
+        path
+        for root in (flow.here.base, flow.there.base, Path(flow.relay.data).parent)
+        for path in root.rglob("*")
+        if path.is_file()
+    ]
+    assert {"host.log", "relay.db", "relay.log", "state.db", "machines.json", "relays.json"} <= {
+        path.name for path in files
+    }
     found: dict[str, set[str]] = {}
     for path in files:
         data = path.read_bytes()
@@ -174,23 +212,43 @@ def test_t4_each_secret_is_in_its_own_file_and_no_other(flow: Flow) -> None:
     assert {what: tuple(sorted(names)) for what, names in found.items()} == flow.places
 
 
-def test_t4_nothing_of_an_installation_or_a_relay_can_be_reached_by_other_accounts(flow: Flow) -> None:
+def test_t4_nothing_of_an_installation_or_a_relay_can_be_reached_by_other_accounts(
+    flow: Flow,
+) -> None:
     for root in (flow.here.home, flow.there.home, Path(flow.relay.data)):
         for path in (root, *root.rglob("*")):
             info = path.lstat()
             assert info.st_uid == os.geteuid(), path
-            assert stat.S_ISLNK(info.st_mode) or not info.st_mode & 0o077, f"{path} has mode {stat.S_IMODE(info.st_mode):04o}"
+            assert stat.S_ISLNK(info.st_mode) or not info.st_mode & 0o077, (
+                f"{path} has mode {stat.S_IMODE(info.st_mode):04o}"
+            )
 
 
 def test_t4_the_memory_of_the_relay_has_nothing_of_what_it_carried(flow: Flow) -> None:
     """Not only is there no import that leads there: it is not there."""
-    done = flow.here.ok("run", f"{flow.here.ok('machines', '--json').json[0]['name']}/work", "--", f"echo {WORD}")
+    done = flow.here.ok(
+        "run", f"{flow.here.ok('machines', '--json').json[0]['name']}/work", "--", f"echo {WORD}"
+    )
     assert WORD in done.out
-    forbidden = {"what was shown": (WORD.encode(),), "a name": (b"hf-keeper", b"tester"), **{what: ways for what, ways in flow.secrets.items() if what not in ("the relay's token", "the pass")}}
+    forbidden = {
+        "what was shown": (WORD.encode(),),
+        "a name": (b"hf-keeper", b"tester"),
+        **{
+            what: ways
+            for what, ways in flow.secrets.items()
+            if what not in ("the relay's token", "the pass")
+        },
+    }
     memory = _memory(flow.relay.process.pid)
     assert sum(map(len, memory)) > 1_000_000
-    assert any(f"127.0.0.1:{flow.relay.port}".encode() in piece for piece in memory), "this is how one would find something"
-    assert not [what for what, ways in forbidden.items() if any(way in piece for way in ways for piece in memory)]
+    assert any(f"127.0.0.1:{flow.relay.port}".encode() in piece for piece in memory), (
+        "this is how one would find something"
+    )
+    assert not [
+        what
+        for what, ways in forbidden.items()
+        if any(way in piece for way in ways for piece in memory)
+    ]
 
 
 def _memory(pid: int) -> list[bytes]:
@@ -207,12 +265,21 @@ def _memory(pid: int) -> list[bytes]:
     return pieces
 
 
-@pytest.mark.parametrize("words", [("host", "connect", "ws://me:S3CRET-WORD@relay.example"), ("host", "connect", "ws://relay.example/?token=S3CRET-WORD"),
-                                   ("host", "connect", "ws://relay.example/#S3CRET-WORD"), ("host", "disconnect", "ws://me:S3CRET-WORD@relay.example"),
-                                   ("join", "S3CRET-WORD", "--as", "eve"),
-                                   ("host", "connect", "http://me:S3CRET-WORD@relay.example"), ("host", "connect", "ws://me:S3CRET-WORD@[relay"), ("join", "holdfast://machine/join#S3CRET-WORD", "--as", "eve"),
-                                   ("join", "4KQ7-M2XD-9TRG", "--relay", "ws://relay.example/?S3CRET-WORD", "--as", "eve"),
-                                   ("host", "connect", "ws://127.0.0.1:1", "--token", "two S3CRET-WORD")])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("host", "connect", "ws://me:S3CRET-WORD@relay.example"),
+        ("host", "connect", "ws://relay.example/?token=S3CRET-WORD"),
+        ("host", "connect", "ws://relay.example/#S3CRET-WORD"),
+        ("host", "disconnect", "ws://me:S3CRET-WORD@relay.example"),
+        ("join", "S3CRET-WORD", "--as", "eve"),
+        ("host", "connect", "http://me:S3CRET-WORD@relay.example"),
+        ("host", "connect", "ws://me:S3CRET-WORD@[relay"),
+        ("join", "holdfast://machine/join#S3CRET-WORD", "--as", "eve"),
+        ("join", "4KQ7-M2XD-9TRG", "--relay", "ws://relay.example/?S3CRET-WORD", "--as", "eve"),
+        ("host", "connect", "ws://127.0.0.1:1", "--token", "two S3CRET-WORD"),
+    ],
+)
 def test_t4_errors_do_not_repeat_what_might_be_a_secret(flow: Flow, words: tuple[str, ...]) -> None:
     for how in ((), ("--json",)):
         done = flow.here.attempt(*words, *how)
@@ -220,15 +287,25 @@ def test_t4_errors_do_not_repeat_what_might_be_a_secret(flow: Flow, words: tuple
         assert "S3CRET" not in (done.out + done.err).upper()
 
 
-def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_limit(tmp_path: Path) -> None:
+def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_limit(
+    tmp_path: Path,
+) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     if hard == 0:
         pytest.skip("no process here may leave a core file")
     wanted = 1 << 20 if hard == resource.RLIM_INFINITY else hard
     with installation(tmp_path) as hf:
+
         def cli(*words: str) -> str:
             line = f"ulimit -S -c {wanted // 1024}; exec {shlex.join([str(word) for word in hf.argv(words)])}"
-            return subprocess.run(["bash", "-c", line], env=hf.env, check=True, capture_output=True, text=True, timeout=120).stdout
+            return subprocess.run(
+                ["bash", "-c", line],
+                env=hf.env,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=120,
+            ).stdout
 
         cli("new", "work", "--no-attach", "--", "bash")
         assert _core_limit(hf.host_pid) == 0
@@ -238,8 +315,17 @@ def test_t4_no_core_files_of_what_has_keys_and_programs_in_sessions_keep_their_l
         hf.ask("down", restart=True)
         eventually(lambda: _quietly(hf), "the host after it was replaced")
         assert hf.host_pid == before and _core_limit(hf.host_pid) == 0
-        relay = subprocess.Popen(["bash", "-c", f"ulimit -S -c {wanted // 1024}; exec {sys.executable} -m holdfast relay serve --listen 127.0.0.1:0"], env=hf.env,
-                                 stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        relay = subprocess.Popen(
+            [
+                "bash",
+                "-c",
+                f"ulimit -S -c {wanted // 1024}; exec {sys.executable} -m holdfast relay serve --listen 127.0.0.1:0",
+            ],
+            env=hf.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
         try:
             assert relay.stdout is not None and relay.stdout.readline().startswith("listening")
             assert _core_limit(relay.pid) == 0
@@ -255,5 +341,9 @@ def _quietly(hf: Installation) -> bool:
 
 
 def _core_limit(pid: int) -> int:
-    line = next(line for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if line.startswith("Max core file size"))
+    line = next(
+        line
+        for line in Path(f"/proc/{pid}/limits").read_text().splitlines()
+        if line.startswith("Max core file size")
+    )
     return -1 if line.split()[4] == "unlimited" else int(line.split()[4])

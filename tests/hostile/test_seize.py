@@ -13,7 +13,7 @@ from tests.hostile.wire import Wire, crash
 
 from holdfast.wire import frames
 
-GATED = "stty raw -echo; echo READY; read -r go < {gate}; exec cat > {got}"       # reads nothing until the gate is written to
+GATED = "stty raw -echo; echo READY; read -r go < {gate}; exec cat > {got}"  # reads nothing until the gate is written to
 
 
 class Gated:
@@ -73,20 +73,28 @@ def test_a3_a_flood_from_the_holder_does_not_outlive_a_seizure(fresh: Installati
         begun = time.monotonic()
         took = ann.request("seize", session="flooded")
         elapsed = time.monotonic() - begun
-        assert took["previous"] == "evil" and took["flushed"] is True and took["turn"]["holder"] == "ann"
+        assert (
+            took["previous"] == "evil"
+            and took["flushed"] is True
+            and took["turn"]["holder"] == "ann"
+        )
         before = flood.number
         for n in range(20):
             ann.request("send", session="flooded", text=f"<{n}>")
         eventually(lambda: flood.number > before + 100, "the flood to go on")
         eventually(lambda: got.read_bytes().endswith(b"<19>"), "what she typed")
         text = got.read_bytes()
-        assert text[text.index(b"<0>"):] == b"".join(b"<%d>" % n for n in range(20))
-        assert elapsed < SOON_S, elapsed                      # on a machine that does nothing else it is milliseconds: bench/ has the figure
+        assert text[text.index(b"<0>") :] == b"".join(b"<%d>" % n for n in range(20))
+        assert elapsed < SOON_S, (
+            elapsed
+        )  # on a machine that does nothing else it is milliseconds: bench/ has the figure
     finally:
         flood.stop()
 
 
-def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(fresh: Installation) -> None:
+def test_a3_what_one_left_behind_unread_is_discarded_though_the_turn_was_free(
+    fresh: Installation,
+) -> None:
     """The holder detached, gave the turn back, or the host died: its bytes are still in the terminal, and are not read by whoever takes over."""
     fresh.people("evil", "ann")
     for name, leaves in (("released", True), ("crashed", False)):
@@ -125,7 +133,7 @@ def test_a3_what_waits_in_the_host_is_refused_and_not_taken_for_done(fresh: Inst
     evil = Wire(fresh, "evil", 65)
     evil.attach("waiting")
     chunk = b"E" * (32 << 10)
-    for number in range(1, 29):                          # 896 KiB: more than may be on its way at once
+    for number in range(1, 29):  # 896 KiB: more than may be on its way at once
         evil.say(frames.input_(number, chunk, frames.INPUT_ACK))
     evil.request("ping")
     ann = Wire(fresh, "ann", 66)

@@ -16,9 +16,12 @@ from tests.e2e.harness import Installation, eventually, installation, state_of
 
 from holdfast.host.process import half
 
-pytestmark = pytest.mark.skipif(os.getuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse to mount a file system of one's own")
+pytestmark = pytest.mark.skipif(
+    os.getuid() != 0 or not os.path.exists("/dev/fuse"),
+    reason="needs root and /dev/fuse to mount a file system of one's own",
+)
 
-TIMES = 12           # more than the threads that a whole host shares where nothing is shared out
+TIMES = 12  # more than the threads that a whole host shares where nothing is shared out
 
 # argv: where to mount. A file system in which every name is a file that holds /bin/true, and which believes nothing it was told before, until a line is read from stdin: then it does
 # not answer what that line names (numbers of requests), or nothing at all.
@@ -58,7 +61,9 @@ class FileSystem:
     def __init__(self, at: Path) -> None:
         at.mkdir()
         self.at = str(at)
-        self._server = subprocess.Popen([sys.executable, "-c", SERVER, self.at], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._server = subprocess.Popen(
+            [sys.executable, "-c", SERVER, self.at], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         if not self._says("mounted"):
             pytest.skip("it cannot be mounted here")
 
@@ -73,7 +78,7 @@ class FileSystem:
         assert self._says("silent")
 
     def close(self) -> None:
-        self._server.kill()                  # whoever waits for it gets an error then
+        self._server.kill()  # whoever waits for it gets an error then
         self._server.communicate()
         subprocess.run(["umount", "-l", self.at], check=False)
 
@@ -100,28 +105,43 @@ def others_go_on(hf: Installation) -> None:
     hf.ok("send", "other", "true", "--enter")
 
 
-def test_s2_what_a_session_has_open_keeps_nobody_from_looking_at_it(hf: Installation, files: FileSystem) -> None:
+def test_s2_what_a_session_has_open_keeps_nobody_from_looking_at_it(
+    hf: Installation, files: FileSystem
+) -> None:
     hf.ready("other")
-    hf.new("held", "--", sys.executable, "-c", f"import os; os.chdir({files.at!r}); f = os.open('file', os.O_RDONLY); print('there'); os.read(0, 1)")
+    hf.new(
+        "held",
+        "--",
+        sys.executable,
+        "-c",
+        f"import os; os.chdir({files.at!r}); f = os.open('file', os.O_RDONLY); print('there'); os.read(0, 1)",
+    )
     eventually(lambda: "there" in hf.screen("held"), "it to be there")
     files.hush()
     for _ in range(TIMES):
         graph = hf.ok("graph", "held", "--files", "--json").json
-        assert any(one["cwd"] == files.at for one in graph["processes"]) and any(one["path"] == f"{files.at}/file" for one in graph["files"])
+        assert any(one["cwd"] == files.at for one in graph["processes"]) and any(
+            one["path"] == f"{files.at}/file" for one in graph["files"]
+        )
         assert hf.ok("attention", "held", "--json").json["kind"] == "input"
         hf.ok("view", "held")
     others_go_on(hf)
-    files.close()                # who is ended would wait for it, too: to close the file
+    files.close()  # who is ended would wait for it, too: to close the file
     hf.end("held")
 
 
-def test_p4_acts_of_a_session_that_stands_there_hold_up_no_other(hf: Installation, files: FileSystem) -> None:
+def test_p4_acts_of_a_session_that_stands_there_hold_up_no_other(
+    hf: Installation, files: FileSystem
+) -> None:
     """What it would run is judged by where it is, and where that is cannot be seen: it is bounded, and said."""
     hf.ready("other")
     hf.ready("held")
     hf.ok("run", "held", "--", f"cd {shlex.quote(files.at)}; PS1='> '")
     files.hush()
-    waiting = [hf.start("run", "held", "--timeout", "30", "--", f"cat {shlex.quote(files.at)}/file{n}") for n in range(TIMES)]
+    waiting = [
+        hf.start("run", "held", "--timeout", "30", "--", f"cat {shlex.quote(files.at)}/file{n}")
+        for n in range(TIMES)
+    ]
     waiting += [hf.start("graph", "held", "--json") for _ in range(TIMES)]
     hung = [hf.attach("held", env={"SSH_AUTH_SOCK": f"{files.at}/agent"}) for _ in range(TIMES)]
     others_go_on(hf)
@@ -131,7 +151,7 @@ def test_p4_acts_of_a_session_that_stands_there_hold_up_no_other(hf: Installatio
         process.kill()
         process.communicate()
     others_go_on(hf)
-    files.close()                # its shell stands still in there, too
+    files.close()  # its shell stands still in there, too
     hf.end("held")
 
 
@@ -171,7 +191,9 @@ def stuck(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("how", ["replaced", "stopped"])
-def test_s4_a_host_with_a_thread_that_hangs_makes_room_for_the_next(hf: Installation, files: FileSystem, how: str) -> None:
+def test_s4_a_host_with_a_thread_that_hangs_makes_room_for_the_next(
+    hf: Installation, files: FileSystem, how: str
+) -> None:
     hf.ready("other")
     hf.ready("held")
     hf.ok("run", "held", "--", f"cd {shlex.quote(files.at)}; PS1='> '")
@@ -197,7 +219,9 @@ def test_s4_a_host_with_a_thread_that_hangs_makes_room_for_the_next(hf: Installa
     hf.end("held")
 
 
-def test_a4_a_program_that_holds_up_the_loop_holds_it_up_once(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+def test_a4_a_program_that_holds_up_the_loop_holds_it_up_once(
+    hf: Installation, files: FileSystem, tmp_path: Path
+) -> None:
     """A page that the gate saw is taken away before it reads it. Nothing ends that, so the next host comes, and reads the programs of that session in threads."""
     signs = tmp_path / "signs"
     signs.mkdir()
@@ -221,13 +245,17 @@ def test_a4_a_program_that_holds_up_the_loop_holds_it_up_once(hf: Installation, 
     others_go_on(hf)
     hf.ok("halt", "held")
     hf.ok("resume", "held")
-    assert hf.host_pid == eventually(lambda: hf.peer("host.sock"), "who listens"), "and it is not held up again"
+    assert hf.host_pid == eventually(lambda: hf.peer("host.sock"), "who listens"), (
+        "and it is not held up again"
+    )
     files.close()
     eventually(lambda: "CODE 13" in hf.screen("held"), "the exec to be refused")
     assert hf.ok("run", "held", "--", "/bin/echo on").out == "on\n"
 
 
-def test_s2_a_file_that_was_opened_and_cannot_be_closed_keeps_no_child_of_the_host(hf: Installation, files: FileSystem) -> None:
+def test_s2_a_file_that_was_opened_and_cannot_be_closed_keeps_no_child_of_the_host(
+    hf: Installation, files: FileSystem
+) -> None:
     """Whoever is forked from a process has its descriptors, and closes them first: a file of a FUSE program is closed when that program says so."""
     hf.ready("other")
     if hf.ready("held")["gate"] != "exec":
@@ -269,7 +297,9 @@ libc.mmap(None, 4096, 1, 2, fd, 0)
 """
 
 
-def locked(hf: Installation, files: FileSystem, tmp_path: Path, start: Callable[[str], object]) -> int:
+def locked(
+    hf: Installation, files: FileSystem, tmp_path: Path, start: Callable[[str], object]
+) -> int:
     """A process of a session whose memory nobody can read."""
     signs = tmp_path / "signs"
     signs.mkdir()
@@ -283,26 +313,43 @@ def locked(hf: Installation, files: FileSystem, tmp_path: Path, start: Callable[
     def found() -> int:
         for one in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (one / "wchan").read_text().startswith("vm_mmap") and state_of(int(one.name)) == "D":
+                if (one / "wchan").read_text().startswith("vm_mmap") and state_of(
+                    int(one.name)
+                ) == "D":
                     return int(one.name)
         return 0
 
     return eventually(found, "who waits for it")
 
 
-def test_a4_a_job_whose_memory_is_locked_delays_no_seize_and_no_end(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+def test_a4_a_job_whose_memory_is_locked_delays_no_seize_and_no_end(
+    hf: Installation, files: FileSystem, tmp_path: Path
+) -> None:
     hf.people("ann")
     hf.ready("other")
     shell = hf.ready("held")["pid"]
-    job = locked(hf, files, tmp_path, lambda line: hf.ok("send", "held", f"{line} & true", "--enter"))
+    job = locked(
+        hf, files, tmp_path, lambda line: hf.ok("send", "held", f"{line} & true", "--enter")
+    )
     first = hf.host_pid
     hf.ok("--as", "ann", "seize", "held")
     others_go_on(hf)
     assert hf.ok("signal", "held", str(job), "WINCH", "--tree").out
-    waiting = [hf.start(*args) for _ in range(TIMES) for args in (("graph", "held", "--json"), ("graph", "held", "--follow"), ("attention", "held"), ("signal", "held", str(job), "WINCH"))]
+    waiting = [
+        hf.start(*args)
+        for _ in range(TIMES)
+        for args in (
+            ("graph", "held", "--json"),
+            ("graph", "held", "--follow"),
+            ("attention", "held"),
+            ("signal", "held", str(job), "WINCH"),
+        )
+    ]
     others_go_on(hf)
     halted = hf.cli("halt", "held", "--json").json
-    assert shell in halted["processes"] and job in halted["missed"], "who hangs cannot be frozen; everybody else is"
+    assert shell in halted["processes"] and job in halted["missed"], (
+        "who hangs cannot be frozen; everybody else is"
+    )
     others_go_on(hf)
     hf.cli("resume", "held")
     assert hf.host_pid == first
@@ -313,11 +360,19 @@ def test_a4_a_job_whose_memory_is_locked_delays_no_seize_and_no_end(hf: Installa
     hf.end("held")
 
 
-def test_a4_a_session_whose_first_program_is_locked_can_be_ended(hf: Installation, files: FileSystem, tmp_path: Path) -> None:
+def test_a4_a_session_whose_first_program_is_locked_can_be_ended(
+    hf: Installation, files: FileSystem, tmp_path: Path
+) -> None:
     hf.ready("other")
     locked(hf, files, tmp_path, lambda line: hf.new("held", "--", *shlex.split(line)))
     first = hf.host_pid
-    for args in (("send", "held", "x", "--enter"), ("view", "held"), ("attention", "held"), ("halt", "held"), ("resume", "held")):
+    for args in (
+        ("send", "held", "x", "--enter"),
+        ("view", "held"),
+        ("attention", "held"),
+        ("halt", "held"),
+        ("resume", "held"),
+    ):
         hf.cli(*args)
         others_go_on(hf)
     ending = hf.start("end", "held")
@@ -340,7 +395,9 @@ os.execv("/bin/true", ["true"])
 
 
 @pytest.mark.parametrize("what", ["job", "first program"])
-def test_a4_a_program_that_nobody_may_look_at_holds_up_no_halt_and_no_next_host(hf: Installation, files: FileSystem, tmp_path: Path, what: str) -> None:
+def test_a4_a_program_that_nobody_may_look_at_holds_up_no_halt_and_no_next_host(
+    hf: Installation, files: FileSystem, tmp_path: Path, what: str
+) -> None:
     """The kernel keeps everybody waiting who asks for the stat of a process that hangs in the middle of an exec."""
     signs = tmp_path / "signs"
     signs.mkdir()
@@ -353,7 +410,11 @@ def test_a4_a_program_that_nobody_may_look_at_holds_up_no_halt_and_no_next_host(
     else:
         shell = hf.new("held", "--", *line)["pid"]
     eventually((signs / "ready").exists, "it to be ready")
-    pid = next(one["pid"] for one in hf.ok("graph", "held", "--json").json["processes"] if f"{tmp_path}/half.py" in one["argv"])
+    pid = next(
+        one["pid"]
+        for one in hf.ok("graph", "held", "--json").json["processes"]
+        if f"{tmp_path}/half.py" in one["argv"]
+    )
     files.hush(FLUSH)
     (signs / "go").touch()
     eventually(lambda: half(pid), "it to close its files")

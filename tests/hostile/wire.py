@@ -25,7 +25,10 @@ class Wire(Link):
 
     def __init__(self, hf: Installation, operator: str, client: int) -> None:
         super().__init__(homes.resolve(hf.env), operator, "test", autostart=False)
-        self.client, self.sequence = client, time.monotonic_ns()       # nobody before it, with the same id, has used these numbers
+        self.client, self.sequence = (
+            client,
+            time.monotonic_ns(),
+        )  # nobody before it, with the same id, has used these numbers
         self.connect()
 
     def say(self, *said: bytes) -> Wire:
@@ -34,7 +37,9 @@ class Wire(Link):
         return self
 
     def attach(self, session: str, **fields: Any) -> dict[str, Any]:
-        return self.request("attach", **{"session": session, "cols": 80, "rows": 24, "scrollback": 0, **fields})
+        return self.request(
+            "attach", **{"session": session, "cols": 80, "rows": 24, "scrollback": 0, **fields}
+        )
 
     def until(self, event: str, **facts: Any) -> dict[str, Any]:
         """The next such event."""
@@ -49,7 +54,9 @@ class Wire(Link):
         """Waits until the session has taken that input."""
         while True:
             kind, payload = self.receive(WAIT_S)
-            if (kind == frames.OUTPUT and frames.read_output(payload)[2] >= number) or (kind == frames.SCREEN and frames.read_screen(payload)[1] >= number):
+            if (kind == frames.OUTPUT and frames.read_output(payload)[2] >= number) or (
+                kind == frames.SCREEN and frames.read_screen(payload)[1] >= number
+            ):
                 return
 
     def dropped(self) -> HoldfastError:

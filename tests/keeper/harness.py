@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.wire import keeper as wire
 from holdfast.wire.ring import RingReader
 
-WAIT_S = 120.0            # however slow and busy the machine is: only what hangs needs this long
-RAW = "stty raw -echo; echo READY; "       # the terminal neither echoes nor edits from here on
+WAIT_S = 120.0  # however slow and busy the machine is: only what hangs needs this long
+RAW = "stty raw -echo; echo READY; "  # the terminal neither echoes nor edits from here on
 
 
 def until(condition: Callable[[], object], what: str, wait_s: float = WAIT_S) -> None:
@@ -77,8 +77,16 @@ class Link:
         self.sequence = self.ring.accepted
         self._tag = 0
 
-    def act(self, kind: int, body: bytes = b"", origin: int = 0, number: int = 0, epoch: int | None = None,
-            sequence: int | None = None, flags: int = wire.ACT_ACK) -> int:
+    def act(
+        self,
+        kind: int,
+        body: bytes = b"",
+        origin: int = 0,
+        number: int = 0,
+        epoch: int | None = None,
+        sequence: int | None = None,
+        flags: int = wire.ACT_ACK,
+    ) -> int:
         self.sequence = self.sequence + 1 if sequence is None else sequence
         epoch = self.welcome.epoch if epoch is None else epoch
         self.sock.send(wire.act(kind, wire.Act(epoch, self.sequence, origin, number, flags), body))
@@ -109,7 +117,7 @@ class Link:
     def fill(self, flags: int = 0) -> list[int]:
         """Types until the terminal takes no more and a piece is partly written; gives the sequences that wait."""
         while not self.state().queued_input:
-            self.type(bytes(range(32, 96)) * 512, flags=flags)    # 32 KiB each
+            self.type(bytes(range(32, 96)) * 512, flags=flags)  # 32 KiB each
         until(lambda: self.ring.accepted == self.sequence, "all to be taken")
         return list(range(self.ring.written + 1, self.sequence + 1))
 
@@ -143,7 +151,11 @@ class Link:
         return wire.read_rejected(self.packet(wire.REJECTED))
 
     def exit_status(self) -> int:
-        return self.welcome.status if self.welcome.status >= 0 else wire.read_exited(self.packet(wire.EXITED))[0]
+        return (
+            self.welcome.status
+            if self.welcome.status >= 0
+            else wire.read_exited(self.packet(wire.EXITED))[0]
+        )
 
     def closed(self) -> bool:
         self.sock.setblocking(False)
@@ -175,16 +187,39 @@ class Nursery:
         self.term = 0
 
     def start(self, **options: Any) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, **options)
+        process = subprocess.Popen(
+            self.command, stdout=subprocess.PIPE, stdin=subprocess.DEVNULL, **options
+        )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         return process
 
-    def spawn(self, name: str, argv: list[str], ring: int = 1 << 20, away_ms: int = 10_000, cwd: str = "/",
-              epoch: int = 1, cols: int = 80, rows: int = 24, **more: Any) -> tuple[int, int, int, str]:
+    def spawn(
+        self,
+        name: str,
+        argv: list[str],
+        ring: int = 1 << 20,
+        away_ms: int = 10_000,
+        cwd: str = "/",
+        epoch: int = 1,
+        cols: int = 80,
+        rows: int = 24,
+        **more: Any,
+    ) -> tuple[int, int, int, str]:
         fields = {"env": (b"PATH=/usr/bin:/bin", b"TERM=xterm"), "umask": 0o022, **more}
-        request = wire.Spawn(name, epoch, f"{name}.keeper", cols, rows, ring, away_ms, b"label",
-                             tuple(map(os.fsencode, argv)), cwd=os.fsencode(cwd), **fields)
+        request = wire.Spawn(
+            name,
+            epoch,
+            f"{name}.keeper",
+            cols,
+            rows,
+            ring,
+            away_ms,
+            b"label",
+            tuple(map(os.fsencode, argv)),
+            cwd=os.fsencode(cwd),
+            **fields,
+        )
         return self.ask(wire.spawn(request), name)
 
     def connect(self) -> socket.socket:
@@ -193,7 +228,9 @@ class Nursery:
         sock.connect(str(self.directory / "nursery.sock"))
         return sock
 
-    def ask(self, request: bytes, name: str, fds: list[int] | None = None) -> tuple[int, int, int, str]:
+    def ask(
+        self, request: bytes, name: str, fds: list[int] | None = None
+    ) -> tuple[int, int, int, str]:
         with self.connect() as sock:
             if fds:
                 assert socket.send_fds(sock, [request], fds) == len(request)
@@ -213,7 +250,7 @@ class Nursery:
             raise AssertionError(f"no answer, but {data!r}")
         if result == wire.SPAWN_OK:
             self.keepers[name] = pid
-        return result, number, pid, data[wire.SPAWN_REPLY.size:].decode()
+        return result, number, pid, data[wire.SPAWN_REPLY.size :].decode()
 
     def path(self, name: str) -> Path:
         return self.directory / f"{name}.keeper"
@@ -233,7 +270,9 @@ class Nursery:
             try:
                 os.kill(pid, signal.SIGCONT)
                 link = self.link(name)
-                assert link.first[:1] == bytes([wire.WELCOME]), "a test has used higher terms, and does not say so"
+                assert link.first[:1] == bytes([wire.WELCOME]), (
+                    "a test has used higher terms, and does not say so"
+                )
                 if link.welcome.status < 0:
                     link.sock.send(wire.fence(link.welcome.epoch, 0))
                     link.signal(9, wire.SCOPE_ALL)
@@ -253,9 +292,12 @@ def below(pid: int) -> list[int]:
     """All processes below this one."""
     found: list[int] = []
     try:
-        lists = [Path(f"/proc/{pid}/task/{thread}/children").read_text() for thread in os.listdir(f"/proc/{pid}/task")]
+        lists = [
+            Path(f"/proc/{pid}/task/{thread}/children").read_text()
+            for thread in os.listdir(f"/proc/{pid}/task")
+        ]
     except OSError:
-        return found                            # it has just ended
+        return found  # it has just ended
     for child in map(int, " ".join(lists).split()):
         found += [child, *below(child)]
     return found

@@ -12,7 +12,7 @@ from holdfast.model.limits import INPUT_QUEUE_ACTS, INPUT_QUEUE_BYTES, ORIGINS_K
 from holdfast.wire import keeper as wire
 from tests.keeper.harness import RAW, Nursery, below, gone, start_of, state_of, until
 
-DEAF = RAW + "exec sleep 600"                                  # a program that never reads
+DEAF = RAW + "exec sleep 600"  # a program that never reads
 
 
 def reader(gate: Path, out: Path) -> str:
@@ -32,14 +32,16 @@ def test_s4_a_size_does_not_wait_for_input_that_nobody_reads(nursery: Nursery) -
     assert link.ring.written == first - 1, "WRITTEN passes nothing that is incomplete"
 
 
-def test_s4_who_asked_is_told_when_the_effect_is_complete_later(nursery: Nursery, tmp_path: Path) -> None:
+def test_s4_who_asked_is_told_when_the_effect_is_complete_later(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     """The bell rings at taking; and again when WRITTEN passes an act that asked, whatever it waited for."""
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", reader(gate, out)])
     link.wait_for(b"READY")
     waiting = link.fill()
-    link.act(wire.RESIZE, wire.resize_body(90, 30))            # asks
-    link.type(b"end", flags=0)                                 # does not
+    link.act(wire.RESIZE, wire.resize_body(90, 30))  # asks
+    link.type(b"end", flags=0)  # does not
     link.taken()
     link.state()
     link.rung()
@@ -53,8 +55,15 @@ def test_s4_who_asked_is_told_when_the_effect_is_complete_later(nursery: Nursery
 def test_s4_written_is_exact_while_input_waits(nursery: Nursery, tmp_path: Path) -> None:
     """After the first of two waiting inputs is through, WRITTEN includes the acts between them."""
     gate, out = tmp_path / "gate", tmp_path / "out"
-    link = nursery.run("a", ["sh", "-c", f"{RAW} while [ ! -e {gate} ]; do sleep 0.02; done; "
-                                         f"dd of={out} bs=1 count=40000 2>/dev/null; echo HALF; exec sleep 600"])
+    link = nursery.run(
+        "a",
+        [
+            "sh",
+            "-c",
+            f"{RAW} while [ ! -e {gate} ]; do sleep 0.02; done; "
+            f"dd of={out} bs=1 count=40000 2>/dev/null; echo HALF; exec sleep 600",
+        ],
+    )
     link.wait_for(b"READY")
     first = link.type(b"a" * 40_000)
     between = link.act(wire.RESIZE, wire.resize_body(91, 31))
@@ -72,7 +81,7 @@ def test_s4_input_in_pieces_arrives_whole_and_in_order(nursery: Nursery, tmp_pat
     link.wait_for(b"READY")
     sent = b""
     for n in range(30):
-        piece = bytes([65 + n % 26]) * (n * 997 % 30_000)      # the first has no byte at all
+        piece = bytes([65 + n % 26]) * (n * 997 % 30_000)  # the first has no byte at all
         sent += piece
         link.type(piece)
     link.taken()
@@ -99,7 +108,7 @@ def test_what_a_program_does_not_read_is_bounded(nursery: Nursery, piece: int) -
     for _ in range(bound + 2):
         link.type(b"x" * piece, origin=5, number=link.sequence, flags=0)
         if link.sequence % 100 == 0:
-            link.state()                                       # reads along, so that nobody's buffer is full
+            link.state()  # reads along, so that nobody's buffer is full
     sequence, reason, value = link.rejected()
     assert reason == wire.REJECT_FULL and value <= INPUT_QUEUE_BYTES
     assert link.rejected()[:2] == (sequence + 1, wire.REJECT_SEQUENCE)
@@ -109,12 +118,16 @@ def test_what_a_program_does_not_read_is_bounded(nursery: Nursery, piece: int) -
     entries = wire.read_withdrawn(link.packet(wire.WITHDRAWN))
     assert len(entries) <= INPUT_QUEUE_ACTS and entries[-1][0] == sequence - 1
     link.type(b"x", origin=5, number=10**9)
-    assert link.rejected()[1] == wire.REJECT_SEQUENCE, "withdrawn numbers are used up, refused ones are not"
+    assert link.rejected()[1] == wire.REJECT_SEQUENCE, (
+        "withdrawn numbers are used up, refused ones are not"
+    )
     link.act(wire.INPUT, b"x", 5, 10**9, sequence=sequence)
     link.taken()
 
 
-def test_a3_withdrawn_input_reaches_no_program_and_what_it_had_got_is_exact(nursery: Nursery, tmp_path: Path) -> None:
+def test_a3_withdrawn_input_reaches_no_program_and_what_it_had_got_is_exact(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", reader(gate, out)])
     link.wait_for(b"READY")
@@ -146,13 +159,15 @@ def test_a3_withdrawing_is_bound_to_the_epoch_and_to_where_it_begins(nursery: Nu
     assert link.ring.written < last - 1, "what came before still waits"
 
 
-def test_a3_a_flush_discards_what_waits_here_and_in_the_kernel(nursery: Nursery, tmp_path: Path) -> None:
+def test_a3_a_flush_discards_what_waits_here_and_in_the_kernel(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", reader(gate, out)])
     link.wait_for(b"READY")
-    link.type(b"o" * 3000)                                     # in the kernel
+    link.type(b"o" * 3000)  # in the kernel
     link.written()
-    link.fill()                                                # here
+    link.fill()  # here
     link.act(wire.FLUSH)
     link.written()
     assert link.state().queued_input == 0
@@ -174,7 +189,7 @@ def test_s4_a_known_act_under_a_new_number_uses_it_up(nursery: Nursery) -> None:
     link.wait_for(b"READY")
     link.type(b"once", origin=7, number=4)
     link.type(b"once", origin=7, number=4)
-    link.type(b"once", origin=7, number=3)                     # older ones too
+    link.type(b"once", origin=7, number=3)  # older ones too
     link.type(b"twice", origin=7, number=5)
     link.wait_for(b"twice")
     assert link.all().endswith(b"oncetwice") and link.ring.written == 4
@@ -185,24 +200,39 @@ def test_s4_the_longest_silent_client_is_forgotten_first(nursery: Nursery) -> No
     link = nursery.run("a", ["cat"])
     for origin in range(1, ORIGINS_KEPT + 1):
         link.type(b"", origin=origin, number=1, flags=0)
-    link.type(b"", origin=1, number=2)                         # not the longest silent any more
+    link.type(b"", origin=1, number=2)  # not the longest silent any more
     link.type(b"", origin=10**12, number=1)
     link.written()
     kept = {o.origin: o.origin_sequence for o in nursery.link("a").welcome.origins}
     assert len(kept) == ORIGINS_KEPT and kept[1] == 2 and 2 not in kept and kept[10**12] == 1
 
 
-@pytest.mark.parametrize("kind, body", [
-    (wire.RESIZE, wire.resize_body(1, 24)), (wire.RESIZE, wire.resize_body(80, 60000)), (wire.RESIZE, b"\x50\x00"),
-    (wire.SIGNAL, wire.signal_body(65, 0)), (wire.SIGNAL, wire.signal_body(9, 4)), (wire.SIGNAL, b""),
-    (wire.SIGNAL, wire.signal_body(9, wire.SCOPE_PROCESS, 2**32 - 1)), (wire.FLUSH, b"x")])
-def test_a_malformed_act_is_not_applied_and_not_remembered(nursery: Nursery, kind: int, body: bytes) -> None:
+@pytest.mark.parametrize(
+    "kind, body",
+    [
+        (wire.RESIZE, wire.resize_body(1, 24)),
+        (wire.RESIZE, wire.resize_body(80, 60000)),
+        (wire.RESIZE, b"\x50\x00"),
+        (wire.SIGNAL, wire.signal_body(65, 0)),
+        (wire.SIGNAL, wire.signal_body(9, 4)),
+        (wire.SIGNAL, b""),
+        (wire.SIGNAL, wire.signal_body(9, wire.SCOPE_PROCESS, 2**32 - 1)),
+        (wire.FLUSH, b"x"),
+    ],
+)
+def test_a_malformed_act_is_not_applied_and_not_remembered(
+    nursery: Nursery, kind: int, body: bytes
+) -> None:
     link = nursery.run("a", ["cat"])
     link.act(kind, body, origin=7, number=1)
     assert wire.read_refused(link.packet(wire.REFUSED)) == (wire.REFUSED_PACKET, kind)
     until(link.closed, "the connection to end")
     after = nursery.link("a")
-    assert after.ring.accepted == 0 and after.welcome.origins == () and (after.state().cols, after.state().rows) == (80, 24)
+    assert (
+        after.ring.accepted == 0
+        and after.welcome.origins == ()
+        and (after.state().cols, after.state().rows) == (80, 24)
+    )
 
 
 def test_after_the_end_only_signals_are_taken(nursery: Nursery) -> None:
@@ -212,7 +242,11 @@ def test_after_the_end_only_signals_are_taken(nursery: Nursery) -> None:
     waiting = link.fill()
     link.signal(signal.SIGKILL, wire.SCOPE_ROOT_GROUP)
     link.packet(wire.EXITED)
-    for kind, body in ((wire.INPUT, b"x"), (wire.RESIZE, wire.resize_body(90, 30)), (wire.FLUSH, b"")):
+    for kind, body in (
+        (wire.INPUT, b"x"),
+        (wire.RESIZE, wire.resize_body(90, 30)),
+        (wire.FLUSH, b""),
+    ):
         link.act(kind, body)
         link.sequence -= 1
         assert link.rejected()[1] == wire.REJECT_CLOSED
@@ -260,8 +294,10 @@ def test_p5_one_process_is_signalled_by_pid_and_start(nursery: Nursery) -> None:
     link.wait_for(b"READY")
     _, found = tree(nursery)
     one, other = found["603"], found["601"]
-    link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, one, start_of(one) + 1)       # a pid that was reused
-    link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, os.getpid(), start_of(os.getpid()))     # not of this session
+    link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, one, start_of(one) + 1)  # a pid that was reused
+    link.signal(
+        signal.SIGTERM, wire.SCOPE_PROCESS, os.getpid(), start_of(os.getpid())
+    )  # not of this session
     link.taken()
     assert state_of(one) in ("S", "R", "D")
     link.signal(signal.SIGTERM, wire.SCOPE_PROCESS, one, start_of(one))
@@ -270,8 +306,19 @@ def test_p5_one_process_is_signalled_by_pid_and_start(nursery: Nursery) -> None:
 
 
 def test_p5_groups_are_signalled_as_such(nursery: Nursery) -> None:
-    link = nursery.run("a", ["bash", "-i", "-c", "set -m; trap 'echo ROOT' USR1; sleep 600; echo DONE $?; exec sleep 600"])
-    until(lambda: link.state().foreground not in (0, link.welcome.root_pid), "the job to be in the foreground")
+    link = nursery.run(
+        "a",
+        [
+            "bash",
+            "-i",
+            "-c",
+            "set -m; trap 'echo ROOT' USR1; sleep 600; echo DONE $?; exec sleep 600",
+        ],
+    )
+    until(
+        lambda: link.state().foreground not in (0, link.welcome.root_pid),
+        "the job to be in the foreground",
+    )
     link.signal(signal.SIGTERM, wire.SCOPE_FOREGROUND)
     link.wait_for(b"DONE 143")
     link.signal(signal.SIGKILL, wire.SCOPE_ROOT_GROUP)
@@ -286,4 +333,3 @@ def test_a_program_that_ignores_a_hangup_outlives_it(nursery: Nursery) -> None:
     assert state_of(link.welcome.root_pid) in ("S", "R", "D")
     link.signal(signal.SIGKILL, wire.SCOPE_ALL)
     assert wire.read_exited(link.packet(wire.EXITED))[0] == signal.SIGKILL
-

@@ -16,7 +16,7 @@ from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
 from tests.keeper.harness import Link, Nursery, end, gone, start_of, until
 
-BASE = 2**40 + 12345                                            # far beyond 32 bits
+BASE = 2**40 + 12345  # far beyond 32 bits
 
 
 class Tree:
@@ -44,7 +44,9 @@ def tree() -> Iterator[Tree]:
 
 
 def adopt(nursery: Nursery, tree: Tree, **saved: Any) -> tuple[int, int, int, str]:
-    request = wire.Spawn("a", 9, "a.keeper", 100, 40, 70_001, 10_000, b"saved label", adopt_pid=tree.pid)._replace(**saved)
+    request = wire.Spawn(
+        "a", 9, "a.keeper", 100, 40, 70_001, 10_000, b"saved label", adopt_pid=tree.pid
+    )._replace(**saved)
     answer = nursery.ask(wire.spawn(request), "a", [tree.master])
     os.close(tree.master)
     return answer
@@ -56,18 +58,28 @@ def adopted(nursery: Nursery, tree: Tree, **saved: Any) -> Link:
     return nursery.link("a")
 
 
-def test_r2_a_running_tree_is_taken_over_with_all_that_was_saved(nursery: Nursery, tree: Tree) -> None:
+def test_r2_a_running_tree_is_taken_over_with_all_that_was_saved(
+    nursery: Nursery, tree: Tree
+) -> None:
     tail = bytes(n % 251 for n in range(60_000))
     origins = tuple(wire.Origin(n, 10 * n, n) for n in range(1, 200))
     link = adopted(nursery, tree, base=BASE, ring_tail=tail, accepted=5000, origins=origins)
-    assert link.welcome.epoch == 9 and link.welcome.label == b"saved label" and link.welcome.origins == origins
-    assert (link.welcome.root_pid, link.welcome.root_start, link.welcome.status) == (tree.pid, tree.start, -1)
+    assert (
+        link.welcome.epoch == 9
+        and link.welcome.label == b"saved label"
+        and link.welcome.origins == origins
+    )
+    assert (link.welcome.root_pid, link.welcome.root_start, link.welcome.status) == (
+        tree.pid,
+        tree.start,
+        -1,
+    )
     assert link.welcome.consumed == BASE and link.ring.accepted == link.ring.written == 5000
     assert link.ring.start == BASE - len(tail) and link.ring.resized == (BASE, 100, 40)
     assert link.ring.copy(BASE - len(tail), BASE) == tail
     until(lambda: link.ring.head == BASE + 6, "what it prints to follow at once")
     assert link.ring.copy(BASE, BASE + 6) == b"READY\n"
-    link.type(b"again", origin=7, number=70)                    # done before it was saved
+    link.type(b"again", origin=7, number=70)  # done before it was saved
     link.type(b"new", origin=7, number=71)
     until(lambda: link.ring.head == BASE + 9, "the echo of what is new")
     assert link.ring.copy(BASE + 6, BASE + 9) == b"new" and link.ring.accepted == 5002
@@ -76,19 +88,23 @@ def test_r2_a_running_tree_is_taken_over_with_all_that_was_saved(nursery: Nurser
     assert nursery.link("a").welcome.consumed == BASE + 9
 
 
-def test_r2_of_more_history_than_the_ring_has_the_last_is_kept(nursery: Nursery, tree: Tree) -> None:
+def test_r2_of_more_history_than_the_ring_has_the_last_is_kept(
+    nursery: Nursery, tree: Tree
+) -> None:
     tail = bytes(n % 253 for n in range(100_000))
     link = adopted(nursery, tree, base=BASE, ring_tail=tail)
     until(lambda: link.ring.head == BASE + 6, "its first words")
     assert link.ring.start == BASE + 6 - 70_001
-    assert link.ring.copy(link.ring.start, BASE) == tail[-(70_001 - 6):]
+    assert link.ring.copy(link.ring.start, BASE) == tail[-(70_001 - 6) :]
 
 
 def test_r2_the_end_of_a_root_that_is_no_child_is_seen(nursery: Nursery, tree: Tree) -> None:
     link = adopted(nursery, tree)
     link.wait_for(b"READY")
     os.kill(tree.pid, signal.SIGKILL)
-    assert os.waitstatus_to_exitcode(wire.read_exited(link.packet(wire.EXITED))[0]) == 255, "its code is its parent's to know"
+    assert os.waitstatus_to_exitcode(wire.read_exited(link.packet(wire.EXITED))[0]) == 255, (
+        "its code is its parent's to know"
+    )
     assert link.ring.flags & layout.FLAG_EXITED
     link.sock.send(wire.release())
     until(lambda: gone(nursery.keepers["a"]), "the keeper to go")
@@ -97,7 +113,9 @@ def test_r2_the_end_of_a_root_that_is_no_child_is_seen(nursery: Nursery, tree: T
 def test_r2_its_whole_tree_can_be_signalled(nursery: Nursery, tree: Tree) -> None:
     link = adopted(nursery, tree)
     link.wait_for(b"READY")
-    child = next(int(p) for p in Path(f"/proc/{tree.pid}/task/{tree.pid}/children").read_text().split())
+    child = next(
+        int(p) for p in Path(f"/proc/{tree.pid}/task/{tree.pid}/children").read_text().split()
+    )
     link.signal(signal.SIGSTOP, wire.SCOPE_PROCESS, os.getpid())
     link.signal(signal.SIGKILL, wire.SCOPE_ALL)
     for pid in (tree.pid, child):
@@ -118,7 +136,10 @@ def test_r2_a_root_that_ended_before_it_was_saved(nursery: Nursery, tree: Tree) 
 def test_r2_a_root_that_ended_meanwhile(nursery: Nursery, tree: Tree) -> None:
     tree.reap()
     link = adopted(nursery, tree)
-    assert os.waitstatus_to_exitcode(link.welcome.status) == 255 and link.ring.flags & layout.FLAG_EXITED
+    assert (
+        os.waitstatus_to_exitcode(link.welcome.status) == 255
+        and link.ring.flags & layout.FLAG_EXITED
+    )
 
 
 def test_r2_without_its_terminal_it_is_refused(nursery: Nursery, tree: Tree) -> None:

@@ -47,8 +47,11 @@ class Contained:
         self.fresh.mkdir()
         (self.fresh / "old").touch()
         self.nursery = Nursery(self.run_directory)
-        self.containment = wire.Containment((bytes(self.home), bytes(self.door), b"/nothing/there"), (bytes(self.fresh),),
-                                            (bytes(self.own),))
+        self.containment = wire.Containment(
+            (bytes(self.home), bytes(self.door), b"/nothing/there"),
+            (bytes(self.fresh),),
+            (bytes(self.own),),
+        )
 
     def run(self, *argv: str, name: str = "a", **more: object) -> Link:
         return self.nursery.run(name, list(argv), containment=self.containment, **more)
@@ -60,10 +63,12 @@ class Contained:
 
     def tries(self, body: str) -> str:
         """What Python code inside prints; an exception is printed as its type."""
-        script = "import ctypes, os, sys, socket, struct\nlibc = ctypes.CDLL(None, use_errno=True)\n" \
-                 "def check(r):\n    if r == -1: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))\n    return r\n" \
-                 f"try:\n{''.join('    ' + line + chr(10) for line in body.splitlines())}" \
-                 "except Exception as e:\n    print(type(e).__name__, e)\n"
+        script = (
+            "import ctypes, os, sys, socket, struct\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+            "def check(r):\n    if r == -1: raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))\n    return r\n"
+            f"try:\n{''.join('    ' + line + chr(10) for line in body.splitlines())}"
+            "except Exception as e:\n    print(type(e).__name__, e)\n"
+        )
         (self.own / "try.py").write_text(script)
         return self.says(f"{PYTHON} {self.own}/try.py")
 
@@ -74,13 +79,16 @@ class Contained:
 
 @pytest.fixture
 def contained() -> Iterator[Contained]:
-    with tempfile.TemporaryDirectory(dir="/tmp", ignore_cleanup_errors=True) as top:    # a socket's path is short
+    with tempfile.TemporaryDirectory(
+        dir="/tmp", ignore_cleanup_errors=True
+    ) as top:  # a socket's path is short
         made = Contained(Path(top))
         yield made
         made.close()
 
 
 # ---------------------------------------------------------------- like a shell of this machine
+
 
 def test_it_is_process_two_of_its_own_machine(contained: Contained) -> None:
     out = contained.says("echo pid $$; ps -e -o pid,comm; tty; stty size; echo $TERM; pwd; umask")
@@ -92,13 +100,22 @@ def test_it_is_process_two_of_its_own_machine(contained: Contained) -> None:
 def test_the_host_has_the_pids_of_outside(contained: Contained) -> None:
     link = contained.run("bash", "--norc")
     root = link.welcome.root_pid
-    assert Path(f"/proc/{root}/comm").read_text() == "bash\n" and root in below(contained.nursery.keepers["a"])
-    assert link.welcome.root_start == int(Path(f"/proc/{root}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    assert Path(f"/proc/{root}/comm").read_text() == "bash\n" and root in below(
+        contained.nursery.keepers["a"]
+    )
+    assert link.welcome.root_start == int(
+        Path(f"/proc/{root}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    )
     state = link.state()
     assert state.foreground == state.session_leader == root
     link.type(b"sleep 601\n")
     until(lambda: link.state().foreground != root, "a job in the foreground")
-    until(lambda: Path(f"/proc/{link.state().foreground}/cmdline").read_bytes() == b"sleep\x00601\x00", "it to be the sleep")
+    until(
+        lambda: (
+            Path(f"/proc/{link.state().foreground}/cmdline").read_bytes() == b"sleep\x00601\x00"
+        ),
+        "it to be the sleep",
+    )
     link.type(b"\x03")
     until(lambda: link.state().foreground == root, "the shell in the foreground again")
 
@@ -107,7 +124,10 @@ def test_job_control(contained: Contained) -> None:
     link = contained.run("bash", "--norc")
 
     def runs(name: str) -> bool:
-        return any(Path(f"/proc/{pid}/comm").read_text() == f"{name}\n" for pid in below(contained.nursery.keepers["a"]))
+        return any(
+            Path(f"/proc/{pid}/comm").read_text() == f"{name}\n"
+            for pid in below(contained.nursery.keepers["a"])
+        )
 
     link.type(b"PS1='> '; sleep 601\n")
     until(lambda: link.state().foreground != link.welcome.root_pid and runs("sleep"), "a job")
@@ -121,7 +141,10 @@ def test_job_control(contained: Contained) -> None:
     link.type(b"jobs; bg; kill -9 %1; wait %1; echo code=$?\n")
     link.wait_for(b"code=137")
     link.type(b"sleep 603 | cat\n")
-    until(lambda: link.state().foreground != link.welcome.root_pid and runs("sleep") and runs("cat"), "a pipeline")
+    until(
+        lambda: link.state().foreground != link.welcome.root_pid and runs("sleep") and runs("cat"),
+        "a pipeline",
+    )
     link.type(b"\x1a")
     until(lambda: link.state().foreground == link.welcome.root_pid, "Ctrl-Z")
     link.type(b"fg\n")
@@ -133,7 +156,10 @@ def test_job_control(contained: Contained) -> None:
     assert os.waitstatus_to_exitcode(link.exit_status()) == -signal.SIGHUP
 
 
-@pytest.mark.parametrize("script, code", [("exit 0", 0), ("exit 7", 7), ("exit 137", 137), ("kill -9 $$", -9), ("kill -TERM $$", -15)])
+@pytest.mark.parametrize(
+    "script, code",
+    [("exit 0", 0), ("exit 7", 7), ("exit 137", 137), ("kill -9 $$", -9), ("kill -TERM $$", -15)],
+)
 def test_the_exit_code_is_the_programs_own(contained: Contained, script: str, code: int) -> None:
     link = contained.run("sh", "-c", f"sleep 0.05; {script}")
     assert os.waitstatus_to_exitcode(link.exit_status()) == code
@@ -141,9 +167,17 @@ def test_the_exit_code_is_the_programs_own(contained: Contained, script: str, co
 
 
 def test_orphans_are_reaped_and_outlive_the_program_as_elsewhere(contained: Contained) -> None:
-    link = contained.run("sh", "-c", "for i in 1 2 3; do (true &) ; done; (setsid sleep 603 &); sleep 0.1; ps -e -o stat=; echo END; read x; exit 4")
+    link = contained.run(
+        "sh",
+        "-c",
+        "for i in 1 2 3; do (true &) ; done; (setsid sleep 603 &); sleep 0.1; ps -e -o stat=; echo END; read x; exit 4",
+    )
     assert "Z" not in link.wait_for(b"END").decode()
-    (init,) = [pid for pid in below(contained.nursery.keepers["a"]) if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"]
+    (init,) = [
+        pid
+        for pid in below(contained.nursery.keepers["a"])
+        if Path(f"/proc/{pid}/comm").read_text() == "hf-init\n"
+    ]
     link.type(b"\n")
     assert os.waitstatus_to_exitcode(link.exit_status()) == 4
     (daemon,) = below(init)
@@ -178,23 +212,36 @@ def test_the_end_of_output_is_seen(contained: Contained) -> None:
 
 
 def test_nothing_is_inherited_but_the_terminal(contained: Contained) -> None:
-    out = contained.says("ls -l /proc/self/fd /proc/1/fd /proc/1/cwd /proc/2/cwd; grep Sig[IB] /proc/self/status")
+    out = contained.says(
+        "ls -l /proc/self/fd /proc/1/fd /proc/1/cwd /proc/2/cwd; grep Sig[IB] /proc/self/status"
+    )
     links = set(re.findall(r"-> '?([^'\n]*)", out))
-    assert {link for link in links if not link.startswith("pipe:")} <= {"/dev/pts/0", "/dev/null", "/"} | {
-        link for link in links if re.fullmatch(r"/proc/\d+/fd", link)}
+    assert {link for link in links if not link.startswith("pipe:")} <= {
+        "/dev/pts/0",
+        "/dev/null",
+        "/",
+    } | {link for link in links if re.fullmatch(r"/proc/\d+/fd", link)}
     assert "SigBlk:\t0000000000000000" in out and "SigIgn:\t0000000000000000" in out
 
 
 def test_what_cannot_be_started_is_said(contained: Contained) -> None:
-    result, number, _, text = contained.nursery.spawn("b", ["no-such-program"], containment=contained.containment)
+    result, number, _, text = contained.nursery.spawn(
+        "b", ["no-such-program"], containment=contained.containment
+    )
     assert (result, number) == (wire.SPAWN_FAILED, 2) and "no-such-program" in text
-    result, number, _, text = contained.nursery.spawn("b", ["sh"], cwd=str(contained.home / "key"), containment=contained.containment)
-    assert result == wire.SPAWN_FAILED and "directory" in text, "what is hidden is no directory to start in"
+    result, number, _, text = contained.nursery.spawn(
+        "b", ["sh"], cwd=str(contained.home / "key"), containment=contained.containment
+    )
+    assert result == wire.SPAWN_FAILED and "directory" in text, (
+        "what is hidden is no directory to start in"
+    )
     assert contained.run("sh", name="b").welcome.status == -1
 
 
 def test_resizing_and_flushing_reach_inside(contained: Contained, tmp_path: Path) -> None:
-    link = contained.run("sh", "-c", "stty raw -echo; echo READY; read x; stty size; exec sleep 600")
+    link = contained.run(
+        "sh", "-c", "stty raw -echo; echo READY; read x; stty size; exec sleep 600"
+    )
     link.wait_for(b"READY")
     link.act(wire.RESIZE, wire.resize_body(132, 43))
     link.type(b"\n")
@@ -206,7 +253,11 @@ def test_resizing_and_flushing_reach_inside(contained: Contained, tmp_path: Path
 
 @pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
 def test_a_tmux_inside_is_of_the_session(contained: Contained) -> None:
-    link = contained.run("sh", "-c", f"export TMUX_TMPDIR={contained.own}; tmux new-session -d 'sleep 606' && tmux ls; echo END; exec sleep 600")
+    link = contained.run(
+        "sh",
+        "-c",
+        f"export TMUX_TMPDIR={contained.own}; tmux new-session -d 'sleep 606' && tmux ls; echo END; exec sleep 600",
+    )
     assert b"1 windows" in link.wait_for(b"END")
     keeper = contained.nursery.keepers["a"]
     assert any(b"606" in Path(f"/proc/{pid}/cmdline").read_bytes() for pid in below(keeper))
@@ -216,25 +267,52 @@ def test_a_tmux_inside_is_of_the_session(contained: Contained) -> None:
 
 # ---------------------------------------------------------------- what is hidden
 
+
 def test_t4_the_home_is_empty_but_for_the_sessions_own_files(contained: Contained) -> None:
-    out = contained.says(f"ls -A {contained.home} {contained.run_directory} {contained.run_directory}/s; cat {contained.own}/rc; "
-                         f"cat {contained.home}/key; touch {contained.home}/x; echo new >{contained.own}/made; ls -A {contained.fresh}")
-    assert "kept" in out and SECRET not in out and "nursery.sock" not in out and ".keeper" not in out
+    out = contained.says(
+        f"ls -A {contained.home} {contained.run_directory} {contained.run_directory}/s; cat {contained.own}/rc; "
+        f"cat {contained.home}/key; touch {contained.home}/x; echo new >{contained.own}/made; ls -A {contained.fresh}"
+    )
+    assert (
+        "kept" in out and SECRET not in out and "nursery.sock" not in out and ".keeper" not in out
+    )
     assert "Read-only" in out or "Permission" in out
-    assert (contained.own / "made").read_text() == "new\n" and "old" not in out and (contained.fresh / "old").exists()
+    assert (
+        (contained.own / "made").read_text() == "new\n"
+        and "old" not in out
+        and (contained.fresh / "old").exists()
+    )
 
 
-@pytest.mark.parametrize("way", [
-    "umount {home}", "umount -l {home}", "mount -o remount,rw {home}", "mount --bind / /mnt", "mount -t proc proc /proc",
-    "nsenter -t 1 -m true", "unshare -m umount {home}", "unshare -Urm umount {home}",
-    "unshare -Urm sh -c 'umount {home}; cat {home}/key'", "unshare -Urm sh -c 'mount --bind {top} /mnt && cat /mnt/home/key'",
-    "unshare -Urm sh -c 'mount --move {home} /mnt; cat {home}/key'", "chroot /proc/1/root cat {home}/key",
-    "cat /proc/1/root{home}/key", "cat /proc/1/cwd/{home}/key", "mv {home} {home}2", "cat {home}/../home/key",
-])
+@pytest.mark.parametrize(
+    "way",
+    [
+        "umount {home}",
+        "umount -l {home}",
+        "mount -o remount,rw {home}",
+        "mount --bind / /mnt",
+        "mount -t proc proc /proc",
+        "nsenter -t 1 -m true",
+        "unshare -m umount {home}",
+        "unshare -Urm umount {home}",
+        "unshare -Urm sh -c 'umount {home}; cat {home}/key'",
+        "unshare -Urm sh -c 'mount --bind {top} /mnt && cat /mnt/home/key'",
+        "unshare -Urm sh -c 'mount --move {home} /mnt; cat {home}/key'",
+        "chroot /proc/1/root cat {home}/key",
+        "cat /proc/1/root{home}/key",
+        "cat /proc/1/cwd/{home}/key",
+        "mv {home} {home}2",
+        "cat {home}/../home/key",
+    ],
+)
 def test_t4_the_cover_cannot_be_taken_away(contained: Contained, way: str) -> None:
     command = way.format(home=contained.home, top=contained.home.parent)
     out = contained.says(f"{command}; cat {contained.home}/key; ls {contained.home}")
-    assert SECRET not in out and "nursery.sock" not in out and "Read-only" not in out.split("ls:")[0][:0]
+    assert (
+        SECRET not in out
+        and "nursery.sock" not in out
+        and "Read-only" not in out.split("ls:")[0][:0]
+    )
     assert (contained.home / "key").read_text() == SECRET
 
 
@@ -243,14 +321,17 @@ def test_t4_files_are_not_opened_by_handle(contained: Contained) -> None:
     inode = (contained.home / "key").stat().st_ino
     out = contained.tries(
         f"at = os.open('/', os.O_RDONLY)\nhandle = struct.pack('IiII', 8, 1, {inode & 0xFFFFFFFF}, 0)\n"
-        "fd = check(libc.open_by_handle_at(at, handle, os.O_RDONLY))\nprint(os.read(fd, 100))")
+        "fd = check(libc.open_by_handle_at(at, handle, os.O_RDONLY))\nprint(os.read(fd, 100))"
+    )
     assert "PermissionError" in out and SECRET not in out
 
 
 def test_t4_no_other_process_can_be_seen_or_signalled(contained: Contained) -> None:
     keeper = contained.nursery.keepers or {}
     assert keeper == {}
-    out = contained.tries(f"print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()))\nos.kill({os.getpid()}, 0)")
+    out = contained.tries(
+        f"print(sorted(int(n) for n in os.listdir('/proc') if n.isdigit()))\nos.kill({os.getpid()}, 0)"
+    )
     assert "ProcessLookupError" in out
     pids = [int(word) for word in re.findall(r"\d+", out.split("]")[0])]
     assert max(pids) < 50 and 1 in pids
@@ -260,7 +341,10 @@ def test_t4_no_other_terminal_can_be_opened(contained: Contained) -> None:
     master, slave = os.openpty()
     try:
         out = contained.says("ls /dev/pts")
-        assert re.search(r"^0\s+ptmx|^0\nptmx", out, re.M) and os.path.basename(os.ttyname(slave)) not in out.split()[1:-2]
+        assert (
+            re.search(r"^0\s+ptmx|^0\nptmx", out, re.M)
+            and os.path.basename(os.ttyname(slave)) not in out.split()[1:-2]
+        )
     finally:
         os.close(master)
         os.close(slave)
@@ -268,30 +352,43 @@ def test_t4_no_other_terminal_can_be_opened(contained: Contained) -> None:
 
 def test_t4_a_hidden_socket_leads_nowhere(contained: Contained) -> None:
     contained.listener.listen()
-    assert "Refused" in contained.tries(f"s = socket.socket(socket.AF_UNIX)\ns.connect('{contained.door}')\nprint('connected')")
+    assert "Refused" in contained.tries(
+        f"s = socket.socket(socket.AF_UNIX)\ns.connect('{contained.door}')\nprint('connected')"
+    )
 
 
 def test_t4_control_groups_cannot_be_reached(contained: Contained) -> None:
     """Nor by CLONE_INTO_CGROUP, which would not mind a read-only mount."""
-    out = contained.tries("print(os.listdir('/sys/fs/cgroup'))\n"
-                          "check(libc.mount(b'none', b'/mnt', b'cgroup2', 0, None))\nprint('mounted')")
+    out = contained.tries(
+        "print(os.listdir('/sys/fs/cgroup'))\n"
+        "check(libc.mount(b'none', b'/mnt', b'cgroup2', 0, None))\nprint('mounted')"
+    )
     assert "[]" in out and "PermissionError" in out and "mounted" not in out
 
 
 @pytest.mark.skipif(not ROOT, reason="an ordinary user could not do it anywhere")
-@pytest.mark.parametrize("way, sign", [
-    ("open('/proc/sys/kernel/core_pattern', 'w')", "Read-only"), ("open('/proc/sysrq-trigger', 'w')", "No such|Read-only"),
-    ("open('/sys/kernel/uevent_helper', 'w')", "No such|Read-only"), ("os.mknod('/tmp/disk-of-a-test', 0o60600, os.makedev(254, 0))", "PermissionError"),
-    ("check(libc.swapon(b'/nothing', 0))", "PermissionError"), ("check(libc.reboot(0))", "PermissionError"),
-    ("check(libc.unshare(0x20000))", "PermissionError"), ("check(libc.init_module(b'', 0, b''))", "PermissionError|not implemented"),
-])
+@pytest.mark.parametrize(
+    "way, sign",
+    [
+        ("open('/proc/sys/kernel/core_pattern', 'w')", "Read-only"),
+        ("open('/proc/sysrq-trigger', 'w')", "No such|Read-only"),
+        ("open('/sys/kernel/uevent_helper', 'w')", "No such|Read-only"),
+        ("os.mknod('/tmp/disk-of-a-test', 0o60600, os.makedev(254, 0))", "PermissionError"),
+        ("check(libc.swapon(b'/nothing', 0))", "PermissionError"),
+        ("check(libc.reboot(0))", "PermissionError"),
+        ("check(libc.unshare(0x20000))", "PermissionError"),
+        ("check(libc.init_module(b'', 0, b''))", "PermissionError|not implemented"),
+    ],
+)
 def test_t4_as_root_the_kernel_takes_no_orders(contained: Contained, way: str, sign: str) -> None:
     assert re.search(sign, contained.tries(f"{way}\nprint('done')"))
 
 
 @pytest.mark.skipif(not ROOT, reason="an ordinary user could not do it anywhere")
 def test_t4_as_root_there_are_no_disks(contained: Contained) -> None:
-    out = contained.says("find /dev -type b; ls /dev; echo x >/dev/null && head -c 4 /dev/urandom | wc -c; test -c /dev/tty && echo tty")
+    out = contained.says(
+        "find /dev -type b; ls /dev; echo x >/dev/null && head -c 4 /dev/urandom | wc -c; test -c /dev/tty && echo tty"
+    )
     assert "vda" not in out and "loop" not in out and "kmsg" not in out and "mem" not in out.split()
     assert re.search(r"^4$", out, re.M) and "tty" in out
 
@@ -305,14 +402,20 @@ def test_t4_what_could_undo_it_is_given_up_for_good(contained: Contained) -> Non
 
 
 def test_a_halt_signal_from_inside_stops_nobody(contained: Contained) -> None:
-    link = contained.run("sh", "-c", f"sleep 600 & kill -35 1; {PYTHON} -c 'import os; os.kill(1, 35)'; echo END; exec cat")
+    link = contained.run(
+        "sh",
+        "-c",
+        f"sleep 600 & kill -35 1; {PYTHON} -c 'import os; os.kill(1, 35)'; echo END; exec cat",
+    )
     link.wait_for(b"END")
     link.type(b"still there\n")
     link.wait_for(b"still there\r\nstill there")
 
 
 def test_a4_init_stops_all_when_told_from_outside(contained: Contained) -> None:
-    contained.run("sh", "-c", "(setsid sh -c 'while :; do sleep 0.01; done' &); while :; do :; done")
+    contained.run(
+        "sh", "-c", "(setsid sh -c 'while :; do sleep 0.01; done' &); while :; do :; done"
+    )
     keeper = contained.nursery.keepers["a"]
     until(lambda: len(below(keeper)) >= 4, "all of them")
     init = below(keeper)[0]
@@ -320,9 +423,9 @@ def test_a4_init_stops_all_when_told_from_outside(contained: Contained) -> None:
 
     def stopped(pid: int) -> bool:
         try:
-            return state_of(pid) in "TZD"                   # D: waits for its vforked child, which is stopped
+            return state_of(pid) in "TZD"  # D: waits for its vforked child, which is stopped
         except OSError:
-            return False                                    # it has just ended: another one follows, or is seen to be stopped
+            return False  # it has just ended: another one follows, or is seen to be stopped
 
     until(lambda: all(stopped(pid) for pid in below(init)), "all to stop")
     until(lambda: state_of(init) == "S", "process 1 to rest")
@@ -331,6 +434,7 @@ def test_a4_init_stops_all_when_told_from_outside(contained: Contained) -> None:
 
 # ---------------------------------------------------------------- where it is not allowed
 
+
 def test_where_user_namespaces_are_forbidden_that_is_said(request: pytest.FixtureRequest) -> None:
     """By a nursery in a user namespace that may have none below, without any capability."""
     if not ROOT:
@@ -338,15 +442,41 @@ def test_where_user_namespaces_are_forbidden_that_is_said(request: pytest.Fixtur
     directory = Path(tempfile.mkdtemp())
     request.addfinalizer(lambda: shutil.rmtree(directory))
     forbid = 'echo 0 >/proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all "$@"'
-    process = subprocess.Popen(["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh", *wire.nursery_command(str(directory))],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [
+            "unshare",
+            "--user",
+            "--map-root-user",
+            "sh",
+            "-c",
+            forbid,
+            "sh",
+            *wire.nursery_command(str(directory)),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     try:
         assert process.stdout is not None and process.stderr is not None
         if process.stdout.readline() != b"ready\n":
             pytest.skip(f"no such user namespace here: {process.stderr.read()[-200:]!r}")
         sock = socket.socket(socket.AF_UNIX)
         sock.connect(str(directory / "nursery.sock"))
-        sock.sendall(wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"sh",), containment=wire.Containment())))
+        sock.sendall(
+            wire.spawn(
+                wire.Spawn(
+                    "a",
+                    1,
+                    "a.keeper",
+                    80,
+                    24,
+                    1 << 16,
+                    1000,
+                    argv=(b"sh",),
+                    containment=wire.Containment(),
+                )
+            )
+        )
         result, number, _, length = wire.SPAWN_REPLY.unpack(sock.recv(wire.SPAWN_REPLY.size))
         text = sock.recv(length).decode()
         assert (result, number) == (wire.SPAWN_FAILED, 95) and "user namespace" in text
@@ -359,7 +489,23 @@ def test_where_user_namespaces_are_forbidden_that_is_said(request: pytest.Fixtur
 def test_all_of_this_as_an_ordinary_user() -> None:
     with ordinary_user() as user:
         python = user.python("pytest")
-        done = user.run([python, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider", "--import-mode=importlib",
-                         "--rootdir", str(Path(__file__).parents[2]), __file__])
-        assert done is not None and done.returncode == 0, (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        done = user.run(
+            [
+                python,
+                "-m",
+                "pytest",
+                "-q",
+                "-c",
+                os.devnull,
+                "-p",
+                "no:cacheprovider",
+                "--import-mode=importlib",
+                "--rootdir",
+                str(Path(__file__).parents[2]),
+                __file__,
+            ]
+        )
+        assert done is not None and done.returncode == 0, (
+            (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        )
         assert " passed" in done.stdout

@@ -13,7 +13,9 @@ from holdfast.wire import ring as layout
 from tests.keeper.harness import RAW, Link, Nursery, boottime_ns, stop, until
 
 
-def fence(link: Link, deadline_ns: int, freeze: int | None = None, epoch: int | None = None) -> None:
+def fence(
+    link: Link, deadline_ns: int, freeze: int | None = None, epoch: int | None = None
+) -> None:
     packet = wire.fence(link.welcome.epoch if epoch is None else epoch, deadline_ns)
     if freeze is None:
         link.sock.send(packet)
@@ -26,7 +28,7 @@ def test_r3_at_the_deadline_it_freezes_and_takes_nothing(nursery: Nursery, tmp_p
     frozen = os.open(tmp_path / "cgroup.freeze", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = boottime_ns(0.15)
     fence(link, deadline, frozen)
-    os.close(frozen)                                            # the keeper has its own
+    os.close(frozen)  # the keeper has its own
     link.type(b"before\n", origin=1, number=1)
     link.wait_for(b"before")
     assert not link.ring.flags & layout.FLAG_FENCED
@@ -69,15 +71,20 @@ def test_r3_another_incarnations_fence_is_refused(nursery: Nursery) -> None:
 
 def test_r3_waiting_input_does_not_pass_the_fence(nursery: Nursery, tmp_path: Path) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
-    link = nursery.run("a", ["sh", "-c", f"{RAW} while [ ! -e {gate} ]; do sleep 0.02; done; exec cat > {out}"])
+    link = nursery.run(
+        "a", ["sh", "-c", f"{RAW} while [ ! -e {gate} ]; do sleep 0.02; done; exec cat > {out}"]
+    )
     link.wait_for(b"READY")
     waiting = link.fill()
     fence(link, 1)
     link.state()
     gate.touch()
-    until(lambda: out.exists() and out.stat().st_size >= 4096, "the program to read what it had, and to make room")
+    until(
+        lambda: out.exists() and out.stat().st_size >= 4096,
+        "the program to read what it had, and to make room",
+    )
     for _ in range(20):
-        link.state()                                            # each is a turn in which the keeper could write
+        link.state()  # each is a turn in which the keeper could write
     assert link.ring.written == waiting[0] - 1
     total = 32768 * link.sequence
     fence(link, 0)

@@ -20,7 +20,11 @@ BOTH = pytest.mark.parametrize("mode", [RAW, LINES], ids=["raw", "lines"])
 
 def gated(mode: str, gate: Path, out: Path) -> list[str]:
     """A program that reads nothing until a file appears, then all."""
-    return ["sh", "-c", f"{mode} echo READY; while [ ! -e {gate} ]; do sleep 0.02; done; exec cat >{out}"]
+    return [
+        "sh",
+        "-c",
+        f"{mode} echo READY; while [ ! -e {gate} ]; do sleep 0.02; done; exec cat >{out}",
+    ]
 
 
 def flush(link: Link, origin: int = 0) -> list[tuple[int, int, int]]:
@@ -32,26 +36,36 @@ def arrived(link: Link, gate: Path, out: Path, mark: bytes = b"mark\n") -> bytes
     """What reaches the program, up to a mark typed now."""
     gate.touch()
     link.type(mark)
-    until(lambda: out.exists() and out.read_bytes().endswith(mark), "what was typed after the flush")
+    until(
+        lambda: out.exists() and out.read_bytes().endswith(mark), "what was typed after the flush"
+    )
     return out.read_bytes()
 
 
 @BOTH
-@pytest.mark.parametrize("typed", [b"rm -rf x", b"rm -rf x\n", b"one\ntwo\nthree", b"a\n" * 1500], ids=["part", "line", "lines", "many"])
-def test_a3_what_the_kernel_holds_does_not_reach_the_program(nursery: Nursery, tmp_path: Path, mode: str, typed: bytes) -> None:
+@pytest.mark.parametrize(
+    "typed",
+    [b"rm -rf x", b"rm -rf x\n", b"one\ntwo\nthree", b"a\n" * 1500],
+    ids=["part", "line", "lines", "many"],
+)
+def test_a3_what_the_kernel_holds_does_not_reach_the_program(
+    nursery: Nursery, tmp_path: Path, mode: str, typed: bytes
+) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", gated(mode, gate, out))
     link.wait_for(b"READY")
     link.type(typed)
     link.written()
     if mode == LINES:
-        link.wait_for(typed.split(b"\n")[0])                # the kernel has echoed it
+        link.wait_for(typed.split(b"\n")[0])  # the kernel has echoed it
     assert flush(link) == [], "the terminal had taken all of it"
     assert arrived(link, gate, out) == b"mark\n"
 
 
 @BOTH
-def test_a3_what_waits_for_room_is_named_and_gone(nursery: Nursery, tmp_path: Path, mode: str) -> None:
+def test_a3_what_waits_for_room_is_named_and_gone(
+    nursery: Nursery, tmp_path: Path, mode: str
+) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", gated(mode, gate, out))
     link.wait_for(b"READY")
@@ -62,7 +76,9 @@ def test_a3_what_waits_for_room_is_named_and_gone(nursery: Nursery, tmp_path: Pa
     link.taken()
     first = link.ring.written + 1
     entries = flush(link)
-    assert [e[0] for e in entries] == list(range(first, last + 1)), "each act that had not wholly gone to the terminal"
+    assert [e[0] for e in entries] == list(range(first, last + 1)), (
+        "each act that had not wholly gone to the terminal"
+    )
     assert 0 <= entries[0][1] < entries[0][2] == 30_000 and entries[-1] == (last, 0, 5)
     assert link.state().queued_input == 0 and link.ring.written == link.sequence
     assert arrived(link, gate, out) == b"mark\n"
@@ -72,7 +88,7 @@ def test_a3_of_one_client_only_what_others_typed_stays(nursery: Nursery, tmp_pat
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", gated(RAW, gate, out))
     link.wait_for(b"READY")
-    filled = link.fill()                                    # nobody's; the first piece is partly in the terminal
+    filled = link.fill()  # nobody's; the first piece is partly in the terminal
     mine = link.type(b"mine", origin=7, number=1)
     link.type(b"theirs", origin=8, number=1)
     also_mine = link.type(b"mine too", origin=7, number=2)
@@ -84,7 +100,9 @@ def test_a3_of_one_client_only_what_others_typed_stays(nursery: Nursery, tmp_pat
 
 
 @BOTH
-def test_a3_no_gap_is_ever_followed_by_what_was_withdrawn(nursery: Nursery, tmp_path: Path, mode: str) -> None:
+def test_a3_no_gap_is_ever_followed_by_what_was_withdrawn(
+    nursery: Nursery, tmp_path: Path, mode: str
+) -> None:
     """A program reads as it can while a client floods it; after each flush, what arrives is what is typed from then on."""
     out = tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", f"{mode} echo READY; exec cat >{out}"])
@@ -104,7 +122,9 @@ def test_a3_no_gap_is_ever_followed_by_what_was_withdrawn(nursery: Nursery, tmp_
         until(lambda mark=mark: mark in out.read_bytes(), "the mark")  # type: ignore[misc]
         between = out.read_bytes().split(b"mark%d\n" % (turn - 1))[-1].removesuffix(mark)
         sent = b"".join(b"%d.%d\n" % (turn, n) for n in range(first, number))
-        assert sent.startswith(between), "what arrived before the mark is the beginning of what was typed, and nothing after a gap"
+        assert sent.startswith(between), (
+            "what arrived before the mark is the beginning of what was typed, and nothing after a gap"
+        )
 
 
 def test_a3_a_program_that_closed_its_terminal_to_others_cannot_keep_its_input() -> None:

@@ -27,7 +27,9 @@ CONTAINMENT = wire.Containment()
 
 @pytest.fixture
 def box() -> Iterator[Contained]:
-    with tempfile.TemporaryDirectory(prefix="hf-") as top:               # a short path: sockets have few bytes for one
+    with tempfile.TemporaryDirectory(
+        prefix="hf-"
+    ) as top:  # a short path: sockets have few bytes for one
         made = Contained(Path(top))
         yield made
         made.close()
@@ -54,25 +56,39 @@ def come(fd: int) -> tuple[int, int]:
 
 
 def answer(fd: int, id: int, error: int = 0) -> None:
-    fcntl.ioctl(fd, notification.SEND, notification.ANSWER.pack(id, 0, -error, 0 if error else notification.CONTINUE))
+    fcntl.ioctl(
+        fd,
+        notification.SEND,
+        notification.ANSWER.pack(id, 0, -error, 0 if error else notification.CONTINUE),
+    )
 
 
 @ALLOWED
 def test_p4_every_exec_waits_for_whoever_has_the_listener(nursery: Nursery) -> None:
-    link = nursery.run("a", ["sh", "-c", "echo ready; /bin/echo one; /bin/echo two; echo rc=$?; read x"], gate=wire.GATE_WANTED)
+    link = nursery.run(
+        "a",
+        ["sh", "-c", "echo ready; /bin/echo one; /bin/echo two; echo rc=$?; read x"],
+        gate=wire.GATE_WANTED,
+    )
     fd = listener(link)
     answer(fd, come(fd)[0])
     link.wait_for(b"one\r\n")
     answer(fd, come(fd)[0], errno.EACCES)
     said = link.wait_for(b"rc=")
-    assert b"two" not in said.replace(b"/bin/echo two", b"") and b"rc=126" in link.wait_for(b"rc=126")
+    assert b"two" not in said.replace(b"/bin/echo two", b"") and b"rc=126" in link.wait_for(
+        b"rc=126"
+    )
 
 
 @ALLOWED
-def test_p4_the_program_itself_waits_for_nobody_and_no_other_call_is_let_by(nursery: Nursery) -> None:
+def test_p4_the_program_itself_waits_for_nobody_and_no_other_call_is_let_by(
+    nursery: Nursery,
+) -> None:
     """Its own exec is known by a number that nobody else has: the same call with another number waits."""
-    script = "import ctypes, os\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\na = (ctypes.c_char_p * 3)(b'echo', b'by', None)\n" \
-             "libc.syscall(59, b'/bin/echo', a, None, 0, 0, ctypes.c_ulong(0x1234567812345678)) if os.uname().machine == 'x86_64' else os.execv('/bin/echo', ['echo', 'by'])\n"
+    script = (
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\na = (ctypes.c_char_p * 3)(b'echo', b'by', None)\n"
+        "libc.syscall(59, b'/bin/echo', a, None, 0, 0, ctypes.c_ulong(0x1234567812345678)) if os.uname().machine == 'x86_64' else os.execv('/bin/echo', ['echo', 'by'])\n"
+    )
     link = nursery.run("a", [PYTHON, "-c", script], gate=wire.GATE_WANTED)
     link.wait_for(b"ready")
     fd = listener(link)
@@ -96,7 +112,15 @@ def test_p4_contained_only_the_program_is_gated_not_its_init(box: Contained) -> 
 
 @ALLOWED
 def test_p4_without_a_host_execs_wait_and_then_are_refused(nursery: Nursery) -> None:
-    nursery.spawn("a", ["sh", "-c", "echo begin; /bin/echo never; echo rc=$?; /bin/echo never; echo again=$?; read x"], gate=wire.GATE_WANTED)
+    nursery.spawn(
+        "a",
+        [
+            "sh",
+            "-c",
+            "echo begin; /bin/echo never; echo rc=$?; /bin/echo never; echo again=$?; read x",
+        ],
+        gate=wire.GATE_WANTED,
+    )
     until(lambda: link_says(nursery, b"again=126"), "both to be refused")
     link = nursery.link("a")
     assert b"rc=126" in link.all() and b"begin" in link.all()
@@ -180,7 +204,9 @@ def test_the_filter_names_every_way_to_execute() -> None:
         assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334455667788) == sieve.RET_ALLOW
         assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334455667789) == sieve.RET_NOTIFY
         assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334555667788) == sieve.RET_NOTIFY
-        assert run(code, own, personalities[0][1][1], 0x1122334455667788) == sieve.RET_NOTIFY, "only of execve"
+        assert run(code, own, personalities[0][1][1], 0x1122334455667788) == sieve.RET_NOTIFY, (
+            "only of execve"
+        )
         assert run(code, 0xDEAD, 1, 0) == sieve.RET_NOSYS
 
 
@@ -205,16 +231,33 @@ def test_exactly_this_filter_is_made_neutral() -> None:
         plain = sieve.neutral(code)
         assert plain is not None and len(plain) == len(code)
         assert sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_NOTIFY) not in plain
-        assert plain.replace(sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b"") == code.replace(
-            sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_NOTIFY), b"").replace(sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b"")
+        assert plain.replace(
+            sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b""
+        ) == code.replace(sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_NOTIFY), b"").replace(
+            sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b""
+        )
         other = bytearray(code)
         other[4] ^= 1
-        assert sieve.neutral(bytes(other)) is None and sieve.neutral(code[:-8]) is None and sieve.neutral(b"") is None
+        assert (
+            sieve.neutral(bytes(other)) is None
+            and sieve.neutral(code[:-8]) is None
+            and sieve.neutral(b"") is None
+        )
     assert filtering.install is not None
 
 
 @pytest.mark.skipif(not ROOT, reason="run by root as one")
 def test_as_an_ordinary_user() -> None:
     with ordinary_user() as user:
-        done = user.run([user.python("pytest"), "-m", "pytest", "-q", "-p", "no:cacheprovider", str(Path(__file__))])
+        done = user.run(
+            [
+                user.python("pytest"),
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                str(Path(__file__)),
+            ]
+        )
         assert done is not None and done.returncode == 0, done

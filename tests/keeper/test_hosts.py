@@ -35,10 +35,10 @@ def test_s4_an_act_is_applied_once(nursery: Nursery, tmp_path: Path) -> None:
     link = nursery.link("a")
     link.wait_for(b"READY")
     link.type(b"one;", origin=7, number=1)
-    link.act(wire.INPUT, b"one;", 7, 1, sequence=link.sequence)        # the same packet again
+    link.act(wire.INPUT, b"one;", 7, 1, sequence=link.sequence)  # the same packet again
     link.type(b"two;", origin=7, number=2)
     until(lambda: link.ring.accepted == link.sequence, "both acts to be taken")
-    again = nursery.link("a")                                           # the host died; the client asks the next one
+    again = nursery.link("a")  # the host died; the client asks the next one
     assert wire.Origin(7, 2, again.ring.accepted) in again.welcome.origins
     again.type(b"two;", origin=7, number=2)
     again.type(b"three;", origin=7, number=3)
@@ -62,7 +62,7 @@ def test_s4_exit_codes_are_kept_until_collected(nursery: Nursery) -> None:
     if link.welcome.status < 0:
         link.packet(wire.EXITED)
     link.close()
-    later = nursery.link("a")                                           # much later, another host
+    later = nursery.link("a")  # much later, another host
     assert os.waitstatus_to_exitcode(later.welcome.status) == 37
     later.sock.send(wire.release())
     until(lambda: not path.exists() and not os.path.exists(f"/proc/{pid}"), "the keeper to go")
@@ -89,13 +89,26 @@ def test_orphans_are_reaped_and_their_codes_kept(nursery: Nursery) -> None:
     nursery.spawn("a", ["sh", "-c", "(setsid sh -c 'exit 5' &) ; echo READY; exec cat"])
     link = nursery.link("a")
     link.wait_for(b"READY")
-    until(lambda: any(os.waitstatus_to_exitcode(s) == 5 for _, s in nursery.link("a").welcome.reaped), "the orphan's exit code")
+    until(
+        lambda: any(os.waitstatus_to_exitcode(s) == 5 for _, s in nursery.link("a").welcome.reaped),
+        "the orphan's exit code",
+    )
 
 
 def test_a_stray_signal_does_not_end_a_session(nursery: Nursery) -> None:
     _, _, pid, _ = nursery.spawn("a", ["cat"])
-    deadly = {signal.SIGKILL, signal.SIGSTOP, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT,
-              signal.SIGTRAP, signal.SIGSYS, signal.SIGSTKFLT}
+    deadly = {
+        signal.SIGKILL,
+        signal.SIGSTOP,
+        signal.SIGSEGV,
+        signal.SIGBUS,
+        signal.SIGFPE,
+        signal.SIGILL,
+        signal.SIGABRT,
+        signal.SIGTRAP,
+        signal.SIGSYS,
+        signal.SIGSTKFLT,
+    }
     for number in set(signal.Signals) - deadly - {signal.SIGRTMIN, signal.SIGRTMAX}:
         os.kill(pid, number)
     link = nursery.link("a")
@@ -117,7 +130,12 @@ def test_silent_connections_do_not_lock_a_host_out(nursery: Nursery) -> None:
     assert open_ones < 16 + KEEPER_BACKLOG, "and they cost a bounded number of descriptors"
     for sock in silent:
         sock.close()
-    until(lambda: len(os.listdir(f"/proc/{nursery.keepers['a']}/fd")) < open_ones - KEEPER_BACKLOG + 2, "them to be forgotten")
+    until(
+        lambda: (
+            len(os.listdir(f"/proc/{nursery.keepers['a']}/fd")) < open_ones - KEEPER_BACKLOG + 2
+        ),
+        "them to be forgotten",
+    )
 
 
 def test_a_host_that_reads_no_answers_is_dropped_and_the_session_goes_on(nursery: Nursery) -> None:
@@ -171,10 +189,15 @@ def test_s4_a_paused_keeper_loses_nothing(nursery: Nursery) -> None:
 def test_who_listens_is_the_keeper(nursery: Nursery) -> None:
     """A host learns the keeper's pid from the socket's credentials; they must not name the program."""
     link = nursery.run("a", ["cat"])
-    pid, uid, _ = struct.unpack("3i", link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    pid, uid, _ = struct.unpack(
+        "3i", link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    )
     assert (pid, uid) == (nursery.keepers["a"], os.geteuid())
     assert Path(f"/proc/{pid}/comm").read_text() == "hf-keeper\n"
-    assert link.welcome.root_pid in below(pid) and start_of(link.welcome.root_pid) == link.welcome.root_start
+    assert (
+        link.welcome.root_pid in below(pid)
+        and start_of(link.welcome.root_pid) == link.welcome.root_start
+    )
 
 
 def test_s4_the_label_is_kept_for_the_next_host(nursery: Nursery) -> None:
@@ -207,8 +230,12 @@ def test_versions_are_negotiated(nursery: Nursery) -> None:
 def test_s4_the_ring_cannot_be_written_by_who_reads_it(nursery: Nursery) -> None:
     """What the keeper hands out is sealed: no reader, no viewer and no host can change history or its size."""
     link = nursery.run("a", ["cat"])
-    for attempt in (lambda: os.pwrite(link.ring_fd, b"x", 0), lambda: os.ftruncate(link.ring_fd, 0),
-                    lambda: os.ftruncate(link.ring_fd, 1 << 30), lambda: mmap.mmap(link.ring_fd, 4096)):
+    for attempt in (
+        lambda: os.pwrite(link.ring_fd, b"x", 0),
+        lambda: os.ftruncate(link.ring_fd, 0),
+        lambda: os.ftruncate(link.ring_fd, 1 << 30),
+        lambda: mmap.mmap(link.ring_fd, 4096),
+    ):
         with pytest.raises(PermissionError):
             attempt()
 
@@ -217,13 +244,19 @@ def test_s6_the_snapshot_outlives_its_host(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"])
     snapshot.store(link.snapshot, 42, b"a screen")
     link.close()
-    again = nursery.link("a")                          # held: it closes its descriptors when it goes
+    again = nursery.link("a")  # held: it closes its descriptors when it goes
     assert snapshot.load(again.snapshot) == (42, b"a screen")
 
 
 def test_garbage_ends_the_connection_never_the_session(nursery: Nursery) -> None:
     nursery.spawn("a", ["cat"])
-    for garbage in (b"\xff", b"\x02", b"\x01" * 200, b"\xee" + os.urandom(5000), bytes([wire.QUERY]) * 34):
+    for garbage in (
+        b"\xff",
+        b"\x02",
+        b"\x01" * 200,
+        b"\xee" + os.urandom(5000),
+        bytes([wire.QUERY]) * 34,
+    ):
         link = nursery.link("a")
         link.sock.send(garbage)
         until(link.closed, f"the connection to end after {garbage[:8]!r}")

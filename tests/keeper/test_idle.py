@@ -18,16 +18,18 @@ def test_idle_keepers_and_the_nursery_do_not_wake_up(nursery: Nursery) -> None:
     for link in links:
         link.type(b"x")
     for link in links:
-        link.wait_for(b"x")                             # the terminal's echo: after that, nothing is under way
+        link.wait_for(b"x")  # the terminal's echo: after that, nothing is under way
     watched = [*pids, nursery.process.pid]
 
     def at_rest() -> bool:
         """Those who were woken sleep again. Who never does is not let through."""
         before = [switches(pid) for pid in watched]
         select.select([], [], [], 0.2)
-        return [switches(pid) for pid in watched] == before and all(state_of(pid) == "S" for pid in watched)
+        return [switches(pid) for pid in watched] == before and all(
+            state_of(pid) == "S" for pid in watched
+        )
 
     until(at_rest, "all to be at rest")
     before = [switches(pid) for pid in watched]
-    select.select([], [], [], 1.0)                      # time itself is what is tested
+    select.select([], [], [], 1.0)  # time itself is what is tested
     assert [switches(pid) for pid in watched] == before

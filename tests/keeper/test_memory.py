@@ -11,11 +11,16 @@ from holdfast.wire import keeper as wire
 from tests.keeper.harness import Nursery
 
 KEEPERS = 12
-OWN_KB, OWN_IN_USE_KB = 540, 680                # measured on 3.11: about 400 to 500 and 530 to 650; a lost measure costs 50 to 500
+OWN_KB, OWN_IN_USE_KB = (
+    540,
+    680,
+)  # measured on 3.11: about 400 to 500 and 530 to 650; a lost measure costs 50 to 500
 
 
 def own_kb(pid: int) -> int:
-    found = re.search(r"^Private_Dirty: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
+    found = re.search(
+        r"^Private_Dirty: +(\d+) kB$", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M
+    )
     assert found is not None
     return int(found[1])
 

@@ -25,7 +25,7 @@ def test_s4_output_is_byte_identical_over_changes_of_host(nursery: Nursery) -> N
     nursery.spawn("a", ["sh", "-c", COUNT % 20_000])
     got = b""
     while not got.endswith(b"FINISHED\r\n"):
-        link = nursery.link("a")                       # a new host each time; the old one is just dropped
+        link = nursery.link("a")  # a new host each time; the old one is just dropped
         until(lambda link=link: link.ring.head > len(got), "more output")  # type: ignore[misc]
         piece = link.ring.copy(len(got), link.ring.head)
         assert piece is not None
@@ -50,14 +50,18 @@ def test_s4_a_full_ring_waits_for_its_host_and_loses_nothing(nursery: Nursery) -
     assert difference(got, expected(30_000)) == ""
 
 
-def test_s5_a_host_that_stays_away_does_not_hold_the_program_and_the_gap_is_exact(nursery: Nursery) -> None:
+def test_s5_a_host_that_stays_away_does_not_hold_the_program_and_the_gap_is_exact(
+    nursery: Nursery,
+) -> None:
     nursery.spawn("a", ["sh", "-c", COUNT % 30_000], ring=65536, away_ms=100)
     link = nursery.link("a")
     want = expected(30_000)
     until(lambda: link.ring.head == len(want), "the program to finish without us")
     assert link.ring.flags & layout.FLAG_ROLLING
     start = len(want) - 65536
-    until(lambda: link.ring.start == start, "the ring to come to rest: full, exactly its size is kept")
+    until(
+        lambda: link.ring.start == start, "the ring to come to rest: full, exactly its size is kept"
+    )
     assert link.ring.copy(start - 1, link.ring.head) is None
     assert link.ring.copy(start, link.ring.head) == want[start:]
 
@@ -68,25 +72,38 @@ def test_output_of_a_program_that_ends_at_once_is_complete(nursery: Nursery) -> 
         link = nursery.link(f"s{n}")
         until(lambda link=link: link.ring.flags & layout.FLAG_EOF, "the end of output")  # type: ignore[misc]
         assert link.all() == b"%d last words\r\n" % n
-        status = link.welcome.status if link.welcome.status >= 0 else wire.read_exited(link.packet(wire.EXITED))[0]
+        status = (
+            link.welcome.status
+            if link.welcome.status >= 0
+            else wire.read_exited(link.packet(wire.EXITED))[0]
+        )
         assert os.waitstatus_to_exitcode(status) == n
 
 
-def test_a_program_that_closes_its_terminal_is_not_an_end_and_costs_nothing(nursery: Nursery) -> None:
+def test_a_program_that_closes_its_terminal_is_not_an_end_and_costs_nothing(
+    nursery: Nursery,
+) -> None:
     _, _, pid, _ = nursery.spawn("a", ["sh", "-c", "echo before; exec 0<&- 1<&- 2<&-; sleep 600"])
     link = nursery.link("a")
     link.wait_for(b"before")
     first = cpu_ns(pid)
     for _ in range(10):
-        link.state()                                    # round trips through the keeper's loop
+        link.state()  # round trips through the keeper's loop
     assert cpu_ns(pid) - first < 50_000_000, "the keeper spins"
     assert not link.ring.flags & (layout.FLAG_EOF | layout.FLAG_EXITED)
 
 
 def test_a_program_that_opens_its_terminal_again_goes_on(nursery: Nursery, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
-    link = nursery.run("a", ["sh", "-c", f"tty=$(tty); echo before; exec 0<&- 1<&- 2<&-; while [ ! -e {gate} ]; do sleep 0.02; done; "
-                                         "exec 0<>$tty 1>&0 2>&0; echo after; read line; echo got $line; exec sleep 600"])
+    link = nursery.run(
+        "a",
+        [
+            "sh",
+            "-c",
+            f"tty=$(tty); echo before; exec 0<&- 1<&- 2<&-; while [ ! -e {gate} ]; do sleep 0.02; done; "
+            "exec 0<>$tty 1>&0 2>&0; echo after; read line; echo got $line; exec sleep 600",
+        ],
+    )
     link.wait_for(b"before")
     link.state()
     link.type(b"typed meanwhile\n")
@@ -110,14 +127,25 @@ def test_s5_rings_of_any_size(nursery: Nursery, size: int) -> None:
 def test_s5_a_host_that_comes_back_is_waited_for_again(nursery: Nursery, tmp_path: Path) -> None:
     """Away too long: it rolls. Progress below what is still there changes nothing; progress beyond it does."""
     gate = tmp_path / "gate"
-    link = nursery.run("a", ["sh", "-c", f"{(COUNT % 20_000).removesuffix('exec sleep 600')} "
-                                         f"while [ ! -e {gate} ]; do sleep 0.02; done; {COUNT % 20_000}"], ring=65536, away_ms=200)
+    link = nursery.run(
+        "a",
+        [
+            "sh",
+            "-c",
+            f"{(COUNT % 20_000).removesuffix('exec sleep 600')} "
+            f"while [ ! -e {gate} ]; do sleep 0.02; done; {COUNT % 20_000}",
+        ],
+        ring=65536,
+        away_ms=200,
+    )
     link.wait_for(b"FINISHED")
     assert link.ring.flags & layout.FLAG_ROLLING
     head = link.ring.head
     link.sock.send(wire.consumed(1))
     link.state()
-    assert link.ring.flags & layout.FLAG_ROLLING, "what it needs next is gone: to wait for it helps nobody"
+    assert link.ring.flags & layout.FLAG_ROLLING, (
+        "what it needs next is gone: to wait for it helps nobody"
+    )
     link.sock.send(wire.consumed(head))
     link.state()
     assert not link.ring.flags & layout.FLAG_ROLLING
@@ -136,16 +164,30 @@ def test_s5_a_host_cannot_consume_what_is_not_there_nor_give_back(nursery: Nurse
     link = nursery.run("a", ["sh", "-c", COUNT % 10])
     link.wait_for(b"FINISHED")
     head = link.ring.head
-    for offset, consumed in ((head + 1, 0), (5, 5), (2**64 - 1, 5), (4, 5), (head, head), (0, head)):
+    for offset, consumed in (
+        (head + 1, 0),
+        (5, 5),
+        (2**64 - 1, 5),
+        (4, 5),
+        (head, head),
+        (0, head),
+    ):
         link.sock.send(wire.consumed(offset))
         link.state()
         link = nursery.link("a")
         assert link.welcome.consumed == consumed
 
 
-def test_s4_the_exit_of_a_program_behind_a_full_ring_is_told_and_its_output_complete(nursery: Nursery) -> None:
+def test_s4_the_exit_of_a_program_behind_a_full_ring_is_told_and_its_output_complete(
+    nursery: Nursery,
+) -> None:
     """The root process ends with its last words still in the terminal; nobody hurries, nothing is lost, nothing spins."""
-    link = nursery.run("a", ["sh", "-c", "head -c 65536 /dev/zero | tr '\\0' x; printf 'last words'; exit 7"], ring=65536, away_ms=600_000)
+    link = nursery.run(
+        "a",
+        ["sh", "-c", "head -c 65536 /dev/zero | tr '\\0' x; printf 'last words'; exit 7"],
+        ring=65536,
+        away_ms=600_000,
+    )
     assert os.waitstatus_to_exitcode(link.exit_status()) == 7
     until(lambda: link.ring.head == 65536, "the ring to be full")
     assert link.ring.flags & (layout.FLAG_EXITED | layout.FLAG_EOF) == layout.FLAG_EXITED
@@ -159,11 +201,21 @@ def test_s4_the_exit_of_a_program_behind_a_full_ring_is_told_and_its_output_comp
     assert link.ring.copy(65536, link.ring.head) == b"last words"
 
 
-def test_a_hang_up_behind_a_full_ring_with_input_waiting_does_not_spin(nursery: Nursery, tmp_path: Path) -> None:
+def test_a_hang_up_behind_a_full_ring_with_input_waiting_does_not_spin(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     gate = tmp_path / "gate"
-    link = nursery.run("a", ["sh", "-c", f"stty raw -echo; printf READY; while [ ! -e {gate} ]; do sleep 0.02; done; "
-                                         "head -c 70000 /dev/zero | tr '\\0' x; exec 0<&- 1<&- 2<&-; exec sleep 600"],
-                       ring=65536, away_ms=600_000)
+    link = nursery.run(
+        "a",
+        [
+            "sh",
+            "-c",
+            f"stty raw -echo; printf READY; while [ ! -e {gate} ]; do sleep 0.02; done; "
+            "head -c 70000 /dev/zero | tr '\\0' x; exec 0<&- 1<&- 2<&-; exec sleep 600",
+        ],
+        ring=65536,
+        away_ms=600_000,
+    )
     link.wait_for(b"READY")
     link.fill()
     gate.touch()
@@ -182,7 +234,9 @@ def test_a_hang_up_behind_a_full_ring_with_input_waiting_does_not_spin(nursery: 
 
 def test_s6_what_was_drawn_for_the_old_size_is_counted_to_it(nursery: Nursery) -> None:
     """The offset of a change of size lies behind everything that the program had written before."""
-    link = nursery.run("a", ["sh", "-c", "trap 'echo NEW' WINCH; echo OLD; while :; do sleep 0.02; done"])
+    link = nursery.run(
+        "a", ["sh", "-c", "trap 'echo NEW' WINCH; echo OLD; while :; do sleep 0.02; done"]
+    )
     link.wait_for(b"OLD")
     link.act(wire.RESIZE, wire.resize_body(100, 40))
     out = link.wait_for(b"NEW")
@@ -191,6 +245,7 @@ def test_s6_what_was_drawn_for_the_old_size_is_counted_to_it(nursery: Nursery) -
 
 
 # ---------------------------------------------------------------- bells of viewers that read the ring themselves
+
 
 def rung(bell: int) -> bool:
     try:
@@ -216,7 +271,7 @@ def test_viewers_bells_ring_at_output_until_silenced(nursery: Nursery) -> None:
     link.wait_for(b"x")
     until(lambda: rung(first), "the bell")
     assert not rung(second)
-    nursery.link("a").close()                           # another host: bells belong to the older one's viewers
+    nursery.link("a").close()  # another host: bells belong to the older one's viewers
     link = nursery.link("a")
     link.type(b"y")
     link.wait_for(b"y")

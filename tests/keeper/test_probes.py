@@ -15,14 +15,17 @@ from tests.keeper.harness import RAW, Nursery, gone, state_of, until
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    return tmp_path / "passed@probes"                           # the name has a mark in it, as any path may
+    return tmp_path / "passed@probes"  # the name has a mark in it, as any path may
 
 
 @pytest.fixture
 def armed(tmp_path: Path, log: Path, request: pytest.FixtureRequest) -> Iterator[Nursery]:
     directory = tmp_path / "run"
     directory.mkdir()
-    made = Nursery(directory, env={**os.environ, "HOLDFAST_PROBE": f"log:{log},{getattr(request, 'param', '')}"})
+    made = Nursery(
+        directory,
+        env={**os.environ, "HOLDFAST_PROBE": f"log:{log},{getattr(request, 'param', '')}"},
+    )
     yield made
     made.close()
 
@@ -35,7 +38,12 @@ def test_the_probes_of_a_life(armed: Nursery, log: Path) -> None:
     link.packet(wire.EXITED)
     passed = log.read_text().split()
     assert passed[:2] == ["keeper.spawning", "keeper.spawned"]
-    assert {"keeper.output.published", "keeper.input.accepted", "keeper.input.written", "keeper.root.exited"} <= set(passed)
+    assert {
+        "keeper.output.published",
+        "keeper.input.accepted",
+        "keeper.input.written",
+        "keeper.root.exited",
+    } <= set(passed)
     assert passed.index("keeper.input.accepted") < passed.index("keeper.input.written")
 
 
@@ -48,7 +56,9 @@ def test_s4_a_keeper_that_dies_hangs_its_program_up_and_closes_to_its_host(armed
     link.type(b"two")
     until(link.closed, "the connection to end")
     until(lambda: gone(link.welcome.root_pid) and gone(armed.keepers["a"]), "both to be gone")
-    assert link.all() == b"READY\none", "what it had published stays readable for whoever has the ring"
+    assert link.all() == b"READY\none", (
+        "what it had published stays readable for whoever has the ring"
+    )
     with pytest.raises(ConnectionRefusedError):
         armed.link("a")
     os.unlink(armed.path("a"))

@@ -11,17 +11,22 @@ from hypothesis import strategies as st
 from holdfast.keeper import ring
 from holdfast.wire import ring as layout
 
-STEPS = st.lists(st.one_of(
-    st.tuples(st.just("output"), st.binary(min_size=1, max_size=3000)),
-    st.tuples(st.just("consumed"), st.integers(-50, 4000)),
-    st.tuples(st.just("give up"), st.just(0)),
-    st.tuples(st.just("nothing there"), st.just(0))), max_size=60)
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("output"), st.binary(min_size=1, max_size=3000)),
+        st.tuples(st.just("consumed"), st.integers(-50, 4000)),
+        st.tuples(st.just("give up"), st.just(0)),
+        st.tuples(st.just("nothing there"), st.just(0)),
+    ),
+    max_size=60,
+)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(1, 2500), st.integers(0, 2**48), st.binary(max_size=3000), STEPS)
-def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(size: int, base: int, tail: bytes,
-                                                                       steps: list[tuple[str, int | bytes]]) -> None:
+def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(
+    size: int, base: int, tail: bytes, steps: list[tuple[str, int | bytes]]
+) -> None:
     tail = tail[:base]
     fd = ring.create(size, base, tail, 0, False, 80, 24)
     written = ring.Ring(fd, 10.0)
@@ -38,8 +43,8 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(size: int
                     count = written.read_from(source, written.room())
                     history, pending = history + pending[:count], pending[count:]
                 os.set_blocking(source, False)
-                while pending:                                  # what found no room is nobody's business here
-                    pending = pending[len(os.read(source, len(pending))):]
+                while pending:  # what found no room is nobody's business here
+                    pending = pending[len(os.read(source, len(pending))) :]
             elif step == "consumed":
                 assert isinstance(value, int)
                 offset = consumed + value
@@ -52,17 +57,23 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(size: int
                 rolling = True
             else:
                 with pytest.raises(BlockingIOError):
-                    written.read_from(source, max(1, written.room()) if rolling or written.room() > 0 else 1)
+                    written.read_from(
+                        source, max(1, written.room()) if rolling or written.room() > 0 else 1
+                    )
             head = first + len(history)
             start = max(first, head - size)
             assert (reader.start, reader.head) == (start, head)
-            assert written.consumed == consumed and written.rolling == rolling == bool(reader.flags & layout.FLAG_ROLLING)
-            assert rolling or consumed >= start, "what the host needs is not overwritten while it makes progress"
-            assert reader.copy(start, head) == history[start - first:]
+            assert written.consumed == consumed and written.rolling == rolling == bool(
+                reader.flags & layout.FLAG_ROLLING
+            )
+            assert rolling or consumed >= start, (
+                "what the host needs is not overwritten while it makes progress"
+            )
+            assert reader.copy(start, head) == history[start - first :]
             assert reader.copy(start - 1, head) is None and reader.copy(start, head + 1) is None
             middle = (start + head) // 2
             span = bytes(reader.span(middle, 100))
-            assert history[middle - first:].startswith(span) and (span or middle == head)
+            assert history[middle - first :].startswith(span) and (span or middle == head)
             assert reader.intact(start) and not reader.intact(start - 1)
     finally:
         for end in (source, sink, fd):
@@ -79,9 +90,18 @@ def test_a_reader_is_never_given_what_is_not_there() -> None:
     os.close(fd)
 
 
-@pytest.mark.parametrize("content", [b"", b"short", bytes(4096), bytes(5000), (0).to_bytes(8, "little") * 1024,
-                                     layout.MAGIC.to_bytes(8, "little") + bytes(4088),
-                                     layout.MAGIC.to_bytes(8, "little") + (5).to_bytes(8, "little") + bytes(4086)])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"short",
+        bytes(4096),
+        bytes(5000),
+        (0).to_bytes(8, "little") * 1024,
+        layout.MAGIC.to_bytes(8, "little") + bytes(4088),
+        layout.MAGIC.to_bytes(8, "little") + (5).to_bytes(8, "little") + bytes(4086),
+    ],
+)
 def test_memory_that_is_no_ring_is_refused(content: bytes) -> None:
     fd = os.memfd_create("no-ring")
     os.write(fd, content)

@@ -23,10 +23,21 @@ from tests.keeper.harness import WAIT_S, Link, Nursery, below, gone, stop, until
 
 
 def test_the_program_gets_three_descriptors_and_a_sane_world(nursery: Nursery) -> None:
-    link = nursery.run("a", ["sh", "-c", "ls /proc/self/fd | tr '\\n' ' '; echo END; grep Sig[IB] /proc/self/status; "
-                                         "umask; pwd; tty; stty size; echo $0; exec cat"], cwd="/usr", umask=0o027, cols=111, rows=33)
+    link = nursery.run(
+        "a",
+        [
+            "sh",
+            "-c",
+            "ls /proc/self/fd | tr '\\n' ' '; echo END; grep Sig[IB] /proc/self/status; "
+            "umask; pwd; tty; stty size; echo $0; exec cat",
+        ],
+        cwd="/usr",
+        umask=0o027,
+        cols=111,
+        rows=33,
+    )
     out = link.wait_for(b"33 111\r\nsh\r\n")
-    assert out.startswith((b"0 1 2 3 END", b"0 1 2 END"))       # 3 is ls reading the directory
+    assert out.startswith((b"0 1 2 3 END", b"0 1 2 END"))  # 3 is ls reading the directory
     assert b"SigBlk:\t0000000000000000" in out and b"SigIgn:\t0000000000000000" in out
     assert b"0027\r\n/usr\r\n/dev/pts/" in out
     state = link.state()
@@ -40,17 +51,31 @@ def test_a_nursery_started_badly_still_gives_programs_a_sane_world(tmp_path: Pat
     os.set_inheritable(leak, True)
 
     def before() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP})
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
+        )
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGTTOU, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
 
     nursery = Nursery(tmp_path, pass_fds=(leak,), preexec_fn=before)
     try:
-        link = nursery.run("a", ["sh", "-c", "grep Sig[IB] /proc/self/status; ls -l /proc/self/fd; echo END; exit 5"])
+        link = nursery.run(
+            "a",
+            ["sh", "-c", "grep Sig[IB] /proc/self/status; ls -l /proc/self/fd; echo END; exit 5"],
+        )
         out = link.wait_for(b"END")
-        assert b"SigBlk:\t0000000000000000" in out and b"SigIgn:\t0000000000000000" in out and b"leak" not in out
-        assert os.waitstatus_to_exitcode(link.exit_status()) == 5, "the keeper hears of its child's end"
-        opened = [os.readlink(f"/proc/{nursery.keepers['a']}/fd/{fd}") for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd")]
+        assert (
+            b"SigBlk:\t0000000000000000" in out
+            and b"SigIgn:\t0000000000000000" in out
+            and b"leak" not in out
+        )
+        assert os.waitstatus_to_exitcode(link.exit_status()) == 5, (
+            "the keeper hears of its child's end"
+        )
+        opened = [
+            os.readlink(f"/proc/{nursery.keepers['a']}/fd/{fd}")
+            for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd")
+        ]
         assert str(tmp_path / "leak") not in opened
     finally:
         nursery.close()
@@ -58,8 +83,17 @@ def test_a_nursery_started_badly_still_gives_programs_a_sane_world(tmp_path: Pat
 
 
 def test_the_environment_is_passed_byte_for_byte(nursery: Nursery) -> None:
-    entries = (b"PATH=/usr/bin:/bin", b"NEWLINE=a\nb\n", b"BYTES=\xff\xfe\x80", b"EMPTY=", b"EQUALS=a=b=c", "WORD=\u00e9\u4e16".encode(),
-               b"BASH_FUNC_f%%=() {  :\n}", b"SP ACE=x", b"LONG=" + b"z" * 100_000)
+    entries = (
+        b"PATH=/usr/bin:/bin",
+        b"NEWLINE=a\nb\n",
+        b"BYTES=\xff\xfe\x80",
+        b"EMPTY=",
+        b"EQUALS=a=b=c",
+        "WORD=\u00e9\u4e16".encode(),
+        b"BASH_FUNC_f%%=() {  :\n}",
+        b"SP ACE=x",
+        b"LONG=" + b"z" * 100_000,
+    )
     link = nursery.run("a", ["cat", "/proc/self/environ"], env=entries)
     link.flag(layout.FLAG_EOF)
     assert link.all().replace(b"\r\n", b"\n") == b"".join(entry + b"\0" for entry in entries)
@@ -67,7 +101,9 @@ def test_the_environment_is_passed_byte_for_byte(nursery: Nursery) -> None:
 
 def test_arguments_are_passed_byte_for_byte(nursery: Nursery) -> None:
     words = [b"printf", b"%s;", b"", b"\xff\xfe", b"a b\nc", "\u4e16".encode()]
-    request = wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(*words,), env=(b"PATH=/usr/bin:/bin",))
+    request = wire.Spawn(
+        "a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(*words,), env=(b"PATH=/usr/bin:/bin",)
+    )
     assert nursery.ask(wire.spawn(request), "a")[0] == wire.SPAWN_OK
     assert nursery.link("a").wait_for("\u4e16;".encode()) == b";\xff\xfe;a b\r\nc;\xe4\xb8\x96;"
 
@@ -81,19 +117,23 @@ def test_a_script_without_an_interpreter_line_is_the_shells(nursery: Nursery) ->
 
 # ---------------------------------------------------------------- what cannot be started
 
+
 def test_what_cannot_be_started_is_said(nursery: Nursery) -> None:
     directory = nursery.directory
     (directory / "data").write_text("x")
     for argv, cwd, number, named in [
-            (["/no/such/program"], "/", errno.ENOENT, "/no/such/program"),
-            (["no-such-program"], "/", errno.ENOENT, "no-such-program"),
-            (["/usr"], "/", errno.EACCES, "/usr"),
-            ([str(directory / "data")], "/", errno.EACCES, "data"),
-            ([str(directory / "data" / "below")], "/", errno.ENOTDIR, "below"),
-            (["sh"], "/no/such/place", errno.ENOENT, "/no/such/place"),
-            (["sh"], str(directory / "data"), errno.ENOTDIR, "data"),
-            (["sh", "-c", "x" * 300_000], "/", errno.E2BIG, "sh")]:
-        result, found, pid, text = nursery.spawn("a", argv, cwd=cwd)    # the name is free again at once
+        (["/no/such/program"], "/", errno.ENOENT, "/no/such/program"),
+        (["no-such-program"], "/", errno.ENOENT, "no-such-program"),
+        (["/usr"], "/", errno.EACCES, "/usr"),
+        ([str(directory / "data")], "/", errno.EACCES, "data"),
+        ([str(directory / "data" / "below")], "/", errno.ENOTDIR, "below"),
+        (["sh"], "/no/such/place", errno.ENOENT, "/no/such/place"),
+        (["sh"], str(directory / "data"), errno.ENOTDIR, "data"),
+        (["sh", "-c", "x" * 300_000], "/", errno.E2BIG, "sh"),
+    ]:
+        result, found, pid, text = nursery.spawn(
+            "a", argv, cwd=cwd
+        )  # the name is free again at once
         assert (result, pid) == (wire.SPAWN_FAILED, 0), (argv, text)
         assert found == number and named in text, (argv, found, text)
     until(lambda: not below(nursery.process.pid), "all that was begun for it to be gone")
@@ -102,17 +142,39 @@ def test_what_cannot_be_started_is_said(nursery: Nursery) -> None:
 
 def test_requests_that_cannot_be_meant_are_refused_with_the_reason(nursery: Nursery) -> None:
     sound = wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))
-    for wrong in (sound._replace(argv=()), sound._replace(argv=(b"",)), sound._replace(socket="../x"), sound._replace(socket=""), sound._replace(cols=1),
-                  sound._replace(rows=65535), sound._replace(ring_bytes=0), sound._replace(ring_bytes=1 << 40),
-                  sound._replace(label=bytes(40_000)), sound._replace(session="s" * 300), sound._replace(env=(b"=x",)),
-                  sound._replace(env=(b"x",)), sound._replace(argv=(b"a\0b",)), sound._replace(cwd=b"\0"),
-                  sound._replace(umask=0o1000), sound._replace(status=70_000), sound._replace(away_ms=10**12),
-                  sound._replace(ring_tail=b"more than there was"), sound._replace(accepted=2**63), sound._replace(adopt_pid=1)):
+    for wrong in (
+        sound._replace(argv=()),
+        sound._replace(argv=(b"",)),
+        sound._replace(socket="../x"),
+        sound._replace(socket=""),
+        sound._replace(cols=1),
+        sound._replace(rows=65535),
+        sound._replace(ring_bytes=0),
+        sound._replace(ring_bytes=1 << 40),
+        sound._replace(label=bytes(40_000)),
+        sound._replace(session="s" * 300),
+        sound._replace(env=(b"=x",)),
+        sound._replace(env=(b"x",)),
+        sound._replace(argv=(b"a\0b",)),
+        sound._replace(cwd=b"\0"),
+        sound._replace(umask=0o1000),
+        sound._replace(status=70_000),
+        sound._replace(away_ms=10**12),
+        sound._replace(ring_tail=b"more than there was"),
+        sound._replace(accepted=2**63),
+        sound._replace(adopt_pid=1),
+    ):
         result, number, _, text = nursery.ask(wire.spawn(wrong), "a")
-        assert (result, number) == (wire.SPAWN_FAILED, errno.EINVAL) and text.startswith("bad spawn request: "), text
+        assert (result, number) == (wire.SPAWN_FAILED, errno.EINVAL) and text.startswith(
+            "bad spawn request: "
+        ), text
     header = wire.SPAWN_HEADER
-    for raw, why in ((header.pack(b"HFS1", 99, 0), "version 99"), (header.pack(b"HFS1", wire.VERSION, SPAWN_BYTES + 1), "at most"),
-                     (b"GET / HTTP/1.1\r\n", "begins with"), (header.pack(b"HFS1", wire.VERSION, 3) + b"abc", "truncated")):
+    for raw, why in (
+        (header.pack(b"HFS1", 99, 0), "version 99"),
+        (header.pack(b"HFS1", wire.VERSION, SPAWN_BYTES + 1), "at most"),
+        (b"GET / HTTP/1.1\r\n", "begins with"),
+        (header.pack(b"HFS1", wire.VERSION, 3) + b"abc", "truncated"),
+    ):
         assert why in nursery.ask(raw, "a")[3]
 
 
@@ -132,16 +194,21 @@ def test_a_failure_of_the_machine_is_not_the_requests(nursery: Nursery) -> None:
     """No place for the socket: said as such, with an errno that no program can have."""
     with nursery.connect() as sock:
         shutil.rmtree(nursery.directory)
-        sock.sendall(wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))))
+        sock.sendall(
+            wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",)))
+        )
         result, number, _, text = nursery.answer(sock, "a")
     assert (result, number) == (wire.SPAWN_FAILED, errno.EIO) and text
 
 
 # ---------------------------------------------------------------- who waits for whom
 
+
 def test_one_who_does_not_finish_asking_holds_up_nobody(nursery: Nursery) -> None:
     silent, half, gone_away = nursery.connect(), nursery.connect(), nursery.connect()
-    half.sendall(wire.spawn(wire.Spawn("h", 1, "h.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",)))[:20])
+    half.sendall(
+        wire.spawn(wire.Spawn("h", 1, "h.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",)))[:20]
+    )
     gone_away.sendall(b"HF")
     gone_away.close()
     assert nursery.run("a", ["cat"]).state().tag == 1
@@ -168,12 +235,37 @@ def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
     os.close(write_end)
     try:
         link = nursery.run("a", ["cat"])
-        assert nursery.process.stdout is not None and nursery.process.stdout.read() == b"" and os.read(read_end, 1) == b""
-        kinds = sorted(os.readlink(f"/proc/{nursery.keepers['a']}/fd/{fd}").partition("/tmp")[0].partition("[")[0].partition("(")[0].strip()
-                       for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd"))
+        assert (
+            nursery.process.stdout is not None
+            and nursery.process.stdout.read() == b""
+            and os.read(read_end, 1) == b""
+        )
+        kinds = sorted(
+            os.readlink(f"/proc/{nursery.keepers['a']}/fd/{fd}")
+            .partition("/tmp")[0]
+            .partition("[")[0]
+            .partition("(")[0]
+            .strip()
+            for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd")
+        )
         # null twice and the log; terminal, ring (and its mapping), snapshot, bell; poll, wake-up pipe, listener and host
-        assert kinds == sorted(["", "/dev/null", "/dev/null", "/dev/ptmx", "/memfd:holdfast-ring", "/memfd:holdfast-ring",
-                                "/memfd:holdfast-screen", "anon_inode:", "anon_inode:", "pipe:", "pipe:", "socket:", "socket:"]), kinds
+        assert kinds == sorted(
+            [
+                "",
+                "/dev/null",
+                "/dev/null",
+                "/dev/ptmx",
+                "/memfd:holdfast-ring",
+                "/memfd:holdfast-ring",
+                "/memfd:holdfast-screen",
+                "anon_inode:",
+                "anon_inode:",
+                "pipe:",
+                "pipe:",
+                "socket:",
+                "socket:",
+            ]
+        ), kinds
         link.close()
     finally:
         nursery.close()
@@ -181,6 +273,7 @@ def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
 
 
 # ---------------------------------------------------------------- the nursery's own end
+
 
 def test_one_nursery_per_home(nursery: Nursery) -> None:
     second = subprocess.run(nursery.command, capture_output=True, check=False, timeout=WAIT_S)
@@ -193,8 +286,12 @@ def late(sock: socket.socket) -> None:
     sock.sendall(wire.QUIT_MAGIC[1:])
 
 
-@pytest.mark.parametrize("quit_", [lambda s: s.sendall(wire.QUIT_MAGIC), late], ids=["at once", "in pieces"])
-def test_it_quits_when_asked_and_keepers_stay(nursery: Nursery, quit_: Callable[[socket.socket], None]) -> None:
+@pytest.mark.parametrize(
+    "quit_", [lambda s: s.sendall(wire.QUIT_MAGIC), late], ids=["at once", "in pieces"]
+)
+def test_it_quits_when_asked_and_keepers_stay(
+    nursery: Nursery, quit_: Callable[[socket.socket], None]
+) -> None:
     link = nursery.run("a", ["cat"])
     with nursery.connect() as sock:
         sock.settimeout(WAIT_S)
@@ -224,7 +321,17 @@ def test_nothing_is_started_for_who_has_gone(nursery: Nursery, tmp_path: Path) -
     """A host that gave up waiting has said that there is no session: a nursery that was slow must not make one all the same."""
     ran = tmp_path / "ran"
     stop(nursery.process.pid)
-    request = wire.Spawn("late", 1, "late.keeper", 80, 24, 1 << 16, 1000, argv=(b"touch", os.fsencode(ran)), env=(b"PATH=/usr/bin:/bin",))
+    request = wire.Spawn(
+        "late",
+        1,
+        "late.keeper",
+        80,
+        24,
+        1 << 16,
+        1000,
+        argv=(b"touch", os.fsencode(ran)),
+        env=(b"PATH=/usr/bin:/bin",),
+    )
     with nursery.connect() as sock:
         sock.sendall(wire.spawn(request))
     os.kill(nursery.process.pid, signal.SIGCONT)

@@ -23,7 +23,9 @@ def test_a_text_is_the_spelling_of_something_or_refused(text: str) -> None:
     assert base64url.encode(data) == text
 
 
-@pytest.mark.parametrize("text", ["A", "AB", "AA=", "AA==", "A A", "AA\n", "+/8A", None, b"AA", 7, "ＡＡ"])
+@pytest.mark.parametrize(
+    "text", ["A", "AB", "AA=", "AA==", "A A", "AA\n", "+/8A", None, b"AA", 7, "ＡＡ"]
+)
 def test_other_spellings_and_types_are_refused(text: object) -> None:
     with pytest.raises(ValueError):
         base64url.decode(text)

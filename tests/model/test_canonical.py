@@ -10,22 +10,57 @@ from hypothesis import strategies as st
 
 from holdfast.model.canonical import NotCanonical, decode, encode
 
-scalars = st.none() | st.booleans() | st.integers(-(1 << 63), (1 << 64) - 1) | st.text(st.characters(exclude_categories=["Cs"]))
-values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4), max_leaves=12)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.text(st.characters(exclude_categories=["Cs"]))
+)
+values = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
 
 
 @given(values)
 def test_what_is_encoded_comes_back(value: Any) -> None:
     try:
         data = encode(value)
-    except NotCanonical:        # too deep, or half of a character in a key
+    except NotCanonical:  # too deep, or half of a character in a key
         return
     assert decode(data) == value
 
 
-@pytest.mark.parametrize("data", [
-    b'{"b":1,"a":2}', b'{"a": 1}', b'{"a":1,"a":1}', b"1.0", b"1e3", b"NaN", b"Infinity", b"-0", b"01", b'"\\u0061"', b'"\\/"', b" 1", b"1 ",
-    b"\xff", b"", b"[1,]", b"18446744073709551616", b"[[[[[[[[[[1]]]]]]]]]]", b'\xef\xbb\xbf1', b'{"a":1}x', b"'a'", b"-9223372036854775809"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"b":1,"a":2}',
+        b'{"a": 1}',
+        b'{"a":1,"a":1}',
+        b"1.0",
+        b"1e3",
+        b"NaN",
+        b"Infinity",
+        b"-0",
+        b"01",
+        b'"\\u0061"',
+        b'"\\/"',
+        b" 1",
+        b"1 ",
+        b"\xff",
+        b"",
+        b"[1,]",
+        b"18446744073709551616",
+        b"[[[[[[[[[[1]]]]]]]]]]",
+        b"\xef\xbb\xbf1",
+        b'{"a":1}x',
+        b"'a'",
+        b"-9223372036854775809",
+    ],
+)
 def test_other_spellings_are_refused(data: bytes) -> None:
     with pytest.raises(NotCanonical):
         decode(data)

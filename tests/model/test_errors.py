@@ -17,7 +17,9 @@ def subclasses(cls: type[errors.HoldfastError]) -> set[type[errors.HoldfastError
 
 
 def test_every_class_is_in_the_table_once_and_in_the_drawing() -> None:
-    known = {cls for cls in subclasses(errors.HoldfastError) if cls.__module__ == errors.__name__} - {errors.HoldfastError}
+    known = {
+        cls for cls in subclasses(errors.HoldfastError) if cls.__module__ == errors.__name__
+    } - {errors.HoldfastError}
     assert known == set(errors.ALL)
     assert len(errors.BY_NAME) == len(errors.ALL)
     assert all(cls.__name__ in (errors.__doc__ or "") for cls in errors.ALL)
@@ -55,14 +57,21 @@ def test_an_error_survives_the_wire(cls: type[errors.HoldfastError]) -> None:
         ({"name": "busy", "message": 7, "recover": None}, 4),
     ],
 )
-def test_an_error_of_another_release_becomes_the_class_of_its_code(body: dict[str, Any], code: int) -> None:
+def test_an_error_of_another_release_becomes_the_class_of_its_code(
+    body: dict[str, Any], code: int
+) -> None:
     got = errors.from_wire(body)
     assert got.exit_code == code and isinstance(got.message, str) and isinstance(got.recover, str)
 
 
 def test_facts_cannot_overwrite_the_error_itself() -> None:
     got = errors.from_wire(
-        {"name": "busy", "message": "m", "recover": "r", "facts": {"message": "evil", "recover": "evil", "self": 1}}
+        {
+            "name": "busy",
+            "message": "m",
+            "recover": "r",
+            "facts": {"message": "evil", "recover": "evil", "self": 1},
+        }
     )
     assert (got.message, got.recover) == ("m", "r")
 

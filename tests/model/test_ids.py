@@ -77,7 +77,9 @@ def test_s8_malformed_references_are_refused(text: str) -> None:
         ids.parse_ref(text)
 
 
-@given(st.text(alphabet=string.ascii_letters + string.digits + "._-", min_size=1, max_size=NAME_CHARS))
+@given(
+    st.text(alphabet=string.ascii_letters + string.digits + "._-", min_size=1, max_size=NAME_CHARS)
+)
 def test_names_of_allowed_characters_are_names(name: str) -> None:
     if name.startswith("-") or ids.is_session_id(name):
         with pytest.raises(Usage):
@@ -102,7 +104,23 @@ def test_any_other_name_is_refused_in_printable_words(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", "-a", "a b", "a/b", "a\n", "a\0", "é", "x" * 65, "0123456789ab", "a:b", "a@b", "~", "$x", "*"]
+    "name",
+    [
+        "",
+        "-a",
+        "a b",
+        "a/b",
+        "a\n",
+        "a\0",
+        "é",
+        "x" * 65,
+        "0123456789ab",
+        "a:b",
+        "a@b",
+        "~",
+        "$x",
+        "*",
+    ],
 )
 def test_odd_names_are_refused(name: str) -> None:
     with pytest.raises(Usage):

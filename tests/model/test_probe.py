@@ -30,7 +30,9 @@ def test_a_process_is_killed_at_exactly_the_nth_passing(tmp_path: Path) -> None:
         "for name in 'abab': probe(name)\nprint('survived')"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, env={"PYTHONPATH": str(Path(probe.__file__).parents[2])}
+        [sys.executable, "-c", script],
+        capture_output=True,
+        env={"PYTHONPATH": str(Path(probe.__file__).parents[2])},
     )
     assert done.returncode == -9 and done.stdout == b""
     assert log.read_text().split() == list("abab")

@@ -16,7 +16,9 @@ def test_a5_rights_are_written_and_read_back(some: set[str]) -> None:
 def test_a5_bundles_contain_each_other() -> None:
     assert rights.READ < rights.EXECUTE < rights.ADMIN
     assert rights.parse("execute, halt") == rights.EXECUTE | {"halt"}
-    assert not rights.READ & {"input", "run", "signal", "resize", "end", "grant", "halt"}, "reading changes nothing"
+    assert not rights.READ & {"input", "run", "signal", "resize", "end", "grant", "halt"}, (
+        "reading changes nothing"
+    )
 
 
 @pytest.mark.parametrize("text", ["", " , ", "root", "admin,typing", "ADMIN"])

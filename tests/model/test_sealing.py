@@ -12,7 +12,11 @@ from holdfast.model import sealing
 def test_every_changed_bit_and_every_other_passphrase_is_refused() -> None:
     sealed = sealing.seal(b"secret", "word", b"beside", sealing.COST_MIN)
     assert sealing.unseal(sealed, "word", b"beside") == b"secret"
-    for other in (sealed._replace(data=bytes([sealed.data[0] ^ 1]) + sealed.data[1:]), sealed._replace(salt=bytes(16)), sealed._replace(nonce=bytes(12))):
+    for other in (
+        sealed._replace(data=bytes([sealed.data[0] ^ 1]) + sealed.data[1:]),
+        sealed._replace(salt=bytes(16)),
+        sealed._replace(nonce=bytes(12)),
+    ):
         with pytest.raises(sealing.WrongPassphrase):
             sealing.unseal(other, "word", b"beside")
     for word, beside in (("Word", b"beside"), ("word", b"besides"), ("", b"beside")):
@@ -31,4 +35,6 @@ def test_a_cost_out_of_bounds_is_refused_before_any_work(cost: int) -> None:
 @given(st.binary(max_size=100), st.text(min_size=1, max_size=20).filter(lambda t: t.isprintable()))
 def test_what_is_sealed_comes_back(secret: bytes, word: str) -> None:
     sealed = sealing.seal(secret, word, b"x", sealing.COST_MIN)
-    assert sealing.unseal(sealed, word, b"x") == secret and (not secret or secret not in sealed.data or len(secret) < 4)
+    assert sealing.unseal(sealed, word, b"x") == secret and (
+        not secret or secret not in sealed.data or len(secret) < 4
+    )

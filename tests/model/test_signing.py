@@ -13,8 +13,14 @@ from holdfast.model import signing
 
 # RFC 8032, 7.1: (secret, public)
 VECTORS = [
-    ("9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60", "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"),
-    ("4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb", "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c"),
+    (
+        "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60",
+        "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a",
+    ),
+    (
+        "4ccd089b28ff96da9db6c346ec114e0f5b8a319f35aba624da8cf6ed4fb8a6fb",
+        "3d4017c3e843895a92b70aa74d1b7ebc9c982ccf2ec4968cc0cd55f12af4660c",
+    ),
 ]
 KEY = bytes.fromhex(VECTORS[0][0])
 
@@ -50,7 +56,14 @@ def test_malformed_keys_and_signatures_are_just_wrong() -> None:
 def test_a_key_has_one_spelling(key: bytes) -> None:
     text = signing.show(key)
     assert signing.read(text) == key
-    for other in (text + "=", text.upper(), text[:-1], text[8:], text + "A", text.replace("ed", "Ed")):
+    for other in (
+        text + "=",
+        text.upper(),
+        text[:-1],
+        text[8:],
+        text + "A",
+        text.replace("ed", "Ed"),
+    ):
         if other != text:
             with pytest.raises(ValueError):
                 signing.read(other)
@@ -65,6 +78,15 @@ def test_without_the_compiled_part_where_it_is_expected(monkeypatch: pytest.Monk
 
 def test_signing_does_not_load_the_whole_library() -> None:
     """An attach signs once; the high-level modules take three times as long to import as the rest of signing."""
-    done = subprocess.run([sys.executable, "-c", "import sys; from holdfast.model import signing; signing.sign(b'k' * 32, 'd', b'm'); "
-                           "print('cryptography.hazmat.primitives.serialization' in sys.modules)"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; from holdfast.model import signing; signing.sign(b'k' * 32, 'd', b'm'); "
+            "print('cryptography.hazmat.primitives.serialization' in sys.modules)",
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == "False\n"

@@ -18,7 +18,10 @@ Start = Callable[..., RelayProcess]
 def start(tmp_path: Path) -> Iterator[Start]:
     """`start(*options, **limits)`: limits of model/limits.py that are other than usual."""
     with ExitStack() as running:
+
         def begin(*options: str, **limits: Any) -> RelayProcess:
-            return running.enter_context(RelayProcess(str(tmp_path / "relay"), *options, limits=limits))
+            return running.enter_context(
+                RelayProcess(str(tmp_path / "relay"), *options, limits=limits)
+            )
 
         yield begin

@@ -28,16 +28,32 @@ Start = Callable[..., RelayProcess]
 
 
 def relay(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "holdfast", "relay", *words], capture_output=True, text=True, timeout=60, check=False, env=env)
+    return subprocess.run(
+        [sys.executable, "-m", "holdfast", "relay", *words],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=env,
+    )
 
 
 def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
     data = ("--data", str(tmp_path / "relay"))
     first = relay("token", *data)
-    assert first.returncode == 0 and first.stdout.startswith("hfr_") and len(first.stdout) == office.TOKEN_CHARS + 1
+    assert (
+        first.returncode == 0
+        and first.stdout.startswith("hfr_")
+        and len(first.stdout) == office.TOKEN_CHARS + 1
+    )
     running = start()
-    second = json.loads(relay("token", "new", "--tenant", "acme", "--expires", "8h", "--json", *data).stdout)
-    assert second["tenant"] == "acme" and 8 * 3600 - 60 < second["expires"] - second["created"] <= 8 * 3600, "made by one process, stored by another"
+    second = json.loads(
+        relay("token", "new", "--tenant", "acme", "--expires", "8h", "--json", *data).stdout
+    )
+    assert (
+        second["tenant"] == "acme"
+        and 8 * 3600 - 60 < second["expires"] - second["created"] <= 8 * 3600
+    ), "made by one process, stored by another"
     listed = json.loads(relay("token", "ls", "--json", *data).stdout)
     assert [t["state"] for t in listed] == ["valid", "valid"] and "token" not in listed[0]
     assert second["id"] in relay("token", "ls", *data).stdout
@@ -50,15 +66,39 @@ def test_tokens_with_and_without_a_relay(start: Start, tmp_path: Path) -> None:
     asyncio.run(works(second["token"]))
     assert relay("token", "revoke", second["id"], *data).returncode == 0
     assert relay("token", "revoke", "nothing", *data).returncode == 3
-    assert [t["state"] for t in json.loads(relay("token", "ls", "--json", *data).stdout) if t["id"] == second["id"]] == ["revoked"]
+    assert [
+        t["state"]
+        for t in json.loads(relay("token", "ls", "--json", *data).stdout)
+        if t["id"] == second["id"]
+    ] == ["revoked"]
     assert second["token"] not in running.logged() + first.stderr
 
 
-@pytest.mark.parametrize("words", (("serve", "--listen", "nowhere"), ("serve", "--listen", "127.0.0.1:99999"), ("serve", "--listen", "0.0.0.0:0"), ("serve", "extra"),
-                                   ("serve", "--metrics", "0.0.0.0:0"), ("serve", "--tls-cert", "x"), ("serve", "--origin", "app.example"), ("serve", "--origin", "*"),
-                                   ("serve", "--name", "http://x"), ("serve", "--grpc", "0.0.0.0:0"), ("serve", "--tenant", "x"), ("token", "--listen", "127.0.0.1:0"),
-                                   ("token", "revoke"), ("token", "ls", "x"), ("token", "other"), ("token", "ls", "--tenant", "x"), ("admit",), ("admit", "nokey"),
-                                   ("serve", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"), ("token", "new", "--tenant", "a b")))
+@pytest.mark.parametrize(
+    "words",
+    (
+        ("serve", "--listen", "nowhere"),
+        ("serve", "--listen", "127.0.0.1:99999"),
+        ("serve", "--listen", "0.0.0.0:0"),
+        ("serve", "extra"),
+        ("serve", "--metrics", "0.0.0.0:0"),
+        ("serve", "--tls-cert", "x"),
+        ("serve", "--origin", "app.example"),
+        ("serve", "--origin", "*"),
+        ("serve", "--name", "http://x"),
+        ("serve", "--grpc", "0.0.0.0:0"),
+        ("serve", "--tenant", "x"),
+        ("token", "--listen", "127.0.0.1:0"),
+        ("token", "revoke"),
+        ("token", "ls", "x"),
+        ("token", "other"),
+        ("token", "ls", "--tenant", "x"),
+        ("admit",),
+        ("admit", "nokey"),
+        ("serve", "--tls-cert", "/nowhere", "--tls-key", "/nowhere"),
+        ("token", "new", "--tenant", "a b"),
+    ),
+)
 def test_what_it_does_not_take(tmp_path: Path, words: tuple[str, ...]) -> None:
     done = relay(*words, "--data", str(tmp_path / "relay"))
     assert done.returncode == 2 and done.stderr.startswith("holdfast: ") and not done.stdout
@@ -68,10 +108,14 @@ def test_what_cannot_be(start: Start, tmp_path: Path) -> None:
     running = start()
     again = relay("serve", "--listen", "127.0.0.1:0", "--data", running.data)
     assert again.returncode == 5 and "another process" in again.stderr
-    taken = relay("serve", "--listen", f"127.0.0.1:{running.port}", "--data", str(tmp_path / "other"))
+    taken = relay(
+        "serve", "--listen", f"127.0.0.1:{running.port}", "--data", str(tmp_path / "other")
+    )
     assert taken.returncode == 5 and "cannot listen" in taken.stderr
     (tmp_path / "open").mkdir(mode=0o755)
-    assert relay("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "open")).returncode == 7
+    assert (
+        relay("serve", "--listen", "127.0.0.1:0", "--data", str(tmp_path / "open")).returncode == 7
+    )
 
 
 def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
@@ -79,8 +123,17 @@ def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.bind(notify)
         sock.settimeout(WAIT_S)
-        process = subprocess.Popen([sys.executable, "-m", "holdfast", "relay", "serve", "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env={"HOLDFAST_HOME": str(tmp_path / "home"), "NOTIFY_SOCKET": notify, "PATH": "/usr/bin:/bin"})
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast", "relay", "serve", "--listen", "127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={
+                "HOLDFAST_HOME": str(tmp_path / "home"),
+                "NOTIFY_SOCKET": notify,
+                "PATH": "/usr/bin:/bin",
+            },
+        )
         try:
             assert process.stdout is not None
             assert process.stdout.readline().startswith("listening on ws://127.0.0.1:")
@@ -96,7 +149,9 @@ def test_it_says_when_it_is_ready_and_stops_quickly(tmp_path: Path) -> None:
     assert (tmp_path / "home" / "relay" / "relay.db").exists()
 
 
-def certificate(directory: Path, name: str, number: int, addresses: tuple[str, ...] = ()) -> tuple[Path, Path]:
+def certificate(
+    directory: Path, name: str, number: int, addresses: tuple[str, ...] = ()
+) -> tuple[Path, Path]:
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -105,30 +160,68 @@ def certificate(directory: Path, name: str, number: int, addresses: tuple[str, .
     key = ec.generate_private_key(ec.SECP256R1())
     who = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
-    made = (x509.CertificateBuilder().subject_name(who).issuer_name(who).public_key(key.public_key()).serial_number(number)
-            .not_valid_before(now - datetime.timedelta(1)).not_valid_after(now + datetime.timedelta(1))
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(a)) for a in addresses)]), critical=False)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True).sign(key, hashes.SHA256()))
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(who)
+        .issuer_name(who)
+        .public_key(key.public_key())
+        .serial_number(number)
+        .not_valid_before(now - datetime.timedelta(1))
+        .not_valid_after(now + datetime.timedelta(1))
+        .add_extension(
+            x509.SubjectAlternativeName(
+                [x509.DNSName(name), *(x509.IPAddress(ipaddress.ip_address(a)) for a in addresses)]
+            ),
+            critical=False,
+        )
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
     chain, secret = directory / "chain.pem", directory / "key.pem"
     chain.write_bytes(made.public_bytes(serialization.Encoding.PEM))
-    secret.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    secret.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
     return chain, secret
 
 
-def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tmp_path: Path) -> None:
+def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(
+    start: Start, tmp_path: Path
+) -> None:
     chain, key = certificate(tmp_path, "relay.example", 1)
-    running = start("--tls-cert", str(chain), "--tls-key", str(key), "--name", "relay.example", "--grpc", "127.0.0.1:0")
+    running = start(
+        "--tls-cert",
+        str(chain),
+        "--tls-key",
+        str(key),
+        "--name",
+        "relay.example",
+        "--grpc",
+        "127.0.0.1:0",
+    )
     assert running.url.startswith("wss://")
     url = f"wss://relay.example:{running.port}"
 
     def trusting() -> dict[str, Any]:
-        return {"ssl": ssl.create_default_context(cafile=str(chain)), "host": "127.0.0.1", "port": running.port}
+        return {
+            "ssl": ssl.create_default_context(cafile=str(chain)),
+            "host": "127.0.0.1",
+            "port": running.port,
+        }
 
     async def grpc_works() -> bool:
         import grpc
 
         credentials = grpc.ssl_channel_credentials(chain.read_bytes())
-        async with grpc.aio.secure_channel(running.urls["grpc"].partition("://")[2], credentials, options=(("grpc.ssl_target_name_override", "relay.example"),)) as channel:
+        async with grpc.aio.secure_channel(
+            running.urls["grpc"].partition("://")[2],
+            credentials,
+            options=(("grpc.ssl_target_name_override", "relay.example"),),
+        ) as channel:
             try:
                 await asyncio.wait_for(channel.channel_ready(), 2.0)
             except TimeoutError:
@@ -146,7 +239,7 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tm
             running.process.send_signal(signal.SIGHUP)
             while "the certificate stays" not in running.logged():
                 await asyncio.sleep(0.02)  # poll
-            async with client(url, **old):                          # still the old one
+            async with client(url, **old):  # still the old one
                 pass
             certificate(tmp_path, "relay.example", 3)
             running.process.send_signal(signal.SIGHUP)
@@ -158,7 +251,7 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tm
             async with client(url, **trusting()):
                 pass
             assert await grpc_works()
-            await c.open(h)                                          # who was connected did not notice
+            await c.open(h)  # who was connected did not notice
             with socket.create_connection(("127.0.0.1", running.port), WAIT_S) as plain:
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 assert b"200" not in plain.recv(100)
@@ -168,7 +261,7 @@ def test_tls_with_a_certificate_that_is_exchanged_while_it_runs(start: Start, tm
 
 # ------------------------------------------------------------ root and the relay of another account
 
-OTHER = 61235                    # an account without a name
+OTHER = 61235  # an account without a name
 
 
 @pytest.fixture
@@ -188,7 +281,7 @@ def theirs() -> Iterator[Path]:
 def test_root_makes_tokens_for_the_relay_of_a_unit_and_its_files_stay_its_own(theirs: Path) -> None:
     ready, told = os.pipe()
     pid = os.fork()
-    if pid == 0:                 # not by a command: that account may not be able to read this interpreter
+    if pid == 0:  # not by a command: that account may not be able to read this interpreter
         try:
             os.dup2(told, 1)
             os.setgroups([])
@@ -203,13 +296,18 @@ def test_root_makes_tokens_for_the_relay_of_a_unit_and_its_files_stay_its_own(th
         with open(ready) as out:
             line = out.readline()
         assert line.startswith("listening on ws://")
-        theirs.parent.chmod(0o700)                 # as /var/lib/private is
+        theirs.parent.chmod(0o700)  # as /var/lib/private is
         made = relay("token", "--data", str(theirs))
         assert made.returncode == 0 and made.stdout.startswith("hfr_"), made.stderr
-        assert [t["state"] for t in json.loads(relay("token", "ls", "--json", "--data", str(theirs)).stdout)] == ["valid"]
+        assert [
+            t["state"]
+            for t in json.loads(relay("token", "ls", "--json", "--data", str(theirs)).stdout)
+        ] == ["valid"]
         assert {path.lstat().st_uid for path in theirs.iterdir()} == {OTHER}
         again = relay("serve", "--listen", "127.0.0.1:0", "--data", str(theirs))
-        assert again.returncode == 7 and "belongs to" in again.stderr, "asking is all that root does there"
+        assert again.returncode == 7 and "belongs to" in again.stderr, (
+            "asking is all that root does there"
+        )
 
         async def works() -> None:
             async with host(line.split()[-1], made.stdout.strip()) as h:
@@ -235,4 +333,6 @@ def test_what_that_account_puts_there_leads_root_nowhere(theirs: Path, tmp_path:
         assert refused.returncode == 5, refused
         with pytest.raises(BlockingIOError):
             roots.accept()
-        assert (tmp_path / "precious").read_text() == "not a database" and not list(tmp_path.glob("precious.*"))
+        assert (tmp_path / "precious").read_text() == "not a database" and not list(
+            tmp_path.glob("precious.*")
+        )

@@ -27,7 +27,9 @@ class Bench:
     """A registry and the shortest way to bring somebody in."""
 
     def __init__(self, known: tuple[Known, ...] = (), **quotas: Any) -> None:
-        self.registry = Registry(known, Quotas(**{"window": WINDOW, **quotas}), epoch=1_000_000.0, software="relay")
+        self.registry = Registry(
+            known, Quotas(**{"window": WINDOW, **quotas}), epoch=1_000_000.0, software="relay"
+        )
         self.now = 1.0
         self.number = 0
 
@@ -43,13 +45,30 @@ class Bench:
         self.frame(self.number, outer.Hello(1, 1, role, "test"))
         return self.number
 
-    def register(self, connection: int, generation: int = 1, passes: tuple[bytes, ...] = (PASS,), secret: bytes = SECRET, name: str = NAME) -> list[Effect]:
+    def register(
+        self,
+        connection: int,
+        generation: int = 1,
+        passes: tuple[bytes, ...] = (PASS,),
+        secret: bytes = SECRET,
+        name: str = NAME,
+    ) -> list[Effect]:
         signature = routes.sign(secret, name, bytes([connection]) * 32, generation)
-        return self.frame(connection, outer.Register(signing.public(secret), generation, signature, tuple(routes.digest(p) for p in passes)))
+        return self.frame(
+            connection,
+            outer.Register(
+                signing.public(secret),
+                generation,
+                signature,
+                tuple(routes.digest(p) for p in passes),
+            ),
+        )
 
     def host(self, token: Token | None = ACME, **how: Any) -> int:
         connection = self.connect(outer.HOST, token)
-        assert Send(connection, outer.Registered(routes.route(signing.public(how.get("secret", SECRET))))) in self.register(connection, **how)
+        assert Send(
+            connection, outer.Registered(routes.route(signing.public(how.get("secret", SECRET))))
+        ) in self.register(connection, **how)
         return connection
 
     def client(self) -> int:
@@ -57,8 +76,14 @@ class Bench:
 
     def stream(self, host: int, client: int, number: int = 1, pass_: bytes = PASS) -> int:
         [*_, sent] = self.frame(client, outer.Open(number, ROUTE, pass_))
-        assert isinstance(sent, Send) and sent.connection == host and isinstance(sent.frame, outer.Incoming)
-        assert self.frame(host, outer.Accept(sent.frame.stream)) == [Send(client, outer.Accept(number))]
+        assert (
+            isinstance(sent, Send)
+            and sent.connection == host
+            and isinstance(sent.frame, outer.Incoming)
+        )
+        assert self.frame(host, outer.Accept(sent.frame.stream)) == [
+            Send(client, outer.Accept(number))
+        ]
         return sent.frame.stream
 
 
@@ -74,15 +99,23 @@ def frames(effects: list[Effect], connection: int) -> list[outer.Frame]:
 def test_a_stream_carries_both_ways_under_each_sides_own_number() -> None:
     bench = Bench()
     host, client = bench.host(), bench.client()
-    for _ in range(3):                                              # so that the numbers differ
-        bench.frame(host, outer.Close(bench.stream(host, client, bench.registry.connections[client].highest + 1), outer.DONE))
+    for _ in range(3):  # so that the numbers differ
+        bench.frame(
+            host,
+            outer.Close(
+                bench.stream(host, client, bench.registry.connections[client].highest + 1),
+                outer.DONE,
+            ),
+        )
     number = bench.stream(host, client, 9)
     assert number == 4
     assert bench.frame(client, outer.Data(9, b"in")) == [Send(host, outer.Data(4, b"in"))]
     assert bench.frame(host, outer.Data(4, b"out")) == [Send(client, outer.Data(9, b"out"))]
     assert bench.frame(client, outer.Credit(9, 3)) == [Send(host, outer.Credit(4, 3))]
-    assert bench.frame(client, outer.Close(9, outer.DONE, "bye")) == [Send(host, outer.Close(4, outer.DONE, "bye"))]
-    assert bench.frame(host, outer.Data(4, b"late")) == []          # it had not heard yet
+    assert bench.frame(client, outer.Close(9, outer.DONE, "bye")) == [
+        Send(host, outer.Close(4, outer.DONE, "bye"))
+    ]
+    assert bench.frame(host, outer.Data(4, b"late")) == []  # it had not heard yet
     assert drop(bench.frame(host, outer.Data(5, b"never"))).code == outer.PROTOCOL
 
 
@@ -100,16 +133,25 @@ def test_unknown_route_and_wrong_pass_get_one_answer() -> None:
     client = bench.client()
     wrong = bench.frame(client, outer.Open(1, ROUTE, OTHER))
     unknown = bench.frame(client, outer.Open(2, b"?" * 16, PASS))
-    assert [wrong, unknown] == [[Send(client, outer.Close(n, outer.REFUSED, "no such route, or not with this pass"))] for n in (1, 2)]
-    assert frames(bench.frame(client, outer.Watch(ROUTE, OTHER)), client) == [outer.Presence(ROUTE, False, 0)]
-    assert frames(bench.frame(client, outer.Watch(b"?" * 16, PASS)), client) == [outer.Presence(b"?" * 16, False, 0)]
+    assert [wrong, unknown] == [
+        [Send(client, outer.Close(n, outer.REFUSED, "no such route, or not with this pass"))]
+        for n in (1, 2)
+    ]
+    assert frames(bench.frame(client, outer.Watch(ROUTE, OTHER)), client) == [
+        outer.Presence(ROUTE, False, 0)
+    ]
+    assert frames(bench.frame(client, outer.Watch(b"?" * 16, PASS)), client) == [
+        outer.Presence(b"?" * 16, False, 0)
+    ]
 
 
 def test_who_guesses_passes_is_dropped() -> None:
     bench = Bench(wrong_passes=3)
     client = bench.client()
     for number in range(1, 4):
-        assert not [e for e in bench.frame(client, outer.Open(number, ROUTE, OTHER)) if isinstance(e, Drop)]
+        assert not [
+            e for e in bench.frame(client, outer.Open(number, ROUTE, OTHER)) if isinstance(e, Drop)
+        ]
     assert drop(bench.frame(client, outer.Open(4, ROUTE, OTHER))).code == outer.LIMIT
 
 
@@ -118,9 +160,11 @@ def test_a_host_needs_a_token_or_a_known_key() -> None:
     stranger = bench.connect(outer.HOST)
     assert drop(bench.register(stranger)).code == outer.UNAUTHORIZED
     expired = bench.connect(outer.HOST, Token("t1", "acme", expired=True))
-    assert drop(bench.register(expired)) == Drop(expired, outer.UNAUTHORIZED, "the token has expired")
+    assert drop(bench.register(expired)) == Drop(
+        expired, outer.UNAUTHORIZED, "the token has expired"
+    )
     bench(events.Gone(bench.host()))
-    bench(events.Gone(bench.host(token=None)))                        # by its key: it was here with a token
+    bench(events.Gone(bench.host(token=None)))  # by its key: it was here with a token
     bench(events.Gone(bench.host(token=Token("t1", "acme", expired=True))))
     elsewhere = bench.connect(outer.HOST, Token("t9", "rival", expired=True))
     assert drop(bench.register(elsewhere)).code == outer.UNAUTHORIZED
@@ -137,9 +181,17 @@ def test_a_signature_for_another_relay_connection_or_generation_is_worth_nothing
     for how in ("name", "nonce", "generation", "key"):
         connection = bench.connect(outer.HOST, ACME)
         nonce = bytes([connection]) * 32 if how != "nonce" else b"\0" * 32
-        signature = routes.sign(SECRET, "other.example" if how == "name" else NAME, nonce, 2 if how == "generation" else 1)
+        signature = routes.sign(
+            SECRET,
+            "other.example" if how == "name" else NAME,
+            nonce,
+            2 if how == "generation" else 1,
+        )
         key = signing.public(b"k" * 32) if how == "key" else KEY
-        assert drop(bench.frame(connection, outer.Register(key, 1, signature, ()))).code == outer.UNAUTHORIZED, how
+        assert (
+            drop(bench.frame(connection, outer.Register(key, 1, signature, ()))).code
+            == outer.UNAUTHORIZED
+        ), how
 
 
 def test_any_of_the_relays_names_will_do_where_the_door_cannot_tell() -> None:
@@ -157,27 +209,35 @@ def test_a_newer_registration_replaces_the_older() -> None:
     new = bench.connect(outer.HOST, ACME)
     effects = bench.register(new, generation=4)
     assert drop(effects) == Drop(old, outer.REPLACED, "a newer registration of this route")
-    assert frames(effects, client) == [outer.Close(1, outer.REPLACED, "the host's connection has ended")]
+    assert frames(effects, client) == [
+        outer.Close(1, outer.REPLACED, "the host's connection has ended")
+    ]
     assert frames(effects, watcher) == [outer.Presence(ROUTE, True, 1_000_001)]
     stale = bench.connect(outer.HOST, ACME)
     assert drop(bench.register(stale, generation=3)).code == outer.REPLACED
     assert bench.stream(new, client, 2) == 1
-    again = bench.connect(outer.HOST, ACME)                           # the same host, whose link broke without a word
+    again = bench.connect(outer.HOST, ACME)  # the same host, whose link broke without a word
     assert drop(bench.register(again, generation=4)).connection == new
 
 
 def test_an_older_generation_stays_out_when_the_newer_is_gone() -> None:
     bench = Bench(known=(Known(KEY, "acme", "t1", 9, (), 1),))
-    assert drop(bench.register(bench.connect(outer.HOST, ACME), generation=8)).code == outer.REPLACED
+    assert (
+        drop(bench.register(bench.connect(outer.HOST, ACME), generation=8)).code == outer.REPLACED
+    )
 
 
 def test_presence() -> None:
     bench = Bench()
     host, client = bench.host(), bench.client()
-    assert frames(bench.frame(client, outer.Watch(ROUTE, PASS)), client) == [outer.Presence(ROUTE, True, 1_000_001)]
+    assert frames(bench.frame(client, outer.Watch(ROUTE, PASS)), client) == [
+        outer.Presence(ROUTE, True, 1_000_001)
+    ]
     bench.now = 5.0
     assert frames(bench(events.Gone(host)), client) == [outer.Presence(ROUTE, False, 1_000_005)]
-    assert frames(bench.frame(client, outer.Open(1, ROUTE, PASS)), client) == [outer.Close(1, outer.OFFLINE, "the host is not connected")]
+    assert frames(bench.frame(client, outer.Open(1, ROUTE, PASS)), client) == [
+        outer.Close(1, outer.OFFLINE, "the host is not connected")
+    ]
     bench.now = 6.0
     back = bench.connect(outer.HOST, ACME)
     assert frames(bench.register(back), client) == [outer.Presence(ROUTE, True, 1_000_006)]
@@ -189,7 +249,10 @@ def test_passes_are_remembered_while_the_host_is_away() -> None:
     bench = Bench(known=(Known(KEY, "acme", "t1", 1, (routes.digest(PASS),), 77),))
     client = bench.client()
     effects = bench.frame(client, outer.Watch(ROUTE, PASS))
-    assert frames(effects, client) == [outer.Presence(ROUTE, False, 77)] and events.Admitted(client) in effects
+    assert (
+        frames(effects, client) == [outer.Presence(ROUTE, False, 77)]
+        and events.Admitted(client) in effects
+    )
 
 
 def test_withdrawn_passes_end_what_came_with_them() -> None:
@@ -199,10 +262,13 @@ def test_withdrawn_passes_end_what_came_with_them() -> None:
     bench.frame(client, outer.Watch(ROUTE, PASS))
     kept = bench.stream(host, other, pass_=OTHER)
     effects = bench.frame(host, outer.Passes((routes.digest(OTHER),)))
-    assert frames(effects, client) == [outer.Close(1, outer.REFUSED, "the pass was withdrawn"), outer.Presence(ROUTE, False, 0)]
+    assert frames(effects, client) == [
+        outer.Close(1, outer.REFUSED, "the pass was withdrawn"),
+        outer.Presence(ROUTE, False, 0),
+    ]
     assert frames(effects, host) == [outer.Close(number, outer.REFUSED, "the pass was withdrawn")]
     assert bench.frame(host, outer.Data(kept, b"x")) == [Send(other, outer.Data(1, b"x"))]
-    bench.now += 11                                                   # a stranger again: it has its few seconds
+    bench.now += 11  # a stranger again: it has its few seconds
     assert drop(bench(events.Tick())).connection == client
 
 
@@ -213,9 +279,14 @@ def test_credit() -> None:
     assert bench.frame(client, outer.Data(1, b"x" * WINDOW)) != []
     assert bench.frame(host, outer.Credit(number, 10)) == [Send(client, outer.Credit(1, 10))]
     effects = bench.frame(client, outer.Data(1, b"x" * 11))
-    assert effects == [Send(client, outer.Close(1, outer.FLOW, "more DATA than credit")), Send(host, outer.Close(number, outer.FLOW, "more DATA than credit"))]
+    assert effects == [
+        Send(client, outer.Close(1, outer.FLOW, "more DATA than credit")),
+        Send(host, outer.Close(number, outer.FLOW, "more DATA than credit")),
+    ]
     number = bench.stream(host, client, 2)
-    assert frames(bench.frame(client, outer.Credit(2, 1)), client) == [outer.Close(2, outer.FLOW, "more credit than a window")]
+    assert frames(bench.frame(client, outer.Credit(2, 1)), client) == [
+        outer.Close(2, outer.FLOW, "more credit than a window")
+    ]
 
 
 @pytest.mark.parametrize("frame", [outer.Data(1, b"x"), outer.Credit(1, 1)])
@@ -233,7 +304,9 @@ def test_a_host_that_does_not_answer_an_incoming_stream() -> None:
     bench.frame(client, outer.Open(1, ROUTE, PASS))
     bench.now += 10.5
     bench.frame(host, outer.Pong(b"12345678"))
-    assert frames(bench(events.Tick()), client) == [outer.Close(1, outer.TIMEOUT, "the host did not answer")]
+    assert frames(bench(events.Tick()), client) == [
+        outer.Close(1, outer.TIMEOUT, "the host did not answer")
+    ]
 
 
 def test_strangers_have_a_few_frames_and_seconds() -> None:
@@ -243,7 +316,9 @@ def test_strangers_have_a_few_frames_and_seconds() -> None:
     bench.frame(one, outer.Ping(b"12345678"))
     assert drop(bench.frame(one, outer.Ping(b"12345678"))).code == outer.LIMIT
     bench.now += 10.5
-    assert drop(bench(events.Tick())) == Drop(two, outer.UNAUTHORIZED, "nothing was shown that admits")
+    assert drop(bench(events.Tick())) == Drop(
+        two, outer.UNAUTHORIZED, "nothing was shown that admits"
+    )
     bench(events.Connected(50, (NAME,), b"n" * 32))
     bench.now += 5.5
     assert drop(bench(events.Tick())) == Drop(50, outer.TIMEOUT, "no HELLO")
@@ -264,15 +339,30 @@ def test_silence_is_asked_about_once_and_then_means_death() -> None:
 
 def test_every_frame_out_of_place_ends_the_connection() -> None:
     everything: list[outer.Frame] = [
-        outer.Hello(1, 1, outer.HOST, ""), outer.Welcome(1, b"n" * 32, 65567, 1, 1, ""), outer.Registered(ROUTE), outer.Incoming(1), outer.Presence(ROUTE, True, 1)]
-    roles: list[tuple[int, list[outer.Frame]]] = [(outer.HOST, [outer.Open(1, ROUTE, PASS), outer.Watch(ROUTE, PASS), outer.Passes(())]),
-        (outer.CLIENT, [outer.Register(KEY, 1, b"s" * 64, ()), outer.Passes(()), outer.Accept(1)])]
+        outer.Hello(1, 1, outer.HOST, ""),
+        outer.Welcome(1, b"n" * 32, 65567, 1, 1, ""),
+        outer.Registered(ROUTE),
+        outer.Incoming(1),
+        outer.Presence(ROUTE, True, 1),
+    ]
+    roles: list[tuple[int, list[outer.Frame]]] = [
+        (outer.HOST, [outer.Open(1, ROUTE, PASS), outer.Watch(ROUTE, PASS), outer.Passes(())]),
+        (outer.CLIENT, [outer.Register(KEY, 1, b"s" * 64, ()), outer.Passes(()), outer.Accept(1)]),
+    ]
     for role, more in roles:
         for frame in [*everything, *more]:
             bench = Bench()
-            assert drop(bench.frame(bench.connect(role, ACME), frame)).code == outer.PROTOCOL, (role, frame)
+            assert drop(bench.frame(bench.connect(role, ACME), frame)).code == outer.PROTOCOL, (
+                role,
+                frame,
+            )
     bench = Bench()
-    for frame in (outer.Ping(b"12345678"), outer.Data(1, b"x"), outer.Open(1, ROUTE, PASS), outer.Close(0, outer.DONE)):
+    for frame in (
+        outer.Ping(b"12345678"),
+        outer.Data(1, b"x"),
+        outer.Open(1, ROUTE, PASS),
+        outer.Close(0, outer.DONE),
+    ):
         bench.number += 1
         bench(events.Connected(bench.number, (NAME,), b"n" * 32))
         assert drop(bench.frame(bench.number, frame)).code == outer.PROTOCOL
@@ -295,7 +385,9 @@ def test_quotas_of_streams_hosts_watches_connections() -> None:
     bench = Bench(client_streams=1, tenant_routes=1, watches=1, tenant_connections=4)
     host, client = bench.host(), bench.client()
     bench.stream(host, client)
-    assert frames(bench.frame(client, outer.Open(2, ROUTE, PASS)), client) == [outer.Close(2, outer.LIMIT, "too many streams")]
+    assert frames(bench.frame(client, outer.Open(2, ROUTE, PASS)), client) == [
+        outer.Close(2, outer.LIMIT, "too many streams")
+    ]
     other = bench.connect(outer.HOST, ACME)
     assert drop(bench.register(other, secret=b"s" * 32)).code == outer.LIMIT
     bench.frame(client, outer.Watch(ROUTE, PASS))
@@ -314,7 +406,9 @@ def test_a_tenant_over_its_rate_is_read_more_slowly_and_others_are_not() -> None
     [*_, pause] = [e for e in effects if isinstance(e, Pause)]
     assert pause.connection == host and pause.seconds > 0.9
     other = bench.host(token=Token("t2", "other"), secret=b"s" * 32)
-    assert not [e for e in bench.frame(other, outer.Ping(b"12345678"), 1000) if isinstance(e, Pause)]
+    assert not [
+        e for e in bench.frame(other, outer.Ping(b"12345678"), 1000) if isinstance(e, Pause)
+    ]
     bench.now += 4
     assert not [e for e in bench.frame(host, outer.Ping(b"12345678"), 1000) if isinstance(e, Pause)]
 
@@ -323,7 +417,9 @@ def test_a_token_confines_to_its_tenant() -> None:
     bench = Bench()
     bench.host()
     rival = bench.connect(outer.CLIENT, Token("t2", "rival"))
-    assert [type(e.frame) for e in bench.frame(rival, outer.Open(1, ROUTE, PASS)) if isinstance(e, Send)] == [outer.Close]
+    assert [
+        type(e.frame) for e in bench.frame(rival, outer.Open(1, ROUTE, PASS)) if isinstance(e, Send)
+    ] == [outer.Close]
     friend = bench.connect(outer.CLIENT, Token("t3", "acme"))
     assert frames(bench.frame(friend, outer.Open(1, ROUTE, PASS)), friend) == []
 
@@ -336,7 +432,9 @@ def test_a_route_moves_to_another_tenant_with_its_key_and_a_token_of_it() -> Non
     effects = bench.register(new)
     assert drop(effects).connection == old and Forget(KEY) in effects
     assert frames(effects, watcher) == [outer.Presence(ROUTE, False, 0)]
-    assert bench.registry.tenants["other"].routes == 1 and bench.registry.tenants["acme"].routes == 0
+    assert (
+        bench.registry.tenants["other"].routes == 1 and bench.registry.tenants["acme"].routes == 0
+    )
 
 
 def test_a_revoked_token_ends_and_forgets_what_it_enrolled() -> None:
@@ -349,7 +447,7 @@ def test_a_revoked_token_ends_and_forgets_what_it_enrolled() -> None:
     assert drop(bench.register(bench.connect(outer.HOST))).code == outer.UNAUTHORIZED
     beforehand = Bench()
     beforehand(events.Enrolled(Known(KEY, "acme", None, 0, (), 5)))
-    beforehand(events.Gone(beforehand.host()))                        # with a token, though it needed none
+    beforehand(events.Gone(beforehand.host()))  # with a token, though it needed none
     beforehand(events.Revoked("t1"))
     beforehand.host(token=None)
 
@@ -359,12 +457,18 @@ def test_the_route_that_was_away_for_longest_is_forgotten_first() -> None:
     for index in range(3):
         bench.now = 10.0 * (index + 1)
         bench(events.Gone(bench.host(secret=bytes([index + 1]) * 32)))
-    assert routes.route(signing.public(b"\1" * 32)) not in bench.registry.book.routes and len(bench.registry.book.routes) == 2
+    assert (
+        routes.route(signing.public(b"\1" * 32)) not in bench.registry.book.routes
+        and len(bench.registry.book.routes) == 2
+    )
 
 
 def test_everybody_is_told_when_the_relay_goes_down() -> None:
     bench = Bench()
     host, client = bench.host(), bench.client()
     bench.stream(host, client)
-    assert [(e.connection, e.code) for e in bench(events.Stopping()) if isinstance(e, Drop)] == [(host, outer.AWAY), (client, outer.AWAY)]
+    assert [(e.connection, e.code) for e in bench(events.Stopping()) if isinstance(e, Drop)] == [
+        (host, outer.AWAY),
+        (client, outer.AWAY),
+    ]
     assert bench(events.Gone(host)) == [] and not bench.registry.connections

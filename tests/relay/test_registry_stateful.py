@@ -23,15 +23,36 @@ KEYS = [signing.public(s) for s in SECRETS]
 ROUTES = [routes.route(k) for k in KEYS]
 PASSES = [bytes([n]) * 32 for n in (65, 66, 67)]
 DIGESTS = [routes.digest(p) for p in PASSES]
-TOKENS = [Token("a1", "a"), Token("a2", "a"), Token("b1", "b"), Token("a1", "a", expired=True), None, None]
-QUOTAS = Quotas(tenant_routes=1, tenant_known=2, tenant_streams=4, tenant_connections=8, tenant_bytes_s=10_000, tenant_burst=50_000, host_streams=2, client_streams=3,
-                watches=2, window=100, strange_frames=8, wrong_passes=5)
+TOKENS = [
+    Token("a1", "a"),
+    Token("a2", "a"),
+    Token("b1", "b"),
+    Token("a1", "a", expired=True),
+    None,
+    None,
+]
+QUOTAS = Quotas(
+    tenant_routes=1,
+    tenant_known=2,
+    tenant_streams=4,
+    tenant_connections=8,
+    tenant_bytes_s=10_000,
+    tenant_burst=50_000,
+    host_streams=2,
+    client_streams=3,
+    watches=2,
+    window=100,
+    strange_frames=8,
+    wrong_passes=5,
+)
 index = st.integers(0, 7)
 SIGNED: dict[tuple[int, bytes, int], bytes] = {}
 
 
 def signed(key: int, nonce: bytes, generation: int) -> bytes:
-    return SIGNED.setdefault((key, nonce, generation), routes.sign(SECRETS[key], NAME, nonce, generation))
+    return SIGNED.setdefault(
+        (key, nonce, generation), routes.sign(SECRETS[key], NAME, nonce, generation)
+    )
 
 
 class Relay(RuleBasedStateMachine):
@@ -40,16 +61,18 @@ class Relay(RuleBasedStateMachine):
         self.registry = Registry(quotas=QUOTAS)
         self.now = 0.0
         self.number = 0
-        self.role: dict[int, int] = {}                       # living connections
+        self.role: dict[int, int] = {}  # living connections
         self.token: dict[int, Token | None] = {}
         self.nonce: dict[int, bytes] = {}
-        self.route: dict[int, int] = {}                      # connection of a host -> which key
-        self.listed: dict[int, set[bytes]] = {}              # key -> digests
-        self.tenant: dict[int, str] = {}                     # key -> tenant
-        self.ends: dict[tuple[int, int], tuple[int, int]] = {}   # (connection, stream) <-> (connection, stream)
-        self.credit: dict[tuple[int, int], int] = {}         # what may be sent from there
-        self.passed: dict[tuple[int, int], bytes] = {}       # a host's end -> the pass it came with
-        self.opened: dict[int, int] = {}                     # connection -> highest stream number seen there
+        self.route: dict[int, int] = {}  # connection of a host -> which key
+        self.listed: dict[int, set[bytes]] = {}  # key -> digests
+        self.tenant: dict[int, str] = {}  # key -> tenant
+        self.ends: dict[
+            tuple[int, int], tuple[int, int]
+        ] = {}  # (connection, stream) <-> (connection, stream)
+        self.credit: dict[tuple[int, int], int] = {}  # what may be sent from there
+        self.passed: dict[tuple[int, int], bytes] = {}  # a host's end -> the pass it came with
+        self.opened: dict[int, int] = {}  # connection -> highest stream number seen there
         self.payloads = 0
         self.a_client(None)
         for key in (0, 2):
@@ -63,7 +86,7 @@ class Relay(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, Send):
                 assert effect.connection in self.role, f"{effect} to somebody who has gone"
-                outer.encode(effect.frame)                   # each could be sent
+                outer.encode(effect.frame)  # each could be sent
                 if isinstance(effect.frame, outer.Close):
                     self.unlink((effect.connection, effect.frame.stream))
             elif isinstance(effect, Drop):
@@ -93,7 +116,11 @@ class Relay(RuleBasedStateMachine):
     @rule(token=st.sampled_from(TOKENS))
     def connect(self, token: Token | None) -> None:
         self.number += 1
-        self.role[self.number], self.token[self.number], self.nonce[self.number] = 0, token, self.number.to_bytes(32, "big")
+        self.role[self.number], self.token[self.number], self.nonce[self.number] = (
+            0,
+            token,
+            self.number.to_bytes(32, "big"),
+        )
         self.handle(events.Connected(self.number, (NAME,), self.nonce[self.number], token))
 
     @rule(who=index, role=st.sampled_from((outer.HOST, outer.CLIENT)))
@@ -103,17 +130,35 @@ class Relay(RuleBasedStateMachine):
             return
         [*_, sent] = self.handle(events.Received(connection, outer.Hello(1, 1, role, ""), 10))
         if connection in self.role:
-            assert isinstance(sent, Send) and isinstance(sent.frame, outer.Welcome) and sent.frame.nonce == self.nonce[connection]
+            assert (
+                isinstance(sent, Send)
+                and isinstance(sent.frame, outer.Welcome)
+                and sent.frame.nonce == self.nonce[connection]
+            )
             self.role[connection] = role
 
-    @rule(who=index, key=st.integers(0, 2), generation=st.integers(1, 4), passes=st.sets(st.sampled_from(DIGESTS)), forged=st.booleans())
-    def register(self, who: int, key: int, generation: int, passes: set[bytes], forged: bool) -> None:
+    @rule(
+        who=index,
+        key=st.integers(0, 2),
+        generation=st.integers(1, 4),
+        passes=st.sets(st.sampled_from(DIGESTS)),
+        forged=st.booleans(),
+    )
+    def register(
+        self, who: int, key: int, generation: int, passes: set[bytes], forged: bool
+    ) -> None:
         connection = self.pick(who, outer.HOST)
         if connection is None:
             return
         signature = signed(key, self.nonce[connection] if not forged else b"x" * 32, generation)
         before = [c for c, k in self.route.items() if k == key]
-        effects = self.handle(events.Received(connection, outer.Register(KEYS[key], generation, signature, tuple(sorted(passes))), 200))
+        effects = self.handle(
+            events.Received(
+                connection,
+                outer.Register(KEYS[key], generation, signature, tuple(sorted(passes))),
+                200,
+            )
+        )
         if Send(connection, outer.Registered(ROUTES[key])) not in effects:
             assert connection not in self.role
             return
@@ -123,7 +168,13 @@ class Relay(RuleBasedStateMachine):
         assert token is not None or key in self.tenant, "admitted with nothing to show"
         if token is not None and not token.expired:
             self.tenant[key] = token.tenant
-        [saved] = [e.known for e in effects if isinstance(e, Save) and e.known.generation == generation and e.known.passes == tuple(sorted(passes))][-1:]
+        [saved] = [
+            e.known
+            for e in effects
+            if isinstance(e, Save)
+            and e.known.generation == generation
+            and e.known.passes == tuple(sorted(passes))
+        ][-1:]
         assert saved.tenant == self.tenant[key]
         self.route[connection], self.listed[key] = key, passes
 
@@ -135,7 +186,13 @@ class Relay(RuleBasedStateMachine):
         if self.number in self.role:
             self.handle(events.Received(self.number, outer.Hello(1, 1, outer.HOST, ""), 10))
             self.role[self.number] = outer.HOST
-            self.register([c for c, r in self.role.items() if r == outer.HOST].index(self.number), key, 4, set(DIGESTS[:2]), False)
+            self.register(
+                [c for c, r in self.role.items() if r == outer.HOST].index(self.number),
+                key,
+                4,
+                set(DIGESTS[:2]),
+                False,
+            )
 
     @rule(token=st.sampled_from((None, TOKENS[0], TOKENS[2])))
     def a_client(self, token: Token | None) -> None:
@@ -155,7 +212,10 @@ class Relay(RuleBasedStateMachine):
                 self.open(who, key, pass_, 1)
                 for connection, stream in set(self.ends) - before:
                     if self.role[connection] == outer.HOST:
-                        self.accept([c for c, r in self.role.items() if r == outer.HOST].index(connection), stream)
+                        self.accept(
+                            [c for c, r in self.role.items() if r == outer.HOST].index(connection),
+                            stream,
+                        )
                 return
 
     @precondition(lambda self: self.route)
@@ -172,18 +232,24 @@ class Relay(RuleBasedStateMachine):
             key = self.route[connection]
             self.listed[key] = passes
             self.handle(events.Received(connection, outer.Passes(tuple(sorted(passes))), 100))
-            assert all(self.passed[end] in passes for end in self.ends if end[0] == connection), "a pass was withdrawn, and its stream lives on"
+            assert all(self.passed[end] in passes for end in self.ends if end[0] == connection), (
+                "a pass was withdrawn, and its stream lives on"
+            )
 
     @rule(who=index, key=st.integers(0, 2), pass_=st.integers(0, 2), step=st.integers(0, 2))
     def open(self, who: int, key: int, pass_: int, step: int) -> None:
         connection = self.pick(who, outer.CLIENT)
         if connection is None:
             return
-        number = self.opened.get(connection, 10) + step         # other numbers than the relay's
+        number = self.opened.get(connection, 10) + step  # other numbers than the relay's
         step = step if connection in self.opened else 1
         self.opened[connection] = number
-        effects = self.handle(events.Received(connection, outer.Open(number, ROUTES[key], PASSES[pass_]), 60))
-        incoming = [e for e in effects if isinstance(e, Send) and isinstance(e.frame, outer.Incoming)]
+        effects = self.handle(
+            events.Received(connection, outer.Open(number, ROUTES[key], PASSES[pass_]), 60)
+        )
+        incoming = [
+            e for e in effects if isinstance(e, Send) and isinstance(e.frame, outer.Incoming)
+        ]
         if step == 0:
             assert connection not in self.role and not incoming
         for sent in incoming:
@@ -196,7 +262,7 @@ class Relay(RuleBasedStateMachine):
             here, there = (connection, number), (sent.connection, sent.frame.stream)
             self.ends[here], self.ends[there] = there, here
             self.passed[there] = DIGESTS[pass_]
-            self.credit[here] = self.credit[there] = -1           # not accepted
+            self.credit[here] = self.credit[there] = -1  # not accepted
 
     @rule(who=index, stream=st.integers(1, 6))
     def accept(self, who: int, stream: int) -> None:
@@ -257,7 +323,9 @@ class Relay(RuleBasedStateMachine):
         here = sorted(self.ends)[who % len(self.ends)]
         there = self.ends[here]
         effects = self.handle(events.Received(here[0], outer.Close(here[1], outer.DONE, "x"), 8))
-        assert [e for e in effects if isinstance(e, Send)] == [Send(there[0], outer.Close(there[1], outer.DONE, "x"))]
+        assert [e for e in effects if isinstance(e, Send)] == [
+            Send(there[0], outer.Close(there[1], outer.DONE, "x"))
+        ]
         self.unlink(here)
 
     @rule(who=index, key=st.integers(0, 2), pass_=st.integers(0, 2))
@@ -265,12 +333,35 @@ class Relay(RuleBasedStateMachine):
         connection = self.pick(who, outer.CLIENT)
         if connection is None:
             return
-        effects = self.handle(events.Received(connection, outer.Watch(ROUTES[key], PASSES[pass_]), 60))
+        effects = self.handle(
+            events.Received(connection, outer.Watch(ROUTES[key], PASSES[pass_]), 60)
+        )
         for sent in effects:
-            if isinstance(sent, Send) and isinstance(sent.frame, outer.Presence) and sent.frame.online:
-                assert sent.connection == connection and DIGESTS[pass_] in self.listed[key] and key in self.route.values()
+            if (
+                isinstance(sent, Send)
+                and isinstance(sent.frame, outer.Presence)
+                and sent.frame.online
+            ):
+                assert (
+                    sent.connection == connection
+                    and DIGESTS[pass_] in self.listed[key]
+                    and key in self.route.values()
+                )
 
-    @rule(who=index, frame=st.sampled_from((outer.Ping(b"8" * 8), outer.Pong(b"8" * 8), outer.Ping(b"9" * 8), outer.Pong(b"9" * 8), outer.Close(0, outer.DONE), outer.Incoming(1), outer.Registered(ROUTES[0]))))
+    @rule(
+        who=index,
+        frame=st.sampled_from(
+            (
+                outer.Ping(b"8" * 8),
+                outer.Pong(b"8" * 8),
+                outer.Ping(b"9" * 8),
+                outer.Pong(b"9" * 8),
+                outer.Close(0, outer.DONE),
+                outer.Incoming(1),
+                outer.Registered(ROUTES[0]),
+            )
+        ),
+    )
     def other(self, who: int, frame: Any) -> None:
         connection = self.pick(who)
         if connection is not None:
@@ -323,11 +414,18 @@ class Relay(RuleBasedStateMachine):
         for connection in list(self.role):
             self.leave(connection)
             self.handle(events.Gone(connection))
-        assert not self.registry.connections and not self.registry.opening and not self.registry.tenants
+        assert (
+            not self.registry.connections
+            and not self.registry.opening
+            and not self.registry.tenants
+        )
         for route in self.registry.book.routes.values():
             assert route.connection is None and not route.watchers
         for tenant in ("a", "b"):
-            assert len([r for r in self.registry.book.routes.values() if r.known.tenant == tenant]) <= QUOTAS.tenant_known
+            assert (
+                len([r for r in self.registry.book.routes.values() if r.known.tenant == tenant])
+                <= QUOTAS.tenant_known
+            )
 
 
 TestRelay = Relay.TestCase

@@ -18,7 +18,15 @@ from websockets.exceptions import InvalidStatus
 
 from holdfast.model import limits, signing
 from holdfast.relay import office
-from holdfast.testing.relays import WAIT_S, Closed, RelayProcess, WebSocketCarrier, client, dial, host
+from holdfast.testing.relays import (
+    WAIT_S,
+    Closed,
+    RelayProcess,
+    WebSocketCarrier,
+    client,
+    dial,
+    host,
+)
 from holdfast.wire import outer
 
 Start = Callable[..., RelayProcess]
@@ -32,6 +40,7 @@ def script(body: Callable[[], Awaitable[Any]]) -> None:
 
 # ------------------------------------------------------------ routing
 
+
 @pytest.mark.parametrize("hosts", DOORS)
 @pytest.mark.parametrize("clients", DOORS)
 def test_every_door_carries_the_same_frames(start: Start, hosts: str, clients: str) -> None:
@@ -42,9 +51,15 @@ def test_every_door_carries_the_same_frames(start: Start, hosts: str, clients: s
             assert await h.register() == h.route
             here, there = await c.open(h)
             await c.send(outer.Data(here, b"in"), outer.Data(here, b"x" * 65535))
-            assert [await h.next(), await h.next()] == [outer.Data(there, b"in"), outer.Data(there, b"x" * 65535)]
+            assert [await h.next(), await h.next()] == [
+                outer.Data(there, b"in"),
+                outer.Data(there, b"x" * 65535),
+            ]
             await h.send(outer.Credit(there, 2), outer.Data(there, b"out"))
-            assert [await c.next(), await c.next()] == [outer.Credit(here, 2), outer.Data(here, b"out")]
+            assert [await c.next(), await c.next()] == [
+                outer.Credit(here, 2),
+                outer.Data(here, b"out"),
+            ]
             await c.send(outer.Close(here, outer.DONE, "bye"))
             assert await h.next() == outer.Close(there, outer.DONE, "bye")
             await c.nothing()
@@ -56,10 +71,20 @@ def test_streams_of_many_do_not_mix(start: Start) -> None:
     relay = start()
 
     async def body() -> None:
-        async with host(relay.url, relay.token()) as one, host(relay.url, relay.token("other")) as two, client(relay.url) as c, client(relay.url) as d:
+        async with (
+            host(relay.url, relay.token()) as one,
+            host(relay.url, relay.token("other")) as two,
+            client(relay.url) as c,
+            client(relay.url) as d,
+        ):
             await one.register()
             await two.register()
-            ends = [(c, *await c.open(one), one), (c, *await c.open(two), two), (d, *await d.open(two), two), (d, *await d.open(one), one)]
+            ends = [
+                (c, *await c.open(one), one),
+                (c, *await c.open(two), two),
+                (d, *await d.open(two), two),
+                (d, *await d.open(one), one),
+            ]
             for index, (end, here, _, _) in enumerate(ends):
                 await end.send(outer.Data(here, b"%d" % index))
             for index, (_, _, there, at) in enumerate(ends):
@@ -67,8 +92,15 @@ def test_streams_of_many_do_not_mix(start: Start) -> None:
             for index, (_, _, there, at) in enumerate(ends):
                 await at.send(outer.Data(there, b"%d" % index))
             for end, expected in ((c, [0, 1]), (d, [2, 3])):
-                got = {(f.stream, f.payload) for f in [await end.expect(outer.Data), await end.expect(outer.Data)]}
-                assert got == {(here, b"%d" % i) for i, (e, here, _, _) in enumerate(ends) if i in expected and e is end}
+                got = {
+                    (f.stream, f.payload)
+                    for f in [await end.expect(outer.Data), await end.expect(outer.Data)]
+                }
+                assert got == {
+                    (here, b"%d" % i)
+                    for i, (e, here, _, _) in enumerate(ends)
+                    if i in expected and e is end
+                }
 
     script(body)
 
@@ -85,7 +117,7 @@ def test_a_megabyte_with_credit_arrives_whole(start: Start) -> None:
             async def push() -> None:
                 left, at = WINDOW, 0
                 while at < len(sent):
-                    piece = sent[at:at + min(left, 60_000)]
+                    piece = sent[at : at + min(left, 60_000)]
                     if piece:
                         await h.send(outer.Data(there, piece))
                         left, at = left - len(piece), at + len(piece)
@@ -108,6 +140,7 @@ def test_a_megabyte_with_credit_arrives_whole(start: Start) -> None:
 
 # ------------------------------------------------------------ who may
 
+
 @pytest.mark.parametrize("door", DOORS)
 def test_one_authentication_for_every_door(start: Start, door: str) -> None:
     """The same approaches at each door, with the same outcome."""
@@ -115,9 +148,17 @@ def test_one_authentication_for_every_door(start: Start, door: str) -> None:
     good, bad = relay.token(), relay.token()
     relay.ask("token.revoke", id=_id(bad))
     refused: list[dict[str, Any]] = [
-        {"token": bad}, {"token": "hfr_" + "A" * 43}, {"token": ""} | {"headers": {"Authorization": "Bearer "}}, {"headers": {"Authorization": "Basic Zm9v"}},
-        {"headers": {"Authorization": good}}, {"token": good + "x"}, {"token": good, "headers": {"Origin": "https://evil.example"}}, {"headers": {"Origin": "null"}},
-        {"headers": {"Origin": "https://app.example.evil.example"}}, {"headers": {"Origin": "http://app.example"}}]
+        {"token": bad},
+        {"token": "hfr_" + "A" * 43},
+        {"token": ""} | {"headers": {"Authorization": "Bearer "}},
+        {"headers": {"Authorization": "Basic Zm9v"}},
+        {"headers": {"Authorization": good}},
+        {"token": good + "x"},
+        {"token": good, "headers": {"Origin": "https://evil.example"}},
+        {"headers": {"Origin": "null"}},
+        {"headers": {"Origin": "https://app.example.evil.example"}},
+        {"headers": {"Origin": "http://app.example"}},
+    ]
 
     async def tried(**how: Any) -> bool:
         try:
@@ -127,12 +168,16 @@ def test_one_authentication_for_every_door(start: Start, door: str) -> None:
         except InvalidStatus as e:
             assert e.response.status_code in (401, 403)
         except Closed as e:
-            assert e.frame is None and e.code in (16, 7)        # UNAUTHENTICATED, PERMISSION_DENIED
+            assert e.frame is None and e.code in (16, 7)  # UNAUTHENTICATED, PERMISSION_DENIED
         return False
 
     async def body() -> None:
         assert [await tried(**how) for how in refused] == [False] * len(refused)
-        assert await tried(token=good) and await tried() and await tried(token=good, headers={"Origin": "https://app.example"})
+        assert (
+            await tried(token=good)
+            and await tried()
+            and await tried(token=good, headers={"Origin": "https://app.example"})
+        )
 
     script(body)
 
@@ -148,7 +193,11 @@ def test_a_host_without_token_or_known_key_is_refused(start: Start) -> None:
         async with host(relay.url) as h:
             await h.send(h.registration())
             ended = await h.ended()
-            assert ended.frame is not None and ended.frame.code == outer.UNAUTHORIZED and ended.code == 1008
+            assert (
+                ended.frame is not None
+                and ended.frame.code == outer.UNAUTHORIZED
+                and ended.code == 1008
+            )
 
     script(body)
 
@@ -159,9 +208,17 @@ def test_a_registration_for_another_relay_is_refused(start: Start) -> None:
     async def body() -> None:
         token = relay.token()
         async with host(relay.url, token) as h:
-            await h.send(h.registration(name="relay.example"))            # one of its names, but not the one it was called by
-            assert (await h.ended()).frame == outer.Close(0, outer.UNAUTHORIZED, "the signature does not fit this key, this relay's name and this connection")
-        async with host(f"ws://relay.example:{relay.port}", token, host="127.0.0.1", port=relay.port) as h:
+            await h.send(
+                h.registration(name="relay.example")
+            )  # one of its names, but not the one it was called by
+            assert (await h.ended()).frame == outer.Close(
+                0,
+                outer.UNAUTHORIZED,
+                "the signature does not fit this key, this relay's name and this connection",
+            )
+        async with host(
+            f"ws://relay.example:{relay.port}", token, host="127.0.0.1", port=relay.port
+        ) as h:
             await h.register()
 
     script(body)
@@ -174,13 +231,17 @@ def test_wrong_pass_and_unknown_route(start: Start) -> None:
         async with host(relay.url, relay.token()) as h, client(relay.url) as c:
             await h.register()
             await c.send(outer.Open(1, h.route, b"w" * 32), outer.Open(2, b"?" * 16, h.passes[0]))
-            assert [f.code for f in [await c.expect(outer.Close), await c.expect(outer.Close)]] == [outer.REFUSED] * 2
+            assert [f.code for f in [await c.expect(outer.Close), await c.expect(outer.Close)]] == [
+                outer.REFUSED
+            ] * 2
             await h.nothing()
 
     script(body)
 
 
-def test_a_token_can_expire_without_locking_its_hosts_out_and_revoking_it_does(start: Start) -> None:
+def test_a_token_can_expire_without_locking_its_hosts_out_and_revoking_it_does(
+    start: Start,
+) -> None:
     relay = start()
     token = relay.token(expires=int(time.time()) + 2)
 
@@ -190,14 +251,22 @@ def test_a_token_can_expire_without_locking_its_hosts_out_and_revoking_it_does(s
             await h.register()
         while relay.ask("token.ls")[0]["state"] != "expired":
             await asyncio.sleep(0.1)  # poll
-        async with host(relay.url, token) as again, host(relay.url, token) as other, client(relay.url) as c:
+        async with (
+            host(relay.url, token) as again,
+            host(relay.url, token) as other,
+            client(relay.url) as c,
+        ):
             again.secret = secret
             await again.register()
             await other.send(other.registration())
-            assert (await other.ended()).frame == outer.Close(0, outer.UNAUTHORIZED, "the token has expired")
+            assert (await other.ended()).frame == outer.Close(
+                0, outer.UNAUTHORIZED, "the token has expired"
+            )
             await c.open(again)
             relay.ask("token.revoke", id=_id(token)[:6])
-            assert (await again.ended()).frame == outer.Close(0, outer.UNAUTHORIZED, "the token was revoked")
+            assert (await again.ended()).frame == outer.Close(
+                0, outer.UNAUTHORIZED, "the token was revoked"
+            )
             assert (await c.expect(outer.Close)).code == outer.OFFLINE
         async with host(relay.url) as last:
             last.secret = secret
@@ -224,12 +293,18 @@ def test_a_key_that_was_admitted_needs_no_token(start: Start) -> None:
 
 # ------------------------------------------------------------ coming and going
 
+
 def test_a_replaced_host_is_told_and_its_clients_are(start: Start) -> None:
     relay = start()
 
     async def body() -> None:
         token = relay.token()
-        async with host(relay.url, token) as old, host(relay.url, token) as new, host(relay.url, token) as stale, client(relay.url) as c:
+        async with (
+            host(relay.url, token) as old,
+            host(relay.url, token) as new,
+            host(relay.url, token) as stale,
+            client(relay.url) as c,
+        ):
             new.secret = stale.secret = old.secret
             new.passes = old.passes
             await old.register(generation=5)
@@ -237,7 +312,9 @@ def test_a_replaced_host_is_told_and_its_clients_are(start: Start) -> None:
             await new.register(generation=6)
             ended = await old.ended()
             assert ended.frame is not None and ended.frame.code == outer.REPLACED
-            assert (await c.expect(outer.Close)) == outer.Close(here, outer.REPLACED, "the host's connection has ended")
+            assert (await c.expect(outer.Close)) == outer.Close(
+                here, outer.REPLACED, "the host's connection has ended"
+            )
             await stale.send(stale.registration(generation=5))
             refused = (await stale.ended()).frame
             assert refused is not None and refused.code == outer.REPLACED
@@ -275,8 +352,13 @@ def test_watchers_hear_of_coming_and_going_also_over_a_restart(start: Start) -> 
                 away = await c.expect(outer.Presence)
                 assert not away.online and away.since > 1_600_000_000
                 relay.restart()
-                assert (await c.ended()).frame == outer.Close(0, outer.AWAY, "the relay restarts; come again")
-        async with client(relay.url) as c, host(relay.url) as h:        # by its key; nobody was there when the relay began
+                assert (await c.ended()).frame == outer.Close(
+                    0, outer.AWAY, "the relay restarts; come again"
+                )
+        async with (
+            client(relay.url) as c,
+            host(relay.url) as h,
+        ):  # by its key; nobody was there when the relay began
             h.secret, h.passes = secret, [pass_]
             await c.send(outer.Watch(route, pass_), outer.Open(1, route, pass_))
             assert not (await c.expect(outer.Presence)).online
@@ -292,7 +374,11 @@ def test_a_restart_is_told_to_both_sides_and_everything_comes_again(start: Start
 
     async def body() -> None:
         token = relay.token()
-        async with host(relay.url, token) as h, client(relay.url) as c, client(relay.urls["grpc"]) as g:
+        async with (
+            host(relay.url, token) as h,
+            client(relay.url) as c,
+            client(relay.urls["grpc"]) as g,
+        ):
             await h.register()
             await c.open(h)
             relay.stop()
@@ -321,7 +407,12 @@ asyncio.run(main())
 """)
 
     async def body() -> None:
-        process = subprocess.Popen([sys.executable, str(peer), relay.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [sys.executable, str(peer), relay.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         try:
             assert process.stdin is not None and process.stdout is not None
             process.stdin.write(relay.token() + "\n")
@@ -343,6 +434,7 @@ asyncio.run(main())
 
 
 # ------------------------------------------------------------ misbehaviour
+
 
 @pytest.mark.parametrize("by", ("host", "client"))
 def test_more_data_than_credit_ends_that_stream_only(start: Start, by: str) -> None:
@@ -369,7 +461,16 @@ def test_more_data_than_credit_ends_that_stream_only(start: Start, by: str) -> N
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("garbage", (b"", b"\xff" * 40, b"GET / HTTP/1.1", outer.encode(outer.Ping(b"12345678")) * 2, outer.encode(outer.Registered(b"r" * 16))))
+@pytest.mark.parametrize(
+    "garbage",
+    (
+        b"",
+        b"\xff" * 40,
+        b"GET / HTTP/1.1",
+        outer.encode(outer.Ping(b"12345678")) * 2,
+        outer.encode(outer.Registered(b"r" * 16)),
+    ),
+)
 def test_garbage_ends_the_connection_that_sent_it(start: Start, door: str, garbage: bytes) -> None:
     relay = start("--grpc", "127.0.0.1:0")
 
@@ -387,20 +488,34 @@ def test_oversized_fragmented_and_text_messages(start: Start) -> None:
     relay = start()
 
     async def body() -> None:
-        async with host(relay.url, relay.token()) as h, client(relay.url) as c, client(relay.url) as big, client(relay.url) as texts, client(relay.url) as pieces:
+        async with (
+            host(relay.url, relay.token()) as h,
+            client(relay.url) as c,
+            client(relay.url) as big,
+            client(relay.url) as texts,
+            client(relay.url) as pieces,
+        ):
             await h.register()
             await c.open(h)
             await big.raw(b"x" * (limits.OUTER_BYTES + 1))
             assert (await big.ended()).code == 1009
-            assert isinstance(texts.carrier, WebSocketCarrier) and isinstance(pieces.carrier, WebSocketCarrier)
+            assert isinstance(texts.carrier, WebSocketCarrier) and isinstance(
+                pieces.carrier, WebSocketCarrier
+            )
             await texts.carrier.ws.send("words")
-            assert (await texts.ended()).frame == outer.Close(0, outer.PROTOCOL, "frames are binary messages")
+            assert (await texts.ended()).frame == outer.Close(
+                0, outer.PROTOCOL, "frames are binary messages"
+            )
             whole = outer.encode(outer.Ping(b"anything"))
-            await pieces.carrier.ws.send([whole[:3], whole[3:5], whole[5:]])          # one message in fragments
+            await pieces.carrier.ws.send(
+                [whole[:3], whole[3:5], whole[5:]]
+            )  # one message in fragments
             assert await pieces.next() == outer.Pong(b"anything")
+
             async def endless() -> Any:
                 for _ in range(3):
                     yield b"x" * 60_000
+
             await pieces.carrier.ws.send(endless())
             assert (await pieces.ended()).code == 1009
             await h.nothing()
@@ -416,18 +531,34 @@ def test_pings_and_fragments_below_the_frames_are_bounded(start: Start) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.settimeout(WAIT_S)
         sock.connect(("127.0.0.1", relay.port))
-        sock.sendall("\r\n".join(["GET / HTTP/1.1", f"Host: 127.0.0.1:{relay.port}", f"Authorization: Bearer {token}", *UPGRADE, "", ""]).encode())
+        sock.sendall(
+            "\r\n".join(
+                [
+                    "GET / HTTP/1.1",
+                    f"Host: 127.0.0.1:{relay.port}",
+                    f"Authorization: Bearer {token}",
+                    *UPGRADE,
+                    "",
+                    "",
+                ]
+            ).encode()
+        )
         assert sock.recv(12) == b"HTTP/1.1 101"
         hello = outer.encode(outer.Hello(1, 1, outer.CLIENT, ""))
         sock.sendall(bytes((0x82, 0x80 | len(hello))) + b"\0\0\0\0" + hello)
         return sock
 
     token = relay.token()
-    with opened(token) as sock, pytest.raises(OSError):                       # pings whose answers nobody reads: not for ever
+    with (
+        opened(token) as sock,
+        pytest.raises(OSError),
+    ):  # pings whose answers nobody reads: not for ever
         while True:
             sock.sendall((b"\x89\xfd\0\0\0\0" + b"p" * 125) * 500)
     with opened(token) as sock:
-        sock.sendall(b"\x02\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 200)       # a message of nothing, in ever more pieces
+        sock.sendall(
+            b"\x02\x80\0\0\0\0" + b"\x00\x80\0\0\0\0" * 200
+        )  # a message of nothing, in ever more pieces
         answer = b""
         while piece := sock.recv(65536):
             answer += piece
@@ -444,7 +575,11 @@ def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) 
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", relay.port))
-        async with host(relay.url, relay.token()) as h, client(relay.url, sock=sock) as slow, client(relay.url) as quick:
+        async with (
+            host(relay.url, relay.token()) as h,
+            client(relay.url, sock=sock) as slow,
+            client(relay.url) as quick,
+        ):
             await h.register()
             here, there = await quick.open(h)
             streams = [(await slow.open(h))[1] for _ in range(60)]
@@ -455,7 +590,7 @@ def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) 
                 for _ in range(4):
                     await h.send(outer.Data(stream, b"x" * 65000))
                 await h.send(outer.Data(there, b"q"))
-                assert await quick.next() == outer.Data(here, b"q")                    # and to others it flows
+                assert await quick.next() == outer.Data(here, b"q")  # and to others it flows
                 await h.send(outer.Ping(b"anything"))
                 while not isinstance(frame := await h.next(), outer.Pong):
                     assert isinstance(frame, outer.Close) and frame.code == outer.AWAY
@@ -469,15 +604,26 @@ def test_a_client_that_reads_nothing_is_evicted_and_delays_nobody(start: Start) 
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(start: Start, door: str) -> None:
-    relay = start("--grpc", "127.0.0.1:0", RELAY_QUEUE_BYTES=1024 * 1024, RELAY_PRESSURE_BYTES=256 * 1024, RELAY_CLIENT_STREAMS=256)
+def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(
+    start: Start, door: str
+) -> None:
+    relay = start(
+        "--grpc",
+        "127.0.0.1:0",
+        RELAY_QUEUE_BYTES=1024 * 1024,
+        RELAY_PRESSURE_BYTES=256 * 1024,
+        RELAY_CLIENT_STREAMS=256,
+    )
 
     async def body() -> None:
         sock = socket.socket()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.setblocking(False)
         await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", relay.port))
-        async with host(relay.url, relay.token(), sock=sock) as h, client(relay.urls[door]) as flood:
+        async with (
+            host(relay.url, relay.token(), sock=sock) as h,
+            client(relay.urls[door]) as flood,
+        ):
             await h.register()
             streams = dict([await flood.open(h) for _ in range(100)])
             assert isinstance(h.carrier, WebSocketCarrier)
@@ -490,13 +636,19 @@ def test_a_flood_with_a_valid_pass_waits_and_does_not_throw_the_host_out(start: 
 
             pushing = asyncio.create_task(push())
             before, now = -1, 0
-            while now != before:                                     # until nothing moves: the flood stands, in the kernel's buffers and ours
+            while (
+                now != before
+            ):  # until nothing moves: the flood stands, in the kernel's buffers and ours
                 before = now
                 await asyncio.sleep(0.3)  # poll
-                now = flood.carrier.ws.transport.get_write_buffer_size() if isinstance(flood.carrier, WebSocketCarrier) else before
+                now = (
+                    flood.carrier.ws.transport.get_write_buffer_size()
+                    if isinstance(flood.carrier, WebSocketCarrier)
+                    else before
+                )
             h.carrier.ws.transport.resume_reading()
             got = 0
-            while got < 400:                                         # all of it arrives, and both are still there
+            while got < 400:  # all of it arrives, and both are still there
                 got += len((await h.expect(outer.Data)).payload) == 65000
             await pushing
             await flood.nothing()
@@ -530,7 +682,9 @@ def test_a_socket_that_takes_nothing_for_too_long_is_closed(start: Start) -> Non
 
 
 def test_a_tenant_over_its_rate_is_slowed_not_cut(start: Start) -> None:
-    relay = start("--metrics", "127.0.0.1:0", RELAY_TENANT_BYTES_S=500_000, RELAY_TENANT_BURST_S=0.2)
+    relay = start(
+        "--metrics", "127.0.0.1:0", RELAY_TENANT_BYTES_S=500_000, RELAY_TENANT_BURST_S=0.2
+    )
 
     async def body() -> None:
         async with host(relay.url, relay.token()) as h, client(relay.url) as c:
@@ -542,11 +696,14 @@ def test_a_tenant_over_its_rate_is_slowed_not_cut(start: Start) -> None:
                 assert len((await c.expect(outer.Data)).payload) == 26_000
 
     script(body)
-    status, page = relay.get("/metrics", f"Host: {relay.urls['metrics'][7:]}", url=relay.urls["metrics"])
+    status, page = relay.get(
+        "/metrics", f"Host: {relay.urls['metrics'][7:]}", url=relay.urls["metrics"]
+    )
     assert status == 200 and int(page.split("\nholdfast_relay_pauses_total ")[1].split()[0]) > 0
 
 
 # ------------------------------------------------------------ strangers
+
 
 def test_strangers_are_few_and_do_not_stay(start: Start) -> None:
     relay = start(RELAY_STRANGERS_PER_ADDRESS=3, RELAY_ADMIT_S=1.0, RELAY_HELLO_S=1.0)
@@ -558,17 +715,21 @@ def test_strangers_are_few_and_do_not_stay(start: Start) -> None:
             await known.open(h)
             idle = [socket.create_connection(("127.0.0.1", relay.port), WAIT_S) for _ in range(3)]
             with socket.create_connection(("127.0.0.1", relay.port), WAIT_S) as fourth:
-                assert fourth.recv(1) == b""                      # turned away without a word
+                assert fourth.recv(1) == b""  # turned away without a word
             for sock in idle:
-                assert sock.recv(1) == b""                        # said nothing for a second
+                assert sock.recv(1) == b""  # said nothing for a second
                 sock.close()
-            async with client(relay.url) as stranger:             # there is room again
+            async with client(relay.url) as stranger:  # there is room again
                 ended = await stranger.ended()
-                assert ended.frame == outer.Close(0, outer.UNAUTHORIZED, "nothing was shown that admits")
+                assert ended.frame == outer.Close(
+                    0, outer.UNAUTHORIZED, "nothing was shown that admits"
+                )
             silent = await dial(relay.url)
             with pytest.raises(EOFError):
                 while True:
-                    assert outer.decode(await silent.receive()) == outer.Close(0, outer.TIMEOUT, "no HELLO")
+                    assert outer.decode(await silent.receive()) == outer.Close(
+                        0, outer.TIMEOUT, "no HELLO"
+                    )
             await known.nothing()
             await h.nothing()
 
@@ -577,7 +738,15 @@ def test_strangers_are_few_and_do_not_stay(start: Start) -> None:
 
 def test_bytes_that_are_no_http(start: Start) -> None:
     relay = start()
-    for garbage in (b"\x16\x03\x01" + os.urandom(200), b"GET\r\n\r\n", b"A" * 20_000, b"GET / HTTP/1.1\r\n" + b"X: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 1000, b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n", b"\0"):
+    for garbage in (
+        b"\x16\x03\x01" + os.urandom(200),
+        b"GET\r\n\r\n",
+        b"A" * 20_000,
+        b"GET / HTTP/1.1\r\n"
+        + b"X: yyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyyy\r\n" * 1000,
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 1000 + b"\r\n",
+        b"\0",
+    ):
         with socket.create_connection(("127.0.0.1", relay.port), WAIT_S) as sock:
             try:
                 sock.sendall(garbage)
@@ -593,23 +762,69 @@ def test_bytes_that_are_no_http(start: Start) -> None:
 
 # ------------------------------------------------------------ HTTP
 
-UPGRADE = ("Upgrade: websocket", "Connection: Upgrade", "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", "Sec-WebSocket-Protocol: holdfast.1")
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Protocol: holdfast.1",
+)
 
 
 def test_host_and_origin_matrix(start: Start) -> None:
-    relay = start("--name", "relay.example", "--name", "other.example:99", "--origin", "https://app.example")
-    good_hosts = (f"127.0.0.1:{relay.port}", f"localhost:{relay.port}", "relay.example", f"relay.example:{relay.port}", "RELAY.example", "other.example:99")
-    bad_hosts = ("evil.example", f"evil.example:{relay.port}", "127.0.0.1", "127.0.0.1:1", "localhost", "other.example", "relay.example.evil.example", "relay.example.", "")
+    relay = start(
+        "--name", "relay.example", "--name", "other.example:99", "--origin", "https://app.example"
+    )
+    good_hosts = (
+        f"127.0.0.1:{relay.port}",
+        f"localhost:{relay.port}",
+        "relay.example",
+        f"relay.example:{relay.port}",
+        "RELAY.example",
+        "other.example:99",
+    )
+    bad_hosts = (
+        "evil.example",
+        f"evil.example:{relay.port}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        "localhost",
+        "other.example",
+        "relay.example.evil.example",
+        "relay.example.",
+        "",
+    )
     for host_ in good_hosts:
         assert _upgraded(relay, f"Host: {host_}"), host_
         assert _upgraded(relay, f"Host: {host_}", "Origin: https://app.example"), host_
-        for origin in ("https://evil.example", "null", "", f"http://127.0.0.1:{relay.port}", "https://app.example:443", "https://app.example/"):
-            assert relay.get("/", f"Host: {host_}", f"Origin: {origin}", *UPGRADE)[0] == 403, (host_, origin)
-        assert relay.get("/", f"Host: {host_}", "Origin: https://app.example", "Origin: https://app.example", *UPGRADE)[0] == 403
+        for origin in (
+            "https://evil.example",
+            "null",
+            "",
+            f"http://127.0.0.1:{relay.port}",
+            "https://app.example:443",
+            "https://app.example/",
+        ):
+            assert relay.get("/", f"Host: {host_}", f"Origin: {origin}", *UPGRADE)[0] == 403, (
+                host_,
+                origin,
+            )
+        assert (
+            relay.get(
+                "/",
+                f"Host: {host_}",
+                "Origin: https://app.example",
+                "Origin: https://app.example",
+                *UPGRADE,
+            )[0]
+            == 403
+        )
     for host_ in bad_hosts:
         for path in ("/", "/healthz"):
             assert relay.get(path, f"Host: {host_}")[0] == 421, host_
-        assert relay.get("/", f"Host: {host_}", "Origin: https://app.example", *UPGRADE)[0] == 421, host_
+        assert (
+            relay.get("/", f"Host: {host_}", "Origin: https://app.example", *UPGRADE)[0] == 421
+        ), host_
     assert relay.get("/", *UPGRADE)[0] == 421
     assert relay.get("/", "Host: relay.example", "Host: relay.example", *UPGRADE)[0] == 421
 
@@ -626,14 +841,32 @@ def test_only_websocket_of_our_kind_is_spoken(start: Start) -> None:
     without = [h for h in UPGRADE if "Protocol" not in h]
     assert relay.get("/", here, *without)[0] == 400
     assert relay.get("/", here, *without, "Sec-WebSocket-Protocol: holdfast.9, chat")[0] == 400
-    assert relay.get("/", here, *[h for h in UPGRADE if "Version" not in h], "Sec-WebSocket-Version: 8")[0] == 400
+    assert (
+        relay.get(
+            "/", here, *[h for h in UPGRADE if "Version" not in h], "Sec-WebSocket-Version: 8"
+        )[0]
+        == 400
+    )
     assert relay.get("/other", here, *UPGRADE)[0] == 404
     assert relay.get("/index.html", here)[0] == 404
     assert relay.get("/metrics", here)[0] == 404
     status, text = relay.get("/", here)
-    assert status == 200 and text.endswith("\r\n\r\nthis is a relay for holdfast; it has no pages\n")
+    assert status == 200 and text.endswith(
+        "\r\n\r\nthis is a relay for holdfast; it has no pages\n"
+    )
     with socket.create_connection(("127.0.0.1", relay.port), WAIT_S) as sock:
-        sock.sendall("\r\n".join(["GET / HTTP/1.1", here, *UPGRADE, "Sec-WebSocket-Extensions: permessage-deflate", "", ""]).encode())
+        sock.sendall(
+            "\r\n".join(
+                [
+                    "GET / HTTP/1.1",
+                    here,
+                    *UPGRADE,
+                    "Sec-WebSocket-Extensions: permessage-deflate",
+                    "",
+                    "",
+                ]
+            ).encode()
+        )
         assert b"extensions" not in sock.recv(65536).lower()
 
 
@@ -659,14 +892,29 @@ def test_metrics_tell_how_much_and_never_who(start: Start) -> None:
             await h.expect(outer.Data)
             status, page = relay.get("/metrics", f"Host: {where}", url=relay.urls["metrics"])
             assert status == 200
-            for line in ("holdfast_relay_hosts 1", "holdfast_relay_clients 1", "holdfast_relay_streams 1", "holdfast_relay_payload_bytes_total 7", "holdfast_relay_watches 1",
-                         "holdfast_relay_connections 2", "holdfast_relay_registrations_total 1"):
+            for line in (
+                "holdfast_relay_hosts 1",
+                "holdfast_relay_clients 1",
+                "holdfast_relay_streams 1",
+                "holdfast_relay_payload_bytes_total 7",
+                "holdfast_relay_watches 1",
+                "holdfast_relay_connections 2",
+                "holdfast_relay_registrations_total 1",
+            ):
                 assert f"\n{line}\n" in page, line
             body_ = page.partition("\r\n\r\n")[2]
             for secret in ("secretive", h.route.hex(), "127.0.0.1", token, "content", "{"):
                 assert secret not in body_
         assert relay.get("/metrics", "Host: evil.example", url=relay.urls["metrics"])[0] == 421
-        assert relay.get("/metrics", f"Host: {where}", "Origin: https://app.example", url=relay.urls["metrics"])[0] == 403
+        assert (
+            relay.get(
+                "/metrics",
+                f"Host: {where}",
+                "Origin: https://app.example",
+                url=relay.urls["metrics"],
+            )[0]
+            == 403
+        )
         assert relay.get("/metrics?x", f"Host: {where}", url=relay.urls["metrics"])[0] == 404
         assert relay.get("/healthz", f"Host: {where}", url=relay.urls["metrics"])[0] == 200
 
@@ -690,7 +938,15 @@ def test_nothing_secret_is_logged_or_kept(start: Start, tmp_path: Path) -> None:
             await wrong.ended()
             with pytest.raises(InvalidStatus):
                 await dial(relay.url, token[:-1] + ("A" if token[-1] != "A" else "B"))
-            return [token.encode(), token[8:].encode(), h.passes[0], b"W" * 32, h.passes[0].hex().encode(), h.secret, payload]
+            return [
+                token.encode(),
+                token[8:].encode(),
+                h.passes[0],
+                b"W" * 32,
+                h.passes[0].hex().encode(),
+                h.secret,
+                payload,
+            ]
 
     secrets: list[bytes] = []
 
@@ -706,5 +962,3 @@ def test_nothing_secret_is_logged_or_kept(start: Start, tmp_path: Path) -> None:
         for secret in secrets:
             assert secret not in content, f"{secret[:12]!r} in {path.name}"
     assert all(p.stat().st_mode & 0o077 == 0 for p in found if p.parent.name == "relay")
-
-

@@ -32,7 +32,9 @@ def test_routes_come_back_as_they_were_saved(tmp_path: Path) -> None:
     store.forget(known(1).key)
     store.close()
     again = Store(path)
-    assert sorted(again.routes(NOW)) == sorted([known(0)._replace(generation=99, passes=()), known(2)])
+    assert sorted(again.routes(NOW)) == sorted(
+        [known(0)._replace(generation=99, passes=()), known(2)]
+    )
     assert again.routes(NOW + RELAY_ROUTE_KEPT_S + 1) == []
     again.close()
 
@@ -40,10 +42,14 @@ def test_routes_come_back_as_they_were_saved(tmp_path: Path) -> None:
 def test_tokens_are_kept_as_hashes(tmp_path: Path) -> None:
     data = str(tmp_path)
     token, digest = office.make()
-    made = control.ask(data, {"act": "token.new", "digest": digest.hex(), "tenant": "acme", "expires": None})
+    made = control.ask(
+        data, {"act": "token.new", "digest": digest.hex(), "tenant": "acme", "expires": None}
+    )
     assert made["state"] == "valid" and made["id"] == digest.hex()[:12]
     with pytest.raises(Refused):
-        control.ask(data, {"act": "token.new", "digest": digest.hex(), "tenant": "acme", "expires": None})
+        control.ask(
+            data, {"act": "token.new", "digest": digest.hex(), "tenant": "acme", "expires": None}
+        )
     content = b"".join(p.read_bytes() for p in tmp_path.iterdir())
     assert token.encode() not in content and digest in content
     assert [t["state"] for t in control.ask(data, {"act": "token.ls"})] == ["valid"]
@@ -54,13 +60,25 @@ def test_tokens_are_kept_as_hashes(tmp_path: Path) -> None:
             control.ask(data, {"act": "token.revoke", "id": wrong})
 
 
-@pytest.mark.parametrize("request_", ({"act": "token.new", "digest": "00", "tenant": "a"}, {"act": "token.new", "digest": "00" * 32, "tenant": "a b"}, {"act": "nothing"},
-                                      {"act": "token.new", "digest": "00" * 32, "tenant": "a", "expires": "soon"}, {"act": "admit", "key": "ed25519:x", "tenant": "a"}, {}))
+@pytest.mark.parametrize(
+    "request_",
+    (
+        {"act": "token.new", "digest": "00", "tenant": "a"},
+        {"act": "token.new", "digest": "00" * 32, "tenant": "a b"},
+        {"act": "nothing"},
+        {"act": "token.new", "digest": "00" * 32, "tenant": "a", "expires": "soon"},
+        {"act": "admit", "key": "ed25519:x", "tenant": "a"},
+        {},
+    ),
+)
 def test_what_is_malformed_changes_nothing(tmp_path: Path, request_: dict[str, str]) -> None:
     with pytest.raises(Usage):
         control.ask(str(tmp_path), request_)
     store = Store(control.database_of(str(tmp_path)))
-    assert store.at_once(lambda db: db.execute("SELECT * FROM tenants").fetchall()) == [] and store.routes(NOW) == []
+    assert (
+        store.at_once(lambda db: db.execute("SELECT * FROM tenants").fetchall()) == []
+        and store.routes(NOW) == []
+    )
     store.close()
 
 
@@ -81,7 +99,9 @@ def test_a_file_that_is_no_database_is_put_aside(tmp_path: Path) -> None:
     path = tmp_path / "relay.db"
     path.write_bytes(b"this is something else, and it is precious" * 100)
     store = Store(str(path))
-    assert store.put_aside is not None and Path(store.put_aside).read_bytes().startswith(b"this is something else")
+    assert store.put_aside is not None and Path(store.put_aside).read_bytes().startswith(
+        b"this is something else"
+    )
     assert store.at_once(office.tokens) == []
     store.close()
 
@@ -105,7 +125,9 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
 
 def test_what_the_disk_does_not_take_is_owed(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "relay.db"))
-    store._db.execute("CREATE TRIGGER full BEFORE INSERT ON routes BEGIN SELECT raise(ABORT, 'disk full'); END")
+    store._db.execute(
+        "CREATE TRIGGER full BEFORE INSERT ON routes BEGIN SELECT raise(ABORT, 'disk full'); END"
+    )
     store.start()
 
     async def body() -> None:
@@ -113,7 +135,9 @@ def test_what_the_disk_does_not_take_is_owed(tmp_path: Path) -> None:
         while not store.failures:
             await store.write(lambda db: None)
         await store.write(lambda db: db.execute("DROP TRIGGER full"))
-        while await store.write(lambda db: db.execute("SELECT count(*) FROM routes").fetchall()) != [(1,)]:
+        while await store.write(
+            lambda db: db.execute("SELECT count(*) FROM routes").fetchall()
+        ) != [(1,)]:
             pass
         with pytest.raises(Unavailable):
             await store.write(lambda db: db.execute("nonsense"))

@@ -15,7 +15,10 @@ def test_who_comes_is_let_in_each_once() -> None:
             listener.setblocking(False)
             waiting = asyncio.create_task(accepting.accept(listener))
             await asyncio.sleep(0)
-            with socket.create_connection(listener.getsockname()) as one, socket.create_connection(listener.getsockname()) as other:
+            with (
+                socket.create_connection(listener.getsockname()) as one,
+                socket.create_connection(listener.getsockname()) as other,
+            ):
                 first, second = await waiting, await accepting.accept(listener)
                 assert [first[1], second[1]] == [one.getsockname(), other.getsockname()]
                 assert not first[0].getblocking() and not second[0].getblocking()
@@ -37,7 +40,9 @@ def test_somebody_comes_while_it_is_told_to_stop() -> None:
         waiting.add_done_callback(lambda _: listener.close())
         await asyncio.sleep(0)
         with socket.create_connection(listener.getsockname()):
-            loop.call_soon(waiting.cancel)           # runs in the turn in which the loop learns that somebody has come, before that is told
+            loop.call_soon(
+                waiting.cancel
+            )  # runs in the turn in which the loop learns that somebody has come, before that is told
             await asyncio.wait([waiting])
         assert waiting.cancelled() and listener.fileno() == -1
         await asyncio.sleep(0)

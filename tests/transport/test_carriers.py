@@ -26,7 +26,14 @@ from holdfast.core import route as routes
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address, signing
 from holdfast.model.agreement import public
-from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, Unavailable, Usage
+from holdfast.model.errors import (
+    HoldfastError,
+    Impossible,
+    NotAllowed,
+    PeerFault,
+    Unavailable,
+    Usage,
+)
 from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES
 from holdfast.testing.relays import RelayProcess
 from holdfast.transport import carriers
@@ -43,7 +50,9 @@ HELLO = outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, "tes
 
 @pytest.fixture(scope="module")
 def relay(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RelayProcess]:
-    with RelayProcess(str(tmp_path_factory.mktemp("relay") / "data"), "--grpc", "127.0.0.1:0") as made:
+    with RelayProcess(
+        str(tmp_path_factory.mktemp("relay") / "data"), "--grpc", "127.0.0.1:0"
+    ) as made:
         yield made
 
 
@@ -77,6 +86,7 @@ def refusal(url: str, ca: str | None = None, token: str | None = None) -> Holdfa
 def server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
     """Something else than a relay: each connection is given to `serve`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
+
         def one(sock: socket.socket) -> None:
             with sock, suppress(OSError):
                 sock.settimeout(WAIT_S)
@@ -99,9 +109,12 @@ def silent(sock: socket.socket) -> None:
 
 # ---------------------------------------------------------------- the same
 
+
 @pytest.mark.parametrize("hosts", DOORS)
 @pytest.mark.parametrize("clients", DOORS)
-def test_every_byte_passes_both_ways_by_either_door(relay: RelayProcess, hosts: str, clients: str) -> None:
+def test_every_byte_passes_both_ways_by_either_door(
+    relay: RelayProcess, hosts: str, clients: str
+) -> None:
     url, secret, ready = relay.urls[hosts], signing.generate(), threading.Event()
     blocks = [os.urandom(size) for size in (1, 4096, 65_535, 20_000, 65_535, 65_535)]
 
@@ -111,7 +124,11 @@ def test_every_byte_passes_both_ways_by_either_door(relay: RelayProcess, hosts: 
             (welcome,) = following(line)
             assert isinstance(welcome, outer.Welcome)
             signature = routes.sign(secret, address.name(url), welcome.nonce, 1)
-            line.send(outer.encode(outer.Register(signing.public(secret), 1, signature, (routes.digest(PASS),))))
+            line.send(
+                outer.encode(
+                    outer.Register(signing.public(secret), 1, signature, (routes.digest(PASS),))
+                )
+            )
             assert isinstance(following(line)[0], outer.Registered)
             ready.set()
             while not isinstance((frames := following(line))[-1], outer.Close):
@@ -136,14 +153,22 @@ def test_every_byte_passes_both_ways_by_either_door(relay: RelayProcess, hosts: 
         came: list[bytes] = []
         poll = select.poll()
         while len(came) < len(blocks):
-            poll.register(carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0))
+            poll.register(
+                carrier.fileno(), select.POLLIN | (select.POLLOUT if carrier.pending else 0)
+            )
             for _, event in poll.poll(WAIT_S * 1000):
                 if event & select.POLLOUT:
                     carrier.flush()
                 if event & select.POLLIN:
-                    came += [frame.payload for one in carrier.receive() if isinstance(frame := outer.decode(one), outer.Data)]
+                    came += [
+                        frame.payload
+                        for one in carrier.receive()
+                        if isinstance(frame := outer.decode(one), outer.Data)
+                    ]
         assert came == blocks
-        carrier.send(outer.encode(outer.Close(1, outer.DONE)))        # and then it is closed: the last words arrive
+        carrier.send(
+            outer.encode(outer.Close(1, outer.DONE))
+        )  # and then it is closed: the last words arrive
     beside.join(WAIT_S)
     assert not beside.is_alive()
 
@@ -151,7 +176,11 @@ def test_every_byte_passes_both_ways_by_either_door(relay: RelayProcess, hosts: 
 @pytest.mark.parametrize("door", DOORS)
 def test_a_token_that_does_not_count(relay: RelayProcess, door: str) -> None:
     found = refusal(relay.urls[door], token="hfr_" + "x" * 43)
-    assert isinstance(found, NotAllowed) and found.message == f"the relay {address.name(relay.urls[door])} does not let us in: this token does not admit anybody"
+    assert (
+        isinstance(found, NotAllowed)
+        and found.message
+        == f"the relay {address.name(relay.urls[door])} does not let us in: this token does not admit anybody"
+    )
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -159,13 +188,27 @@ def test_nobody_is_there(door: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
     found = refusal(f"{SCHEMES[door]}://127.0.0.1:{port}")
-    assert type(found) is Unavailable and found.message.startswith(f"the relay 127.0.0.1:{port} cannot be reached: ") and "refused" in found.message
+    assert (
+        type(found) is Unavailable
+        and found.message.startswith(f"the relay 127.0.0.1:{port} cannot be reached: ")
+        and "refused" in found.message
+    )
     unknown = refusal(f"{SCHEMES[door]}s://nowhere.invalid")
-    assert type(unknown) is Unavailable and unknown.message.startswith("the relay nowhere.invalid cannot be reached: ")
+    assert type(unknown) is Unavailable and unknown.message.startswith(
+        "the relay nowhere.invalid cannot be reached: "
+    )
 
 
 @pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("says", (b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"SSH-2.0-OpenSSH\r\n", bytes(64), b""))
+@pytest.mark.parametrize(
+    "says",
+    (
+        b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
+        b"SSH-2.0-OpenSSH\r\n",
+        bytes(64),
+        b"",
+    ),
+)
 def test_who_answers_is_no_relay(door: str, says: bytes) -> None:
     def serve(sock: socket.socket) -> None:
         sock.recv(65536)
@@ -185,23 +228,46 @@ def test_the_other_door_of_a_relay_is_no_door(relay: RelayProcess) -> None:
 
 # ---------------------------------------------------------------- certificates
 
+
 @pytest.mark.parametrize("door", DOORS)
 def test_certificates_are_checked_the_same(door: str, tmp_path: Path) -> None:
     for name in ("right", "other"):
         (tmp_path / name).mkdir()
     chain, key = certificate(tmp_path / "right", "localhost", 1)
     other, _ = certificate(tmp_path / "other", "localhost", 2)
-    with RelayProcess(str(tmp_path / "relay"), "--tls-cert", str(chain), "--tls-key", str(key), "--name", "localhost", "--grpc", "127.0.0.1:0") as made:
+    with RelayProcess(
+        str(tmp_path / "relay"),
+        "--tls-cert",
+        str(chain),
+        "--tls-key",
+        str(key),
+        "--name",
+        "localhost",
+        "--grpc",
+        "127.0.0.1:0",
+    ) as made:
         assert set(json.loads(json.dumps(made.urls))) == {"websocket", "grpc"}
         url = f"{SCHEMES[door]}s://localhost:{made.port_of(door)}"
         with closing(carriers.dial(url, None, str(chain), WAIT_S)) as carrier:
             carrier.send(HELLO)
             assert isinstance(following(carrier)[0], outer.Welcome)
-        for wrong in (refusal(url, str(other)), refusal(url), refusal(url.replace("localhost", "127.0.0.1"), str(chain))):
-            assert type(wrong) is Unavailable and "has no certificate that is trusted here: " in wrong.message and "--ca" in wrong.recover
+        for wrong in (
+            refusal(url, str(other)),
+            refusal(url),
+            refusal(url.replace("localhost", "127.0.0.1"), str(chain)),
+        ):
+            assert (
+                type(wrong) is Unavailable
+                and "has no certificate that is trusted here: " in wrong.message
+                and "--ca" in wrong.recover
+            )
         assert isinstance(refusal(url, str(other), made.token()), Unavailable | ssl.SSLError)
-        assert isinstance(refusal(url, str(key)), Usage) and isinstance(refusal(url, str(tmp_path / "none")), Usage)
-        assert isinstance(refusal(f"{SCHEMES[door]}://localhost:{made.port_of(door)}"), Unavailable), "TLS there, none here"
+        assert isinstance(refusal(url, str(key)), Usage) and isinstance(
+            refusal(url, str(tmp_path / "none")), Usage
+        )
+        assert isinstance(
+            refusal(f"{SCHEMES[door]}://localhost:{made.port_of(door)}"), Unavailable
+        ), "TLS there, none here"
     with server(silent) as port:
         pass
     assert isinstance(refusal(f"{SCHEMES[door]}s://localhost:{port}"), Unavailable)
@@ -223,22 +289,28 @@ def field(name: bytes, value: bytes) -> bytes:
     return b"\0" + bytes((len(name),)) + name + bytes((len(value),)) + value
 
 
-OPENED = h2(1, 4, 1, b"\x88" + field(b"content-type", b"application/grpc"))        # 200
+OPENED = h2(1, 4, 1, b"\x88" + field(b"content-type", b"application/grpc"))  # 200
 BAD: dict[str, bytes] = {
     "goaway": h2(7, 0, 0, (0).to_bytes(4, "big") + (0).to_bytes(4, "big")),
-    "goaway, calm down": h2(7, 0, 0, (0).to_bytes(4, "big") + (11).to_bytes(4, "big") + b"too_many_pings"),
+    "goaway, calm down": h2(
+        7, 0, 0, (0).to_bytes(4, "big") + (11).to_bytes(4, "big") + b"too_many_pings"
+    ),
     "reset": h2(3, 0, 1, (8).to_bytes(4, "big")),
     "reset, refused": h2(3, 0, 1, (7).to_bytes(4, "big")),
-    "a page": h2(1, 5, 1, b"\x8d"),                                                # 404
+    "a page": h2(1, 5, 1, b"\x8d"),  # 404
     "a status that is none": OPENED + h2(1, 5, 1, field(b"grpc-status", b"9999")),
-    "words that are none": OPENED + h2(1, 5, 1, field(b"grpc-status", b"14") + field(b"grpc-message", b"%1B]0;evil%07 %ff")),
-    "too large a message": OPENED + h2(0, 0, 1, b"\0" + (OUTER_BYTES + 1).to_bytes(4, "big") + b"x" * 100),
+    "words that are none": OPENED
+    + h2(1, 5, 1, field(b"grpc-status", b"14") + field(b"grpc-message", b"%1B]0;evil%07 %ff")),
+    "too large a message": OPENED
+    + h2(0, 0, 1, b"\0" + (OUTER_BYTES + 1).to_bytes(4, "big") + b"x" * 100),
     "compressed": OPENED + h2(0, 0, 1, b"\1" + (4).to_bytes(4, "big") + b"xxxx"),
     "half a message, end": OPENED + h2(0, 1, 1, b"\0" + (100).to_bytes(4, "big") + b"x"),
     "data of nobody, end": h2(0, 0, 77, b"x"),
     "end": OPENED,
     "headers that cannot be read": h2(1, 4, 1, b"\xff" * 40),
-    "headers without end": h2(1, 4, 1, b"\x88" + b"".join(field(b"x-%d" % n, b"y" * 120) for n in range(400))),
+    "headers without end": h2(
+        1, 4, 1, b"\x88" + b"".join(field(b"x-%d" % n, b"y" * 120) for n in range(400))
+    ),
 }
 
 
@@ -258,7 +330,11 @@ def test_whatever_http2_says_is_an_end_in_our_words(what: str) -> None:
 
     with server(serve) as port:
         found = refusal(f"grpc://127.0.0.1:{port}")
-        assert isinstance(found, Unavailable) and found.message.isprintable() and len(found.message) < 400
+        assert (
+            isinstance(found, Unavailable)
+            and found.message.isprintable()
+            and len(found.message) < 400
+        )
         if what == "too large a message":
             assert isinstance(found, PeerFault)
 
@@ -269,7 +345,7 @@ def _headers(came: bytes) -> bool:
     while at + 9 <= len(came):
         if came[at + 3] == 1:
             return True
-        at += 9 + int.from_bytes(came[at:at + 3], "big")
+        at += 9 + int.from_bytes(came[at : at + 3], "big")
     return False
 
 
@@ -290,7 +366,13 @@ class Tap:
             self.over.wait(WAIT_S)
 
         self._server = grpc.server(ThreadPoolExecutor(4))
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("holdfast.v1.Relay", {"Connect": grpc.stream_stream_rpc_method_handler(connect)}),))
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    "holdfast.v1.Relay", {"Connect": grpc.stream_stream_rpc_method_handler(connect)}
+                ),
+            )
+        )
         self.url = f"grpc://127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
         self._server.start()
 
@@ -300,16 +382,21 @@ class Tap:
 
 
 def test_what_nobody_fetches_is_not_taken_in() -> None:
-    with closing(Tap(b"x" * 65_000, 2000)) as tap, closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier:
+    with (
+        closing(Tap(b"x" * 65_000, 2000)) as tap,
+        closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier,
+    ):
         assert isinstance(carrier, ours.Polled)
         carrier.send(HELLO)
         poll, before = select.poll(), -1
         poll.register(carrier.fileno(), select.POLLIN)
         assert poll.poll(WAIT_S * 1000)
-        while before != tap.said:                        # until nothing moves any more
+        while before != tap.said:  # until nothing moves any more
             before = tap.said
-            threading.Event().wait(0.3)                  # poll
-        assert tap.said * 65_000 < 32_000_000 and carrier.call.arrived <= ours.ARRIVED_BYTES + 65_000
+            threading.Event().wait(0.3)  # poll
+        assert (
+            tap.said * 65_000 < 32_000_000 and carrier.call.arrived <= ours.ARRIVED_BYTES + 65_000
+        )
         got = 0
         while got < 2000:
             assert poll.poll(WAIT_S * 1000)
@@ -317,13 +404,24 @@ def test_what_nobody_fetches_is_not_taken_in() -> None:
 
 
 def test_a_relay_that_takes_nothing_is_not_queued_for_without_end() -> None:
-    with closing(Tap(reads=False)) as tap, closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier, pytest.raises(Unavailable, match="takes nothing"):
+    with (
+        closing(Tap(reads=False)) as tap,
+        closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier,
+        pytest.raises(Unavailable, match="takes nothing"),
+    ):
         for _ in range(200 + REMOTE_QUEUE_BYTES // 60_000):
             carrier.send(b"x" * 60_000)
 
 
 def box(*urls: str) -> Machine:
-    return Machine("box", bytes(32), public(bytes(range(32))), "ann", 0, tuple(Way(url, bytes(16), PASS) for url in urls))
+    return Machine(
+        "box",
+        bytes(32),
+        public(bytes(range(32))),
+        "ann",
+        0,
+        tuple(Way(url, bytes(16), PASS) for url in urls),
+    )
 
 
 def test_garbage_is_a_fault_of_the_relay() -> None:
@@ -343,6 +441,7 @@ def test_a_way_that_cannot_be_gone_from_here_hides_no_other() -> None:
 
 # ---------------------------------------------------------------- as a guest in a process
 
+
 def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.endswith(" a relay")]
 
@@ -354,7 +453,11 @@ def test_nothing_is_left_of_a_connection(relay: RelayProcess) -> None:
             carrier.send(HELLO)
             following(carrier)
     eventually(lambda: not threads(), "its threads are gone", WAIT_S)
-    eventually(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 8, "its descriptors are closed", WAIT_S)
+    eventually(
+        lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 8,
+        "its descriptors are closed",
+        WAIT_S,
+    )
 
 
 GUEST = """
@@ -381,14 +484,34 @@ print("done", flush=True)
 """
 
 
-@pytest.mark.parametrize("ends", ("", "carrier.close()", "import os; os.kill(os.getpid(), 15)", "raise SystemExit(0)"))
+@pytest.mark.parametrize(
+    "ends", ("", "carrier.close()", "import os; os.kill(os.getpid(), 15)", "raise SystemExit(0)")
+)
 def test_it_forks_executes_and_leaves_without_a_word(relay: RelayProcess, ends: str) -> None:
-    done = subprocess.run([sys.executable, "-c", GUEST + ends, relay.urls["grpc"]], capture_output=True, text=True, timeout=60, check=False)
-    assert (done.stdout, done.stderr, done.returncode) == ("done\n", "", -15 if "kill" in ends else 0)
+    done = subprocess.run(
+        [sys.executable, "-c", GUEST + ends, relay.urls["grpc"]],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == (
+        "done\n",
+        "",
+        -15 if "kill" in ends else 0,
+    )
 
 
 def test_who_has_no_grpc_is_told_what_to_install() -> None:
-    script = ("import sys; sys.modules['grpc'] = None\nfrom holdfast.transport import carriers\nfrom holdfast.model.errors import Impossible\n"
-              "try: carriers.dial('grpcs://relay.example', None, None, 1.0)\nexcept Impossible as e: print(e.message)")
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "gRPC is not installed here, and this address asks for it: install holdfast[grpc]\n" and Impossible.exit_code == 7
+    script = (
+        "import sys; sys.modules['grpc'] = None\nfrom holdfast.transport import carriers\nfrom holdfast.model.errors import Impossible\n"
+        "try: carriers.dial('grpcs://relay.example', None, None, 1.0)\nexcept Impossible as e: print(e.message)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert (
+        done.stdout
+        == "gRPC is not installed here, and this address asks for it: install holdfast[grpc]\n"
+        and Impossible.exit_code == 7
+    )

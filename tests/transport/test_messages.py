@@ -19,8 +19,10 @@ from holdfast.transport import messages
 from holdfast.transport.messages import Cutter, masked
 
 LARGEST = 70_000
-REQUEST = (b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-           b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n")
+REQUEST = (
+    b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
 
 
 def server() -> tuple[Protocol, bytes]:
@@ -34,12 +36,16 @@ def client() -> tuple[Protocol, bytes]:
     made.send_request(made.connect())
     other.receive_data(b"".join(made.data_to_send()))
     [request] = other.events_received()
-    other.send_response(other.accept(request))                    # type: ignore[arg-type]
+    other.send_response(other.accept(request))  # type: ignore[arg-type]
     return made, b"".join(other.data_to_send())
 
 
 def answered(protocol: Protocol, event: Any) -> None:
-    if isinstance(protocol, ServerProtocol) and protocol.state is State.CONNECTING and hasattr(event, "headers"):
+    if (
+        isinstance(protocol, ServerProtocol)
+        and protocol.state is State.CONNECTING
+        and hasattr(event, "headers")
+    ):
         protocol.send_response(protocol.accept(event))
         protocol.data_to_send()
 
@@ -65,15 +71,36 @@ def by_cutter(protocol: Protocol, data: bytes, cuts: Sequence[int]) -> list[Any]
 
 
 def seen(event: Any) -> Any:
-    return (Opcode.BINARY, event, True) if isinstance(event, bytes) else (event.opcode, bytes(event.data), event.fin)
+    return (
+        (Opcode.BINARY, event, True)
+        if isinstance(event, bytes)
+        else (event.opcode, bytes(event.data), event.fin)
+    )
 
 
 def frames(mask: bool) -> st.SearchStrategy[bytes]:
-    data = st.one_of(st.binary(max_size=200), st.integers(100, LARGEST + 10).map(lambda n: b"x" * n))
-    opcodes = st.sampled_from((Opcode.BINARY, Opcode.BINARY, Opcode.BINARY, Opcode.CONT, Opcode.TEXT))
-    plain = st.builds(lambda o, d, fin: Frame(o, d if o is not Opcode.TEXT else b"text", fin).serialize(mask=mask), opcodes, data, st.sampled_from((True, True, False)))
-    control = st.builds(lambda o, d: Frame(o, d).serialize(mask=mask), st.sampled_from((Opcode.PING, Opcode.PONG)), st.binary(max_size=125))
-    end = st.just(Frame(Opcode.CLOSE, Close(CloseCode.NORMAL_CLOSURE, "").serialize()).serialize(mask=mask))
+    data = st.one_of(
+        st.binary(max_size=200), st.integers(100, LARGEST + 10).map(lambda n: b"x" * n)
+    )
+    opcodes = st.sampled_from(
+        (Opcode.BINARY, Opcode.BINARY, Opcode.BINARY, Opcode.CONT, Opcode.TEXT)
+    )
+    plain = st.builds(
+        lambda o, d, fin: Frame(o, d if o is not Opcode.TEXT else b"text", fin).serialize(
+            mask=mask
+        ),
+        opcodes,
+        data,
+        st.sampled_from((True, True, False)),
+    )
+    control = st.builds(
+        lambda o, d: Frame(o, d).serialize(mask=mask),
+        st.sampled_from((Opcode.PING, Opcode.PONG)),
+        st.binary(max_size=125),
+    )
+    end = st.just(
+        Frame(Opcode.CLOSE, Close(CloseCode.NORMAL_CLOSURE, "").serialize()).serialize(mask=mask)
+    )
     unmasked = st.just(Frame(Opcode.BINARY, b"of the wrong side").serialize(mask=not mask))
     return st.one_of(plain, plain, plain, control, end, unmasked, st.binary(max_size=20))
 
@@ -99,11 +126,15 @@ def test_a_packed_message_is_one_for_the_library(size: int) -> None:
 
 def test_a_message_byte_by_byte_is_one() -> None:
     protocol, head = server()
-    assert by_cutter(protocol, head + masked(b"slowly" * 100), range(len(head) + 608)) == [(Opcode.BINARY, b"slowly" * 100, True)]
+    assert by_cutter(protocol, head + masked(b"slowly" * 100), range(len(head) + 608)) == [
+        (Opcode.BINARY, b"slowly" * 100, True)
+    ]
 
 
 def test_the_slower_mask_does_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the library was installed without what is compiled."""
     monkeypatch.setattr(messages, "apply_mask", apply_mask)
     protocol, head = server()
-    assert by_cutter(protocol, head + masked(b"slowly" * 100), (len(head) + 100,)) == [(Opcode.BINARY, b"slowly" * 100, True)]
+    assert by_cutter(protocol, head + masked(b"slowly" * 100), (len(head) + 100,)) == [
+        (Opcode.BINARY, b"slowly" * 100, True)
+    ]

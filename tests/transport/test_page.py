@@ -15,7 +15,9 @@ async def ask(text: str, request: bytes, reads: bool) -> tuple[bytes, bool]:
     """What comes back, and whether the host's end was over before the asker's was."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
-    server = await loop.create_server(lambda: Page(lambda: text, "text/plain", over.set), "127.0.0.1", 0)
+    server = await loop.create_server(
+        lambda: Page(lambda: text, "text/plain", over.set), "127.0.0.1", 0
+    )
     port = server.sockets[0].getsockname()[1]
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
@@ -36,18 +38,32 @@ async def ask(text: str, request: bytes, reads: bool) -> tuple[bytes, bool]:
 
 def test_the_page_is_given_whole_and_the_connection_closed() -> None:
     text = "x" * 300_000 + "\n"
-    got, over = asyncio.run(ask(text, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", True))
+    got, over = asyncio.run(
+        ask(text, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", True)
+    )
     assert over and got.startswith(b"HTTP/1.1 200 ") and got.endswith(text.encode())
 
 
-@pytest.mark.parametrize("request_", [b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", b"GET /metr"])
-def test_who_asks_and_does_not_read_or_does_not_end_asking_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, request_: bytes) -> None:
+@pytest.mark.parametrize(
+    "request_", [b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", b"GET /metr"]
+)
+def test_who_asks_and_does_not_read_or_does_not_end_asking_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, request_: bytes
+) -> None:
     monkeypatch.setattr(limits, "RELAY_HELLO_S", 0.2)
     assert asyncio.run(ask("x" * 30_000_000, request_, False))[1]
 
 
-@pytest.mark.parametrize("request_", [b"\0\xff\r\n\r\n", b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-                                      b"GET /metrics HTTP/1.1\r\n\r\n", b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://evil.example\r\n\r\n"])
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"\0\xff\r\n\r\n",
+        b"POST /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://evil.example\r\n\r\n",
+    ],
+)
 def test_nobody_else_gets_it(request_: bytes) -> None:
     got, over = asyncio.run(ask("secret", request_, True))
     assert over and b"secret" not in got

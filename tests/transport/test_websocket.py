@@ -24,7 +24,9 @@ class Moved(socket.socket):
 
 
 @pytest.mark.parametrize("kind, stranded", [(socket.socket, False), (Moved, True)])
-def test_a_connection_from_an_address_that_is_gone_is_known(kind: type[socket.socket], stranded: bool) -> None:
+def test_a_connection_from_an_address_that_is_gone_is_known(
+    kind: type[socket.socket], stranded: bool
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, kind() as sock:
         sock.connect(server.getsockname())
         assert made(sock).stranded() is stranded

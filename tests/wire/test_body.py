@@ -35,7 +35,13 @@ def test_the_rest_is_what_the_contract_says() -> None:
     assert contract_pb2.Body(end=contract_pb2.End()).SerializeToString() == body.END
     assert contract_pb2.Body(ask=contract_pb2.Ask()).SerializeToString() == body.ASK
     assert contract_pb2.Body(yes=contract_pb2.Yes()).SerializeToString() == body.YES
-    assert body.read(body.REKEY) is body.read(body.END) is body.read(body.ASK) is body.read(body.YES) is None
+    assert (
+        body.read(body.REKEY)
+        is body.read(body.END)
+        is body.read(body.ASK)
+        is body.read(body.YES)
+        is None
+    )
 
 
 def test_the_longest_body_fits_exactly() -> None:
@@ -45,13 +51,30 @@ def test_the_longest_body_fits_exactly() -> None:
 def test_an_empty_body_is_none() -> None:
     with pytest.raises(ValueError):
         body.data(b"")
-    for data in (b"", b"\x0a\x00", contract_pb2.Body().SerializeToString(), b"\x0a", b"\x0a\x01", b"\x0a\x81\x00x", b"\x12\x01x", b"\x32\x00",
-                 body.END + body.END, body.data(b"x") + body.END):
+    for data in (
+        b"",
+        b"\x0a\x00",
+        contract_pb2.Body().SerializeToString(),
+        b"\x0a",
+        b"\x0a\x01",
+        b"\x0a\x81\x00x",
+        b"\x12\x01x",
+        b"\x32\x00",
+        body.END + body.END,
+        body.data(b"x") + body.END,
+    ):
         with pytest.raises(PeerFault):
             body.read(data)
 
 
-@given(st.binary(max_size=400) | st.builds(lambda a, b: a + b, st.sampled_from([b"\x0a", b"\x0a\x80\x01", b"\x0a\xff\x7f", b"\x12\x00", b"\x1a\x00"]), st.binary(max_size=400)))
+@given(
+    st.binary(max_size=400)
+    | st.builds(
+        lambda a, b: a + b,
+        st.sampled_from([b"\x0a", b"\x0a\x80\x01", b"\x0a\xff\x7f", b"\x12\x00", b"\x1a\x00"]),
+        st.binary(max_size=400),
+    )
+)
 def test_what_is_read_has_one_spelling(data: bytes) -> None:
     try:
         plain = body.read(data)

@@ -13,7 +13,7 @@ from holdfast.model.errors import PeerFault
 from holdfast.model.limits import FRAME_BYTES
 from holdfast.wire import frames, version
 
-KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"      # RFC 8032, the first
+KEY = "ed25519:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"  # RFC 8032, the first
 VECTORS = Path(__file__).parents[1] / "vectors" / "frames.json"
 
 
@@ -21,22 +21,37 @@ def built() -> dict[str, bytes]:
     """One frame of every kind; the same values as in the vectors."""
     return {
         "hello": frames.pack_json(
-            frames.HELLO, {"version": 2, "lowest": 2, "client": 81985529216486895, "operator": "ann", "modality": "cli", "key": KEY}
+            frames.HELLO,
+            {
+                "version": 2,
+                "lowest": 2,
+                "client": 81985529216486895,
+                "operator": "ann",
+                "modality": "cli",
+                "key": KEY,
+            },
         ),
-        "request": frames.request(7, {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1}),
+        "request": frames.request(
+            7, {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1}
+        ),
         "input": frames.input_(258, b"\x00\x1b[A\xff", frames.INPUT_ACK),
         "paste": frames.input_(1, b"two\nlines", frames.INPUT_PASTE),
         "resize": frames.resize(3, 120, 40),
         "cancel": frames.cancel(0xDEADBEEF),
         "seen": frames.seen(1 << 40),
         "proof": frames.pack_json(frames.PROOF, {"signature": "00" * 64}),
-        "challenge": frames.pack_json(frames.CHALLENGE, {"version": 2, "machine": KEY, "nonce": "11" * 32}),
+        "challenge": frames.pack_json(
+            frames.CHALLENGE, {"version": 2, "machine": KEY, "nonce": "11" * 32}
+        ),
         "welcome": frames.pack_json(
-            frames.WELCOME, {"version": 2, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"}
+            frames.WELCOME,
+            {"version": 2, "host": "box", "home": "/h", "pid": 42, "release": "0.1.0"},
         ),
         "reply": frames.reply(7, {"id": "0123456789ab"}),
         "error": frames.reply(
-            8, {"name": "busy", "code": 4, "message": "m", "recover": "r", "retry_safe": True}, ok=False
+            8,
+            {"name": "busy", "code": 4, "message": "m", "recover": "r", "retry_safe": True},
+            ok=False,
         ),
         "output": frames.output_header(1000, 1010, 5, 3) + b"abc",
         "screen": frames.screen(99, 4, frames.SCREEN_LAG, 80, 24, b"\x1b[H"),
@@ -79,7 +94,14 @@ def test_what_was_packed_is_read() -> None:
     start, end, acked, data = frames.read_output(payload("output"))
     assert (start, end, acked, bytes(data)) == (1000, 1010, 5, b"abc")
     offset, acked, reason, cols, rows, data = frames.read_screen(payload("screen"))
-    assert (offset, acked, reason, cols, rows, bytes(data)) == (99, 4, frames.SCREEN_LAG, 80, 24, b"\x1b[H")
+    assert (offset, acked, reason, cols, rows, bytes(data)) == (
+        99,
+        4,
+        frames.SCREEN_LAG,
+        80,
+        24,
+        b"\x1b[H",
+    )
     number, start, end, data = frames.read_data(memoryview(payload("data")))
     assert (number, start, end, bytes(data)) == (7, 1, 4, b"xyz")
 
@@ -108,7 +130,19 @@ def test_short_and_long_payloads_are_refused(read: Any, size: int, exact: bool) 
 
 @pytest.mark.parametrize(
     "body",
-    [b"", b"{", b"[]", b"1", b"null", b'"x"', b"\xff\xfe\xfd", b"{" * 10_000, b"[" * 100_000, b"9" * 5000, b"{'a': 1}"],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"1",
+        b"null",
+        b'"x"',
+        b"\xff\xfe\xfd",
+        b"{" * 10_000,
+        b"[" * 100_000,
+        b"9" * 5000,
+        b"{'a': 1}",
+    ],
 )
 def test_json_that_is_no_object_is_refused(body: bytes) -> None:
     with pytest.raises(PeerFault):
@@ -214,5 +248,7 @@ def test_a_single_key_is_recognised_and_nothing_else_is() -> None:
         (-5, 5, 2),
     ],
 )
-def test_the_highest_common_version_is_spoken_or_none(lowest: Any, highest: Any, chosen: int | None) -> None:
+def test_the_highest_common_version_is_spoken_or_none(
+    lowest: Any, highest: Any, chosen: int | None
+) -> None:
     assert version.choose(lowest, highest) == chosen

@@ -34,21 +34,40 @@ from holdfast.wire import spawning
 VECTORS = Path(__file__).parents[1] / "vectors" / "keeper_wire.json"
 
 U8, U16, U32, U64 = (st.integers(0, 2**bits - 1) for bits in (8, 16, 32, 64))
-I32 = st.integers(-2**31, 2**31 - 1)
+I32 = st.integers(-(2**31), 2**31 - 1)
 ACTS = st.builds(wire.Act, U64, U64, U64, U64, U8)
 ORIGINS = st.builds(wire.Origin, U64, U64, U64)
 SIZES = st.tuples(st.integers(COLS_MIN, COLS_MAX), st.integers(ROWS_MIN, ROWS_MAX))
-TEXT = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"), min_size=1, max_size=40)
+TEXT = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="/"),
+    min_size=1,
+    max_size=40,
+)
 WORD = st.binary(max_size=60).map(lambda b: b.replace(b"\0", b"."))
 READERS: dict[int, Callable[[bytes], Any]] = {
-    wire.HELLO: wire.read_hello, wire.INPUT: wire.read_act, wire.RESIZE: wire.read_act, wire.SIGNAL: wire.read_act,
-    wire.FLUSH: wire.read_act, wire.WITHDRAW: wire.read_two, wire.CONSUMED: wire.read_one, wire.QUERY: wire.read_query,
-    wire.FENCE: wire.read_two, wire.LABEL: wire.read_label, wire.LISTEN: wire.read_query, wire.SILENCE: wire.read_query,
-    wire.WELCOME: wire.read_welcome, wire.REFUSED: wire.read_refused, wire.REJECTED: wire.read_rejected,
-    wire.WITHDRAWN: wire.read_withdrawn, wire.STATE: wire.read_state, wire.EXITED: wire.read_exited}
+    wire.HELLO: wire.read_hello,
+    wire.INPUT: wire.read_act,
+    wire.RESIZE: wire.read_act,
+    wire.SIGNAL: wire.read_act,
+    wire.FLUSH: wire.read_act,
+    wire.WITHDRAW: wire.read_two,
+    wire.CONSUMED: wire.read_one,
+    wire.QUERY: wire.read_query,
+    wire.FENCE: wire.read_two,
+    wire.LABEL: wire.read_label,
+    wire.LISTEN: wire.read_query,
+    wire.SILENCE: wire.read_query,
+    wire.WELCOME: wire.read_welcome,
+    wire.REFUSED: wire.read_refused,
+    wire.REJECTED: wire.read_rejected,
+    wire.WITHDRAWN: wire.read_withdrawn,
+    wire.STATE: wire.read_state,
+    wire.EXITED: wire.read_exited,
+}
 
 
 # ---------------------------------------------------------------- golden bytes
+
 
 def built() -> dict[str, bytes]:
     """One packet of every kind, and both ways to ask for a keeper; the same values as in the vectors."""
@@ -67,24 +86,94 @@ def built() -> dict[str, bytes]:
         "label": wire.label(b"\x00label"),
         "listen": wire.listen(5),
         "silence": wire.silence(5),
-        "welcome": wire.welcome(1, 3, 7, 1 << 40, 1700000000000000001, 4242, 987654321, -1, 132, 43, b"0123456789ab",
-                                b"label", [(1, 2, 3), (4, 5, 6)], [(77, 256), (78, 9)]),
+        "welcome": wire.welcome(
+            1,
+            3,
+            7,
+            1 << 40,
+            1700000000000000001,
+            4242,
+            987654321,
+            -1,
+            132,
+            43,
+            b"0123456789ab",
+            b"label",
+            [(1, 2, 3), (4, 5, 6)],
+            [(77, 256), (78, 9)],
+        ),
         "refused": wire.refused(wire.REFUSED_TERM, 8),
         "rejected": wire.rejected(9, wire.REJECT_FULL, 1048576),
         "withdrawn": wire.withdrawn([(9, 100, 65536), (10, 0, 5)]),
         "state": wire.state(0xDEADBEEF, 4243, 4242, 132, 43, 0o42400, 5, 0o277, 0o105073, 17),
         "exited": wire.exited(9, [(77, 256)]),
-        "spawn": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label",
-                                       (b"sh", b"-c", b"exit 3"), (b"PATH=/bin", b"X=\xff"), b"/tmp", 0o022)),
-        "adopt": wire.spawn(wire.Spawn("0123456789ab", 4, "0123456789ab.keeper", 80, 24, 65536, 10_000, adopt_pid=4242, base=1 << 40,
-                                       ring_tail=b"tail", origins=(wire.Origin(1, 2, 3),), accepted=9, status=256)),
-        "contained": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label", (b"sh",),
-                                           cgroup=b"/sys/fs/cgroup/g", containment=wire.Containment(
-                                               (b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",)))),
-        "gated": wire.spawn(wire.Spawn("0123456789ab", 3, "0123456789ab.keeper", 80, 24, 8 << 20, 10_000, b"label", (b"sh",), gate=wire.GATE_REQUIRED)),
+        "spawn": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                3,
+                "0123456789ab.keeper",
+                80,
+                24,
+                8 << 20,
+                10_000,
+                b"label",
+                (b"sh", b"-c", b"exit 3"),
+                (b"PATH=/bin", b"X=\xff"),
+                b"/tmp",
+                0o022,
+            )
+        ),
+        "adopt": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                4,
+                "0123456789ab.keeper",
+                80,
+                24,
+                65536,
+                10_000,
+                adopt_pid=4242,
+                base=1 << 40,
+                ring_tail=b"tail",
+                origins=(wire.Origin(1, 2, 3),),
+                accepted=9,
+                status=256,
+            )
+        ),
+        "contained": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                3,
+                "0123456789ab.keeper",
+                80,
+                24,
+                8 << 20,
+                10_000,
+                b"label",
+                (b"sh",),
+                cgroup=b"/sys/fs/cgroup/g",
+                containment=wire.Containment((b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",)),
+            )
+        ),
+        "gated": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                3,
+                "0123456789ab.keeper",
+                80,
+                24,
+                8 << 20,
+                10_000,
+                b"label",
+                (b"sh",),
+                gate=wire.GATE_REQUIRED,
+            )
+        ),
         "gate": wire.gate(),
         "gate refused": wire.gated(16),
-        "flush of one": wire.act(wire.FLUSH, act._replace(flags=wire.ACT_ACK | wire.ACT_REPORT), wire.flush_body(5)),
+        "flush of one": wire.act(
+            wire.FLUSH, act._replace(flags=wire.ACT_ACK | wire.ACT_REPORT), wire.flush_body(5)
+        ),
         "quit": wire.QUIT_MAGIC,
         "spawn reply": wire.SPAWN_REPLY.pack(wire.SPAWN_FAILED, 2, 0, 3) + b"why",
     }
@@ -93,14 +182,22 @@ def built() -> dict[str, bytes]:
 @pytest.mark.parametrize("name", built())
 def test_t6_golden_bytes(name: str) -> None:
     vectors = json.loads(VECTORS.read_text())
-    assert vectors["version"] == wire.VERSION, "a new version: add its vectors, and keep reading the older ones"
-    assert built()[name].hex() == vectors["packets"][name], "the bytes changed without a new version"
+    assert vectors["version"] == wire.VERSION, (
+        "a new version: add its vectors, and keep reading the older ones"
+    )
+    assert built()[name].hex() == vectors["packets"][name], (
+        "the bytes changed without a new version"
+    )
 
 
 def test_t6_every_packet_has_a_vector() -> None:
     packets = json.loads(VECTORS.read_text())["packets"]
     assert set(packets) == set(built())
-    codes = {bytes.fromhex(packet)[0] for name, packet in packets.items() if name not in ("spawn", "adopt", "contained", "gated", "quit", "spawn reply")}
+    codes = {
+        bytes.fromhex(packet)[0]
+        for name, packet in packets.items()
+        if name not in ("spawn", "adopt", "contained", "gated", "quit", "spawn reply")
+    }
     assert codes == {*range(wire.HELLO, wire.GATE + 1), *range(wire.WELCOME, wire.GATED + 1)}
     for code in codes:
         name = f"0x{code:02x} | "
@@ -108,7 +205,10 @@ def test_t6_every_packet_has_a_vector() -> None:
 
 
 def test_t6_what_the_vectors_say_is_read() -> None:
-    packets = {name: bytes.fromhex(text) for name, text in json.loads(VECTORS.read_text())["packets"].items()}
+    packets = {
+        name: bytes.fromhex(text)
+        for name, text in json.loads(VECTORS.read_text())["packets"].items()
+    }
     assert wire.read_hello(packets["hello"]) == (1, 3, 7)
     act, body = wire.read_act(packets["signal"])
     assert wire.Act(*act) == wire.Act(0x0102030405060708, 9, 0x1112131415161718, 10, 1)
@@ -116,21 +216,40 @@ def test_t6_what_the_vectors_say_is_read() -> None:
     assert wire.read_act(packets["input"])[1] == b"ls\n\xff"
     assert wire.read_size(wire.read_act(packets["resize"])[1]) == (132, 43)
     welcome = wire.read_welcome(packets["welcome"])
-    assert (welcome.session, welcome.label, welcome.status, welcome.cols, welcome.rows) == ("0123456789ab", b"label", -1, 132, 43)
+    assert (welcome.session, welcome.label, welcome.status, welcome.cols, welcome.rows) == (
+        "0123456789ab",
+        b"label",
+        -1,
+        132,
+        43,
+    )
     assert welcome.origins == ((1, 2, 3), (4, 5, 6)) and welcome.reaped == ((77, 256), (78, 9))
     assert wire.read_state(packets["state"]).lflag == 0o105073
     assert wire.read_exited(packets["exited"]) == (9, [(77, 256)])
     assert wire.read_withdrawn(packets["withdrawn"]) == [(9, 100, 65536), (10, 0, 5)]
-    head, adopt = packets["adopt"][:wire.SPAWN_HEADER.size], packets["adopt"][wire.SPAWN_HEADER.size:]
+    head, adopt = (
+        packets["adopt"][: wire.SPAWN_HEADER.size],
+        packets["adopt"][wire.SPAWN_HEADER.size :],
+    )
     assert wire.SPAWN_HEADER.unpack(head) == (wire.SPAWN_MAGIC, wire.VERSION, len(adopt))
     assert wire.read_spawn(adopt).origins == ((1, 2, 3),) and wire.read_spawn(adopt).status == 256
-    plain, contained = (wire.read_spawn(packets[name][wire.SPAWN_HEADER.size:]) for name in ("spawn", "contained"))
-    assert plain.containment is None and plain.cgroup == b"" and contained.cgroup == b"/sys/fs/cgroup/g"
+    plain, contained = (
+        wire.read_spawn(packets[name][wire.SPAWN_HEADER.size :]) for name in ("spawn", "contained")
+    )
+    assert (
+        plain.containment is None
+        and plain.cgroup == b""
+        and contained.cgroup == b"/sys/fs/cgroup/g"
+    )
     assert contained.containment == ((b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",))
-    assert wire.read_flush(wire.read_act(packets["flush"])[1]) == 0 and wire.read_flush(wire.read_act(packets["flush of one"])[1]) == 5
+    assert (
+        wire.read_flush(wire.read_act(packets["flush"])[1]) == 0
+        and wire.read_flush(wire.read_act(packets["flush of one"])[1]) == 5
+    )
 
 
 # ---------------------------------------------------------------- round trips
+
 
 @given(U64, U16, U16)
 def test_hello_comes_back(term: int, lowest: int, highest: int) -> None:
@@ -143,7 +262,9 @@ def test_input_comes_back(act: wire.Act, body: bytes) -> None:
 
 
 @given(ACTS, SIZES, st.integers(0, 64), st.integers(0, 3), st.integers(0, 2**31 - 1), U64)
-def test_sizes_and_signals_come_back(act: wire.Act, size: tuple[int, int], number: int, scope: int, pid: int, start: int) -> None:
+def test_sizes_and_signals_come_back(
+    act: wire.Act, size: tuple[int, int], number: int, scope: int, pid: int, start: int
+) -> None:
     fields, body = wire.read_act(wire.resize(act, *size))
     assert (fields, wire.read_size(body)) == (act, size)
     fields, body = wire.read_act(wire.signal(act, number, scope, pid, start))
@@ -154,14 +275,25 @@ def test_sizes_and_signals_come_back(act: wire.Act, size: tuple[int, int], numbe
 def test_small_packets_come_back(a: int, b: int, tag: int, reason: int, label: bytes) -> None:
     assert wire.read_two(wire.withdraw(a, b)) == (a, b) == wire.read_two(wire.fence(a, b))
     assert wire.read_one(wire.consumed(a)) == a
-    assert wire.read_query(wire.query(tag)) == wire.read_query(wire.listen(tag)) == wire.read_query(wire.silence(tag)) == tag
+    assert (
+        wire.read_query(wire.query(tag))
+        == wire.read_query(wire.listen(tag))
+        == wire.read_query(wire.silence(tag))
+        == tag
+    )
     assert wire.read_label(wire.label(label)) == label
     assert wire.read_refused(wire.refused(reason, a)) == (reason, a)
     assert wire.read_rejected(wire.rejected(a, reason, b)) == (a, reason, b)
 
 
-@given(I32, st.lists(st.tuples(U32, I32), max_size=REAPED_KEPT), st.lists(st.tuples(U64, U32, U32), max_size=50))
-def test_lists_come_back(status: int, reaped: list[tuple[int, int]], withdrawn: list[tuple[int, int, int]]) -> None:
+@given(
+    I32,
+    st.lists(st.tuples(U32, I32), max_size=REAPED_KEPT),
+    st.lists(st.tuples(U64, U32, U32), max_size=50),
+)
+def test_lists_come_back(
+    status: int, reaped: list[tuple[int, int]], withdrawn: list[tuple[int, int, int]]
+) -> None:
     assert wire.read_exited(wire.exited(status, reaped)) == (status, reaped)
     assert wire.read_withdrawn(wire.withdrawn(withdrawn)) == withdrawn
 
@@ -174,8 +306,23 @@ def test_the_state_comes_back(state: wire.State) -> None:
     assert wire.read_state(wire.state(*state)) == state
 
 
-WELCOMES = st.builds(wire.Welcome, U16, U64, U64, U64, U64, U32, U64, I32, U16, U16, TEXT, st.binary(max_size=500),
-                     st.lists(ORIGINS, max_size=20).map(tuple), st.lists(st.tuples(U32, I32), max_size=10).map(tuple))
+WELCOMES = st.builds(
+    wire.Welcome,
+    U16,
+    U64,
+    U64,
+    U64,
+    U64,
+    U32,
+    U64,
+    I32,
+    U16,
+    U16,
+    TEXT,
+    st.binary(max_size=500),
+    st.lists(ORIGINS, max_size=20).map(tuple),
+    st.lists(st.tuples(U32, I32), max_size=10).map(tuple),
+)
 
 
 @given(WELCOMES)
@@ -187,36 +334,76 @@ def test_the_welcome_comes_back(welcome: wire.Welcome) -> None:
 def test_the_largest_welcome_and_withdrawn_fit_into_a_packet() -> None:
     origins = [(2**64 - 1,) * 3] * ORIGINS_KEPT
     top = 2**64 - 1
-    packet = wire.welcome(1, top, top, top, top, 2**32 - 1, 2**64 - 1, -1, 1000, 1000, b"s" * 80, bytes(LABEL_BYTES), origins,
-                          [(2**32 - 1, -1)] * REAPED_KEPT)
+    packet = wire.welcome(
+        1,
+        top,
+        top,
+        top,
+        top,
+        2**32 - 1,
+        2**64 - 1,
+        -1,
+        1000,
+        1000,
+        b"s" * 80,
+        bytes(LABEL_BYTES),
+        origins,
+        [(2**32 - 1, -1)] * REAPED_KEPT,
+    )
     assert len(packet) < 128 * 1024 and len(wire.read_welcome(packet).origins) == ORIGINS_KEPT
     packet = wire.withdrawn([(2**64 - 1, 2**32 - 1, 2**32 - 1)] * INPUT_QUEUE_ACTS)
     assert len(packet) < 128 * 1024 and len(wire.read_withdrawn(packet)) == INPUT_QUEUE_ACTS
 
 
-ENTRIES = st.tuples(TEXT.filter(lambda t: "=" not in t), WORD).map(lambda e: e[0].encode() + b"=" + e[1])
+ENTRIES = st.tuples(TEXT.filter(lambda t: "=" not in t), WORD).map(
+    lambda e: e[0].encode() + b"=" + e[1]
+)
 SPAWNS = st.builds(
-    wire.Spawn, TEXT, U64, TEXT.filter(lambda t: t not in (".", "..")), st.integers(COLS_MIN, COLS_MAX), st.integers(ROWS_MIN, ROWS_MAX),
-    st.integers(1, RING_BYTES_MAX), st.integers(0, 24 * 3600 * 1000), st.binary(max_size=200),
-    st.lists(WORD.map(lambda w: b"x" + w), min_size=1, max_size=5).map(tuple), st.lists(ENTRIES, max_size=8).map(tuple), WORD,
-    st.integers(0, 0o777), st.integers(0, 2**31 - 1), st.integers(300, 2**63 - 1), st.binary(max_size=300),
-    st.lists(ORIGINS, max_size=5).map(tuple), st.integers(0, 2**63 - 1), st.integers(-1, 0xFFFF),
-    cgroup=st.just(b""), containment=st.none(), gate=st.just(0))
+    wire.Spawn,
+    TEXT,
+    U64,
+    TEXT.filter(lambda t: t not in (".", "..")),
+    st.integers(COLS_MIN, COLS_MAX),
+    st.integers(ROWS_MIN, ROWS_MAX),
+    st.integers(1, RING_BYTES_MAX),
+    st.integers(0, 24 * 3600 * 1000),
+    st.binary(max_size=200),
+    st.lists(WORD.map(lambda w: b"x" + w), min_size=1, max_size=5).map(tuple),
+    st.lists(ENTRIES, max_size=8).map(tuple),
+    WORD,
+    st.integers(0, 0o777),
+    st.integers(0, 2**31 - 1),
+    st.integers(300, 2**63 - 1),
+    st.binary(max_size=300),
+    st.lists(ORIGINS, max_size=5).map(tuple),
+    st.integers(0, 2**63 - 1),
+    st.integers(-1, 0xFFFF),
+    cgroup=st.just(b""),
+    containment=st.none(),
+    gate=st.just(0),
+)
 PATHS = st.lists(WORD.map(lambda w: b"/" + w), max_size=4).map(tuple)
 CONTAINMENTS = st.none() | st.builds(wire.Containment, PATHS, PATHS, PATHS)
 
 
 @given(SPAWNS, WORD.map(lambda w: b"/" + w) | st.just(b""), CONTAINMENTS)
-def test_a_spawn_request_comes_back(request: wire.Spawn, cgroup: bytes, containment: wire.Containment | None) -> None:
+def test_a_spawn_request_comes_back(
+    request: wire.Spawn, cgroup: bytes, containment: wire.Containment | None
+) -> None:
     if not request.adopt_pid:
         request = request._replace(cgroup=cgroup, containment=containment)
     data = wire.spawn(request)
     magic, version, length = wire.SPAWN_HEADER.unpack_from(data)
-    assert (magic, version, length) == (wire.SPAWN_MAGIC, wire.VERSION, len(data) - wire.SPAWN_HEADER.size)
-    assert wire.read_spawn(data[wire.SPAWN_HEADER.size:]) == request
+    assert (magic, version, length) == (
+        wire.SPAWN_MAGIC,
+        wire.VERSION,
+        len(data) - wire.SPAWN_HEADER.size,
+    )
+    assert wire.read_spawn(data[wire.SPAWN_HEADER.size :]) == request
 
 
 # ---------------------------------------------------------------- what is refused
+
 
 def read(packet: bytes) -> None:
     """As the receiving side does: by its first byte. Nothing but Malformed may come of it."""
@@ -240,11 +427,11 @@ def test_a_packet_with_bytes_changed_cut_or_added(name: str, data: st.DataObject
     packet = bytearray(built()[name])
     for _ in range(data.draw(st.integers(1, 4))):
         packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(U8)
-    packet = packet[:data.draw(st.integers(1, len(packet)))] + data.draw(st.binary(max_size=5))
+    packet = packet[: data.draw(st.integers(1, len(packet)))] + data.draw(st.binary(max_size=5))
     read(bytes(packet))
     if name in ("spawn", "adopt", "contained"):
         try:
-            wire.read_spawn(bytes(packet[wire.SPAWN_HEADER.size:]))
+            wire.read_spawn(bytes(packet[wire.SPAWN_HEADER.size :]))
         except wire.Malformed:
             pass
 
@@ -263,11 +450,11 @@ def tagged(*items: tuple[int, bytes]) -> bytes:
 
 
 def parts(request: wire.Spawn) -> list[tuple[int, bytes]]:
-    body, found = wire.spawn(request)[wire.SPAWN_HEADER.size:], []
+    body, found = wire.spawn(request)[wire.SPAWN_HEADER.size :], []
     while body:
         length = int.from_bytes(body[1:5], "little")
-        found.append((body[0], body[5:5 + length]))
-        body = body[5 + length:]
+        found.append((body[0], body[5 : 5 + length]))
+        body = body[5 + length :]
     return found
 
 
@@ -287,16 +474,30 @@ def test_unknown_repeated_and_missing_tags_are_refused() -> None:
         if tag not in (spawning.T_ARGV, spawning.T_ENV, spawning.T_ORIGIN):
             with pytest.raises(wire.Malformed, match="repeated"):
                 wire.read_spawn(tagged(*sound, (tag, value)))
-            if tag not in (spawning.T_SESSION, spawning.T_SOCKET, spawning.T_LABEL, spawning.T_CWD, spawning.T_RING_TAIL):
+            if tag not in (
+                spawning.T_SESSION,
+                spawning.T_SOCKET,
+                spawning.T_LABEL,
+                spawning.T_CWD,
+                spawning.T_RING_TAIL,
+            ):
                 for other in (value[:-1], value + b"\0"):
                     with pytest.raises(wire.Malformed):
                         wire.read_spawn(tagged(*((t, other if t == tag else v) for t, v in sound)))
 
 
-@pytest.mark.parametrize("more", [
-    [(spawning.T_HIDE, b"/x")], [(spawning.T_CONTAIN, b"x")], [(spawning.T_CONTAIN, b""), (spawning.T_KEEP, b"x")],
-    [(spawning.T_CONTAIN, b""), (spawning.T_CONTAIN, b"")], [(spawning.T_CONTAIN, b""), (spawning.T_FRESH, b"/x\0")],
-    [(spawning.T_CONTAIN, b""), *[(spawning.T_HIDE, b"/x")] * (CONTAINED_PATHS + 1)], [(spawning.T_CGROUP, b"x")]])
+@pytest.mark.parametrize(
+    "more",
+    [
+        [(spawning.T_HIDE, b"/x")],
+        [(spawning.T_CONTAIN, b"x")],
+        [(spawning.T_CONTAIN, b""), (spawning.T_KEEP, b"x")],
+        [(spawning.T_CONTAIN, b""), (spawning.T_CONTAIN, b"")],
+        [(spawning.T_CONTAIN, b""), (spawning.T_FRESH, b"/x\0")],
+        [(spawning.T_CONTAIN, b""), *[(spawning.T_HIDE, b"/x")] * (CONTAINED_PATHS + 1)],
+        [(spawning.T_CGROUP, b"x")],
+    ],
+)
 def test_t4_a_containment_that_cannot_be_meant_is_refused(more: list[tuple[int, bytes]]) -> None:
     with pytest.raises(wire.Malformed):
         wire.read_spawn(tagged(*parts(SOUND), *more))

@@ -34,8 +34,9 @@ def test_s6_the_latest_is_loaded(fd: int) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_s6_killed_at_any_write_the_older_or_the_new_one_is_there(fd: int, before: int,
-                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
+def test_s6_killed_at_any_write_the_older_or_the_new_one_is_there(
+    fd: int, before: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write = os.pwrite
     older = None
     for n in range(before):
@@ -51,7 +52,7 @@ def test_s6_killed_at_any_write_the_older_or_the_new_one_is_there(fd: int, befor
             nonlocal left
             left -= 1
             if not left:
-                write(to, data[:len(data) // 2], position)      # killed in the middle of it
+                write(to, data[: len(data) // 2], position)  # killed in the middle of it
                 raise Killed
             return write(to, data, position)
 
@@ -75,9 +76,12 @@ def test_s6_damage_is_none_never_a_wrong_screen(fd: int) -> None:
     sound = os.pread(fd, size, 0)
     for position in [*range(48), *range(4096, size, 97)]:
         os.pwrite(fd, bytes([sound[position] ^ 0x55]), position)
-        assert snapshot.load(fd) in (None, (5 ^ (0x55 << 8 * (position - 16)), b"screen" * 100)) if 16 <= position < 24 \
-            else snapshot.load(fd) is None, position
-        os.pwrite(fd, sound[position:position + 1], position)
+        assert (
+            snapshot.load(fd) in (None, (5 ^ (0x55 << 8 * (position - 16)), b"screen" * 100))
+            if 16 <= position < 24
+            else snapshot.load(fd) is None
+        ), position
+        os.pwrite(fd, sound[position : position + 1], position)
     assert snapshot.load(fd) == (5, b"screen" * 100)
     os.ftruncate(fd, size - 1)
     assert snapshot.load(fd) is None

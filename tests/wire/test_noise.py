@@ -28,16 +28,38 @@ VECTORS = Path(__file__).parents[1] / "vectors" / "noise.json"
 NAMES = {f"Noise_{pattern}_25519_AESGCM_SHA256": pattern for pattern in (IK, XXPSK3)}
 KEYS = st.binary(min_size=32, max_size=32)
 # The points of low order on the curve and its twist, and their other spellings.
-LOW_ORDER = ["00" * 32, "01" + "00" * 31, "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800", "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
-             "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f", "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
-             "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f"]
+LOW_ORDER = [
+    "00" * 32,
+    "01" + "00" * 31,
+    "e0eb7a7c3b41b8ae1656e3faf19fc46ada098deb9c32b1fd866205165f49b800",
+    "5f9c95bca3508c24b1d0b1559c83ef5b04445cc4581c8e86d8224eddd09f1157",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
 
 
-def pair(pattern: str, first: bytes = b"\x01" * 32, second: bytes = b"\x02" * 32, psk: bytes = b"\x03" * 32, prologue: bytes = b"p",
-         ephemerals: tuple[bytes | None, bytes | None] = (None, None)) -> tuple[Handshake, Handshake]:
+def pair(
+    pattern: str,
+    first: bytes = b"\x01" * 32,
+    second: bytes = b"\x02" * 32,
+    psk: bytes = b"\x03" * 32,
+    prologue: bytes = b"p",
+    ephemerals: tuple[bytes | None, bytes | None] = (None, None),
+) -> tuple[Handshake, Handshake]:
     key = psk if pattern == XXPSK3 else None
-    return (Handshake(pattern, True, prologue, first, agreement.public(second) if pattern == IK else None, key, ephemerals[0]),
-            Handshake(pattern, False, prologue, second, None, key, ephemerals[1]))
+    return (
+        Handshake(
+            pattern,
+            True,
+            prologue,
+            first,
+            agreement.public(second) if pattern == IK else None,
+            key,
+            ephemerals[0],
+        ),
+        Handshake(pattern, False, prologue, second, None, key, ephemerals[1]),
+    )
 
 
 def shaken(pattern: str) -> tuple[Handshake, Handshake]:
@@ -50,8 +72,16 @@ def shaken(pattern: str) -> tuple[Handshake, Handshake]:
 
 # ------------------------------------------------------------ vectors
 
+
 def cases() -> Iterator[tuple[str, dict[str, Any]]]:
-    paths = [VECTORS, *(sorted(Path(os.environ["NOISE_VECTORS"]).iterdir()) if "NOISE_VECTORS" in os.environ else ())]
+    paths = [
+        VECTORS,
+        *(
+            sorted(Path(os.environ["NOISE_VECTORS"]).iterdir())
+            if "NOISE_VECTORS" in os.environ
+            else ()
+        ),
+    ]
     for path in paths:
         for number, case in enumerate(json.loads(path.read_text())["vectors"]):
             if case.get("protocol_name") in NAMES and not case.get("fallback"):
@@ -69,9 +99,21 @@ def test_vectors(case: dict[str, Any]) -> None:
     static, remote = get("init_static"), get("resp_static")
     assert static and remote
     assert case.get("resp_psks", []) == case.get("init_psks", [])
-    one = Handshake(pattern, True, get("init_prologue") or b"", static, get("init_remote_static"), psk, get("init_ephemeral"))
-    other = Handshake(pattern, False, get("resp_prologue") or b"", remote, None, psk, get("resp_ephemeral"))
-    messages = [(bytes.fromhex(m["payload"]), m["ciphertext"], m.get("rekey")) for m in case["messages"]]
+    one = Handshake(
+        pattern,
+        True,
+        get("init_prologue") or b"",
+        static,
+        get("init_remote_static"),
+        psk,
+        get("init_ephemeral"),
+    )
+    other = Handshake(
+        pattern, False, get("resp_prologue") or b"", remote, None, psk, get("resp_ephemeral")
+    )
+    messages = [
+        (bytes.fromhex(m["payload"]), m["ciphertext"], m.get("rekey")) for m in case["messages"]
+    ]
     writer, reader = one, other
     while not one.done:
         payload, expected, _ = messages.pop(0)
@@ -81,7 +123,10 @@ def test_vectors(case: dict[str, Any]) -> None:
         writer, reader = reader, writer
     assert one.hash == other.hash
     assert case.get("handshake_hash", one.hash.hex()) == one.hash.hex()
-    assert (one.remote_static, other.remote_static) == (agreement.public(remote), agreement.public(static))
+    assert (one.remote_static, other.remote_static) == (
+        agreement.public(remote),
+        agreement.public(static),
+    )
     ours, theirs = one.ciphers(), other.ciphers()
     assert messages, "a vector without transport messages"
     handshake = len(case["messages"]) - len(messages)
@@ -95,7 +140,15 @@ def test_vectors(case: dict[str, Any]) -> None:
         assert into.open(sealed) == payload
 
 
-def theirs(pattern: str, initiator: bool, static: bytes, remote_static: bytes | None, psk: bytes, prologue: bytes, ephemeral: bytes | None = None) -> Any:
+def theirs(
+    pattern: str,
+    initiator: bool,
+    static: bytes,
+    remote_static: bytes | None,
+    psk: bytes,
+    prologue: bytes,
+    ephemeral: bytes | None = None,
+) -> Any:
     """The same side by the other implementation."""
     found = NoiseConnection.from_name(f"Noise_{pattern}_25519_AESGCM_SHA256".encode())
     (found.set_as_initiator if initiator else found.set_as_responder)()
@@ -108,22 +161,51 @@ def theirs(pattern: str, initiator: bool, static: bytes, remote_static: bytes | 
     if pattern == XXPSK3:
         found.set_psks(psk)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")                # a given ephemeral key is for tests only: this is one
+        warnings.simplefilter("ignore")  # a given ephemeral key is for tests only: this is one
         found.start_handshake()
     return found
 
 
 # ------------------------------------------------------------ against another implementation
 
+
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from([IK, XXPSK3]), st.booleans(), KEYS, KEYS, KEYS, st.binary(max_size=100), st.lists(st.binary(max_size=200), min_size=3, max_size=3),
-       st.lists(st.tuples(st.booleans(), st.sampled_from(["data", "data", "rekey"]), st.binary(max_size=300)), max_size=12))
-def test_talks_to_another_implementation(pattern: str, initiating: bool, first: bytes, second: bytes, psk: bytes, prologue: bytes, payloads: list[bytes],
-                                         traffic: list[tuple[bool, str, bytes]]) -> None:
+@given(
+    st.sampled_from([IK, XXPSK3]),
+    st.booleans(),
+    KEYS,
+    KEYS,
+    KEYS,
+    st.binary(max_size=100),
+    st.lists(st.binary(max_size=200), min_size=3, max_size=3),
+    st.lists(
+        st.tuples(
+            st.booleans(), st.sampled_from(["data", "data", "rekey"]), st.binary(max_size=300)
+        ),
+        max_size=12,
+    ),
+)
+def test_talks_to_another_implementation(
+    pattern: str,
+    initiating: bool,
+    first: bytes,
+    second: bytes,
+    psk: bytes,
+    prologue: bytes,
+    payloads: list[bytes],
+    traffic: list[tuple[bool, str, bytes]],
+) -> None:
     one, other = pair(pattern, first, second, psk, prologue)
     remote = agreement.public(second) if pattern == IK else None
     mine = one if initiating else other
-    its = theirs(pattern, not initiating, second if initiating else first, None if initiating else remote, psk, prologue)
+    its = theirs(
+        pattern,
+        not initiating,
+        second if initiating else first,
+        None if initiating else remote,
+        psk,
+        prologue,
+    )
     turn = initiating
     for payload in payloads:
         if mine.done:
@@ -151,10 +233,15 @@ def test_talks_to_another_implementation(pattern: str, initiating: bool, first: 
 
 @settings(max_examples=30, deadline=None)
 @given(st.sampled_from([IK, XXPSK3]), KEYS, KEYS, KEYS, KEYS, KEYS, st.binary(max_size=50))
-def test_makes_the_same_bytes_as_another_implementation(pattern: str, first: bytes, second: bytes, e1: bytes, e2: bytes, psk: bytes, prologue: bytes) -> None:
+def test_makes_the_same_bytes_as_another_implementation(
+    pattern: str, first: bytes, second: bytes, e1: bytes, e2: bytes, psk: bytes, prologue: bytes
+) -> None:
     ours = pair(pattern, first, second, psk, prologue, (e1, e2))
     remote = agreement.public(second) if pattern == IK else None
-    others = theirs(pattern, True, first, remote, psk, prologue, e1), theirs(pattern, False, second, None, psk, prologue, e2)
+    others = (
+        theirs(pattern, True, first, remote, psk, prologue, e1),
+        theirs(pattern, False, second, None, psk, prologue, e2),
+    )
     turn = 0
     while not ours[0].done:
         message = ours[turn].write(b"same")
@@ -165,6 +252,7 @@ def test_makes_the_same_bytes_as_another_implementation(pattern: str, first: byt
 
 
 # ------------------------------------------------------------ what is refused
+
 
 @pytest.mark.parametrize("pattern", [IK, XXPSK3])
 def test_any_flipped_bit_of_a_handshake_is_noticed(pattern: str) -> None:
@@ -203,20 +291,26 @@ def test_keys_of_low_order_are_refused(pattern: str, point: str) -> None:
     with pytest.raises(agreement.LowOrder):
         agreement.agree(agreement.load(b"\x05" * 32), key)
     one, other = pair(pattern)
-    with pytest.raises(PeerFault, match="low order"):          # as ephemeral key
+    with pytest.raises(PeerFault, match="low order"):  # as ephemeral key
         other.read(forged(pattern, key, one))
         other.write()
     assert other.dead
-    if pattern == IK:                                          # as the static key that was pinned
+    if pattern == IK:  # as the static key that was pinned
         with pytest.raises(PeerFault, match="low order"):
             Handshake(IK, True, b"", b"\x01" * 32, key).write()
 
 
-@pytest.mark.parametrize("pattern, change", [(IK, "prologue"), (IK, "static"), (XXPSK3, "prologue"), (XXPSK3, "psk")])
+@pytest.mark.parametrize(
+    "pattern, change", [(IK, "prologue"), (IK, "static"), (XXPSK3, "prologue"), (XXPSK3, "psk")]
+)
 def test_who_expects_something_else_does_not_agree(pattern: str, change: str) -> None:
     one = pair(pattern)[0]
-    other = pair(pattern, second=b"\x09" * 32 if change == "static" else b"\x02" * 32, psk=b"\x09" * 32 if change == "psk" else b"\x03" * 32,
-                 prologue=b"q" if change == "prologue" else b"p")[1]
+    other = pair(
+        pattern,
+        second=b"\x09" * 32 if change == "static" else b"\x02" * 32,
+        psk=b"\x09" * 32 if change == "psk" else b"\x03" * 32,
+        prologue=b"q" if change == "prologue" else b"p",
+    )[1]
     writer, reader = one, other
     with pytest.raises(PeerFault):
         while not writer.done:
@@ -266,9 +360,17 @@ def test_turns_are_kept() -> None:
     assert one.hash == other.hash
 
 
-@pytest.mark.parametrize("keys", [{"pattern": IK, "initiator": True}, {"pattern": IK, "initiator": False, "remote_static": b"\x01" * 32},
-                                  {"pattern": IK, "initiator": False, "psk": b"\x01" * 32}, {"pattern": XXPSK3, "initiator": True},
-                                  {"pattern": XXPSK3, "initiator": True, "psk": b"short"}, {"pattern": XXPSK3, "initiator": False, "psk": b"x" * 33}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"pattern": IK, "initiator": True},
+        {"pattern": IK, "initiator": False, "remote_static": b"\x01" * 32},
+        {"pattern": IK, "initiator": False, "psk": b"\x01" * 32},
+        {"pattern": XXPSK3, "initiator": True},
+        {"pattern": XXPSK3, "initiator": True, "psk": b"short"},
+        {"pattern": XXPSK3, "initiator": False, "psk": b"x" * 33},
+    ],
+)
 def test_a_handshake_has_exactly_its_keys(keys: dict[str, Any]) -> None:
     with pytest.raises(ValueError):
         Handshake(**{"prologue": b"", "static": b"\x01" * 32, **keys})
@@ -280,10 +382,10 @@ def test_a_failed_message_advances_nothing_and_ends_it() -> None:
     first, second = out.seal(b"first"), out.seal(b"second")
     assert into.open(first) == b"first"
     with pytest.raises(PeerFault):
-        into.open(first)                                       # again
+        into.open(first)  # again
     assert into.nonce == 1 and into.dead
     with pytest.raises(PeerFault, match="broken"):
-        into.open(second)                                      # what would have been right
+        into.open(second)  # what would have been right
     with pytest.raises(PeerFault, match="broken"):
         into.seal(b"")
 
@@ -332,6 +434,7 @@ def test_rekeying_keeps_the_number_and_forgets_the_key() -> None:
 
 def make() -> dict[str, Any]:
     """Vectors by the other implementation."""
+
     def key(number: int) -> bytes:
         return bytes((number + i) % 256 for i in range(32))
 
@@ -340,7 +443,10 @@ def make() -> dict[str, Any]:
         for number, prologue in enumerate((b"", b"holdfast")):
             keys = [key(16 * number + 40 * i) for i in range(5)]
             remote = agreement.public(keys[1]) if pattern == IK else None
-            sides = (theirs(pattern, True, keys[0], remote, keys[4], prologue, keys[2]), theirs(pattern, False, keys[1], None, keys[4], prologue, keys[3]))
+            sides = (
+                theirs(pattern, True, keys[0], remote, keys[4], prologue, keys[2]),
+                theirs(pattern, False, keys[1], None, keys[4], prologue, keys[3]),
+            )
             messages: list[dict[str, Any]] = []
             for at in range(9):
                 writer, reader = (sides[0], sides[1]) if at % 2 == 0 else (sides[1], sides[0])
@@ -355,16 +461,37 @@ def make() -> dict[str, Any]:
                     reader.rekey_inbound_cipher()
                 data = bytes(writer.encrypt(payload))
                 assert reader.decrypt(data) == payload
-                messages.append({"payload": payload.hex(), "ciphertext": data.hex(), **({"rekey": True} if at >= 7 else {})})
-            case: dict[str, Any] = {"protocol_name": f"Noise_{pattern}_25519_AESGCM_SHA256", "init_prologue": prologue.hex(), "init_static": keys[0].hex(),
-                                    "init_ephemeral": keys[2].hex(), "resp_prologue": prologue.hex(), "resp_static": keys[1].hex(), "resp_ephemeral": keys[3].hex()}
+                messages.append(
+                    {
+                        "payload": payload.hex(),
+                        "ciphertext": data.hex(),
+                        **({"rekey": True} if at >= 7 else {}),
+                    }
+                )
+            case: dict[str, Any] = {
+                "protocol_name": f"Noise_{pattern}_25519_AESGCM_SHA256",
+                "init_prologue": prologue.hex(),
+                "init_static": keys[0].hex(),
+                "init_ephemeral": keys[2].hex(),
+                "resp_prologue": prologue.hex(),
+                "resp_static": keys[1].hex(),
+                "resp_ephemeral": keys[3].hex(),
+            }
             if remote:
                 case["init_remote_static"] = remote.hex()
             else:
                 case["init_psks"] = case["resp_psks"] = [keys[4].hex()]
-            out.append({**case, "handshake_hash": sides[0].get_handshake_hash().hex(), "messages": messages})
-    return {"origin": "made with noiseprotocol 0.3.1 by `python -m tests.wire.test_noise`; `rekey`: both sides of that direction rekey before this message",
-            "vectors": out}
+            out.append(
+                {
+                    **case,
+                    "handshake_hash": sides[0].get_handshake_hash().hex(),
+                    "messages": messages,
+                }
+            )
+    return {
+        "origin": "made with noiseprotocol 0.3.1 by `python -m tests.wire.test_noise`; `rekey`: both sides of that direction rekey before this message",
+        "vectors": out,
+    }
 
 
 if __name__ == "__main__":

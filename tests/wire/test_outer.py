@@ -73,9 +73,17 @@ def test_frames_come_out_as_they_went_in(name: str) -> None:
 
 def test_every_kind_of_the_contract_is_known_and_has_a_vector() -> None:
     kinds = {f.name for f in contract_pb2.Frame.DESCRIPTOR.oneofs_by_name["kind"].fields}
-    assert kinds == {type(f).__name__.lower() for f in GOOD.values()} == {t.__name__.lower() for t in outer.ANY}
+    assert (
+        kinds
+        == {type(f).__name__.lower() for f in GOOD.values()}
+        == {t.__name__.lower() for t in outer.ANY}
+    )
     assert {v.number for v in contract_pb2.CloseCode.DESCRIPTOR.values} == {0, *outer.CODES}
-    assert {v.name.removeprefix("CLOSE_CODE_").lower(): v.number for v in contract_pb2.CloseCode.DESCRIPTOR.values if v.number} == {n: c for c, n in outer.CODES.items()}
+    assert {
+        v.name.removeprefix("CLOSE_CODE_").lower(): v.number
+        for v in contract_pb2.CloseCode.DESCRIPTOR.values
+        if v.number
+    } == {n: c for c, n in outer.CODES.items()}
     assert {v.number for v in contract_pb2.Role.DESCRIPTOR.values} == {0, *outer.ROLES}
 
 
@@ -88,19 +96,67 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "two lines": ("hello", {"lowest": 1, "highest": 1, "role": 1, "software": "a\nb"}),
     "escapes": ("close", {"code": 1, "reason": "\x1b[2J"}),
     "bidi": ("close", {"code": 1, "reason": "\u202eabc"}),
-    "no version": ("welcome", {"nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "streams": 1, "ping_s": 1}),
-    "short nonce": ("welcome", {"version": 1, "nonce": NONCE[1:], "frame_bytes": limits.OUTER_BYTES, "streams": 1, "ping_s": 1}),
-    "small frames": ("welcome", {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES - 1, "streams": 1, "ping_s": 1}),
-    "no streams": ("welcome", {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "ping_s": 1}),
-    "too many streams": ("welcome", {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "streams": limits.STREAMS_MAX + 1, "ping_s": 1}),
-    "no pings": ("welcome", {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "streams": 1}),
+    "no version": (
+        "welcome",
+        {"nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "streams": 1, "ping_s": 1},
+    ),
+    "short nonce": (
+        "welcome",
+        {
+            "version": 1,
+            "nonce": NONCE[1:],
+            "frame_bytes": limits.OUTER_BYTES,
+            "streams": 1,
+            "ping_s": 1,
+        },
+    ),
+    "small frames": (
+        "welcome",
+        {
+            "version": 1,
+            "nonce": NONCE,
+            "frame_bytes": limits.OUTER_BYTES - 1,
+            "streams": 1,
+            "ping_s": 1,
+        },
+    ),
+    "no streams": (
+        "welcome",
+        {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "ping_s": 1},
+    ),
+    "too many streams": (
+        "welcome",
+        {
+            "version": 1,
+            "nonce": NONCE,
+            "frame_bytes": limits.OUTER_BYTES,
+            "streams": limits.STREAMS_MAX + 1,
+            "ping_s": 1,
+        },
+    ),
+    "no pings": (
+        "welcome",
+        {"version": 1, "nonce": NONCE, "frame_bytes": limits.OUTER_BYTES, "streams": 1},
+    ),
     "short key": ("register", {"route_key": b"k" * 31, "generation": 1, "signature": b"s" * 64}),
     "no generation": ("register", {"route_key": b"k" * 32, "signature": b"s" * 64}),
-    "a generation beyond 63 bits": ("register", {"route_key": b"k" * 32, "signature": b"s" * 64, "generation": 2**63}),
-    "short signature": ("register", {"route_key": b"k" * 32, "generation": 1, "signature": b"s" * 63}),
-    "short pass": ("register", {"route_key": b"k" * 32, "generation": 1, "signature": b"s" * 64, "passes": [b"p"]}),
+    "a generation beyond 63 bits": (
+        "register",
+        {"route_key": b"k" * 32, "signature": b"s" * 64, "generation": 2**63},
+    ),
+    "short signature": (
+        "register",
+        {"route_key": b"k" * 32, "generation": 1, "signature": b"s" * 63},
+    ),
+    "short pass": (
+        "register",
+        {"route_key": b"k" * 32, "generation": 1, "signature": b"s" * 64, "passes": [b"p"]},
+    ),
     "the same pass twice": ("passes", {"passes": [PASS, PASS]}),
-    "too many passes": ("passes", {"passes": [i.to_bytes(32, "big") for i in range(limits.PASSES_MAX + 1)]}),
+    "too many passes": (
+        "passes",
+        {"passes": [i.to_bytes(32, "big") for i in range(limits.PASSES_MAX + 1)]},
+    ),
     "short route": ("registered", {"route": b"r" * 15}),
     "no stream": ("open", {"route": ROUTE, "pass": PASS}),
     "no pass": ("open", {"stream": 1, "route": ROUTE}),
@@ -110,7 +166,10 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "data without payload": ("data", {"stream": 1}),
     "long data": ("data", {"stream": 1, "payload": bytes(limits.SEALED_BYTES + 1)}),
     "no credit": ("credit", {"stream": 1}),
-    "more credit than a window": ("credit", {"stream": 1, "amount": limits.STREAM_WINDOW_BYTES + 1}),
+    "more credit than a window": (
+        "credit",
+        {"stream": 1, "amount": limits.STREAM_WINDOW_BYTES + 1},
+    ),
     "no code": ("close", {"stream": 1}),
     "unknown code": ("close", {"stream": 1, "code": 14}),
     "long reason": ("close", {"code": 1, "reason": "x" * 201}),
@@ -129,7 +188,14 @@ def test_what_is_out_of_bounds_is_neither_read_nor_written(name: str) -> None:
     with pytest.raises(PeerFault):
         outer.decode(contract_pb2.Frame(**{kind: message}).SerializeToString())
     made: Any = getattr(outer, kind.capitalize())
-    values = {f: (tuple(v) if isinstance(v := getattr(message, f.rstrip("_")), list) or f == "passes" else v) for f in made._fields}
+    values = {
+        f: (
+            tuple(v)
+            if isinstance(v := getattr(message, f.rstrip("_")), list) or f == "passes"
+            else v
+        )
+        for f in made._fields
+    }
     with pytest.raises(ValueError):
         outer.encode(made(**values))
 
@@ -137,12 +203,19 @@ def test_what_is_out_of_bounds_is_neither_read_nor_written(name: str) -> None:
 @pytest.mark.parametrize("name", GOOD)
 def test_padding_and_unknown_fields_are_refused(name: str) -> None:
     data = outer.encode(GOOD[name])
-    for more in (b"\x80\x01\x00", b"\xf8\x07\x01", b"\xfa\x07\x01x", data):        # field 16 and 127; the whole once more
+    for more in (
+        b"\x80\x01\x00",
+        b"\xf8\x07\x01",
+        b"\xfa\x07\x01x",
+        data,
+    ):  # field 16 and 127; the whole once more
         with pytest.raises(PeerFault):
             outer.decode(data + more)
     kind, _, body = data[0], data[1], b""
     frame = contract_pb2.Frame.FromString(data)
-    body = getattr(frame, str(frame.WhichOneof("kind"))).SerializeToString() + b"\xf8\x07\x01"      # unknown, one level deeper
+    body = (
+        getattr(frame, str(frame.WhichOneof("kind"))).SerializeToString() + b"\xf8\x07\x01"
+    )  # unknown, one level deeper
     size = len(body)
     header = bytes((size,)) if size < 128 else bytes((size & 127 | 128, size >> 7))
     with pytest.raises(PeerFault):
@@ -152,17 +225,30 @@ def test_padding_and_unknown_fields_are_refused(name: str) -> None:
 def test_other_spellings_of_the_same_data_are_refused() -> None:
     inner = b"\x08\x01\x12\x01x"
     assert outer.decode(b"\x4a" + bytes((len(inner),)) + inner) == Data(1, b"x")
-    for spelled in (b"\x08\x81\x00\x12\x01x", b"\x08\x01\x12\x81\x00x", b"\x08\x02\x08\x01\x12\x01x", b"\x08\x01\x12\x01y\x12\x01x"):
+    for spelled in (
+        b"\x08\x81\x00\x12\x01x",
+        b"\x08\x01\x12\x81\x00x",
+        b"\x08\x02\x08\x01\x12\x01x",
+        b"\x08\x01\x12\x01y\x12\x01x",
+    ):
         with pytest.raises(PeerFault):
             outer.decode(b"\x4a" + bytes((len(spelled),)) + spelled)
     with pytest.raises(PeerFault):
         outer.decode(b"\x4a\x85\x00" + inner)
-    turned = b"\x12\x01x\x08\x01"                 # the order of fields is free in protobuf, and says nothing else
+    turned = b"\x12\x01x\x08\x01"  # the order of fields is free in protobuf, and says nothing else
     assert outer.decode(b"\x4a" + bytes((len(turned),)) + turned) == Data(1, b"x")
 
 
 def test_nothing_is_no_frame() -> None:
-    for data in (b"", b"\x00", bytes(limits.OUTER_BYTES + 1), b"\x80\x01\x00", b"not protobuf", b"\x4a", b"\x4a\x05"):
+    for data in (
+        b"",
+        b"\x00",
+        bytes(limits.OUTER_BYTES + 1),
+        b"\x80\x01\x00",
+        b"not protobuf",
+        b"\x4a",
+        b"\x4a\x05",
+    ):
         with pytest.raises(PeerFault):
             outer.decode(data)
 
@@ -173,9 +259,24 @@ def test_two_kinds_are_no_frame() -> None:
 
 
 def test_kinds_come_from_where_they_belong() -> None:
-    sides = {"from host": outer.FROM_HOST, "from client": outer.FROM_CLIENT, "to host": outer.TO_HOST, "to client": outer.TO_CLIENT}
-    table = {Hello: "from host, from client", Welcome: "to host, to client", Register: "from host", Registered: "to host", Passes: "from host", Open: "from client",
-             Incoming: "to host", Accept: "from host, to client", Watch: "from client", Presence: "to client"}
+    sides = {
+        "from host": outer.FROM_HOST,
+        "from client": outer.FROM_CLIENT,
+        "to host": outer.TO_HOST,
+        "to client": outer.TO_CLIENT,
+    }
+    table = {
+        Hello: "from host, from client",
+        Welcome: "to host, to client",
+        Register: "from host",
+        Registered: "to host",
+        Passes: "from host",
+        Open: "from client",
+        Incoming: "to host",
+        Accept: "from host, to client",
+        Watch: "from client",
+        Presence: "to client",
+    }
     for frame in GOOD.values():
         expected = table.get(type(frame), "from host, from client, to host, to client")
         for side, allowed in sides.items():
@@ -192,8 +293,15 @@ def test_before_the_welcome_not_even_data_is_taken() -> None:
 
 
 def test_the_largest_frames_fit() -> None:
-    for frame in (Data(2**32 - 1, bytes(limits.SEALED_BYTES)),
-                  Register(b"k" * 32, 2**63 - 1, b"s" * 64, tuple(i.to_bytes(32, "big") for i in range(limits.PASSES_MAX)))):
+    for frame in (
+        Data(2**32 - 1, bytes(limits.SEALED_BYTES)),
+        Register(
+            b"k" * 32,
+            2**63 - 1,
+            b"s" * 64,
+            tuple(i.to_bytes(32, "big") for i in range(limits.PASSES_MAX)),
+        ),
+    ):
         assert outer.decode(outer.encode(frame)) == frame
 
 
@@ -214,7 +322,9 @@ def test_versions() -> None:
 
 
 def test_the_generated_contract_is_current() -> None:
-    fresh = subprocess.run([sys.executable, "scripts/render_contract.py", "--check"], cwd=ROOT, check=False).returncode
+    fresh = subprocess.run(
+        [sys.executable, "scripts/render_contract.py", "--check"], cwd=ROOT, check=False
+    ).returncode
     assert fresh == 0, "run: python scripts/render_contract.py"
 
 
@@ -230,12 +340,17 @@ def test_the_door_for_grpc_carries_the_same_frames() -> None:
 @pytest.mark.parametrize("stream", [1, 127, 128, 2**32 - 1])
 @pytest.mark.parametrize("amount", [1, 127, 16_384, limits.STREAM_WINDOW_BYTES])
 def test_credit_is_spelled_as_the_library_spells_it(stream: int, amount: int) -> None:
-    by_library = contract_pb2.Frame(credit=contract_pb2.Credit(stream=stream, amount=amount)).SerializeToString()
+    by_library = contract_pb2.Frame(
+        credit=contract_pb2.Credit(stream=stream, amount=amount)
+    ).SerializeToString()
     assert outer.encode(Credit(stream, amount)) == by_library
     assert outer.decode(by_library) == Credit(stream, amount)
-    for at in range(1, len(by_library)):                          # whatever is read quickly, the library reads the same
+    for at in range(1, len(by_library)):  # whatever is read quickly, the library reads the same
         for value in range(256):
-            bent = by_library[:at] + bytes((value,)) + by_library[at + 1:]
+            bent = by_library[:at] + bytes((value,)) + by_library[at + 1 :]
             if (quick := outer._quick_credit(bent)) is not None:
                 read = contract_pb2.Frame.FromString(bent)
-                assert (read.credit.stream, read.credit.amount) == quick and read.SerializeToString() == bent
+                assert (
+                    read.credit.stream,
+                    read.credit.amount,
+                ) == quick and read.SerializeToString() == bent

@@ -28,7 +28,7 @@ class Place:
 
 class Acting:
     def __init__(self) -> None:
-        self.places: dict[str, Place] = {}          # by the name that was asked for, and by id
+        self.places: dict[str, Place] = {}  # by the name that was asked for, and by id
         self._identity: Identity | None = None
         self._machine = self._binding = self._client = ""
 
@@ -40,7 +40,9 @@ class Acting:
 
     def learn(self, name: str, place: dict[str, Any]) -> Place:
         """What the host says of a session: {id, epoch, seen}."""
-        known = self.places[name] = self.places[str(place["id"])] = Place(str(place["id"]), int(place["epoch"]), place.get("seen"))
+        known = self.places[name] = self.places[str(place["id"])] = Place(
+            str(place["id"]), int(place["epoch"]), place.get("seen")
+        )
         return known
 
     def acknowledged(self, place: Place, answer: dict[str, Any]) -> None:
@@ -52,14 +54,32 @@ class Acting:
         """Makes a request an act: the session by its id, and the signature over what is asked."""
         if op in acts.KINDS:
             fields["session"] = place.session
-        fields["signed"] = self._signed(place, fields["seq"], acts.kind(op, fields), acts.content(op, fields))
+        fields["signed"] = self._signed(
+            place, fields["seq"], acts.kind(op, fields), acts.content(op, fields)
+        )
 
     def cover(self, place: Place, keys: Range) -> dict[str, str]:
         return self._signed(place, keys.last, statement.KEYS, keys.content, keys.first)
 
-    def _signed(self, place: Place, number: int, kind: str, content: bytes, first: int | None = None) -> dict[str, str]:
+    def _signed(
+        self, place: Place, number: int, kind: str, content: bytes, first: int | None = None
+    ) -> dict[str, str]:
         assert self._identity is not None
         salt = os.urandom(statement.SALT_BYTES)
-        body = statement.statement(self._machine, place.session, place.epoch, self._client, number, kind, self._binding, place.seen,
-                                   statement.commit(salt, content), first)
-        return {"statement": body.decode(), "signature": statement.sign_statement(self._identity.secret(), body).hex(), "salt": salt.hex()}
+        body = statement.statement(
+            self._machine,
+            place.session,
+            place.epoch,
+            self._client,
+            number,
+            kind,
+            self._binding,
+            place.seen,
+            statement.commit(salt, content),
+            first,
+        )
+        return {
+            "statement": body.decode(),
+            "signature": statement.sign_statement(self._identity.secret(), body).hex(),
+            "salt": salt.hex(),
+        }

@@ -29,20 +29,47 @@ from holdfast.client.returning import Returning
 from holdfast.client.switching import chosen_session, next_session
 from holdfast.client.terminal import UserTerminal, poke
 from holdfast.client.unacked import Unacked
-from holdfast.model.errors import HoldfastError, NotAllowed, PeerFault, TimedOut, Unavailable, from_wire
+from holdfast.model.errors import (
+    HoldfastError,
+    NotAllowed,
+    PeerFault,
+    TimedOut,
+    Unavailable,
+    from_wire,
+)
 from holdfast.model.limits import ACK_EVERY_INPUTS
 from holdfast.wire import frames
 
-KEYS_BYTES = 16 * 1024      # of typing or pasting at a time
-READ_BYTES = 256 * 1024     # of frames at a time
-LEAVE_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)      # all that would otherwise leave the terminal raw
-ATTACH = 1                  # request numbers
-LIST, REFRESH, STEER, KINDS = 3, 4, 5, 8          # what a request asks; its number is that plus a multiple of KINDS
+KEYS_BYTES = 16 * 1024  # of typing or pasting at a time
+READ_BYTES = 256 * 1024  # of frames at a time
+LEAVE_ON = (
+    signal.SIGTERM,
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+)  # all that would otherwise leave the terminal raw
+ATTACH = 1  # request numbers
+LIST, REFRESH, STEER, KINDS = (
+    3,
+    4,
+    5,
+    8,
+)  # what a request asks; its number is that plus a multiple of KINDS
 
 
 class Attachment:
-    def __init__(self, link: Link, session: str, observe: bool, take: bool, prefix: int, prefix_name: str, scrollback: int | None,
-                 status: bool, agent: str | None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        session: str,
+        observe: bool,
+        take: bool,
+        prefix: int,
+        prefix_name: str,
+        scrollback: int | None,
+        status: bool,
+        agent: str | None,
+    ) -> None:
         self.link, self.observe, self.take, self.status = link, observe, take, status
         self.session, self.name, self.says = session, session, ""
         self.prefix = Prefix(bytes([prefix]))
@@ -54,27 +81,33 @@ class Attachment:
         self.notices = Notices(self.overlay)
         self.company = Company(link.operator, prefix_name)
         self.deciding = Deciding(link, self.overlay, prefix_name, self._ask, STEER)
-        self.offset: int | None = None          # where the output we have shown ends; None: we need a screen
+        self.offset: int | None = (
+            None  # where the output we have shown ends; None: we need a screen
+        )
         self.unacked = Unacked()
         self.covering = Covering(link.acting, self._ask)
         self.previous = ""
         self.sessions: list[dict[str, Any]] = []
-        self._command = False                   # the prefix key was pressed
-        self._ahead = b""                       # typed while the list of sessions is on its way
-        self._covered = False                   # part of the screen was drawn over: the next attach needs a fresh one
+        self._command = False  # the prefix key was pressed
+        self._ahead = b""  # typed while the list of sessions is on its way
+        self._covered = (
+            False  # part of the screen was drawn over: the next attach needs a fresh one
+        )
         self._frames = frames.Reader(frames.FROM_HOST)
-        self._inbox: deque[tuple[int, bytes]] = deque()     # frames that came with an answer
+        self._inbox: deque[tuple[int, bytes]] = deque()  # frames that came with an answer
         self._poll = select.poll()
-        self._stuck = select.poll()             # used while the terminal has not taken everything: more output can wait
+        self._stuck = (
+            select.poll()
+        )  # used while the terminal has not taken everything: more output can wait
         self._room = [(self.term.out, select.POLLOUT)]
         self._wake_r, self._wake_w = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._again = Returning(link.away is not None)
         self._listing: str | None = None
-        self._asked = 0                         # requests so far
-        self._registered = -1                   # the host's descriptor in the poll
-        self._watched: object = None            # whose that is
+        self._asked = 0  # requests so far
+        self._registered = -1  # the host's descriptor in the poll
+        self._watched: object = None  # whose that is
         self._signalled = False
-        self._deaf = False                      # too much was typed that nobody takes: the keyboard is not read
+        self._deaf = False  # too much was typed that nobody takes: the keyboard is not read
         self.feed = Feed(self._poll, self.term, self.overlay, link)
         self._ended: Finished | None = None
 
@@ -88,7 +121,10 @@ class Attachment:
 
     def run(self) -> tuple[str, int]:
         """Until the user detaches or the session ends, after `begin`. Gives the message for the user and the exit code."""
-        old = {n: signal.signal(n, self._noticed) for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)}
+        old = {
+            n: signal.signal(n, self._noticed)
+            for n in (signal.SIGWINCH, signal.SIGCONT, signal.SIGTSTP, *LEAVE_ON)
+        }
         signal.set_wakeup_fd(self._wake_w, warn_on_full_buffer=False)
         try:
             self.term.enter()
@@ -128,7 +164,9 @@ class Attachment:
         if stuck and self.feed.direct is not None:
             self.feed.direct.look_ahead()
         poll = self._stuck if stuck else self._poll
-        while (ready := poll.poll(self._timeout())) == self._room:       # a flood: the terminal takes more of it, no more happens
+        while (
+            ready := poll.poll(self._timeout())
+        ) == self._room:  # a flood: the terminal takes more of it, no more happens
             self.term.flush()
             if self.term.pending is None:
                 return
@@ -141,17 +179,21 @@ class Attachment:
                 self.term.flush()
             elif self.feed.direct is not None and fd == self.feed.direct.bell:
                 if self.term.pending is None:
-                    self._output()               # first what there is, for the eye; then the bell
+                    self._output()  # first what there is, for the eye; then the bell
                 if self.feed.direct is not None:
                     self.feed.direct.quiet()
-                self.feed.rung = True                # and once more: it may have rung in between
+                self.feed.rung = True  # and once more: it may have rung in between
             elif self.link.sock is not None and fd == self.link.sock.fileno():
                 self._receive()
         if self.link.sock is None and time.monotonic() >= self._again.at:
             self._reconnect()
         if self.notices.due():
             self._refresh(reminds=False)
-        if self.deciding.at is not None and time.monotonic() >= self.deciding.at and (words := self.deciding.reminder()):
+        if (
+            self.deciding.at is not None
+            and time.monotonic() >= self.deciding.at
+            and (words := self.deciding.reminder())
+        ):
             self.notices.say(words)
 
     def _next(self) -> tuple[int, bytes | memoryview] | None:
@@ -165,8 +207,21 @@ class Attachment:
 
     def _timeout(self) -> float | None:
         if self.link.sock is not None and self.notices.until is None and self.deciding.at is None:
-            return None if self.covering.at is None else max(0.0, (self.covering.at - time.monotonic()) * 1000)
-        due = [t for t in (self._again.at if self.link.sock is None else None, self.notices.until, self.covering.at, self.deciding.at) if t is not None]
+            return (
+                None
+                if self.covering.at is None
+                else max(0.0, (self.covering.at - time.monotonic()) * 1000)
+            )
+        due = [
+            t
+            for t in (
+                self._again.at if self.link.sock is None else None,
+                self.notices.until,
+                self.covering.at,
+                self.deciding.at,
+            )
+            if t is not None
+        ]
         return max(0.0, (min(due) - time.monotonic()) * 1000) if due else None
 
     def _interest(self) -> None:
@@ -197,9 +252,22 @@ class Attachment:
 
     def _attach(self) -> None:
         cols, rows = self.term.size()
-        self.link.send(frames.request(ATTACH, {
-            "op": "attach", "session": self.session, "cols": cols, "rows": rows, "observe": self.observe,
-            "scrollback": self.scrollback, "resume": self._resume(), "agent": self.agent, "direct": True}))
+        self.link.send(
+            frames.request(
+                ATTACH,
+                {
+                    "op": "attach",
+                    "session": self.session,
+                    "cols": cols,
+                    "rows": rows,
+                    "observe": self.observe,
+                    "scrollback": self.scrollback,
+                    "resume": self._resume(),
+                    "agent": self.agent,
+                    "direct": True,
+                },
+            )
+        )
         while True:
             kind, payload = self.link.receive(10.0)
             if kind == frames.REPLY:
@@ -211,12 +279,16 @@ class Attachment:
         self.feed.close()
         self.feed.descriptors, self.link.descriptors = self.link.descriptors, []
         if self.offset is not None and body["resume"] is not None and self.feed.descriptors:
-            self.feed.open(self.offset, resumed=True)       # nothing was missed: no screen comes
+            self.feed.open(self.offset, resumed=True)  # nothing was missed: no screen comes
         self.session, self.name, self.says = body["id"], body["name"], str(body.get("says") or "")
         self.notices.shown = self.notices.shown and self.offset is not None
         self.deciding.begin()
         self.unacked.acked(int(body["acked"]))
-        self.covering.begin(self.link.acting.learn(self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}))
+        self.covering.begin(
+            self.link.acting.learn(
+                self.session, {"id": body["id"], "epoch": body["epoch"], "seen": body["seen"]}
+            )
+        )
         assert self.link.sock is not None
         self.link.sock.settimeout(None)
         for sequence, data in self.unacked:
@@ -225,7 +297,7 @@ class Attachment:
         self._inbox.extend(self.link.take_ready())
         rest = self.link.splitter.take()
         self._frames = frames.Reader(frames.FROM_HOST, size=max(READ_BYTES, 2 * len(rest)))
-        self._frames.space()[:len(rest)] = rest
+        self._frames.space()[: len(rest)] = rest
         self._frames.received(len(rest))
 
     def _resume(self) -> int | None:
@@ -249,12 +321,14 @@ class Attachment:
 
     def _lost(self, error: HoldfastError) -> None:
         self.link.close()
-        self._listing = None                      # its answer will not come
+        self._listing = None  # its answer will not come
         self._covered = self._covered or self.deciding.busy or not self.notices.shown
         self.deciding.leave()
         if isinstance(error, HostGone) and error.reason == "down":
             raise stopped(self.name, None if self.link.away is None else self.link.away.name)
-        if isinstance(error, PeerFault | NotAllowed) or (isinstance(error, HostGone) and error.reason == "admission"):
+        if isinstance(error, PeerFault | NotAllowed) or (
+            isinstance(error, HostGone) and error.reason == "admission"
+        ):
             raise sent_away(self.name, error)
         self._again.lost()
 
@@ -291,13 +365,18 @@ class Attachment:
             return
         except OSError:
             data = b""
-        if not data:                              # the terminal is gone
+        if not data:  # the terminal is gone
             raise Finished("", 129)
         if self.link.sock is None:
             self._again.typed()
         if self._signalled:
-            self._signals()                       # a size that changed before these keys goes before them
-        if self._listing is None and not self._command and not self.overlay.covering and self.prefix.absent(data):
+            self._signals()  # a size that changed before these keys goes before them
+        if (
+            self._listing is None
+            and not self._command
+            and not self.overlay.covering
+            and self.prefix.absent(data)
+        ):
             self._type(data)
         else:
             self._typed(data)
@@ -305,11 +384,11 @@ class Attachment:
     def _typed(self, data: bytes) -> None:
         while data:
             if self._listing is not None and not self.overlay.covering:
-                self._ahead += data               # for whichever session it will be
+                self._ahead += data  # for whichever session it will be
                 return
             if self.overlay.covering:
                 key = first_key(data)
-                data = data[len(key):]
+                data = data[len(key) :]
                 if self._listing is not None:
                     self._choose(key)
                 elif not self.deciding.busy or self.deciding.key(key, self.prefix.key):
@@ -355,7 +434,9 @@ class Attachment:
     def _do(self, key: bytes) -> None:
         """A command after the prefix key."""
         if key in (b"d", b"D", b"\x04"):
-            raise detached(self.name if self.link.away is None else f"{self.link.away.name}/{self.name}")
+            raise detached(
+                self.name if self.link.away is None else f"{self.link.away.name}/{self.name}"
+            )
         if key == self.prefix.key:
             self._type(key)
         elif key == b"?" or key == b"h":
@@ -387,7 +468,7 @@ class Attachment:
         self._ask(STEER, {"op": request["op"], **fields})
 
     def _ask(self, kind: int, body: dict[str, Any]) -> int:
-        self._asked += KINDS                      # a number of its own each time: the last one may not be answered yet
+        self._asked += KINDS  # a number of its own each time: the last one may not be answered yet
         try:
             self.link.send(frames.request(self._asked + kind, body))
         except HoldfastError as e:
@@ -453,7 +534,7 @@ class Attachment:
         self.link.give_back(self._inbox, self._frames.rest())
         self._inbox.clear()
         self.covering.cover()
-        self.unacked.clear()                      # sent in order before this; what was typed there is not for the next session
+        self.unacked.clear()  # sent in order before this; what was typed there is not for the next session
         self._attach()
 
     # ------------------------------------------------------------ frames
@@ -481,7 +562,9 @@ class Attachment:
             offset, acked, reason, _, _, data = frames.read_screen(payload)
             self.offset = offset if reason != frames.SCREEN_FOREIGN else None
             self.unacked.acked(acked)
-            if not self.overlay.covering:                 # what covers it stays until a key; a fresh screen is asked for then
+            if (
+                not self.overlay.covering
+            ):  # what covers it stays until a key; a fresh screen is asked for then
                 self.term.write(data)
                 self.notices.came(self.deciding.reminder())
             if reason == frames.SCREEN_FOREIGN:
@@ -501,7 +584,9 @@ class Attachment:
                 self._instead(self.deciding.came(number, ok, body))
             elif number % KINDS == LIST:
                 if ok:
-                    self._listed([s for s in body["sessions"] if s["state"] in ("live", "detached")])
+                    self._listed(
+                        [s for s in body["sessions"] if s["state"] in ("live", "detached")]
+                    )
                 else:
                     self._listing = None
                 self._go_on_typing()
@@ -509,7 +594,13 @@ class Attachment:
                 self.notices.say(self.company.refusal(body))
         elif kind == frames.BYE:
             body = frames.read_json(payload)
-            self._lost(HostGone(str(body.get("message")), str(body.get("reason")), str(body.get("recover") or "")))
+            self._lost(
+                HostGone(
+                    str(body.get("message")),
+                    str(body.get("reason")),
+                    str(body.get("recover") or ""),
+                )
+            )
 
     def _event(self, body: dict[str, Any]) -> None:
         name = body.get("event")
@@ -525,7 +616,9 @@ class Attachment:
             self.notices.say(self.company.refusal(body))
         elif name == "renamed":
             self.name = str(body.get("name"))
-        elif (words := self.deciding.words(body) if name == "approval" else self.company.words(body)) is not None:
+        elif (
+            words := self.deciding.words(body) if name == "approval" else self.company.words(body)
+        ) is not None:
             if self.deciding.closed(body):
                 self.deciding.leave()
                 self._refresh()

@@ -18,7 +18,7 @@ from holdfast.core.patience import Patience
 from holdfast.model.errors import TimedOut, Unavailable
 from holdfast.model.limits import RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S
 
-AGAIN_MAX_S: Final = 5.0         # between attempts to reach the host of this machine
+AGAIN_MAX_S: Final = 5.0  # between attempts to reach the host of this machine
 AWAY: Final = "{} cannot be reached"
 
 Told = Callable[[Notice], None]
@@ -37,10 +37,18 @@ def _notice(body: dict[str, Any]) -> Notice:
 class Following:
     """Tells `told` what is and then every change, until all the named sessions have ended, or for ever."""
 
-    def __init__(self, link: Link, sessions: Sequence[str], told: Told, missed: Callable[[int], None] = lambda count: None) -> None:
+    def __init__(
+        self,
+        link: Link,
+        sessions: Sequence[str],
+        told: Told,
+        missed: Callable[[int], None] = lambda count: None,
+    ) -> None:
         self._link, self._sessions, self._told, self._missed = link, list(sessions), told, missed
         self._known: dict[str, Notice] = {}
-        self._patience = Patience(RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S if link.away is not None else AGAIN_MAX_S)
+        self._patience = Patience(
+            RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S if link.away is not None else AGAIN_MAX_S
+        )
 
     def follow(self) -> None:
         first = now(self._link, self._sessions)
@@ -50,7 +58,13 @@ class Following:
             self._tell(notice)
         while True:
             try:
-                self._link.request("attention", wait_s=None, on_event=self._event, sessions=self._sessions, follow=True)
+                self._link.request(
+                    "attention",
+                    wait_s=None,
+                    on_event=self._event,
+                    sessions=self._sessions,
+                    follow=True,
+                )
                 return
             except (Unavailable, TimedOut) as e:
                 if isinstance(e, HostGone) and e.reason == "down":
@@ -62,7 +76,9 @@ class Following:
         self._patience.reached(time.monotonic())
         if event.get("event") == "attention":
             self._tell(_notice(event["body"]))
-        elif event.get("event") == "over":           # ended before this host was asked: while nobody was there to tell, perhaps
+        elif (
+            event.get("event") == "over"
+        ):  # ended before this host was asked: while nobody was there to tell, perhaps
             notice = _notice(event["body"])
             if notice.session in self._known:
                 self._tell(notice)
@@ -79,4 +95,12 @@ class Following:
     def _away(self) -> None:
         """Nobody says how they are: that is what is told, not what they were."""
         for one in [one for one in self._known.values() if one.kind not in ("unknown", *OVER)]:
-            self._tell(one._replace(kind="unknown", why=AWAY.format(self._link.where), pid=None, since=time.time(), foreground=""))
+            self._tell(
+                one._replace(
+                    kind="unknown",
+                    why=AWAY.format(self._link.where),
+                    pid=None,
+                    since=time.time(),
+                    foreground="",
+                )
+            )

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from holdfast.client.link import Link
 
 COVER_S = COVER_NS / 1e9
-LINE_S = 0.02                  # after a line: its echo comes first
-FAREWELL_S = 0.5               # on the way out: for the host to take the signature over the last keys
-DETACH, COVER, PLACE = 2, 6, 7      # what is asked of the host
+LINE_S = 0.02  # after a line: its echo comes first
+FAREWELL_S = 0.5  # on the way out: for the host to take the signature over the last keys
+DETACH, COVER, PLACE = 2, 6, 7  # what is asked of the host
 
 
 class Covering:
     def __init__(self, acting: Acting, ask: Callable[[int, dict[str, Any]], int]) -> None:
-        self.at: float | None = None           # when something is to be signed
+        self.at: float | None = None  # when something is to be signed
         self.place = Place("", 0, None)
         self._acting, self._ask = acting, ask
         self._keys = Uncovered()
-        self._under_way: dict[int, tuple[Place, Range]] = {}     # by request number
+        self._under_way: dict[int, tuple[Place, Range]] = {}  # by request number
         self._again: list[Range] = []
 
     @property
@@ -60,7 +60,14 @@ class Covering:
         self.at = None
         again, self._again = self._again, []
         while (found := again.pop(0) if again else self._keys.take()) is not None:
-            number = self._ask(COVER, {"op": "cover", "session": self.place.session, "signed": self._acting.cover(self.place, found)})
+            number = self._ask(
+                COVER,
+                {
+                    "op": "cover",
+                    "session": self.place.session,
+                    "signed": self._acting.cover(self.place, found),
+                },
+            )
             self._under_way[number] = (self.place, found)
 
     def covered(self, number: int, ok: bool, body: dict[str, Any]) -> None:

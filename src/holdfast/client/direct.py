@@ -26,15 +26,19 @@ class Direct:
         finally:
             os.close(ring_fd)
         self.bell = bell
-        self.offset = -1                    # -1: waiting for a screen that says where to begin
+        self.offset = -1  # -1: waiting for a screen that says where to begin
         self._filter = ViewerFilter()
-        self._ahead: bytes | memoryview | None = b""        # taken before it was asked for
-        self._before_ahead = 0                              # where the terminal is then
+        self._ahead: bytes | memoryview | None = b""  # taken before it was asked for
+        self._before_ahead = 0  # where the terminal is then
 
     def begin(self, offset: int, resumed: bool = False) -> None:
         """At a screen, which stands between two sequences, or `resumed` wherever this viewer had got to."""
         self.offset, self._ahead = offset, b""
-        before = self.ring.copy(max(self.ring.start, offset - LOOKBACK_BYTES), offset) if resumed else None
+        before = (
+            self.ring.copy(max(self.ring.start, offset - LOOKBACK_BYTES), offset)
+            if resumed
+            else None
+        )
         self._filter = filter_after(before)
 
     def stop(self) -> None:

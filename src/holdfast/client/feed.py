@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 class Feed:
     def __init__(self, poll: select.poll, term: UserTerminal, overlay: Overlay, link: Link) -> None:
         self._poll, self._term, self._overlay, self._link = poll, term, overlay, link
-        self.direct: Direct | None = None       # the session's ring, if we may read it ourselves
-        self.descriptors: list[int] = []        # it, before it is opened
-        self.rung = False                       # there may be output in the ring
-        self._told = 0                          # how far the host knows us to be
+        self.direct: Direct | None = None  # the session's ring, if we may read it ourselves
+        self.descriptors: list[int] = []  # it, before it is opened
+        self.rung = False  # there may be output in the ring
+        self._told = 0  # how far the host knows us to be
 
     def open(self, offset: int, resumed: bool = False) -> None:
         if len(self.descriptors) == 2:
@@ -37,7 +37,7 @@ class Feed:
             self.descriptors = []
             try:
                 self.direct = Direct(ring, bell)
-            except Exception:                       # not ours to read after all: the host sends the bytes
+            except Exception:  # not ours to read after all: the host sends the bytes
                 self.direct = None
                 return
             self._poll.register(bell, select.POLLIN)

@@ -14,7 +14,11 @@ def identity(home: Home, name: str, ask: Ask | None = None, elsewhere: bool = Fa
     try:
         found = keys.load(home, name)
     except NotFound:
-        found = _late(home, name) if elsewhere or (keys.installed(home) and keys.listing(home)) else _first(home, name)
+        found = (
+            _late(home, name)
+            if elsewhere or (keys.installed(home) and keys.listing(home))
+            else _first(home, name)
+        )
     if found.private is None and ask is not None:
         return keys.opened(found, ask)
     return found
@@ -25,12 +29,15 @@ def _late(home: Home, name: str) -> Identity:
     try:
         return keys.load(home, name)
     except NotFound:
-        raise NotFound(f"there is no identity {name} here", f"`holdfast operator ls` shows those there are; `holdfast operator add {name}` makes it") from None
+        raise NotFound(
+            f"there is no identity {name} here",
+            f"`holdfast operator ls` shows those there are; `holdfast operator add {name}` makes it",
+        ) from None
 
 
 def _first(home: Home, name: str) -> Identity:
     prepare(home)
     try:
         return keys.make(home, name, "human", time.time())
-    except Refused:                       # another client was quicker
+    except Refused:  # another client was quicker
         return keys.load(home, name)

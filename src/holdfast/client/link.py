@@ -31,7 +31,13 @@ from holdfast.model.errors import (
     Usage,
     from_wire,
 )
-from holdfast.model.limits import CONNECT_WAIT_S, RECONNECT_FIRST_S, REMOTE_WAIT_S, REPLY_WAIT_S, REQUEST_BYTES
+from holdfast.model.limits import (
+    CONNECT_WAIT_S,
+    RECONNECT_FIRST_S,
+    REMOTE_WAIT_S,
+    REPLY_WAIT_S,
+    REQUEST_BYTES,
+)
 from holdfast.transport import unix
 from holdfast.wire import frames, hello
 
@@ -39,11 +45,66 @@ if TYPE_CHECKING:
     from holdfast.client.remote import Dialling, Line
     from holdfast.home.machines import Machine
 
-REPEATABLE = frozenset(("ping", "ls", "get", "who", "view", "resolve", "send", "run", "read", "graph", "wait", "attention", "stats", "events", "new", "end",
-                        "rename", "turn", "seize", "log", "place", "cover", "approvals", "invite", "invite.ls", "invite.revoke", "invite.decide", "invite.wait", "device.ls"))
-HARMLESS = frozenset(("ping", "ls", "get", "who", "view", "resolve", "read", "graph", "wait", "attention", "stats", "events", "operator.ls", "operator.show", "envelopes", "log", "log.export",
-                      "place", "approvals", "invite.ls", "invite.wait", "device.ls"))
-SETTLED_S = 0.5      # a connection that lasted this long was a good one: the patience with its successor begins anew
+REPEATABLE = frozenset(
+    (
+        "ping",
+        "ls",
+        "get",
+        "who",
+        "view",
+        "resolve",
+        "send",
+        "run",
+        "read",
+        "graph",
+        "wait",
+        "attention",
+        "stats",
+        "events",
+        "new",
+        "end",
+        "rename",
+        "turn",
+        "seize",
+        "log",
+        "place",
+        "cover",
+        "approvals",
+        "invite",
+        "invite.ls",
+        "invite.revoke",
+        "invite.decide",
+        "invite.wait",
+        "device.ls",
+    )
+)
+HARMLESS = frozenset(
+    (
+        "ping",
+        "ls",
+        "get",
+        "who",
+        "view",
+        "resolve",
+        "read",
+        "graph",
+        "wait",
+        "attention",
+        "stats",
+        "events",
+        "operator.ls",
+        "operator.show",
+        "envelopes",
+        "log",
+        "log.export",
+        "place",
+        "approvals",
+        "invite.ls",
+        "invite.wait",
+        "device.ls",
+    )
+)
+SETTLED_S = 0.5  # a connection that lasted this long was a good one: the patience with its successor begins anew
 
 
 class HostGone(Unavailable):
@@ -68,7 +129,10 @@ class OutcomeUnknown(TimedOut):
     retry_safe = False
 
     def __init__(self, op: str) -> None:
-        super().__init__(f"no answer to `{op}`; it may still take effect", "look before you try again: `holdfast view SESSION`, `holdfast ls`")
+        super().__init__(
+            f"no answer to `{op}`; it may still take effect",
+            "look before you try again: `holdfast view SESSION`, `holdfast ls`",
+        )
 
 
 class Invited(Protocol):
@@ -80,28 +144,46 @@ class Invited(Protocol):
 
 
 class Link:
-    def __init__(self, home: Home, operator: str, modality: str = "cli", autostart: bool = True, ask: Ask | None = None,
-                 machine: Machine | None = None) -> None:
-        self.away = machine                     # another machine, reached through a relay; None: this one
-        self.line: Line | None = None           # the way there
-        self.meeting: bytes | None = None       # what a code was made into, if that is all that is known of the machine
-        self._channel = ""                      # the hash of the sealed channel
+    def __init__(
+        self,
+        home: Home,
+        operator: str,
+        modality: str = "cli",
+        autostart: bool = True,
+        ask: Ask | None = None,
+        machine: Machine | None = None,
+    ) -> None:
+        self.away = machine  # another machine, reached through a relay; None: this one
+        self.line: Line | None = None  # the way there
+        self.meeting: bytes | None = (
+            None  # what a code was made into, if that is all that is known of the machine
+        )
+        self._channel = ""  # the hash of the sealed channel
         self._dialling: Dialling | None = None  # the way there is being looked for
-        self.home, self.operator, self.modality, self.autostart = home, operator, modality, autostart
-        self._passphrase = ask                  # a person, for a passphrase
+        self.home, self.operator, self.modality, self.autostart = (
+            home,
+            operator,
+            modality,
+            autostart,
+        )
+        self._passphrase = ask  # a person, for a passphrase
         self.identity: Identity | None = None
-        self.recovery: tuple[bytes, bytes] | None = None      # signed with the machine's key: the way back in
-        self.invited: Invited | None = None                   # with a one-time code
+        self.recovery: tuple[bytes, bytes] | None = (
+            None  # signed with the machine's key: the way back in
+        )
+        self.invited: Invited | None = None  # with a one-time code
         self.client = int.from_bytes(os.urandom(8), "little") | 2
-        self.on_held: Callable[[dict[str, Any]], None] = lambda event: None      # an act waits for somebody's approval
+        self.on_held: Callable[[dict[str, Any]], None] = lambda event: (
+            None
+        )  # an act waits for somebody's approval
         self.sequence = 0
-        self.acting = Acting()                  # what is signed, for which session
+        self.acting = Acting()  # what is signed, for which session
         self.welcome: dict[str, Any] = {}
         self.sock: socket.socket | None = None
         self._number = 0
         self.splitter = frames.Splitter(frames.FROM_HOST)
         self._ready: list[tuple[int, bytes]] = []
-        self.descriptors: list[int] = []        # that came with frames; whoever asked for them takes them
+        self.descriptors: list[int] = []  # that came with frames; whoever asked for them takes them
 
     def next_sequence(self, count: int = 1) -> int:
         first = self.sequence + 1
@@ -113,13 +195,18 @@ class Link:
     def connect(self, about: str | None = None) -> None:
         """Connects and introduces itself; starts the host if it may and there is none. `about`: the session that an act will be on."""
         if self.identity is None:
-            self.identity = identity(self.home, self.key_name, self._passphrase, self.away is not None)
+            self.identity = identity(
+                self.home, self.key_name, self._passphrase, self.away is not None
+            )
         if self.away is not None:
             return self._connect_away(self.away, self.identity, about)
         try:
             sock = unix.connect(self.home.host_socket)
         except PermissionError as e:
-            raise Unavailable(f"{self.home.host_socket} belongs to someone else", "set HOLDFAST_HOME to a directory of your own") from e
+            raise Unavailable(
+                f"{self.home.host_socket} belongs to someone else",
+                "set HOLDFAST_HOME to a directory of your own",
+            ) from e
         except OSError:
             if not self.autostart or start.is_stopped(self.home):
                 raise Unavailable("the host does not run") from None
@@ -130,7 +217,9 @@ class Link:
             try:
                 sock = unix.connect(self.home.host_socket)
             except OSError as e:
-                raise HostGone("the host went away again", recover=f"look at {self.home.log}") from e
+                raise HostGone(
+                    "the host went away again", recover=f"look at {self.home.log}"
+                ) from e
         self._begin(sock, self.identity, about)
 
     @property
@@ -149,17 +238,30 @@ class Link:
         from holdfast.client import remote
 
         if self._dialling is None:
-            self._dialling = remote.Dialling(self.away, keys.static(self.identity), self.meeting, told, patient=True)
+            self._dialling = remote.Dialling(
+                self.away, keys.static(self.identity), self.meeting, told, patient=True
+            )
         return not self._dialling.busy
 
     def _connect_away(self, machine: Machine, identity: Identity, about: str | None) -> None:
         from holdfast.client import remote
 
-        dialling, self._dialling = self._dialling or remote.Dialling(machine, keys.static(identity), self.meeting), None
+        dialling, self._dialling = (
+            self._dialling or remote.Dialling(machine, keys.static(identity), self.meeting),
+            None,
+        )
         try:
             sock, self._channel, self.line = dialling.line()
-        except (Unavailable, TimedOut, PeerFault) as e:          # whatever a relay does, it is worth another try
-            raise HostGone(e.message, "offline" if isinstance(e, Offline) else "lost", e.recover or "`holdfast machines` shows which machines answer") from e
+        except (
+            Unavailable,
+            TimedOut,
+            PeerFault,
+        ) as e:  # whatever a relay does, it is worth another try
+            raise HostGone(
+                e.message,
+                "offline" if isinstance(e, Offline) else "lost",
+                e.recover or "`holdfast machines` shows which machines answer",
+            ) from e
         self._begin(sock, identity, about)
 
     def _begin(self, sock: socket.socket, identity: Identity, about: str | None) -> None:
@@ -171,8 +273,15 @@ class Link:
 
     def _introduce(self, identity: Identity, about: str | None) -> None:
         """Says who we are and proves it (wire/hello.py)."""
-        words = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": self.client, "operator": self.operator,
-                 "modality": self.modality, "key": signing.show(identity.public), **({"about": about} if about else {})}
+        words = {
+            "version": frames.VERSION,
+            "lowest": frames.LOWEST,
+            "client": self.client,
+            "operator": self.operator,
+            "modality": self.modality,
+            "key": signing.show(identity.public),
+            **({"about": about} if about else {}),
+        }
         self.send(frames.pack_json(frames.HELLO, words))
         wait_s = CONNECT_WAIT_S if self.away is None else REMOTE_WAIT_S
         kind, payload = self.receive(wait_s)
@@ -180,23 +289,56 @@ class Link:
             raise PeerFault("the host did not ask for our proof")
         try:
             challenge = frames.read_json(payload)
-            self.statement, self.machine = hello.statement(words, challenge, self._channel), str(challenge["machine"])
+            self.statement, self.machine = (
+                hello.statement(words, challenge, self._channel),
+                str(challenge["machine"]),
+            )
         except (KeyError, ValueError) as e:
             raise PeerFault("the host's challenge is malformed") from e
-        if self.away is not None and self.meeting is None and self.machine != signing.show(self.away.key):
-            raise PeerFault(f"who answers is not the machine {self.away.name} that was paired with", "pair again if it was set up anew")
+        if (
+            self.away is not None
+            and self.meeting is None
+            and self.machine != signing.show(self.away.key)
+        ):
+            raise PeerFault(
+                f"who answers is not the machine {self.away.name} that was paired with",
+                "pair again if it was set up anew",
+            )
         self.signature = signing.sign(identity.secret(), hello.DOMAIN, self.statement)
-        recovery = {"recovery": dict(zip(("statement", "signature"), (part.hex() for part in self.recovery), strict=True))} if self.recovery else {}
-        invited = {"invitation": self.invited.prove(self.machine, self.statement)} if self.invited else {}
-        self.send(frames.pack_json(frames.PROOF, {"signature": self.signature.hex(), **recovery, **invited}))
+        recovery = (
+            {
+                "recovery": dict(
+                    zip(
+                        ("statement", "signature"),
+                        (part.hex() for part in self.recovery),
+                        strict=True,
+                    )
+                )
+            }
+            if self.recovery
+            else {}
+        )
+        invited = (
+            {"invitation": self.invited.prove(self.machine, self.statement)} if self.invited else {}
+        )
+        self.send(
+            frames.pack_json(
+                frames.PROOF, {"signature": self.signature.hex(), **recovery, **invited}
+            )
+        )
         kind, payload = self.receive(wait_s)
-        while kind == frames.EVENT and self.invited is not None:      # somebody there is asked first
+        while kind == frames.EVENT and self.invited is not None:  # somebody there is asked first
             self.invited.waiting(frames.read_json(payload))
             kind, payload = self.receive(None)
         if kind != frames.WELCOME:
             raise PeerFault("the host did not welcome us")
         self.welcome = frames.read_json(payload)
-        self.acting.channel(identity, self.client, challenge["machine"], hello.binding(self.statement, self.signature))
+        self.acting.channel(
+            identity,
+            self.client,
+            challenge["machine"],
+            hello.binding(self.statement, self.signature),
+        )
         if about and isinstance(place := self.welcome.get("place"), dict):
             self.acting.learn(about, place)
 
@@ -204,7 +346,9 @@ class Link:
         """What `message` makes of our public key, signed with our own, in hexadecimal."""
         if self.identity is None:
             self.identity = identity(self.home, self.key_name, self._passphrase)
-        return signing.sign(self.identity.secret(), domain, message(signing.show(self.identity.public))).hex()
+        return signing.sign(
+            self.identity.secret(), domain, message(signing.show(self.identity.public))
+        ).hex()
 
     def close(self) -> None:
         if self._dialling is not None:
@@ -222,7 +366,9 @@ class Link:
         try:
             self.sock.sendall(frame)
         except TimeoutError as e:
-            raise TimedOut("the host does not read", "it may be stopped; sessions are not affected") from e
+            raise TimedOut(
+                "the host does not read", "it may be stopped; sessions are not affected"
+            ) from e
         except OSError as e:
             if (last := self._last_word()) is not None:
                 raise last from e
@@ -234,7 +380,11 @@ class Link:
             while True:
                 self.receive(0.2)
         except HoldfastError as e:
-            return e if isinstance(e, HostGone | PeerFault | NotAllowed) and "ended" not in e.message else None
+            return (
+                e
+                if isinstance(e, HostGone | PeerFault | NotAllowed) and "ended" not in e.message
+                else None
+            )
 
     def receive(self, timeout: float | None) -> tuple[int, bytes]:
         """The next frame. HostGone when the host left, with its reason."""
@@ -246,12 +396,19 @@ class Link:
                 data, fds, _, _ = socket.recv_fds(self.sock, 1 << 16, 2)
                 self.descriptors += fds
             except TimeoutError as e:
-                raise TimedOut("the host does not answer", "it may be stopped; sessions are not affected") from e
+                raise TimedOut(
+                    "the host does not answer", "it may be stopped; sessions are not affected"
+                ) from e
             except OSError:
                 data = b""
             if not data:
                 self.close()
-                raise HostGone(self._why() or "the connection to the host ended", recover=None if self.away is None else "`holdfast machines` shows which machines answer")
+                raise HostGone(
+                    self._why() or "the connection to the host ended",
+                    recover=None
+                    if self.away is None
+                    else "`holdfast machines` shows which machines answer",
+                )
             self._ready.extend(self.splitter.feed(data))
         kind, payload = self._ready.pop(0)
         if kind == frames.BYE:
@@ -284,9 +441,15 @@ class Link:
 
     # ------------------------------------------------------------ requests
 
-    def request(self, op: str, wait_s: float | None = REPLY_WAIT_S, on_data: Callable[[int, int, bytes], None] | None = None,
-                on_gap: Callable[[int, int], None] | None = None, on_event: Callable[[dict[str, Any]], None] | None = None,
-                **fields: Any) -> dict[str, Any]:
+    def request(
+        self,
+        op: str,
+        wait_s: float | None = REPLY_WAIT_S,
+        on_data: Callable[[int, int, bytes], None] | None = None,
+        on_gap: Callable[[int, int], None] | None = None,
+        on_event: Callable[[dict[str, Any]], None] | None = None,
+        **fields: Any,
+    ) -> dict[str, Any]:
         """Asks and waits for the answer; parts of it go to the callbacks. Safe requests survive a restart of the host: they are
         repeated, and go on where the parts had come to."""
         if op == "new":
@@ -305,14 +468,19 @@ class Link:
                 asked_at = time.monotonic()
                 if act:
                     if op not in acts.TYPED:
-                        fields["seq"] = self.next_sequence()       # asked again, it is done again, or finds that it is done
+                        fields["seq"] = (
+                            self.next_sequence()
+                        )  # asked again, it is done again, or finds that it is done
                     return self._act(op, wait_s, on_data, on_gap, on_event, fields)
                 return self._ask(op, wait_s, on_data, on_gap, on_event, fields)
             except HostGone as e:
                 self.close()
                 now = time.monotonic()
                 if asked_at is not None and op not in REPEATABLE and op != "down":
-                    raise Lost(f"{e.message}; whether `{op}` was done is not known", "look first: `holdfast ls --all`") from e
+                    raise Lost(
+                        f"{e.message}; whether `{op}` was done is not known",
+                        "look first: `holdfast ls --all`",
+                    ) from e
                 if asked_at is not None and now - asked_at >= SETTLED_S:
                     deadline, pause = now + CONNECT_WAIT_S, RECONNECT_FIRST_S
                 if op == "down" or e.reason == "down" or now > deadline:
@@ -327,19 +495,32 @@ class Link:
 
     def _as_here(self, error: HoldfastError) -> HoldfastError:
         """What another machine says of itself, as one would look at it from here."""
-        if self.away is not None and isinstance(error, NotFound) and error.recover == NotFound.default_recover:
+        if (
+            self.away is not None
+            and isinstance(error, NotFound)
+            and error.recover == NotFound.default_recover
+        ):
             error.recover = f"`holdfast ls --all {self.away.name}/` lists what exists"
         return error
 
-    def _act(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None, on_gap: Callable[[int, int], None] | None,
-             on_event: Callable[[dict[str, Any]], None] | None, fields: dict[str, Any]) -> dict[str, Any]:
+    def _act(
+        self,
+        op: str,
+        wait_s: float | None,
+        on_data: Callable[[int, int, bytes], None] | None,
+        on_gap: Callable[[int, int], None] | None,
+        on_event: Callable[[dict[str, Any]], None] | None,
+        fields: dict[str, Any],
+    ) -> dict[str, Any]:
         """Signs it for this session as it is now, and asks. Much may have been recorded since we looked: then we look again, once."""
         where = acts.place(op, fields)
         place = self.acting.places.get(where)
         fresh = place is None
         while True:
             if place is None:
-                place = self.acting.learn(where, self._ask("place", REPLY_WAIT_S, None, None, None, {"session": where}))
+                place = self.acting.learn(
+                    where, self._ask("place", REPLY_WAIT_S, None, None, None, {"session": where})
+                )
             self.acting.sign(op, fields, place)
             try:
                 answer = self._ask(op, wait_s, on_data, on_gap, on_event, fields)
@@ -347,21 +528,31 @@ class Link:
                 if fresh:
                     raise
                 place, fresh = None, True
-                if op != "send":                  # whose number counts for its pieces, and is still free; the others' is used up
+                if (
+                    op != "send"
+                ):  # whose number counts for its pieces, and is still free; the others' is used up
                     fields["seq"] = self.next_sequence()
             else:
                 self.acting.acknowledged(place, answer)
                 return answer
 
-    def _ask(self, op: str, wait_s: float | None, on_data: Callable[[int, int, bytes], None] | None,
-             on_gap: Callable[[int, int], None] | None, on_event: Callable[[dict[str, Any]], None] | None,
-             fields: dict[str, Any]) -> dict[str, Any]:
+    def _ask(
+        self,
+        op: str,
+        wait_s: float | None,
+        on_data: Callable[[int, int, bytes], None] | None,
+        on_gap: Callable[[int, int], None] | None,
+        on_event: Callable[[dict[str, Any]], None] | None,
+        fields: dict[str, Any],
+    ) -> dict[str, Any]:
         self._number += 1
         number = self._number
         request = frames.request(number, {"op": op, **fields})
         if len(request) > REQUEST_BYTES:
-            raise Usage(f"this would be a request of {len(request)} bytes; at most {REQUEST_BYTES} are taken",
-                        "shorten the environment, the command or the text")
+            raise Usage(
+                f"this would be a request of {len(request)} bytes; at most {REQUEST_BYTES} are taken",
+                "shorten the environment, the command or the text",
+            )
         self.send(request)
         while True:
             try:
@@ -387,7 +578,7 @@ class Link:
             elif kind == frames.EVENT:
                 event = frames.read_json(payload)
                 if event.get("event") == "held" and event.get("request") == number:
-                    wait_s = None                  # somebody else decides now; the question lapses by itself
+                    wait_s = None  # somebody else decides now; the question lapses by itself
                     self.on_held(event)
                 if on_event is None:
                     continue

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.client.overlay import Overlay
 
-NOTICE_S = 2.0              # how long a notice covers the first line
+NOTICE_S = 2.0  # how long a notice covers the first line
 
 
 class Notices:
     def __init__(self, overlay: Overlay) -> None:
         self._overlay = overlay
-        self.until: float | None = None         # when the session's own first line is due again
-        self.later = ""                         # said once the screen is there
-        self.shown = False                      # it is, and no other one is on its way
-        self._reminds = True                    # the user asked for the screen that is on its way
+        self.until: float | None = None  # when the session's own first line is due again
+        self.later = ""  # said once the screen is there
+        self.shown = False  # it is, and no other one is on its way
+        self._reminds = True  # the user asked for the screen that is on its way
 
     def say(self, text: str) -> None:
         if not self.shown:

@@ -9,7 +9,9 @@ PASTE: Final = b"\x1b[200~"
 PASTE_END: Final = b"\x1b[201~"
 
 # One key as a terminal sends it: a sequence, a character, or a byte.
-_KEY = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\[O])?|[\xc0-\xff][\x80-\xbf]*|.", re.DOTALL)
+_KEY = re.compile(
+    rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O[@-~]|[^\[O])?|[\xc0-\xff][\x80-\xbf]*|.", re.DOTALL
+)
 
 
 def first_key(data: bytes) -> bytes:
@@ -32,7 +34,7 @@ class Prefix:
         while True:
             mark, key = data.find(PASTE_END if self._paste else PASTE, at), data.find(self.key, at)
             if not self._paste and key >= 0 and (mark < 0 or key < mark):
-                return data[:key], self.key, data[key + 1:]
+                return data[:key], self.key, data[key + 1 :]
             if mark < 0:
                 return data, b"", b""
             self._paste, at = not self._paste, mark + len(PASTE)

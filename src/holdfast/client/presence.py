@@ -29,16 +29,19 @@ class Watching:
 
     def __init__(self, machine: Machine, look_s: float = WATCH_LOOK_S) -> None:
         self._ways, self._look_s = machine.ways, look_s
-        self._at: dict[int, tuple[Carrier, Way]] = {}           # by descriptor: where it waits
+        self._at: dict[int, tuple[Carrier, Way]] = {}  # by descriptor: where it waits
         self._stop = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._told = 0                     # how often it was said to be back, since it was waited for in vain
+        self._told = 0  # how often it was said to be back, since it was waited for in vain
         self.cancelled = False
 
     def wait(self) -> None:
         """Until it may be worth dialling again. Called again, it was not."""
         begun = time.monotonic()
         if self._told:
-            self._until(begun + min(RECONNECT_FIRST_S * 2 ** min(self._told, 16), self._look_s), listening=False)
+            self._until(
+                begun + min(RECONNECT_FIRST_S * 2 ** min(self._told, 16), self._look_s),
+                listening=False,
+            )
         self._join(begun + self._look_s)
         self._told = self._told + 1 if self._until(begun + self._look_s) else 0
 
@@ -59,11 +62,21 @@ class Watching:
             self._say(ws, way)
         here = {way.url for _, way in self._at.values()}
         for way in self._ways:
-            if way.url not in here and not self.cancelled and (left := deadline - time.monotonic()) > 0:
+            if (
+                way.url not in here
+                and not self.cancelled
+                and (left := deadline - time.monotonic()) > 0
+            ):
                 with contextlib.suppress(HoldfastError):
                     ws = carriers.dial(way.url, None, way.ca, min(left, REMOTE_WAIT_S))
                     self._at[ws.fileno()] = ws, way
-                    ws.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
+                    ws.send(
+                        outer.encode(
+                            outer.Hello(
+                                outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}"
+                            )
+                        )
+                    )
                     self._say(ws, way)
 
     def _say(self, ws: Carrier, way: Way) -> None:

@@ -27,7 +27,15 @@ from holdfast.core import channel
 from holdfast.core.tunnel import Tunnel
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address
-from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, TimedOut, Unavailable, Usage
+from holdfast.model.errors import (
+    HoldfastError,
+    Impossible,
+    NotAllowed,
+    PeerFault,
+    TimedOut,
+    Unavailable,
+    Usage,
+)
 from holdfast.model.limits import BODY_BYTES, REMOTE_SILENCE_S, REMOTE_WAIT_S
 from holdfast.transport import carriers, unix
 from holdfast.transport.asleep import Asleep
@@ -35,11 +43,18 @@ from holdfast.transport.carriers import Carrier
 from holdfast.wire import outer
 
 F = TypeVar("F")
-STREAM: Final = 1                        # a connection of ours has one
-MOVED_S: Final = 1.0                     # of silence before the own address is looked at
-AWAKE_S: Final = 2.0                     # after a sleep: for the machine to answer before the line is dialled anew
-AWAY: Final = {outer.OFFLINE: "is not connected to the relay", outer.AWAY: "went away", outer.REPLACED: "has connected anew", outer.TIMEOUT: "does not answer the relay",
-               outer.FAILED: "could not be reached by the relay", outer.SLOW: "was too slow for the relay", outer.LIMIT: "has no room for another connection at the relay"}
+STREAM: Final = 1  # a connection of ours has one
+MOVED_S: Final = 1.0  # of silence before the own address is looked at
+AWAKE_S: Final = 2.0  # after a sleep: for the machine to answer before the line is dialled anew
+AWAY: Final = {
+    outer.OFFLINE: "is not connected to the relay",
+    outer.AWAY: "went away",
+    outer.REPLACED: "has connected anew",
+    outer.TIMEOUT: "does not answer the relay",
+    outer.FAILED: "could not be reached by the relay",
+    outer.SLOW: "was too slow for the relay",
+    outer.LIMIT: "has no room for another connection at the relay",
+}
 
 
 class Line(threading.Thread):
@@ -49,7 +64,7 @@ class Line(threading.Thread):
         super().__init__(name=f"line to {machine}", daemon=True)
         self.machine, self.why = machine, ""
         self._carrier, self._tunnel, self._sock = carrier, tunnel, ours
-        self._plain = bytearray()                # from the machine, not taken yet
+        self._plain = bytearray()  # from the machine, not taken yet
         self._heard = self._asked = time.monotonic()
         self._asleep = Asleep()
         self._over = False
@@ -71,12 +86,21 @@ class Line(threading.Thread):
         watched = (-1, -1)
         while not self._over:
             reads = not carrier.pending and self._tunnel.worth()
-            wanted = (select.POLLIN | (select.POLLOUT if carrier.pending else 0), (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0))
+            wanted = (
+                select.POLLIN | (select.POLLOUT if carrier.pending else 0),
+                (select.POLLIN if reads else 0) | (select.POLLOUT if self._plain else 0),
+            )
             if wanted != watched:
                 poll.register(carrier.fileno(), wanted[0])
                 poll.register(sock.fileno(), wanted[1])
                 watched = wanted
-            for fd, events in poll.poll(min(REMOTE_SILENCE_S / 2, max(0.1, self._heard + 2 * REMOTE_SILENCE_S - time.monotonic())) * 1000):
+            for fd, events in poll.poll(
+                min(
+                    REMOTE_SILENCE_S / 2,
+                    max(0.1, self._heard + 2 * REMOTE_SILENCE_S - time.monotonic()),
+                )
+                * 1000
+            ):
                 if fd == carrier.fileno():
                     if events & select.POLLOUT:
                         carrier.flush()
@@ -89,7 +113,7 @@ class Line(threading.Thread):
             self._watch(time.monotonic())
 
     def _from_user(self, reads: bool) -> None:
-        if not reads:                            # it hung up, and there is no room to say the rest
+        if not reads:  # it hung up, and there is no room to say the rest
             self._over = True
             return
         try:
@@ -115,7 +139,7 @@ class Line(threading.Thread):
             elif isinstance(frame, outer.Credit) and frame.stream == STREAM:
                 self._tunnel.credit(frame.amount, now)
             elif isinstance(frame, outer.Close):
-                end = frame                      # what came before it counts
+                end = frame  # what came before it counts
                 break
             elif isinstance(frame, outer.Ping):
                 self._carrier.send(outer.encode(outer.Pong(frame.mark)))
@@ -156,7 +180,9 @@ class Line(threading.Thread):
 
     def _watch(self, now: float) -> None:
         """Is anybody there? Asked of the machine itself: a relay that answers for it cannot."""
-        if self._asleep.since():                 # the network is another one, or has forgotten us: answer soon, or be gone
+        if (
+            self._asleep.since()
+        ):  # the network is another one, or has forgotten us: answer soon, or be gone
             self._asked, self._heard = now, now - 2 * REMOTE_SILENCE_S + AWAKE_S
             return self._send(self._tunnel.ask(now))
         if now - self._heard > MOVED_S and self._carrier.stranded():
@@ -179,7 +205,14 @@ class Line(threading.Thread):
 class Dialling(threading.Thread):
     """Looks for the way, so that whoever wants it can do something else meanwhile. `patient`: as long as a relay says that the machine is away, it is waited for there."""
 
-    def __init__(self, machine: Machine, static: bytes, meeting: bytes | None = None, told: Callable[[], None] = lambda: None, patient: bool = False) -> None:
+    def __init__(
+        self,
+        machine: Machine,
+        static: bytes,
+        meeting: bytes | None = None,
+        told: Callable[[], None] = lambda: None,
+        patient: bool = False,
+    ) -> None:
         super().__init__(name=f"dialling {machine.name}", daemon=True)
         self._watching = Watching(machine) if patient else None
         self._machine, self._static, self._meeting, self._told = machine, static, meeting, told
@@ -234,16 +267,21 @@ class Dialling(threading.Thread):
         return self._found
 
 
-def dial(machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: float = REMOTE_WAIT_S) -> tuple[socket.socket, str, Line]:
+def dial(
+    machine: Machine, static: bytes, meeting: bytes | None = None, wait_s: float = REMOTE_WAIT_S
+) -> tuple[socket.socket, str, Line]:
     """A socket that speaks frames with the machine, the hash that names this channel, and the line. The ways are tried one after the other."""
     refused: HoldfastError | None = None
-    never: HoldfastError = Unavailable(f"no way to {machine.name} is known here", "pair again: `holdfast invite` there, `holdfast join` here")
+    never: HoldfastError = Unavailable(
+        f"no way to {machine.name} is known here",
+        "pair again: `holdfast invite` there, `holdfast join` here",
+    )
     for way in machine.ways:
         try:
             return _dial(machine, way, static, meeting, time.monotonic() + wait_s)
         except (Unavailable, TimedOut, NotAllowed) as e:
             refused = e
-        except (Impossible, Usage) as e:         # a way that cannot be gone from here, ever; others may
+        except (Impossible, Usage) as e:  # a way that cannot be gone from here, ever; others may
             never = e
     raise refused or never
 
@@ -256,10 +294,16 @@ def _channel(machine: Machine, way: Way, static: bytes, meeting: bytes | None) -
     return Meeting(True, way.route, static, meeting, time.monotonic())
 
 
-def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, deadline: float) -> tuple[socket.socket, str, Line]:
+def _dial(
+    machine: Machine, way: Way, static: bytes, meeting: bytes | None, deadline: float
+) -> tuple[socket.socket, str, Line]:
     carrier = carriers.dial(way.url, None, way.ca, deadline - time.monotonic())
     try:
-        carrier.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")))
+        carrier.send(
+            outer.encode(
+                outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, f"holdfast {__version__}")
+            )
+        )
         welcome = _await(carrier, deadline, machine.name, outer.Welcome)
         outer.chosen(welcome)
         tunnel = Tunnel(_channel(machine, way, static, meeting))
@@ -269,9 +313,13 @@ def _dial(machine: Machine, way: Way, static: bytes, meeting: bytes | None, dead
         while not tunnel.channel.handshake_hash and not tunnel.reason:
             for payload in said:
                 carrier.send(outer.encode(outer.Data(STREAM, payload)))
-            said = tunnel.data(_await(carrier, deadline, machine.name, outer.Data).payload, time.monotonic()).send
+            said = tunnel.data(
+                _await(carrier, deadline, machine.name, outer.Data).payload, time.monotonic()
+            ).send
         if tunnel.reason:
-            raise PeerFault(f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})")
+            raise PeerFault(
+                f"who answers for {machine.name} at {address.name(way.url)} is not that machine, or the relay interferes ({tunnel.reason or 'no answer'})"
+            )
         theirs, ours = unix.pair()
         line = Line(machine.name, carrier, tunnel, ours)
         line._send(said)
@@ -308,6 +356,13 @@ def _await(carrier: Carrier, deadline: float, machine: str, kind: type[F]) -> F:
 def closed(machine: str, frame: outer.Close) -> HoldfastError:
     """What a relay's CLOSE means to a person. It is the relay's word, which nobody vouches for."""
     if frame.code in (outer.REFUSED, outer.UNAUTHORIZED):
-        return NoWay(f"the relay knows no way to {machine} for us", "you, or this device, may have been revoked there, a code used or expired: ask there for a new invitation")
+        return NoWay(
+            f"the relay knows no way to {machine} for us",
+            "you, or this device, may have been revoked there, a code used or expired: ask there for a new invitation",
+        )
     made = Offline if frame.code == outer.OFFLINE else Unavailable
-    return made(f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}" + (f": {frame.reason}" if frame.reason else ""), "try again")
+    return made(
+        f"{machine} {AWAY.get(frame.code, 'cannot be reached through its relay')}"
+        + (f": {frame.reason}" if frame.reason else ""),
+        "try again",
+    )

@@ -14,16 +14,20 @@ from typing import Final
 from holdfast.core.patience import QUICK_S, STEADY_S, Patience
 from holdfast.model.limits import RECONNECT_FIRST_S, RECONNECT_MAX_S, REMOTE_AGAIN_MAX_S
 
-STATUS_AFTER_S: Final = 1.0      # a host away for longer than this is said so on the last line
+STATUS_AFTER_S: Final = 1.0  # a host away for longer than this is said so on the last line
 
 
 class Returning:
     def __init__(self, remote: bool) -> None:
-        self.at = 0.0                            # when to try next
+        self.at = 0.0  # when to try next
         self._remote = remote
-        self._since: float | None = None         # away
+        self._since: float | None = None  # away
         self._tried = 0.0
-        self._patience = Patience(RECONNECT_FIRST_S, REMOTE_AGAIN_MAX_S if remote else RECONNECT_MAX_S, STEADY_S if remote else 0.0)
+        self._patience = Patience(
+            RECONNECT_FIRST_S,
+            REMOTE_AGAIN_MAX_S if remote else RECONNECT_MAX_S,
+            STEADY_S if remote else 0.0,
+        )
 
     @property
     def long(self) -> bool:

@@ -20,10 +20,12 @@ from holdfast.model.limits import START_WAIT_S
 from holdfast.transport import unix
 
 SAYS = "holdfast host: "
-OTHER_QUICKER = 3          # exit code of a host that found another one in charge
+OTHER_QUICKER = 3  # exit code of a host that found another one in charge
 HOST_UNIT = "holdfast-host.service"
-NOTICE_S = 3.0             # for it to notice that its host died. A host of ours would keep its own from the home
-MANAGER_S = 20.0           # for a service manager to say that the host is there, or that it will not be
+NOTICE_S = (
+    3.0  # for it to notice that its host died. A host of ours would keep its own from the home
+)
+MANAGER_S = 20.0  # for a service manager to say that the host is there, or that it will not be
 
 
 class Killed(Unavailable):
@@ -54,8 +56,15 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
     def begin() -> subprocess.Popen[bytes]:
         try:
             with cores.as_before():
-                return subprocess.Popen([sys.executable, "-m", "holdfast.host.main"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                        stderr=err_w, start_new_session=True, cwd="/", env=environ)
+                return subprocess.Popen(
+                    [sys.executable, "-m", "holdfast.host.main"],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=err_w,
+                    start_new_session=True,
+                    cwd="/",
+                    env=environ,
+                )
         except OSError as e:
             raise Unavailable(f"cannot start the host: {e}") from e
 
@@ -75,10 +84,14 @@ def start_host(home: Home, environ: dict[str, str] | None = None) -> None:
             except OSError:
                 pass
             code = process.poll()
-            if code == OTHER_QUICKER and not is_stopped(home):       # it waited for that one, and so would the next
+            if code == OTHER_QUICKER and not is_stopped(
+                home
+            ):  # it waited for that one, and so would the next
                 process = begin()
             elif code is not None and code < 0:
-                raise Killed(f"the host was ended by signal {-code} while it started", f"look at {home.log}")
+                raise Killed(
+                    f"the host was ended by signal {-code} while it started", f"look at {home.log}"
+                )
             elif code not in (None, OTHER_QUICKER):
                 raise _complaint(err_r, code, home)
             time.sleep(pause)
@@ -98,12 +111,15 @@ def _complaint(fd: int, code: int, home: Home) -> HoldfastError:
     cls = {Usage.exit_code: Usage, Impossible.exit_code: Impossible}.get(code, Unavailable)
     said = [n for n, line in enumerate(lines) if line.startswith(SAYS)]
     if not said:
-        return Unavailable(lines[-1] if lines else f"the host ended with {code}", f"look at {home.log}")
+        return Unavailable(
+            lines[-1] if lines else f"the host ended with {code}", f"look at {home.log}"
+        )
     recover = lines[said[-1] + 1].strip() if said[-1] + 1 < len(lines) else f"look at {home.log}"
     return cls(lines[said[-1]].removeprefix(SAYS), recover)
 
 
 # ---------------------------------------------------------------- a service manager
+
 
 def managed(home: Home) -> str | None:
     """Which manager runs the host of this home: "user", "system", or none."""
@@ -117,8 +133,16 @@ def managed(home: Home) -> str | None:
 
 def systemctl(kind: str, *words: str) -> list[str]:
     """A command line; also for who came by a way that does not say where its manager is (cron, su)."""
-    command = ["systemctl", *(("--user",) if kind == "user" else ()), "--no-ask-password", "--no-pager", *words]
-    return command if kind != "user" else ["env", f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}", *command]
+    command = [
+        "systemctl",
+        *(("--user",) if kind == "user" else ()),
+        "--no-ask-password",
+        "--no-pager",
+        *words,
+    ]
+    return (
+        command if kind != "user" else ["env", f"XDG_RUNTIME_DIR=/run/user/{os.getuid()}", *command]
+    )
 
 
 def _by_manager(home: Home) -> bool:
@@ -130,13 +154,20 @@ def _by_manager(home: Home) -> bool:
     end = time.monotonic() + NOTICE_S
     while True:
         try:
-            subprocess.run(systemctl(kind, "start", HOST_UNIT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=MANAGER_S, check=True)
+            subprocess.run(
+                systemctl(kind, "start", HOST_UNIT),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                timeout=MANAGER_S,
+                check=True,
+            )
         except (OSError, subprocess.SubprocessError):
             return False
         try:
             unix.connect(home.host_socket).close()
             return True
-        except OSError:                    # it may not have noticed yet that its host died, and says that all is well
+        except OSError:  # it may not have noticed yet that its host died, and says that all is well
             if time.monotonic() > end:
                 return False
         time.sleep(0.05)
@@ -149,7 +180,9 @@ def take_over(home: Home, kind: str, pids: Sequence[int]) -> None:
 
     fresh = f"{home.service}.{os.getpid()}"
     with contextlib.suppress(OSError):
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w") as file:
+        with open(
+            os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w"
+        ) as file:
             file.write(kind)
         os.rename(fresh, home.service)
     for pid in pids:
@@ -163,7 +196,10 @@ def serving(home: Home) -> dict[str, int]:
     """Who answers for this home, by the kernel's word: "host" and "nursery"."""
     found: dict[str, int] = {}
     for name in ("nursery", "host"):
-        with contextlib.suppress(OSError), unix.connect(f"{home.run}/{name}.sock", blocking=False) as sock:
+        with (
+            contextlib.suppress(OSError),
+            unix.connect(f"{home.run}/{name}.sock", blocking=False) as sock,
+        ):
             found[name] = unix.peer(sock)[0]
     return found
 

@@ -20,15 +20,50 @@ from holdfast.model.errors import Usage
 
 # Modes whose default differs between terminals, or that people choose: blinking, backspace, wheel in pagers, meta, urgency, clusters.
 _PREFERENCES = b"12;67;1007;1034;1035;1036;1039;1042;2027"
-_OFF = (1, 5, 40, 45, 1045, 9, 1000, 1001, 1002, 1003, 1005, 1006, 1015, 1016, 1004, 2004, 2026, 2031, 2033, 2048, 6, 69)
+_OFF = (
+    1,
+    5,
+    40,
+    45,
+    1045,
+    9,
+    1000,
+    1001,
+    1002,
+    1003,
+    1005,
+    1006,
+    1015,
+    1016,
+    1004,
+    2004,
+    2026,
+    2031,
+    2033,
+    2048,
+    6,
+    69,
+)
 _NO_KEYS = b"\x1b[<99u\x1b[=0u"
-_COLOURS = b"".join(b"\x1b]%d\x1b\\" % number for number in (104, 105, 110, 111, 112, 113, 114, 117, 119))
+_COLOURS = b"".join(
+    b"\x1b]%d\x1b\\" % number for number in (104, 105, 110, 111, 112, 113, 114, 117, 119)
+)
 # Leaves every mode a program may have set, whatever sequence it was in: VT52, status line, alternate screen and kitty's keys on both,
 # preferences, modes, keys, colours and pointer, pen, link and protection, character sets, region, cursor.
-RESET = (b"\x18\x1b\\\x1b<\x1b[0$}" + _NO_KEYS + b"\x1b7\x1b[?1049l\x1b[?1047l\x1b[?47l" + _NO_KEYS + b"\x1b[?" + _PREFERENCES + b"r"
-         + b"".join(b"\x1b[?%dl" % mode for mode in _OFF) + b"\x1b[?7h\x1b[?8h\x1b[2l\x1b[4l\x1b[12h\x1b[20l\x1b>\x1b[>1m\x1b[>2m\x1b[>4m"
-         + _COLOURS + b'\x1b]22;\x1b\\\x1b[0m\x1b]8;;\x1b\\\x1b[0"q\x1b(B\x1b)B\x1b*B\x1b+B\x0f\x1b}\x1b[r\x1b[?25h\x1b[0 q')
-LEAVE_WAIT_S = 1.0         # for a terminal to take the sequences that reset it
+RESET = (
+    b"\x18\x1b\\\x1b<\x1b[0$}"
+    + _NO_KEYS
+    + b"\x1b7\x1b[?1049l\x1b[?1047l\x1b[?47l"
+    + _NO_KEYS
+    + b"\x1b[?"
+    + _PREFERENCES
+    + b"r"
+    + b"".join(b"\x1b[?%dl" % mode for mode in _OFF)
+    + b"\x1b[?7h\x1b[?8h\x1b[2l\x1b[4l\x1b[12h\x1b[20l\x1b>\x1b[>1m\x1b[>2m\x1b[>4m"
+    + _COLOURS
+    + b'\x1b]22;\x1b\\\x1b[0m\x1b]8;;\x1b\\\x1b[0"q\x1b(B\x1b)B\x1b*B\x1b+B\x0f\x1b}\x1b[r\x1b[?25h\x1b[0 q'
+)
+LEAVE_WAIT_S = 1.0  # for a terminal to take the sequences that reset it
 SAVE, RESTORE_TITLE = b"\x1b[22;0t\x1b[?" + _PREFERENCES + b"s", b"\x1b[23;0t"
 
 
@@ -41,11 +76,16 @@ def farewell(cols: int, rows: int) -> bytes:
 class UserTerminal:
     def __init__(self) -> None:
         if not (os.isatty(0) and os.isatty(1)):
-            raise Usage("attach needs a terminal", "use `holdfast view`, `read`, `send` or `run` from scripts")
+            raise Usage(
+                "attach needs a terminal",
+                "use `holdfast view`, `read`, `send` or `run` from scripts",
+            )
         self._saved = termios.tcgetattr(0)
         self.pending: memoryview | None = None
         try:
-            self.out = os.open(os.ttyname(1), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self.out = os.open(
+                os.ttyname(1), os.O_WRONLY | os.O_NOCTTY | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         except OSError:
             self.out = os.dup(1)
         self.raw = False
@@ -71,7 +111,9 @@ class UserTerminal:
         self.raw = False
         self.pending = None
         taken = self._write_all(farewell(*self.size()))
-        with contextlib.suppress(OSError, termios.error):       # a terminal that is gone needs no restoring
+        with contextlib.suppress(
+            OSError, termios.error
+        ):  # a terminal that is gone needs no restoring
             termios.tcsetattr(0, termios.TCSADRAIN if taken else termios.TCSANOW, self._saved)
 
     def _write_all(self, data: bytes) -> bool:
@@ -81,7 +123,7 @@ class UserTerminal:
         poll.register(self.out, select.POLLOUT)
         while data:
             try:
-                data = data[os.write(self.out, data):]
+                data = data[os.write(self.out, data) :]
             except BlockingIOError:
                 if not poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
                     return False
@@ -101,7 +143,9 @@ class UserTerminal:
             n = os.write(self.out, data)
         except BlockingIOError:
             n = 0
-        self.pending = memoryview(bytes(data))[n:] if n < len(data) else None     # copied once, if it is not ours
+        self.pending = (
+            memoryview(bytes(data))[n:] if n < len(data) else None
+        )  # copied once, if it is not ours
 
     def flush(self) -> None:
         """A terminal takes some 4 KiB at a time: what is left is not copied again for each of them."""

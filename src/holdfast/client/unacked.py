@@ -18,7 +18,7 @@ class Unacked:
     def __init__(self) -> None:
         self._sent: deque[tuple[int, bytes]] = deque()
         self._sent_bytes = 0
-        self.waiting: deque[bytes] = deque()          # not sent yet
+        self.waiting: deque[bytes] = deque()  # not sent yet
         self._waiting_bytes = 0
 
     def __len__(self) -> int:

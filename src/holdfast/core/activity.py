@@ -19,14 +19,14 @@ SLACK_S: Final = 0.5
 
 class Activity:
     def __init__(self, since: float) -> None:
-        self._since = since                                  # before that nothing is known
+        self._since = since  # before that nothing is known
         self._running: dict[Author, tuple[int, float]] = {}
         self._past: deque[tuple[Author, float, float]] = deque()
 
     def began(self, who: Author, at: float) -> None:
         count, first = self._running.get(who, (0, at))
         if not count and len(self._running) >= RUNNING_MAX:
-            self._since = math.inf                           # from here on nobody can say
+            self._since = math.inf  # from here on nobody can say
             return
         self._running[who] = count + 1, first
 
@@ -45,4 +45,15 @@ class Activity:
         if moment < self._since + SLACK_S:
             return None
         running = [who for who, (_, first) in self._running.items() if first - SLACK_S <= moment]
-        return tuple(dict.fromkeys([*running, *(who for who, first, last in self._past if first - SLACK_S <= moment <= last + SLACK_S)]))
+        return tuple(
+            dict.fromkeys(
+                [
+                    *running,
+                    *(
+                        who
+                        for who, first, last in self._past
+                        if first - SLACK_S <= moment <= last + SLACK_S
+                    ),
+                ]
+            )
+        )

@@ -16,14 +16,45 @@ try:
 except ImportError:
     from hashlib import blake2b
 
-KINDS: Final = {"run": "command", "send": "line", "turn": "turn", "seize": "seize", "halt": "halt", "resume": "resume", "end": "end", "rename": "rename", "signal": "signal"}
-ON_MACHINE: Final = {"new": "spawn", "forget": "forget", "down": "down", "operator.add": "operator", "operator.revoke": "revoke", "grant": "grant",
-                     "device.add": "operator", "device.rename": "operator", "device.revoke": "revoke",
-                     "relays.changed": "relays", "invite": "invite", "invite.revoke": "invite", "invite.decide": "invite"}
-MACHINE: Final = "machine"                         # where those are recorded: no session can have this name
-NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold",        # of a request on the machine: about the request, not about what is asked;
-                               "meeting"))                           # or a secret, which is not to be in the record
-TYPED: Final = frozenset(("run", "send"))          # their repeats are known by their numbers, also after a crash
+KINDS: Final = {
+    "run": "command",
+    "send": "line",
+    "turn": "turn",
+    "seize": "seize",
+    "halt": "halt",
+    "resume": "resume",
+    "end": "end",
+    "rename": "rename",
+    "signal": "signal",
+}
+ON_MACHINE: Final = {
+    "new": "spawn",
+    "forget": "forget",
+    "down": "down",
+    "operator.add": "operator",
+    "operator.revoke": "revoke",
+    "grant": "grant",
+    "device.add": "operator",
+    "device.rename": "operator",
+    "device.revoke": "revoke",
+    "relays.changed": "relays",
+    "invite": "invite",
+    "invite.revoke": "invite",
+    "invite.decide": "invite",
+}
+MACHINE: Final = "machine"  # where those are recorded: no session can have this name
+NOT_SIGNED: Final = frozenset(
+    (
+        "op",
+        "seq",
+        "signed",
+        "hold",  # of a request on the machine: about the request, not about what is asked;
+        "meeting",
+    )
+)  # or a secret, which is not to be in the record
+TYPED: Final = frozenset(
+    ("run", "send")
+)  # their repeats are known by their numbers, also after a crash
 SIGNED: Final = ("statement", "signature", "salt")
 
 
@@ -35,7 +66,9 @@ def parts(signed: Mapping[str, Any]) -> tuple[str, str, str]:
 
 
 def is_act(op: str, fields: Mapping[str, Any]) -> bool:
-    return op in ON_MACHINE or (op in KINDS and not (op == "turn" and fields.get("act", "show") == "show"))
+    return op in ON_MACHINE or (
+        op in KINDS and not (op == "turn" and fields.get("act", "show") == "show")
+    )
 
 
 def place(op: str, fields: Mapping[str, Any]) -> str:
@@ -59,22 +92,43 @@ def content(op: str, fields: Mapping[str, Any]) -> bytes:
             return text
         return b"\0" + canonical.encode({"keys": [str(key) for key in keys], "text": text.hex()})
     if op == "turn":
-        return canonical.encode({"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))})
+        return canonical.encode(
+            {"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))}
+        )
     if op == "rename":
         return canonical.encode({"name": _plain("", fields["name"])})
     if op == "signal":
-        return canonical.encode({"pid": fields["pid"], "signal": _plain("", fields["signal"]), "tree": bool(fields.get("tree", False))})
+        return canonical.encode(
+            {
+                "pid": fields["pid"],
+                "signal": _plain("", fields["signal"]),
+                "tree": bool(fields.get("tree", False)),
+            }
+        )
     if op in ON_MACHINE:
-        return canonical.encode({"op": op, **{name: _plain(name, value) for name, value in fields.items()
-                                              if value is not None and name not in NOT_SIGNED and not name.endswith("!")}})
+        return canonical.encode(
+            {
+                "op": op,
+                **{
+                    name: _plain(name, value)
+                    for name, value in fields.items()
+                    if value is not None and name not in NOT_SIGNED and not name.endswith("!")
+                },
+            }
+        )
     return b""
 
 
 def _plain(name: str, value: Any) -> Any:
     """As it can be written down. An environment has secrets in it: only that it is this one."""
     if name == "env":
-        named = {str(key): str(item).encode("utf-8", "surrogatepass").hex() for key, item in value.items()}
-        return blake2b(canonical.encode(_plain("", sorted(named.items()))), digest_size=16).hexdigest()
+        named = {
+            str(key): str(item).encode("utf-8", "surrogatepass").hex()
+            for key, item in value.items()
+        }
+        return blake2b(
+            canonical.encode(_plain("", sorted(named.items()))), digest_size=16
+        ).hexdigest()
     if isinstance(value, list | tuple):
         return [_plain("", item) for item in value]
     if isinstance(value, str) and any("\ud800" <= c <= "\udfff" for c in value):

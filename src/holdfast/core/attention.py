@@ -42,22 +42,22 @@ from dataclasses import dataclass
 
 
 class AttentionKind(enum.StrEnum):
-    IDLE = "idle"          # the shell is at its prompt
-    WORKING = "working"    # something runs and nobody reads the terminal
-    INPUT = "input"        # a program waits for input on the terminal
-    SECRET = "secret"      # echo is off: a password prompt
-    UNKNOWN = "unknown"    # it could not be seen
+    IDLE = "idle"  # the shell is at its prompt
+    WORKING = "working"  # something runs and nobody reads the terminal
+    INPUT = "input"  # a program waits for input on the terminal
+    SECRET = "secret"  # echo is off: a password prompt
+    UNKNOWN = "unknown"  # it could not be seen
 
 
 class TtyWait(enum.StrEnum):
     """What one process does about the terminal, over all of its threads."""
 
-    READ = "read"          # blocked in a read of it
-    POLL = "poll"          # sleeps in poll, select or epoll with it among the descriptors to read
+    READ = "read"  # blocked in a read of it
+    POLL = "poll"  # sleeps in poll, select or epoll with it among the descriptors to read
     POLL_ANY = "poll-any"  # sleeps in poll, select or epoll; on which descriptors cannot be seen
-    NONE = "none"          # runs, or waits for something else
-    STOPPED = "stopped"    # stopped by a signal or a tracer
-    GONE = "gone"          # exited
+    NONE = "none"  # runs, or waits for something else
+    STOPPED = "stopped"  # stopped by a signal or a tracer
+    GONE = "gone"  # exited
     UNKNOWN = "unknown"
 
 
@@ -107,7 +107,14 @@ def classify(facts: TerminalFacts) -> Attention:
 
 
 def _in_shell_group(facts: TerminalFacts, waiting: TaskFact | None) -> Attention:
-    shell = next((task for task in (waiting, *facts.fg_tasks) if task is not None and task.pid == facts.shell_pgrp), None)
+    shell = next(
+        (
+            task
+            for task in (waiting, *facts.fg_tasks)
+            if task is not None and task.pid == facts.shell_pgrp
+        ),
+        None,
+    )
     at_prompt = facts.shell_at_prompt
     if waiting is not None and (shell is None or waiting.pid != shell.pid):
         return _input(waiting)  # a shell without job control shares its group with its children
@@ -147,7 +154,9 @@ def _nobody_waits(facts: TerminalFacts) -> Attention:
     if not active:
         return Attention(AttentionKind.UNKNOWN, f"{_named(tasks[0])} is stopped", tasks[0].pid)
     task = next((task for task in active if task.pid == facts.fg_pgrp), active[0])
-    return Attention(AttentionKind.WORKING, f"{_named(task)} runs and does not read the terminal", task.pid)
+    return Attention(
+        AttentionKind.WORKING, f"{_named(task)} runs and does not read the terminal", task.pid
+    )
 
 
 def _waiting(facts: TerminalFacts) -> TaskFact | None:

@@ -39,14 +39,14 @@ _MAGIC: Final = b"HF"
 _HEAD: Final = len(_MAGIC) + 3
 
 # Why a channel is closed.
-ENDED: Final = "ended"                # both sides said END
-CUT: Final = "cut"                    # the carrier ended; see `whole` for whether the other side had said all
-TAMPERED: Final = "tampered"          # a message that was not the next one of this channel
-HANDSHAKE: Final = "handshake"        # the handshake failed: other keys, another prologue, or tampering
-UNSPOKEN: Final = "version"           # no version in common
-PROTOCOL: Final = "protocol"          # the other side itself broke the rules: authentic, and wrong
-EXHAUSTED: Final = "exhausted"        # all nonces are used
-LEFT: Final = "left"                  # this side gave it up
+ENDED: Final = "ended"  # both sides said END
+CUT: Final = "cut"  # the carrier ended; see `whole` for whether the other side had said all
+TAMPERED: Final = "tampered"  # a message that was not the next one of this channel
+HANDSHAKE: Final = "handshake"  # the handshake failed: other keys, another prologue, or tampering
+UNSPOKEN: Final = "version"  # no version in common
+PROTOCOL: Final = "protocol"  # the other side itself broke the rules: authentic, and wrong
+EXHAUSTED: Final = "exhausted"  # all nonces are used
+LEFT: Final = "left"  # this side gave it up
 
 
 class Bounds(NamedTuple):
@@ -86,15 +86,35 @@ def offered(message: bytes) -> Offer:
 def prologue(route: bytes, lowest: int, highest: int) -> bytes:
     if len(route) != ROUTE_BYTES:
         raise ValueError(f"a route has {ROUTE_BYTES} bytes")
-    return canonical.encode({"holdfast": "channel/1", "route": base64url.encode(route), "versions": [lowest, highest]})
+    return canonical.encode(
+        {"holdfast": "channel/1", "route": base64url.encode(route), "versions": [lowest, highest]}
+    )
 
 
 class Channel:
     """One side. Made by `initiator` or `responder`; `now` is seconds of any clock that only goes on."""
 
-    def __init__(self, pattern: str, initiator: bool, route: bytes, static: bytes, now: float, *, remote_static: bytes | None = None, psk: bytes | None = None,
-                 versions: tuple[int, int] = (LOWEST, VERSION), bounds: Bounds = Bounds(), ephemeral: bytes | None = None) -> None:
-        self._pattern, self._initiator, self._route, self._versions, self._bounds = pattern, initiator, route, versions, bounds
+    def __init__(
+        self,
+        pattern: str,
+        initiator: bool,
+        route: bytes,
+        static: bytes,
+        now: float,
+        *,
+        remote_static: bytes | None = None,
+        psk: bytes | None = None,
+        versions: tuple[int, int] = (LOWEST, VERSION),
+        bounds: Bounds = Bounds(),
+        ephemeral: bytes | None = None,
+    ) -> None:
+        self._pattern, self._initiator, self._route, self._versions, self._bounds = (
+            pattern,
+            initiator,
+            route,
+            versions,
+            bounds,
+        )
         self._keys = (static, remote_static, psk, ephemeral)
         self._handshake: noise.Handshake | None = None
         self._sender: noise.Cipher | None = None
@@ -102,12 +122,14 @@ class Channel:
         self._sent_messages = self._sent_bytes = self._got_messages = self._got_bytes = 0
         self._keyed_at = now
         self._end_sent = False
-        self.established = False      # the other side has proved itself, on this channel, now
-        self.whole = False            # the other side has said END: all that it sent was delivered
-        self.reason = ""              # why it is closed, or empty
+        self.established = False  # the other side has proved itself, on this channel, now
+        self.whole = False  # the other side has said END: all that it sent was delivered
+        self.reason = ""  # why it is closed, or empty
         self.version = 0
-        self.handshake_hash = b""     # names this channel in whatever is signed on it; empty until the handshake is complete
-        self.remote_static = b""      # the other side's static key; to be believed once it is established
+        self.handshake_hash = b""  # names this channel in whatever is signed on it; empty until the handshake is complete
+        self.remote_static = (
+            b""  # the other side's static key; to be believed once it is established
+        )
 
     @property
     def closed(self) -> bool:
@@ -121,7 +143,11 @@ class Channel:
     @property
     def may_send(self) -> bool:
         """There is somebody to send to. An initiator may before the other side has proved itself: nobody else could read it."""
-        return self._sender is not None and (self.established or self._initiator) and not self._end_sent
+        return (
+            self._sender is not None
+            and (self.established or self._initiator)
+            and not self._end_sent
+        )
 
     def start(self) -> Step:
         """The initiator's first message."""
@@ -132,7 +158,7 @@ class Channel:
         assert self._handshake is not None
         try:
             first = self._handshake.write()
-        except PeerFault:                     # the key that was pinned is none
+        except PeerFault:  # the key that was pinned is none
             self._close(HANDSHAKE)
             return Step()
         return Step((_MAGIC + bytes((PATTERNS[self._pattern], lowest, highest)) + first,))
@@ -155,7 +181,7 @@ class Channel:
             raise ValueError("nothing can be sent now")
         out: list[bytes] = []
         for at in range(0, len(data), limits.BODY_BYTES):
-            out += self._seal(body.data(data[at:at + limits.BODY_BYTES]), now)
+            out += self._seal(body.data(data[at : at + limits.BODY_BYTES]), now)
         return tuple(out)
 
     def end(self, now: float) -> tuple[bytes, ...]:
@@ -186,7 +212,15 @@ class Channel:
 
     def _begin(self, lowest: int, highest: int) -> None:
         static, remote_static, psk, ephemeral = self._keys
-        self._handshake = noise.Handshake(self._pattern, self._initiator, prologue(self._route, lowest, highest), static, remote_static, psk, ephemeral)
+        self._handshake = noise.Handshake(
+            self._pattern,
+            self._initiator,
+            prologue(self._route, lowest, highest),
+            static,
+            remote_static,
+            psk,
+            ephemeral,
+        )
         self._keys = (b"", None, None, None)
 
     def _shake(self, message: bytes, now: float) -> Step:
@@ -228,7 +262,10 @@ class Channel:
 
     def _complete(self, now: float) -> None:
         assert self._handshake is not None
-        self.handshake_hash, self.remote_static = self._handshake.hash, self._handshake.remote_static
+        self.handshake_hash, self.remote_static = (
+            self._handshake.hash,
+            self._handshake.remote_static,
+        )
         self._sender, self._receiver = self._handshake.ciphers()
         self._handshake = None
         self._keyed_at = now
@@ -254,7 +291,11 @@ class Channel:
         self._got_messages += 1
         self._got_bytes += len(plain)
         slack = limits.REKEY_SLACK
-        if self.whole or self._got_messages > slack * self._bounds.messages or self._got_bytes > slack * self._bounds.bytes + limits.SEALED_BYTES:
+        if (
+            self.whole
+            or self._got_messages > slack * self._bounds.messages
+            or self._got_bytes > slack * self._bounds.bytes + limits.SEALED_BYTES
+        ):
             self._close(PROTOCOL)
             return Step()
         self.established = True
@@ -274,11 +315,15 @@ class Channel:
     def _seal(self, plain: bytes, now: float) -> list[bytes]:
         """The message, after another that changes the key if it is time."""
         if self._sender is None:
-            return []                         # closed while several were on their way
+            return []  # closed while several were on their way
         out: list[bytes] = []
         bounds = self._bounds
         try:
-            if self._sent_messages >= bounds.messages or self._sent_bytes >= bounds.bytes or now - self._keyed_at >= bounds.seconds:
+            if (
+                self._sent_messages >= bounds.messages
+                or self._sent_bytes >= bounds.bytes
+                or now - self._keyed_at >= bounds.seconds
+            ):
                 out.append(self._sender.seal(body.REKEY))
                 self._sender.rekey()
                 self._sent_messages = self._sent_bytes = 0
@@ -299,7 +344,9 @@ class Channel:
         self._keys = (b"", None, None, None)
 
 
-def initiator(route: bytes, static: bytes, remote_static: bytes, now: float, bounds: Bounds = Bounds()) -> Channel:
+def initiator(
+    route: bytes, static: bytes, remote_static: bytes, now: float, bounds: Bounds = Bounds()
+) -> Channel:
     """A client's side of a channel to a host whose key it knows (IK)."""
     return Channel(noise.IK, True, route, static, now, remote_static=remote_static, bounds=bounds)
 
@@ -309,6 +356,8 @@ def responder(route: bytes, static: bytes, now: float, bounds: Bounds = Bounds()
     return Channel(noise.IK, False, route, static, now, bounds=bounds)
 
 
-def paired(initiator: bool, route: bytes, static: bytes, psk: bytes, now: float, bounds: Bounds = Bounds()) -> Channel:
+def paired(
+    initiator: bool, route: bytes, static: bytes, psk: bytes, now: float, bounds: Bounds = Bounds()
+) -> Channel:
     """Either side of a channel between two that only share 32 secret bytes (XXpsk3)."""
     return Channel(noise.XXPSK3, initiator, route, static, now, psk=psk, bounds=bounds)

@@ -41,12 +41,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 MARK_INTRODUCER = b"\x1b]7717;"
-MARK_BYTES_MAX = 256         # the longest mark has 175 bytes; this also bounds what is held back
+MARK_BYTES_MAX = 256  # the longest mark has 175 bytes; this also bounds what is held back
 NONCE = re.compile(r"[0-9A-Za-z]{16,64}")
 RUN_ID = re.compile(r"[0-9A-Za-z._-]{1,64}")
 
-_BODY = re.compile(rb"([0-9]{1,18});(?:(C)|(P);(-?[0-9]{1,11})|(R);([0-9A-Za-z._-]{1,64})"
-                   rb"|(D);([0-9A-Za-z._-]{1,64});(-?[0-9]{1,11}))")
+_BODY = re.compile(
+    rb"([0-9]{1,18});(?:(C)|(P);(-?[0-9]{1,11})|(R);([0-9A-Za-z._-]{1,64})"
+    rb"|(D);([0-9A-Za-z._-]{1,64});(-?[0-9]{1,11}))"
+)
 
 
 class MarkKind(enum.StrEnum):
@@ -64,8 +66,8 @@ class Mark:
     end: int
     seq: int
     kind: MarkKind
-    run: str = ""     # R, D
-    exit: int = 0     # P, D
+    run: str = ""  # R, D
+    exit: int = 0  # P, D
 
 
 class MarkScanner:
@@ -75,9 +77,9 @@ class MarkScanner:
 
     def __init__(self, nonce: str, seq: int = 0) -> None:
         self._prefix = MARK_INTRODUCER + nonce.encode("ascii") + b";"
-        self._held = b""       # the end of what was fed, if it may be the beginning of a mark
-        self._end = 0          # offset of the byte after the last one fed
-        self.seq = seq         # of the last mark accepted
+        self._held = b""  # the end of what was fed, if it may be the beginning of a mark
+        self._end = 0  # offset of the byte after the last one fed
+        self.seq = seq  # of the last mark accepted
 
     def feed(self, offset: int, chunk: bytes | bytearray | memoryview) -> list[Mark]:
         """The marks completed by this chunk. One that does not follow on starts afresh: bytes were lost."""
@@ -129,7 +131,9 @@ class MarkScanner:
             return Mark(start, end, seq, MarkKind.PROMPT, exit=_exit_code(match[4]))
         if match[5]:
             return Mark(start, end, seq, MarkKind.RUN, run=match[6].decode())
-        return Mark(start, end, seq, MarkKind.DONE, run=match[8].decode(), exit=_exit_code(match[9]))
+        return Mark(
+            start, end, seq, MarkKind.DONE, run=match[8].decode(), exit=_exit_code(match[9])
+        )
 
     def save(self) -> dict[str, Any]:
         return {"seq": self.seq, "end": self._end, "held": self._held.hex()}
@@ -149,14 +153,14 @@ def _exit_code(digits: bytes) -> int:
 
 
 class Phase(enum.StrEnum):
-    UNKNOWN = "unknown"   # no mark yet: the shell is starting, or is not one of ours
+    UNKNOWN = "unknown"  # no mark yet: the shell is starting, or is not one of ours
     PROMPT = "prompt"
     RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptShown:
-    offset: int           # of the byte after the mark: the prompt itself begins here
+    offset: int  # of the byte after the mark: the prompt itself begins here
     exit: int
 
 
@@ -189,7 +193,7 @@ class RunDone:
     output_end: int
     started: float
     ended: float
-    cut_short: bool       # closed by a prompt: the text did not run to its end
+    cut_short: bool  # closed by a prompt: the text did not run to its end
 
 
 Effect = PromptShown | CommandStarted | CommandFinished | RunStarted | RunDone
@@ -199,13 +203,13 @@ Effect = PromptShown | CommandStarted | CommandFinished | RunStarted | RunDone
 class ShellState:
     """All that `Shell` remembers, as plain values."""
 
-    marks_start: bool = True          # the shell has mark C
+    marks_start: bool = True  # the shell has mark C
     phase: str = Phase.UNKNOWN.value
-    line_dirty: bool = False          # something was typed since the last prompt
-    submitted: bool = False           # and it ended a line, so the shell is about to act on it
-    ahead: bool = False               # the last byte typed ahead of a prompt did not end a line
+    line_dirty: bool = False  # something was typed since the last prompt
+    submitted: bool = False  # and it ended a line, so the shell is about to act on it
+    ahead: bool = False  # the last byte typed ahead of a prompt did not end a line
     last_exit: int | None = None
-    commands: int = 0                 # commands started so far
+    commands: int = 0  # commands started so far
     command_open: bool = False
     command_started: float = 0.0
     submitted_at: float = 0.0
@@ -253,7 +257,12 @@ class Shell:
     @property
     def ready(self) -> bool:
         """A trigger typed now would be the whole of a line at the prompt."""
-        return self.at_prompt and not self._state.line_dirty and not self.typeahead and not self._state.run
+        return (
+            self.at_prompt
+            and not self._state.line_dirty
+            and not self.typeahead
+            and not self._state.run
+        )
 
     @property
     def open_run(self) -> str | None:
@@ -274,7 +283,13 @@ class Shell:
     def goes_on(self, data: bytes) -> bool:
         """Whether these bytes only go on with a line that is open at the prompt: nothing changes then."""
         state = self._state
-        return state.line_dirty and not state.submitted and state.phase == Phase.PROMPT and b"\r" not in data and b"\n" not in data
+        return (
+            state.line_dirty
+            and not state.submitted
+            and state.phase == Phase.PROMPT
+            and b"\r" not in data
+            and b"\n" not in data
+        )
 
     def typed(self, data: bytes, now: float) -> None:
         """Bytes that were written to the terminal as input, by anybody, the host's own trigger included."""
@@ -340,12 +355,21 @@ class Shell:
         self._state.last_exit = mark.exit
         return self._close_run(mark.exit, mark.start, now, cut_short=False)
 
-    def _close_run(self, exit_code: int, output_end: int, now: float, *, cut_short: bool) -> list[Effect]:
+    def _close_run(
+        self, exit_code: int, output_end: int, now: float, *, cut_short: bool
+    ) -> list[Effect]:
         state = self._state
         if not state.run:
             return []
-        done = RunDone(state.run, exit_code, state.run_output_start, output_end, state.run_started, now,
-                       cut_short)
+        done = RunDone(
+            state.run,
+            exit_code,
+            state.run_output_start,
+            output_end,
+            state.run_started,
+            now,
+            cut_short,
+        )
         state.run = ""
         return [done]
 
@@ -366,7 +390,7 @@ class Shell:
 def _unfinished(data: bytes, before: bool) -> bool:
     """Whether bytes typed ahead leave part of a line: not after a line end, nor after Ctrl-C, which flushes
     them; Ctrl-D alone adds nothing."""
-    data = data.translate(None, b"\x11\x13")             # Ctrl-S and Ctrl-Q are the terminal's own
-    rest = data[max(data.rfind(end) for end in (b"\r", b"\n", b"\x03")) + 1:]
+    data = data.translate(None, b"\x11\x13")  # Ctrl-S and Ctrl-Q are the terminal's own
+    rest = data[max(data.rfind(end) for end in (b"\r", b"\n", b"\x03")) + 1 :]
     carried = before and len(rest) == len(data)
     return carried or bool(rest.strip(b"\x04"))

@@ -40,7 +40,9 @@ class Degree(NamedTuple):
 YES: Final = Degree(True, True, True)
 NO: Final = Degree(False, False, False)
 MAYBE: Final = Degree(False, True, False)
-NOTHING: Final = Degree(False, False, True)  # there is nothing that could meet it: true of all, and of none
+NOTHING: Final = Degree(
+    False, False, True
+)  # there is nothing that could meet it: true of all, and of none
 _WIDE: Final = frozenset(
     (
         "/",
@@ -108,9 +110,13 @@ class Request:
     shadowed: frozenset[str] = frozenset()
     mounted: tuple[str, ...] = ()  # devices with a file system in use
     details: Mapping[str, str] = field(default_factory=dict)  # signal, rights, holder ...
-    beneath: bool = False  # what is in the foreground was started by a shell, which reads what it leaves
+    beneath: bool = (
+        False  # what is in the foreground was started by a shell, which reads what it leaves
+    )
     private: tuple[str, ...] = ()  # where this installation keeps its keys
-    shaped: tuple[Shaped, ...] = ()  # what it would touch of the session's state, and who made that what it is
+    shaped: tuple[
+        Shaped, ...
+    ] = ()  # what it would touch of the session's state, and who made that what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,9 @@ def places(patterns: Sequence[str], request: Request) -> tuple[list[str], bool]:
         "{mounted}": request.mounted,
         "{holdfast}": request.private,
         "{cwd}": () if (cwd := _narrow(request.cwd, request.home)) is None else (cwd,),
-        "{project}": () if (project := _narrow(request.project, request.home)) is None else (project,),
+        "{project}": ()
+        if (project := _narrow(request.project, request.home)) is None
+        else (project,),
     }
     found, unknown = list[str](), False
     for pattern in patterns:
@@ -169,7 +177,9 @@ def _in(place: Place, directories: list[str]) -> tuple[bool, bool]:
     base = _base(place)
     if place.glob:
         inside = any(under(base, d.rstrip("/") or "/") for d in directories)
-        return inside and place.sure, inside or not place.sure or any(_reaches(place.path, d) for d in directories)
+        return inside and place.sure, inside or not place.sure or any(
+            _reaches(place.path, d) for d in directories
+        )
     inside = any(under(base, d) for d in directories)
     return inside and place.sure, inside or not place.sure
 
@@ -184,7 +194,12 @@ def _reaches(pattern: str, directory: str) -> bool:
     return True
 
 
-def _paths(items: Sequence[tuple[Place, ...]], is_open: bool, asks: bool, test: Callable[[Place], tuple[bool, bool]]) -> Degree:
+def _paths(
+    items: Sequence[tuple[Place, ...]],
+    is_open: bool,
+    asks: bool,
+    test: Callable[[Place], tuple[bool, bool]],
+) -> Degree:
     if not items and not is_open:
         return NOTHING
     answers = [[test(p) for p in item] for item in items]
@@ -217,7 +232,11 @@ def _touched(look: Look, kind: str) -> tuple[Sequence[tuple[Place, ...]], bool, 
         return (*command.paths, *command.writes), command.open_paths, changes
     if look.request.cwd is None:
         return (), True, changes
-    return (*command.writes, (Place(look.request.cwd),)), False, False  # a command without paths works where it stands
+    return (
+        (*command.writes, (Place(look.request.cwd),)),
+        False,
+        False,
+    )  # a command without paths works where it stands
 
 
 def _place_condition(kind: str, how: str) -> Callable[[Look, Any], Degree]:
@@ -232,10 +251,19 @@ def _place_condition(kind: str, how: str) -> Callable[[Look, Any], Degree]:
             answer = _paths(items, is_open, asks, lambda p: _outside(p, directories))
         else:
             exact = {d.rstrip("/") or "/" for d in directories}
-            answer = _paths(items, is_open, asks, lambda p: (p.path in exact and p.sure, p.path in exact or not p.sure))
+            answer = _paths(
+                items,
+                is_open,
+                asks,
+                lambda p: (p.path in exact and p.sure, p.path in exact or not p.sure),
+            )
         if not unknown:
             return answer
-        return Degree(answer.sure and how != "outside", answer.maybe or bool(items), answer.all and how == "under")
+        return Degree(
+            answer.sure and how != "outside",
+            answer.maybe or bool(items),
+            answer.all and how == "under",
+        )
 
     return check
 
@@ -257,14 +285,17 @@ def _command(look: Look, wanted: Sequence[str]) -> Degree:
         given = subs[: len(rest)]
         if given == rest:
             return YES
-        if any(g is None for g in given) and all(g is None or g == r for g, r in zip(given, rest, strict=False)):
+        if any(g is None for g in given) and all(
+            g is None or g == r for g, r in zip(given, rest, strict=False)
+        ):
             maybe = True
     return MAYBE if maybe else NO
 
 
 def _has_flag(command: Command, wanted: Sequence[str]) -> bool:
     return any(
-        flag in wanted or (flag.startswith("--") and len(flag) > 2 and any(w.startswith(flag) for w in wanted))
+        flag in wanted
+        or (flag.startswith("--") and len(flag) > 2 and any(w.startswith(flag) for w in wanted))
         for flag in command.flags
     )
 
@@ -284,7 +315,9 @@ def _without_flags(look: Look, wanted: Sequence[str]) -> Degree:
     return NO if has else MAYBE if command.open_words else YES
 
 
-def _of_command(pick: Callable[[Command, Sequence[str]], bool], uncertain: bool = False) -> Callable[[Look, Any], Degree]:
+def _of_command(
+    pick: Callable[[Command, Sequence[str]], bool], uncertain: bool = False
+) -> Callable[[Look, Any], Degree]:
     def check(look: Look, wanted: Any) -> Degree:
         command = look.unit.command
         if command is None:
@@ -323,7 +356,9 @@ def _unresolvable(look: Look, wanted: Any) -> Degree:
         return YES
     if isinstance(wanted, bool):
         return _is(bool(codes) is wanted)
-    return Degree(bool(codes & set(wanted)), bool(codes & set(wanted)), bool(codes) and codes <= set(wanted))
+    return Degree(
+        bool(codes & set(wanted)), bool(codes & set(wanted)), bool(codes) and codes <= set(wanted)
+    )
 
 
 def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, Any], Degree]:
@@ -340,7 +375,11 @@ def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, An
 
 def _shaped_known(look: Look, wanted: Sequence[str]) -> Degree:
     """The same of those that are known by name: who is asked about everything that nobody knows would be asked about every line of a shell that says nothing of itself."""
-    others = [one for one in foreign(look.request.shaped, look.request.actor.operator) if one.actor != UNKNOWN and one.kind in wanted and (one.sure or one.kind != "file")]
+    others = [
+        one
+        for one in foreign(look.request.shaped, look.request.actor.operator)
+        if one.actor != UNKNOWN and one.kind in wanted and (one.sure or one.kind != "file")
+    ]
     sure = any(one.sure for one in others)
     return Degree(sure, bool(others), bool(others) and all(one.sure for one in others))
 
@@ -356,7 +395,12 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
     "flags": ("flags", _flags),
     "without_flags": ("flags", _without_flags),
     "words": ("words", _of_command(lambda c, wanted: any(w.text in wanted for w in c.words), True)),
-    "words_begin": ("words", _of_command(lambda c, wanted: any((w.text or "").startswith(tuple(wanted)) for w in c.words), True)),
+    "words_begin": (
+        "words",
+        _of_command(
+            lambda c, wanted: any((w.text or "").startswith(tuple(wanted)) for w in c.words), True
+        ),
+    ),
     "paths": ("places", _place_condition("paths", "exact")),
     "paths_under": ("places", _place_condition("paths", "under")),
     "paths_outside": ("places", _place_condition("paths", "outside")),
@@ -368,13 +412,22 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
     "via": ("words", _of_command(lambda c, wanted: _any(c.via, wanted))),
     "fed_by": ("words", _of_command(lambda c, wanted: _any(c.fed_by, wanted))),
     "assigns": ("words", _of_command(lambda c, wanted: _any(c.assigns, wanted))),
-    "session": ("words", lambda look, wanted: _is(look.request.name in wanted or look.request.session in wanted)),
+    "session": (
+        "words",
+        lambda look, wanted: _is(look.request.name in wanted or look.request.session in wanted),
+    ),
     "cwd_under": ("places", _cwd("under")),
     "cwd_outside": ("places", _cwd("outside")),
     "contained": ("bool", lambda look, wanted: _is(look.request.contained is wanted)),
-    "foreground": ("words", lambda look, wanted: _is((look.request.foreground or "shell") in wanted)),
+    "foreground": (
+        "words",
+        lambda look, wanted: _is((look.request.foreground or "shell") in wanted),
+    ),
     "signal": ("words", lambda look, wanted: _is(look.request.details.get("signal", "") in wanted)),
-    "rights": ("words", lambda look, wanted: _is(_any(look.request.details.get("rights", "").split(","), wanted))),
+    "rights": (
+        "words",
+        lambda look, wanted: _is(_any(look.request.details.get("rights", "").split(","), wanted)),
+    ),
     "shaped": ("shaped", _shaped(lambda one, wanted: one.kind in wanted)),
     "shaped_by": ("words", _shaped(lambda one, wanted: one.actor in wanted or "others" in wanted)),
     "shaped_known": ("shaped", _shaped_known),

@@ -27,7 +27,9 @@ UNNAMED: Final = "device"
 
 def plain(text: str) -> str:
     """A name of a device made of whatever a machine calls itself; that of nothing in particular if nothing is left."""
-    cleaned = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in text.partition(".")[0]).lstrip("-")[:NAME_CHARS]
+    cleaned = "".join(
+        c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in text.partition(".")[0]
+    ).lstrip("-")[:NAME_CHARS]
     return cleaned if cleaned and not is_session_id(cleaned) else UNNAMED
 
 
@@ -36,7 +38,9 @@ def free(wanted: str, taken: Collection[str]) -> str:
     if wanted not in taken:
         return wanted
     number = 2
-    while (name := f"{wanted[:NAME_CHARS - len(str(number)) - 1]}-{number}") in taken or is_session_id(name):
+    while (
+        name := f"{wanted[: NAME_CHARS - len(str(number)) - 1]}-{number}"
+    ) in taken or is_session_id(name):
         number += 1
     return name
 
@@ -71,10 +75,18 @@ def find(word: str, names: Mapping[T, str], shown: Mapping[T, str], operator: st
     for key, name in names.items():
         if word in (name, shown[key]):
             return key
-    raise NotFound(f"{operator} has no device {word[:80]!a}", f"`holdfast device ls {operator}` lists them", what="device", word=word[:80])
+    raise NotFound(
+        f"{operator} has no device {word[:80]!a}",
+        f"`holdfast device ls {operator}` lists them",
+        what="device",
+        word=word[:80],
+    )
 
 
 def unused(name: str, operator: str, taken: Collection[str]) -> str:
     if name in taken:
-        raise Refused(f"{operator} has a device {name} already, or had one", "choose another name: those of devices that were revoked stay theirs, because the record is read with them")
+        raise Refused(
+            f"{operator} has a device {name} already, or had one",
+            "choose another name: those of devices that were revoked stay theirs, because the record is read with them",
+        )
     return name

@@ -56,10 +56,13 @@ SPECS: Final[dict[str, Spec]] = {
     "unxz": _PACK,
     "zstd": _PACK,
     "rsync": Spec(
-        "last", "-e --rsh --exclude --include --exclude-from --include-from --files-from -f --filter --bwlimit --timeout --port"
+        "last",
+        "-e --rsh --exclude --include --exclude-from --include-from --files-from -f --filter --bwlimit --timeout --port",
     ),
     "scp": Spec("last", "-P -i -o -F -J -l -S -c"),
-    "patch": Spec("all", "-p -i --input -d --directory -o --output -F", "-d --directory -o --output"),
+    "patch": Spec(
+        "all", "-p -i --input -d --directory -o --output -F", "-d --directory -o --output"
+    ),
     "unzip": Spec("none", "-d -x -P", "-d"),
     "curl": Spec(
         "none",
@@ -148,7 +151,9 @@ NETWORK: Final = frozenset(
         "whois",
     )
 )
-NETWORK_SUB: Final = frozenset(f"git {s}" for s in ("push", "pull", "fetch", "clone", "ls-remote", "remote update")) | frozenset(
+NETWORK_SUB: Final = frozenset(
+    f"git {s}" for s in ("push", "pull", "fetch", "clone", "ls-remote", "remote update")
+) | frozenset(
     f"{tool} {s}"
     for tool, subs in {
         "npm": ("install", "i", "ci", "publish", "update"),
@@ -268,9 +273,18 @@ def spec(name: str) -> Spec | None:
 def written(name: str, words: Sequence[Word], has: frozenset[str]) -> list[Word]:
     """The words this command writes to, for the programs that are known."""
     if name == "dd":
-        return [Word(w.text[3:], w.text[3:]) for w in words if w.text is not None and w.text.startswith("of=")]
+        return [
+            Word(w.text[3:], w.text[3:])
+            for w in words
+            if w.text is not None and w.text.startswith("of=")
+        ]
     if name == "sed":
-        given = operands(words, "-e --expression -f --file -l -i" if "-i" not in has else "-e --expression -f --file -l")
+        given = operands(
+            words,
+            "-e --expression -f --file -l -i"
+            if "-i" not in has
+            else "-e --expression -f --file -l",
+        )
         if not (has & {"-i", "--in-place"} or any(f.startswith("-i") for f in has)):
             return []
         own = any(o in ("-e", "--expression", "-f", "--file") for o, _ in given.values)
@@ -294,7 +308,9 @@ def written(name: str, words: Sequence[Word], has: frozenset[str]) -> list[Word]
         return found + (plain if "--reference" in has else plain[1:])
     if what.writes == "last" and not found:
         return plain[-1:] if len(plain) > 1 else [Word(".", ".")] if name == "ln" else []
-    if (name in ("wget", "unzip") and not found) or (name == "curl" and has & {"-O", "--remote-name"}):
+    if (name in ("wget", "unzip") and not found) or (
+        name == "curl" and has & {"-O", "--remote-name"}
+    ):
         return [*found, Word(".", ".")]
     return found
 
@@ -317,7 +333,8 @@ def _leading(words: Sequence[Word]) -> int:
     """How many words `find` takes for places: up to its first condition."""
     for n, word in enumerate(words):
         if word.text is not None and (
-            (word.text.startswith("-") and word.text not in ("-H", "-L", "-P")) or word.text in ("(", "!")
+            (word.text.startswith("-") and word.text not in ("-H", "-L", "-P"))
+            or word.text in ("(", "!")
         ):
             return n
     return len(words)
@@ -330,7 +347,9 @@ def spoils(name: str, has: frozenset[str]) -> bool:
         return "-delete" in has
     if what is None or not what.destroys:
         return name == "dd"
-    return name not in ("chmod", "chown", "chgrp", "chattr", "setfacl", "mv") or bool(has & {"-R", "--recursive"})
+    return name not in ("chmod", "chown", "chgrp", "chattr", "setfacl", "mv") or bool(
+        has & {"-R", "--recursive"}
+    )
 
 
 def path_words(name: str, words: Sequence[Word]) -> Iterator[Word]:
@@ -345,7 +364,13 @@ def path_words(name: str, words: Sequence[Word]) -> Iterator[Word]:
         if text == "--":
             ended = True
         elif not ended and text.startswith("-") and text != "-":
-            value = text.partition("=")[2] if "=" in text else text[2:] if text[2:3] in ("/", "~", ".") else ""
+            value = (
+                text.partition("=")[2]
+                if "=" in text
+                else text[2:]
+                if text[2:3] in ("/", "~", ".")
+                else ""
+            )
             if value:
                 yield Word(value, value)
         else:

@@ -33,17 +33,45 @@ from holdfast.core.scope import Command, Denied, Facts, Malformed, Scope
 from holdfast.model import base64url, canonical, rights, signing
 from holdfast.model.errors import NotAllowed, Usage
 
-__all__ = ["LINKS_MAX", "Allowed", "Chain", "Command", "Denied", "Effective", "Facts", "Link", "Malformed", "Revoked", "Scope", "Terms", "Verified",
-           "check", "decode", "delegate", "effective", "encode", "judge", "link_id", "read", "verify"]
+__all__ = [
+    "LINKS_MAX",
+    "Allowed",
+    "Chain",
+    "Command",
+    "Denied",
+    "Effective",
+    "Facts",
+    "Link",
+    "Malformed",
+    "Revoked",
+    "Scope",
+    "Terms",
+    "Verified",
+    "check",
+    "decode",
+    "delegate",
+    "effective",
+    "encode",
+    "judge",
+    "link_id",
+    "read",
+    "verify",
+]
 
 DOMAIN: Final = "envelope/1"
 VERSION: Final = 1
 PREFIX: Final = "hfe1"
-LINKS_MAX: Final = 8              # a person, a team's agent, its subagents; longer ones are a mistake or an attack
-LINK_BYTES: Final = 4096          # every right and 32 long commands fit
+LINKS_MAX: Final = (
+    8  # a person, a team's agent, its subagents; longer ones are a mistake or an attack
+)
+LINK_BYTES: Final = 4096  # every right and 32 long commands fit
 NONCE_BYTES: Final = 16
-TEXT_CHARS: Final = len(PREFIX) + LINKS_MAX * (2 + -(-LINK_BYTES * 4 // 3) + -(-signing.SIGNATURE_BYTES * 4 // 3))
-UNRATED: Final = frozenset(("observe", "log", "halt", "turn.seize"))      # looking is no act; stopping is never refused for having acted too often
+TEXT_CHARS: Final = len(PREFIX) + LINKS_MAX * (
+    2 + -(-LINK_BYTES * 4 // 3) + -(-signing.SIGNATURE_BYTES * 4 // 3)
+)
+UNRATED: Final = frozenset(
+    ("observe", "log", "halt", "turn.seize")
+)  # looking is no act; stopping is never refused for having acted too often
 _FIELDS: Final = frozenset(("v", "issuer", "holder", "rights", "scope", "nonce"))
 
 
@@ -104,6 +132,7 @@ class Allowed(NamedTuple):
 
 # ------------------------------------------------------------ one link
 
+
 def link_id(body: bytes) -> bytes:
     import hashlib
 
@@ -122,8 +151,15 @@ def read(body: bytes) -> Terms:
         raise Malformed("a link has other fields than a link has")
     if type(value["v"]) is not int or value["v"] != VERSION:
         raise Malformed("a link is of a version that is not known here")
-    return Terms(link_id(body), _raw(value["parent"], 32, "the parent") if "parent" in value else None, scopes.read_key(value["issuer"]),
-                 scopes.read_key(value["holder"]), _rights(value["rights"]), scopes.read(value["scope"]), _raw(value["nonce"], NONCE_BYTES, "the nonce"))
+    return Terms(
+        link_id(body),
+        _raw(value["parent"], 32, "the parent") if "parent" in value else None,
+        scopes.read_key(value["issuer"]),
+        scopes.read_key(value["holder"]),
+        _rights(value["rights"]),
+        scopes.read(value["scope"]),
+        _raw(value["nonce"], NONCE_BYTES, "the nonce"),
+    )
 
 
 def _decode(value: Any) -> bytes:
@@ -152,13 +188,19 @@ def _raw(value: Any, size: int, what: str) -> bytes:
 
 # ------------------------------------------------------------ chains
 
-def verify(chain: Sequence[Link], roots: Collection[bytes], seen: set[Link] | None = None) -> Verified:
+
+def verify(
+    chain: Sequence[Link], roots: Collection[bytes], seen: set[Link] | None = None
+) -> Verified:
     """The chain's meaning, if it is valid and begins at one of these keys; Malformed says which rule it breaks.
 
     `seen` has links whose signature was found to be right, and gets those of this chain: for who reads many chains that begin alike.
     """
     if not 0 < len(chain) <= LINKS_MAX:
-        raise Malformed(f"an envelope has 1 to {LINKS_MAX} links, not {len(chain)}", "too_long" if chain else "malformed")
+        raise Malformed(
+            f"an envelope has 1 to {LINKS_MAX} links, not {len(chain)}",
+            "too_long" if chain else "malformed",
+        )
     links = tuple(read(link.body) for link in chain)
     if links[0].issuer not in roots:
         raise Malformed("the envelope does not begin at a key that is trusted here", "root")
@@ -170,7 +212,9 @@ def verify(chain: Sequence[Link], roots: Collection[bytes], seen: set[Link] | No
         if seen is not None and link in seen:
             continue
         if not signing.verify(terms.issuer, DOMAIN, link.body, link.signature):
-            raise Malformed("a link is not signed by the one who is said to have issued it", "signature")
+            raise Malformed(
+                "a link is not signed by the one who is said to have issued it", "signature"
+            )
         if seen is not None:
             seen.add(link)
     return Verified(links)
@@ -192,14 +236,26 @@ def effective(chain: Verified) -> Effective:
     return Effective(chain.last.rights, chain.last.scope)
 
 
-def judge(chain: Verified, holder: bytes, right: str, facts: Facts, now: float, revoked: Revoked = Revoked()) -> Allowed | Denied:
+def judge(
+    chain: Verified,
+    holder: bytes,
+    right: str,
+    facts: Facts,
+    now: float,
+    revoked: Revoked = Revoked(),
+) -> Allowed | Denied:
     """Whether a valid chain allows this key this right in this case, now."""
     last = chain.last
     if last.holder != holder:
         return Denied("holder", "the envelope is for another key")
     for link in chain.links:
         if link.id in revoked.links:
-            return Denied("revoked", "the envelope was revoked" if link is last else "what the envelope comes from was revoked")
+            return Denied(
+                "revoked",
+                "the envelope was revoked"
+                if link is last
+                else "what the envelope comes from was revoked",
+            )
         if link.issuer in revoked.keys:
             return Denied("revoked", "a key that the envelope comes from was revoked")
     if holder in revoked.keys:
@@ -208,12 +264,26 @@ def judge(chain: Verified, holder: bytes, right: str, facts: Facts, now: float, 
         return Denied("right", f"the envelope has no right `{right}`")
     if denied := scopes.outside(last.scope, right, facts, now):
         return denied
-    return Allowed(last.scope.not_before or 0, last.scope.expires, () if right in UNRATED else
-                   tuple((link.id, *link.scope.rate) for link in chain.links if link.scope.rate is not None))
+    return Allowed(
+        last.scope.not_before or 0,
+        last.scope.expires,
+        ()
+        if right in UNRATED
+        else tuple(
+            (link.id, *link.scope.rate) for link in chain.links if link.scope.rate is not None
+        ),
+    )
 
 
-def check(chain: Sequence[Link], roots: Collection[bytes], holder: bytes, right: str, facts: Facts, now: float,
-          revoked: Revoked = Revoked()) -> Allowed | Denied:
+def check(
+    chain: Sequence[Link],
+    roots: Collection[bytes],
+    holder: bytes,
+    right: str,
+    facts: Facts,
+    now: float,
+    revoked: Revoked = Revoked(),
+) -> Allowed | Denied:
     """Both questions at once, for who holds an envelope as it was sent."""
     try:
         verified = verify(chain, roots)
@@ -222,7 +292,14 @@ def check(chain: Sequence[Link], roots: Collection[bytes], holder: bytes, right:
     return judge(verified, holder, right, facts, now, revoked)
 
 
-def delegate(private: bytes, chain: Sequence[Link], holder: bytes, wanted: Iterable[str], scope: Scope, nonce: bytes) -> Chain:
+def delegate(
+    private: bytes,
+    chain: Sequence[Link],
+    holder: bytes,
+    wanted: Iterable[str],
+    scope: Scope,
+    nonce: bytes,
+) -> Chain:
     """The chain with one more link: `holder` gets these rights, within this scope. Needs nobody but the holder of the chain.
 
     What the scope leaves out it inherits. An empty chain makes a first link, which is worth something only where this key is a root.
@@ -234,8 +311,15 @@ def delegate(private: bytes, chain: Sequence[Link], holder: bytes, wanted: Itera
         raise Usage(f"that is no envelope: {e}", "use the text as it was handed over") from e
     if above is not None:
         scope = scopes.inherit(above.scope, scope)
-    fields: dict[str, Any] = {"v": VERSION, "issuer": signing.show(issuer), "holder": signing.show(holder), "rights": sorted(set(wanted)),
-                              "scope": scope.show(), "nonce": base64url.encode(nonce), **({"parent": base64url.encode(above.id)} if above else {})}
+    fields: dict[str, Any] = {
+        "v": VERSION,
+        "issuer": signing.show(issuer),
+        "holder": signing.show(holder),
+        "rights": sorted(set(wanted)),
+        "scope": scope.show(),
+        "nonce": base64url.encode(nonce),
+        **({"parent": base64url.encode(above.id)} if above else {}),
+    }
     body = canonical.encode(fields)
     try:
         below = read(body)
@@ -243,17 +327,27 @@ def delegate(private: bytes, chain: Sequence[Link], holder: bytes, wanted: Itera
         raise Usage(f"that is no envelope: {e}") from e
     if above is not None:
         if above.holder != issuer:
-            raise NotAllowed("this envelope is another key's: only its holder can hand it on", "use the key that it was given to")
+            raise NotAllowed(
+                "this envelope is another key's: only its holder can hand it on",
+                "use the key that it was given to",
+            )
         try:
             _tied(above, below)
         except Malformed as e:
-            raise NotAllowed(f"not handed on: {e}", "hand on only what the envelope allows; for more, ask who gave it") from e
+            raise NotAllowed(
+                f"not handed on: {e}",
+                "hand on only what the envelope allows; for more, ask who gave it",
+            ) from e
         if len(chain) >= LINKS_MAX:
-            raise NotAllowed(f"an envelope is handed on at most {LINKS_MAX - 1} times", "ask somebody nearer to its beginning")
+            raise NotAllowed(
+                f"an envelope is handed on at most {LINKS_MAX - 1} times",
+                "ask somebody nearer to its beginning",
+            )
     return (*chain, Link(body, signing.sign(private, DOMAIN, body)))
 
 
 # ------------------------------------------------------------ text
+
 
 def encode(chain: Sequence[Link]) -> str:
     """One line, to hand over."""
@@ -268,9 +362,14 @@ def decode(text: str) -> Chain:
     if prefix != PREFIX:
         raise Malformed(f"an envelope begins with {PREFIX}.")
     if not parts or len(parts) % 2 or len(parts) > 2 * LINKS_MAX:
-        raise Malformed(f"an envelope has 1 to {LINKS_MAX} links of two parts each", "too_long" if len(parts) > 2 * LINKS_MAX else "malformed")
+        raise Malformed(
+            f"an envelope has 1 to {LINKS_MAX} links of two parts each",
+            "too_long" if len(parts) > 2 * LINKS_MAX else "malformed",
+        )
     found = [_decode(part) for part in parts]
-    links = tuple(Link(body, signature) for body, signature in zip(found[::2], found[1::2], strict=True))
+    links = tuple(
+        Link(body, signature) for body, signature in zip(found[::2], found[1::2], strict=True)
+    )
     for link in links:
         read(link.body)
         if len(link.signature) != signing.SIGNATURE_BYTES:

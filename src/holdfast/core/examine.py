@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 from holdfast.core import record
 from holdfast.model import canonical, signing
 
-LINE_BYTES: Final = 4 * 1024 * 1024         # of one line of an export
+LINE_BYTES: Final = 4 * 1024 * 1024  # of one line of an export
 
 _HEX32 = re.compile(r"[0-9a-f]{64}\Z")
 _HEX64 = re.compile(r"[0-9a-f]{128}\Z")
@@ -24,7 +24,9 @@ _HEX = re.compile(r"(?:[0-9a-f]{2})*\Z")
 _SALT = re.compile(r"[0-9a-f]{32}\Z")
 _CLIENT = re.compile(r"[0-9a-f]{16}\Z")
 _KIND = re.compile(r"[a-z][a-z0-9._-]{0,31}\Z")
-_ATTESTATION = re.compile(r"(?:actor-signed|channel|host|bridge:[A-Za-z0-9._][A-Za-z0-9._-]{0,63})\Z")
+_ATTESTATION = re.compile(
+    r"(?:actor-signed|channel|host|bridge:[A-Za-z0-9._][A-Za-z0-9._-]{0,63})\Z"
+)
 
 
 class Finding(NamedTuple):
@@ -39,14 +41,15 @@ class Fact(NamedTuple):
 
     seq: int
     hash: str
-    entry: dict[str, Any]                   # without statement, signature
-    said: bool                              # there is a statement, and it holds
+    entry: dict[str, Any]  # without statement, signature
+    said: bool  # there is a statement, and it holds
     seen: str | None
     content: bool
     findings: tuple[Finding, ...]
 
 
 # ---------------------------------------------------------------- entries
+
 
 @lru_cache(maxsize=4096)
 def _key(text: str) -> bytes | None:
@@ -81,12 +84,32 @@ def _one_of(*values: Any) -> Callable[[Any], bool]:
 
 
 _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
-    "v": _one_of(record.VERSION), "seq": _positive, "time": _count, "session": lambda v: type(v) is str and v != "", "epoch": _count,
-    "phase": _one_of(*record.PHASES), "kind": _matches(_KIND), "actor": _string, "modality": _string, "attestation": _matches(_ATTESTATION),
-    "originators": lambda v: type(v) is list and all(type(o) is str for o in v), "prev": _matches(_HEX32),
-    "key": lambda v: type(v) is str and _key(v) is not None, "client": _matches(_CLIENT), "first": _number, "number": _number, "act": _number,
-    "verdict": _one_of(*record.VERDICTS), "reason": _string, "intent": _positive, "outcome": _one_of(*record.OUTCOMES),
-    "facts": lambda v: type(v) is dict, "statement": _string, "signature": _matches(_HEX64), "commit": _matches(_HEX32), "kept": lambda v: v is True,
+    "v": _one_of(record.VERSION),
+    "seq": _positive,
+    "time": _count,
+    "session": lambda v: type(v) is str and v != "",
+    "epoch": _count,
+    "phase": _one_of(*record.PHASES),
+    "kind": _matches(_KIND),
+    "actor": _string,
+    "modality": _string,
+    "attestation": _matches(_ATTESTATION),
+    "originators": lambda v: type(v) is list and all(type(o) is str for o in v),
+    "prev": _matches(_HEX32),
+    "key": lambda v: type(v) is str and _key(v) is not None,
+    "client": _matches(_CLIENT),
+    "first": _number,
+    "number": _number,
+    "act": _number,
+    "verdict": _one_of(*record.VERDICTS),
+    "reason": _string,
+    "intent": _positive,
+    "outcome": _one_of(*record.OUTCOMES),
+    "facts": lambda v: type(v) is dict,
+    "statement": _string,
+    "signature": _matches(_HEX64),
+    "commit": _matches(_HEX32),
+    "kept": lambda v: v is True,
     "late": lambda v: v is True,
 }
 assert set(_FIELDS) == record.REQUIRED | record.OPTIONAL
@@ -101,10 +124,19 @@ def examine(lines: list[bytes], machine: str) -> list[Fact | Finding]:
 
 def _examine(line: bytes, machine: str) -> Fact | Finding:
     if len(line) > LINE_BYTES or not line.endswith(b"\n"):
-        return Finding("broken", "line", None, "a line is cut off" if len(line) <= LINE_BYTES else "a line is too long")
+        return Finding(
+            "broken",
+            "line",
+            None,
+            "a line is cut off" if len(line) <= LINE_BYTES else "a line is too long",
+        )
     try:
         outer = canonical.decode(line[:-1])
-        if type(outer) is not dict or set(outer) not in _LINES or not all(type(v) is str for v in outer.values()):
+        if (
+            type(outer) is not dict
+            or set(outer) not in _LINES
+            or not all(type(v) is str for v in outer.values())
+        ):
             return Finding("broken", "line", None, "a line that is neither an entry nor a head")
         body = outer["entry"].encode()
         entry = canonical.decode(body)
@@ -123,7 +155,9 @@ def _examine(line: bytes, machine: str) -> Fact | Finding:
     bad = _misfit(entry)
     if bad or (ill := _misfit_of_phase(entry)):
         wrong("format" if bad else "phase", bad or ill)
-        return Fact(seq, actual, {"prev": entry.get("prev")}, False, None, False, tuple(found))     # its place is known, nothing else
+        return Fact(
+            seq, actual, {"prev": entry.get("prev")}, False, None, False, tuple(found)
+        )  # its place is known, nothing else
     if "content" in outer:
         _examine_content(entry, outer["content"], outer["salt"], wrong)
     seen, said = None, False
@@ -164,16 +198,23 @@ def _misfit_of_phase(entry: dict[str, Any]) -> str:
             return "it is said to be signed and is not"
     elif "statement" in entry or "signature" in entry:
         return "a signature that its attestation does not speak of"
-    if attestation == record.CHANNEL and (entry["kind"] != record.KEYS or not {"key", "client", "first", "number"} <= entry.keys()):
+    if attestation == record.CHANNEL and (
+        entry["kind"] != record.KEYS or not {"key", "client", "first", "number"} <= entry.keys()
+    ):
         return "only keys are attested by their channel"
-    if entry["kind"] in (record.KEYS, record.COVER) and not {"client", "first", "number"} <= entry.keys():
+    if (
+        entry["kind"] in (record.KEYS, record.COVER)
+        and not {"client", "first", "number"} <= entry.keys()
+    ):
         return "a range of keys without its client or its ends"
     if "first" in entry and not 0 <= entry.get("number", -1) - entry["first"] < record.RANGE_MAX:
         return "a range that ends before it begins, or never"
     return ""
 
 
-def _examine_content(entry: dict[str, Any], content: str, salt: str, wrong: Callable[[str, str], None]) -> None:
+def _examine_content(
+    entry: dict[str, Any], content: str, salt: str, wrong: Callable[[str, str], None]
+) -> None:
     try:
         data = base64.b64decode(content, validate=True)
     except (binascii.Error, ValueError):
@@ -182,7 +223,9 @@ def _examine_content(entry: dict[str, Any], content: str, salt: str, wrong: Call
         return wrong("content", "its content cannot be read")
     if "kept" not in entry:
         wrong("content", "content where none was kept")
-    if entry["kind"] in (record.KEYS, record.COVER) or not record.may_keep(entry["kind"], True, True):
+    if entry["kind"] in (record.KEYS, record.COVER) or not record.may_keep(
+        entry["kind"], True, True
+    ):
         wrong("secret", "content that must never be stored")
     if record.commit(bytes.fromhex(salt), data) != entry.get("commit"):
         wrong("content", "its content is not what was committed to")
@@ -201,14 +244,27 @@ def _examine_statement(entry: dict[str, Any], machine: str) -> tuple[str | None,
         said = canonical.decode(body)
     except canonical.NotCanonical as e:
         return None, f"what was signed cannot be read: {e}"
-    if type(said) is not dict or not said.keys() >= record.STATEMENT or not said.keys() <= record.STATEMENT | record.STATEMENT_OPTIONAL:
+    if (
+        type(said) is not dict
+        or not said.keys() >= record.STATEMENT
+        or not said.keys() <= record.STATEMENT | record.STATEMENT_OPTIONAL
+    ):
         return None, "what was signed has other fields"
     if said["v"] != record.VERSION or type(said["v"]) is not int:
         return None, "what was signed is of another version"
     kind = record.KEYS if entry["kind"] == record.COVER else entry["kind"]
     bridge = entry["attestation"].startswith(record.BRIDGE)
-    expected = {"machine": machine, "session": entry["session"], "epoch": entry["epoch"], "client": entry.get("client"), "number": entry.get("number"),
-                "kind": kind, "commit": entry.get("commit"), "first": entry.get("first"), "for": entry["actor"] if bridge else None}
+    expected = {
+        "machine": machine,
+        "session": entry["session"],
+        "epoch": entry["epoch"],
+        "client": entry.get("client"),
+        "number": entry.get("number"),
+        "kind": kind,
+        "commit": entry.get("commit"),
+        "first": entry.get("first"),
+        "for": entry["actor"] if bridge else None,
+    }
     for name, value in expected.items():
         if said.get(name) != value or type(said.get(name)) is not type(value):
             return None, f"what was signed has another {name}"
@@ -223,14 +279,44 @@ def _examine_statement(entry: dict[str, Any], machine: str) -> tuple[str | None,
 # ---------------------------------------------------------------- signed lines
 
 _SIGNED_FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
-    "head": {"v": _one_of(record.VERSION), "session": _string, "seq": _count, "hash": _matches(_HEX32), "time": _count},
-    "ack": {"v": _one_of(record.VERSION), "session": _string, "seq": _positive, "hash": _matches(_HEX32), "time": _count, "client": _matches(_CLIENT),
-            "number": _number},
-    "header": {"v": _one_of(record.VERSION), "machine": lambda v: type(v) is str and _key(v) is not None, "session": _string, "name": _string,
-               "operators": lambda v: type(v) is list and all(
-                   type(o) is dict and set(o) == {"name", "keys"} and type(o["name"]) is str and type(o["keys"]) is list
-                   and all(type(k) is str for k in o["keys"]) for o in v),
-               "first": _positive, "last": _count, "hash": _matches(_HEX32), "heads": _count, "time": _count},
+    "head": {
+        "v": _one_of(record.VERSION),
+        "session": _string,
+        "seq": _count,
+        "hash": _matches(_HEX32),
+        "time": _count,
+    },
+    "ack": {
+        "v": _one_of(record.VERSION),
+        "session": _string,
+        "seq": _positive,
+        "hash": _matches(_HEX32),
+        "time": _count,
+        "client": _matches(_CLIENT),
+        "number": _number,
+    },
+    "header": {
+        "v": _one_of(record.VERSION),
+        "machine": lambda v: type(v) is str and _key(v) is not None,
+        "session": _string,
+        "name": _string,
+        "operators": lambda v: (
+            type(v) is list
+            and all(
+                type(o) is dict
+                and set(o) == {"name", "keys"}
+                and type(o["name"]) is str
+                and type(o["keys"]) is list
+                and all(type(k) is str for k in o["keys"])
+                for o in v
+            )
+        ),
+        "first": _positive,
+        "last": _count,
+        "hash": _matches(_HEX32),
+        "heads": _count,
+        "time": _count,
+    },
 }
 _DOMAINS: Final = {"head": "head/1", "ack": "ack/1", "header": "export/1"}
 
@@ -245,9 +331,15 @@ def read_signed(line: bytes, machine: str | None) -> tuple[str, dict[str, Any]]:
         raise ValueError("neither an entry nor anything signed")
     body = canonical.decode(outer[kind].encode())
     fields = _SIGNED_FIELDS[kind]
-    if type(body) is not dict or set(body) != set(fields) or not all(check(body[name]) for name, check in fields.items()):
+    if (
+        type(body) is not dict
+        or set(body) != set(fields)
+        or not all(check(body[name]) for name, check in fields.items())
+    ):
         raise ValueError(f"a {kind} of another version or with other fields")
     key = _key(body["machine"] if kind == "header" else machine or "")
-    if key is None or not signing.verify(key, _DOMAINS[kind], outer[kind].encode(), bytes.fromhex(outer["signature"])):
+    if key is None or not signing.verify(
+        key, _DOMAINS[kind], outer[kind].encode(), bytes.fromhex(outer["signature"])
+    ):
         raise ValueError(f"a {kind} that this machine did not sign")
     return kind, body

@@ -33,17 +33,58 @@ from holdfast.core.words import Word
 
 ACT: Final = "exec"
 ALLOWED: Final = "no rule speaks of it"
-FILE: Final = "file"                              # of details: what the path leads to, if it is a link
-SCRIPT: Final = "script"                          # of details: its first line says that this runs it, as it is named there
-SCRIPT_FILE: Final = "script_file"                # of details: what that leads to, if it is a link
-UNREAD: Final = "unread"                          # of details: its words could not be read, and why
+FILE: Final = "file"  # of details: what the path leads to, if it is a link
+SCRIPT: Final = "script"  # of details: its first line says that this runs it, as it is named there
+SCRIPT_FILE: Final = "script_file"  # of details: what that leads to, if it is a link
+UNREAD: Final = "unread"  # of details: its words could not be read, and why
 _BINS: Final = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/", "/usr/local/sbin/")
-SYSTEM: Final = (*_BINS, "/usr/lib/", "/usr/lib64/", "/usr/libexec/", "/lib/", "/lib64/")      # where links are the machine's own
+SYSTEM: Final = (
+    *_BINS,
+    "/usr/lib/",
+    "/usr/lib64/",
+    "/usr/libexec/",
+    "/lib/",
+    "/lib64/",
+)  # where links are the machine's own
 _LINKERS: Final = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
-_LINKER_VALUED: Final = frozenset(("--library-path", "--preload", "--argv0", "--audit", "--inhibit-rpath", "--glibc-hwcaps-prepend", "--glibc-hwcaps-mask"))
-_WRITERS: Final = frozenset((*effects.SPECS, "dd", "sed", "find", "tar", "git", "perl", "sort", "tee", "zip", "7z", "ar"))
-_BUILTINS: Final = frozenset(("kill", "cd", "echo", "printf", "exec", "eval", "source", ".", "trap", "ulimit", "umask", "set", "export", "alias"))
-_NEED_TEXT: Final = ("via", "fed_by", "assigns", "background")      # met only by what is written in a wrapper's or a shell's arguments
+_LINKER_VALUED: Final = frozenset(
+    (
+        "--library-path",
+        "--preload",
+        "--argv0",
+        "--audit",
+        "--inhibit-rpath",
+        "--glibc-hwcaps-prepend",
+        "--glibc-hwcaps-mask",
+    )
+)
+_WRITERS: Final = frozenset(
+    (*effects.SPECS, "dd", "sed", "find", "tar", "git", "perl", "sort", "tee", "zip", "7z", "ar")
+)
+_BUILTINS: Final = frozenset(
+    (
+        "kill",
+        "cd",
+        "echo",
+        "printf",
+        "exec",
+        "eval",
+        "source",
+        ".",
+        "trap",
+        "ulimit",
+        "umask",
+        "set",
+        "export",
+        "alias",
+    )
+)
+_NEED_TEXT: Final = (
+    "via",
+    "fed_by",
+    "assigns",
+    "background",
+)  # met only by what is written in a wrapper's or a shell's arguments
 _MORE: Final = Word(None, "...", why="more")
 _NEED_WRITES: Final = ("writes", "writes_under")
 _SHAPED: Final = ("shaped", "shaped_known", "shaped_by")
@@ -52,10 +93,10 @@ _SHAPED: Final = ("shaped", "shaped_known", "shaped_by")
 class Program(NamedTuple):
     """What is about to run, as the kernel has it."""
 
-    path: str                    # the file, as it was named by whoever executes it, made absolute
+    path: str  # the file, as it was named by whoever executes it, made absolute
     argv: tuple[str, ...]
-    unread: str = ""             # why its words are not known
-    way: str = ""                # by which this process can open what the kernel would: a path with links and dots in it may lead elsewhere when it is tidied, and a descriptor's may lead nowhere
+    unread: str = ""  # why its words are not known
+    way: str = ""  # by which this process can open what the kernel would: a path with links and dots in it may lead elsewhere when it is tidied, and a descriptor's may lead nowhere
 
     @property
     def argv0(self) -> str:
@@ -68,7 +109,11 @@ class Program(NamedTuple):
 
     @property
     def details(self) -> dict[str, str]:
-        found = {"argv0": legible(self.argv0)} if self.argv and _base(self.argv0) != _base(self.path) else {}
+        found = (
+            {"argv0": legible(self.argv0)}
+            if self.argv and _base(self.argv0) != _base(self.path)
+            else {}
+        )
         return {**found, UNREAD: self.unread} if self.unread else found
 
 
@@ -99,14 +144,23 @@ def show(content: bytes, details: Mapping[str, str]) -> str:
 
 # ---------------------------------------------------------------- facts
 
+
 def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surroundings) -> Facts:
     """Of the file with its arguments, and of whatever else these words may stand for."""
-    words = content.decode("utf-8", "backslashreplace").split("\0")       # one word that is no text makes nothing unknown of the others
+    words = content.decode("utf-8", "backslashreplace").split(
+        "\0"
+    )  # one word that is no text makes nothing unknown of the others
     found = of_argv(words, parse, around)
-    for other in (*_others(words, _called(words[0], details), details.get(FILE, "")), *_scripts(words, details)):
+    for other in (
+        *_others(words, _called(words[0], details), details.get(FILE, "")),
+        *_scripts(words, details),
+    ):
         found.commands += of_argv(other, parse, around).commands
     if UNREAD in details:
-        found.commands = [replace(c, words=(_MORE,), open_paths=True, reasons=(*c.reasons, Reason("arguments"))) for c in found.commands]
+        found.commands = [
+            replace(c, words=(_MORE,), open_paths=True, reasons=(*c.reasons, Reason("arguments")))
+            for c in found.commands
+        ]
         found.reasons.append(Reason("size", details[UNREAD]))
     return found
 
@@ -116,7 +170,13 @@ def _called(path: str, details: Mapping[str, str]) -> str:
     if "argv0" in details:
         return _base(details["argv0"]).lstrip("-")
     name = _base(path)
-    return name if FILE in details and SCRIPT not in details and name not in (_base(details[FILE]), name_of(path)) else ""
+    return (
+        name
+        if FILE in details
+        and SCRIPT not in details
+        and name not in (_base(details[FILE]), name_of(path))
+        else ""
+    )
 
 
 def _others(words: Sequence[str], name: str, file: str) -> list[list[str]]:
@@ -134,10 +194,18 @@ def _others(words: Sequence[str], name: str, file: str) -> list[list[str]]:
 
 def _scripts(words: Sequence[str], details: Mapping[str, str]) -> list[list[str]]:
     by = shlex.split(details.get(SCRIPT, ""))
-    return [[name, *by[1:], *words] for name in dict.fromkeys((by[0], details.get(SCRIPT_FILE, by[0])))] if by else []
+    return (
+        [
+            [name, *by[1:], *words]
+            for name in dict.fromkeys((by[0], details.get(SCRIPT_FILE, by[0])))
+        ]
+        if by
+        else []
+    )
 
 
 # ---------------------------------------------------------------- rules
+
 
 def speaks(rule: Rule) -> bool:
     """Whether it is for this depth."""
@@ -156,29 +224,78 @@ def _matches(rule: Rule, look: Look) -> bool:
     if rule.verdict is Verdict.ASK:
         met = answer.maybe if unread or "act" in rule.when else answer.sure
     else:
-        met = answer.maybe if unread and "command" in rule.when and not look.unit.unread else answer.sure
+        met = (
+            answer.maybe
+            if unread and "command" in rule.when and not look.unit.unread
+            else answer.sure
+        )
     if not met:
         return False
     return not any(meets(table, look).all for table in rule.unless)
 
 
 def _is_for(rule: Rule, actor: Actor) -> bool:
-    return not ((rule.kinds and actor.kind not in rule.kinds) or (rule.operators and actor.operator not in rule.operators)
-                or (rule.attached is not None and actor.attached is not rule.attached))
+    return not (
+        (rule.kinds and actor.kind not in rule.kinds)
+        or (rule.operators and actor.operator not in rule.operators)
+        or (rule.attached is not None and actor.attached is not rule.attached)
+    )
 
 
-def decide(policy: Policy, request: Request, found: Facts, passed: frozenset[str] = frozenset(), others: Sequence[Decision] = ()) -> Decision:
+def decide(
+    policy: Policy,
+    request: Request,
+    found: Facts,
+    passed: frozenset[str] = frozenset(),
+    others: Sequence[Decision] = (),
+) -> Decision:
     """The verdict. `passed`: rules that ask and were approved for the act that caused this; `others`: what plug-ins say."""
     if policy.broken:
-        return Decision(Verdict.REFUSE, "", f"the policy cannot be used: {policy.broken}", ACT, policy.source, policy.version)
+        return Decision(
+            Verdict.REFUSE,
+            "",
+            f"the policy cannot be used: {policy.broken}",
+            ACT,
+            policy.source,
+            policy.version,
+        )
     if request.content == b"?":
-        return Decision(Verdict.REFUSE, "", f"it cannot be seen what it would run: {request.details.get(UNREAD, '')}", ACT, policy.source, policy.version)
-    said = [d for d in others if d.verdict in (Verdict.ASK, Verdict.REFUSE) and not (d.verdict is Verdict.ASK and d.rule in passed)]
-    rules = [rule for rule in policy.rules if speaks(rule) and not (rule.verdict is Verdict.ASK and rule.name in passed)]
+        return Decision(
+            Verdict.REFUSE,
+            "",
+            f"it cannot be seen what it would run: {request.details.get(UNREAD, '')}",
+            ACT,
+            policy.source,
+            policy.version,
+        )
+    said = [
+        d
+        for d in others
+        if d.verdict in (Verdict.ASK, Verdict.REFUSE)
+        and not (d.verdict is Verdict.ASK and d.rule in passed)
+    ]
+    rules = [
+        rule
+        for rule in policy.rules
+        if speaks(rule) and not (rule.verdict is Verdict.ASK and rule.name in passed)
+    ]
     for unit in units(request, found):
         look = Look(request, unit)
-        said += [Decision(rule.verdict, rule.name, rule.because, unit.shown, rule.source, policy.version, tuple(str(r) for r in unit.reasons), rule.by, rule.approvals)
-                 for rule in rules if _matches(rule, look)]
+        said += [
+            Decision(
+                rule.verdict,
+                rule.name,
+                rule.because,
+                unit.shown,
+                rule.source,
+                policy.version,
+                tuple(str(r) for r in unit.reasons),
+                rule.by,
+                rule.approvals,
+            )
+            for rule in rules
+            if _matches(rule, look)
+        ]
     if not said:
         return Decision(Verdict.ALLOW, "", ALLOWED, ACT, policy.source, policy.version)
     return replace(strictest(said), version=policy.version)
@@ -186,15 +303,16 @@ def decide(policy: Policy, request: Request, found: Facts, passed: frozenset[str
 
 # ---------------------------------------------------------------- which programs no rule speaks of
 
+
 class _Words(NamedTuple):
     """Of the rules for one actor."""
 
-    any: bool                    # one may be met by any program
+    any: bool  # one may be met by any program
     names: frozenset[str]
     begins: tuple[str, ...]
-    writes: bool                 # one is met by whatever writes something
-    text: bool                   # one is met only by what stands in the arguments of a wrapper or a shell
-    shaped: frozenset[str]       # kinds of state that rules ask about, if others shaped it
+    writes: bool  # one is met by whatever writes something
+    text: bool  # one is met only by what stands in the arguments of a wrapper or a shell
+    shaped: frozenset[str]  # kinds of state that rules ask about, if others shaped it
 
 
 class Index:
@@ -213,10 +331,18 @@ class Index:
         name = name_of(path)
         base = _base(argv[0]).lstrip("-") if argv else ""
         for one in (name, base) if base and base != name.rpartition("/")[2] else (name,):
-            if one in words.names or one.startswith(words.begins) or (words.writes and (one in _WRITERS or one.startswith("mkfs"))):
+            if (
+                one in words.names
+                or one.startswith(words.begins)
+                or (words.writes and (one in _WRITERS or one.startswith("mkfs")))
+            ):
                 return False
             if one in SHELLS:
-                if words.text or not words.names.isdisjoint(_BUILTINS) or (words.writes and any(">" in word for word in argv[1:])):
+                if (
+                    words.text
+                    or not words.names.isdisjoint(_BUILTINS)
+                    or (words.writes and any(">" in word for word in argv[1:]))
+                ):
                     return False
             elif one in wrappers.WRAPPERS:
                 return False
@@ -224,8 +350,19 @@ class Index:
 
     def silent_on_script(self, actor: Actor, by: Sequence[str], file: str) -> bool:
         """The same of what runs a script: `by`, which is `file`. What `env` finds for it is an exec of its own."""
-        found = by[1] if _base(by[0]) == "env" and len(by) == 2 and not by[1].startswith("-") and "=" not in by[1] else by[0]
-        return self.silent(actor, found, (found,)) and (found is not by[0] or self.silent(actor, file, (file,))) and self._unnamed(actor, _base(by[0]))
+        found = (
+            by[1]
+            if _base(by[0]) == "env"
+            and len(by) == 2
+            and not by[1].startswith("-")
+            and "=" not in by[1]
+            else by[0]
+        )
+        return (
+            self.silent(actor, found, (found,))
+            and (found is not by[0] or self.silent(actor, file, (file,)))
+            and self._unnamed(actor, _base(by[0]))
+        )
 
     def _unnamed(self, actor: Actor, name: str) -> bool:
         words = self._of(actor.kind, actor.operator, actor.attached)
@@ -236,15 +373,28 @@ class Index:
         return not self._of(actor.kind, actor.operator, actor.attached).shaped.isdisjoint(kinds)
 
     def _words(self, kind: str, operator: str, attached: bool) -> _Words:
-        actor, names, begins, anything, writes, text = Actor(operator, "", kind, attached), set[str](), list[str](), False, False, False
+        actor, names, begins, anything, writes, text = (
+            Actor(operator, "", kind, attached),
+            set[str](),
+            list[str](),
+            False,
+            False,
+            False,
+        )
         shaped = set[str]()
         for rule in self._rules:
             if not _is_for(rule, actor):
                 continue
             when: Mapping[str, Any] = rule.when
             asked = [key for key in _SHAPED if key in when]
-            shaped |= {kind for key in asked for kind in (when[key] if key != "shaped_by" else originators.KINDS)}
-            written = any(when.get(key) for key in _NEED_TEXT)       # `background = false` is true of every program
+            shaped |= {
+                kind
+                for key in asked
+                for kind in (when[key] if key != "shaped_by" else originators.KINDS)
+            }
+            written = any(
+                when.get(key) for key in _NEED_TEXT
+            )  # `background = false` is true of every program
             text = text or written
             if "command" in when:
                 for entry in when["command"]:

@@ -15,7 +15,22 @@ from typing import Any, Final, Literal, NamedTuple
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
-SECONDS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)      # upper bounds, for what people wait for
+SECONDS: Final = (
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+    10.0,
+)  # upper bounds, for what people wait for
 
 
 class Sample(NamedTuple):
@@ -61,29 +76,52 @@ class Family(NamedTuple):
         return [Sample(self.name, labels, value) for labels, value in sorted(self.values.items())]
 
     def show(self) -> dict[str, Any]:
-        return {"name": self.name, "kind": self.kind, "help": self.help,
-                "samples": [{"name": name, "labels": dict(labels), "value": value} for name, labels, value in self.samples]}
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "help": self.help,
+            "samples": [
+                {"name": name, "labels": dict(labels), "value": value}
+                for name, labels, value in self.samples
+            ],
+        }
 
 
 def one(name: str, kind: Kind, help: str, value: float) -> Family:
     return Family(name, kind, help, {(): value})
 
 
-def by(name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[Any, float]) -> Family:
+def by(
+    name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[Any, float]
+) -> Family:
     """Of counts whose keys are the values of these labels: a word, or as many words as there are labels."""
-    return Family(name, kind, help, {tuple(zip(labels, (key,) if isinstance(key, str) else key, strict=True)): value for key, value in counts.items()})
+    return Family(
+        name,
+        kind,
+        help,
+        {
+            tuple(zip(labels, (key,) if isinstance(key, str) else key, strict=True)): value
+            for key, value in counts.items()
+        },
+    )
 
 
 def render(families: Iterable[Family]) -> str:
     out = list[str]()
     for family in families:
         out += [f"# HELP {family.name} {_help(family.help)}", f"# TYPE {family.name} {family.kind}"]
-        out += [f"{name}{_labels(labels)} {_number(value)}" for name, labels, value in family.samples]
+        out += [
+            f"{name}{_labels(labels)} {_number(value)}" for name, labels, value in family.samples
+        ]
     return "\n".join(out) + "\n"
 
 
 def _labels(labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}" if labels else ""
+    return (
+        "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels) + "}"
+        if labels
+        else ""
+    )
 
 
 def _escaped(text: str) -> str:

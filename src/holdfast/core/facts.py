@@ -29,12 +29,25 @@ from holdfast.core.reasons import Reason
 from holdfast.core.words import Word
 
 TEXT_BYTES_MAX: Final = 128 * 1024  # of a command that is looked at
-DIALECTS: Final[dict[str, str]] = {"bash": "bash", "zsh": "zsh", "sh": "posix", "dash": "posix", "ash": "posix", "mksh": "mksh"}
+DIALECTS: Final[dict[str, str]] = {
+    "bash": "bash",
+    "zsh": "zsh",
+    "sh": "posix",
+    "dash": "posix",
+    "ash": "posix",
+    "mksh": "mksh",
+}
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _HISTORY: Final = re.compile(r"(?<!\\)![^\s=(]|^\^", re.M)
 
 
-_ODD: Final = (AttributeError, TypeError, KeyError, IndexError, ValueError)  # what a tree of another shape makes the walk raise
+_ODD: Final = (
+    AttributeError,
+    TypeError,
+    KeyError,
+    IndexError,
+    ValueError,
+)  # what a tree of another shape makes the walk raise
 
 
 class Unparseable(Exception):
@@ -76,7 +89,9 @@ class Command:
     name: str  # "" if not known
     words: tuple[Word, ...]  # its arguments
     flags: frozenset[str] = frozenset()
-    paths: tuple[tuple[Place, ...], ...] = ()  # each argument that may be a path, with all it may mean
+    paths: tuple[
+        tuple[Place, ...], ...
+    ] = ()  # each argument that may be a path, with all it may mean
     writes: tuple[tuple[Place, ...], ...] = ()
     open_paths: bool = False  # some path cannot be known
     network: bool = False
@@ -88,7 +103,9 @@ class Command:
     inside: str = ""  # substitution, function, text (of `sh -c`, `trap`)
     reasons: tuple[Reason, ...] = ()
     shown: str = ""
-    called: tuple[tuple[str, str], ...] = ()  # names that were written with a path, and that path: no alias, function or entry of PATH is between
+    called: tuple[
+        tuple[str, str], ...
+    ] = ()  # names that were written with a path, and that path: no alias, function or entry of PATH is between
 
     @property
     def open_words(self) -> bool:
@@ -166,4 +183,6 @@ def _walked(facts: Facts, walk: Callable[[], object]) -> Facts:
 
 
 def _start(around: Surroundings) -> Cwds:
-    return None if around.cwd is None or not around.cwd.startswith("/") else frozenset((around.cwd,))
+    return (
+        None if around.cwd is None or not around.cwd.startswith("/") else frozenset((around.cwd,))
+    )

@@ -76,8 +76,13 @@ _CSI_ASKS = frozenset(
     )
 )
 _CSI_RESIZES = frozenset((b"$|", b"*|"))  # DECSCPP, DECSNLS
-_WINDOW_TITLES = frozenset((22, 23))  # all else that CSI t orders reports, moves, hides, raises or resizes the window
-_ANSWERING_MODES = (b"2033", b"2048")  # visibility and in-band size reports: setting them is answered at once
+_WINDOW_TITLES = frozenset(
+    (22, 23)
+)  # all else that CSI t orders reports, moves, hides, raises or resizes the window
+_ANSWERING_MODES = (
+    b"2033",
+    b"2048",
+)  # visibility and in-band size reports: setting them is answered at once
 _CSI_SUSPECT_FINALS = frozenset(key[-1] for key in (*_CSI_ASKS, *_CSI_RESIZES, b"t", b"h", b"r"))
 
 _DCS_ASKS = frozenset(
@@ -93,7 +98,9 @@ _ESC_DROPPED = frozenset((b"Z", b"%@"))  # DECID; leave UTF-8
 _OSC_DROPPED = frozenset((SHELL_MARK_OSC, 60, 61, 62, 72, 5113, 5522))
 _OSC_NOTIFIES = frozenset((9, 99, 777))
 # colours, kitty colours, pointer shape, font, app id; urxvt's and mintty's own settings
-_OSC_MAY_ASK = frozenset((4, 5, *range(10, 23), 39, 49, 50, 176, *range(701, 714), *range(7700, 7800)))
+_OSC_MAY_ASK = frozenset(
+    (4, 5, *range(10, 23), 39, 49, 50, 176, *range(701, 714), *range(7700, 7800))
+)
 _OSC_1337_ASKS = (b"report", b"request", b"capabilities")
 _OSC_1337_CLIPBOARD = (b"copy", b"endcopy")
 _GLYPH_PROTOCOL = b"25a1"  # libghostty's glyph APC: every verb of it may answer
@@ -118,7 +125,9 @@ class _Mode(enum.Enum):
 _STAY = rb"\x00-\x17\x19\x1c-\x1f\x7f\xa0-\xff"
 _ESC_START = re.compile(rb"\x1b[" + _STAY + rb" -/]*+")
 _CSI_START = re.compile(rb"[" + _STAY + rb" -?]*+")
-_DCS_START = re.compile(rb"[%b]*+(?:[<-?][%b]*+)?+(?:[0-9;][%b]*+)*+(?:[ -/][%b]*+)*+" % ((_STAY,) * 4))
+_DCS_START = re.compile(
+    rb"[%b]*+(?:[<-?][%b]*+)?+(?:[0-9;][%b]*+)*+(?:[ -/][%b]*+)*+" % ((_STAY,) * 4)
+)
 _CSI_SHAPE = re.compile(rb"([<-?]?)([0-9:;]*)([ -/]*)")
 _EXECUTED = bytes((*range(0x18), 0x19, *range(0x1C, 0x20)))
 _NOT_EXECUTED = bytes(b for b in range(256) if b not in _EXECUTED)
@@ -144,9 +153,16 @@ _SUSPECT = re.compile(rb"\x1b" + _HARMLESS)
 # Looked for before: the first ESC that does more than colour, erase or move within its line (SGR, EL, CUF, CUB, CHA, ECH, DCH, ICH,
 # back to ASCII). A flood seldom has one, and who passes over floods (core/skim.py) asks the same: one answer for both.
 _LEAVES_LINE = re.compile(rb"\x1b(?!\[[0-;]*+[mKCDGXP@]|\(B)")
-_SUSPECT_OR_C1 = re.compile(rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))")
+_SUSPECT_OR_C1 = re.compile(
+    rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))"
+)
 
-_OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B  # SOS and PM are taken for APC, as libghostty takes them
+_OSC, _DCS, _APC, _CSI = (
+    0x5D,
+    0x50,
+    0x5F,
+    0x5B,
+)  # SOS and PM are taken for APC, as libghostty takes them
 _STRING_ENDS = {
     _OSC: re.compile(rb"[\x07\x18\x1a\x1b]"),
     _DCS: re.compile(rb"[\x18\x1a\x1b]"),
@@ -194,7 +210,9 @@ class ViewerFilter:
         enquires = b"\x05" in data
         if self._mode is _Mode.GROUND and not self._held and not enquires:
             leaves = _LEAVES_LINE.search(data) if b"\x1b" in data else None
-            if (leaves is None or _SUSPECT.search(data, leaves.start()) is None) and (b"\xc2" not in data or _C1_CHAR.search(data) is None):
+            if (leaves is None or _SUSPECT.search(data, leaves.start()) is None) and (
+                b"\xc2" not in data or _C1_CHAR.search(data) is None
+            ):
                 self.in_line = leaves is None
                 self._last = data[-1]
                 self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
@@ -239,7 +257,9 @@ class ViewerFilter:
             leaves = _LEAVES_LINE.search(self._buffer)
             position = in_line_to = min(end, leaves.start()) if leaves else end
         while position < len(self._buffer):
-            position = self._ground(position) if self._mode is _Mode.GROUND else self._in_string(position)
+            position = (
+                self._ground(position) if self._mode is _Mode.GROUND else self._in_string(position)
+            )
         if self._held_from < 0:
             self._held_from = len(self._buffer)
         self._held = self._buffer[self._held_from :]
@@ -383,7 +403,9 @@ class ViewerFilter:
             verdict = _DROP
         if link := _LINK.match(text):
             if verdict is _DROP and self._link_open:
-                executed += _LINK_END  # or the text of the link removed would belong to the one before it
+                executed += (
+                    _LINK_END  # or the text of the link removed would belong to the one before it
+                )
             self._link_open = verdict is _PASS and bool(link[1])
         if verdict is _PASS and kind == _APC and head.startswith(b"G"):
             header = head.partition(b";")[0]
@@ -396,7 +418,9 @@ class ViewerFilter:
 
     def _in_string(self, position: int) -> int:
         dropped = self._mode is _Mode.DROPPED
-        match = (_STRING_ENDS if dropped else _STRING_STOPS)[self._string].search(self._buffer, position)
+        match = (_STRING_ENDS if dropped else _STRING_STOPS)[self._string].search(
+            self._buffer, position
+        )
         index = match.start() if match else len(self._buffer)
         if dropped:
             self._done = index
@@ -491,13 +515,21 @@ def _judge_osc(text: bytes, whole: bool, options: FilterOptions) -> _Verdict:
             return _WAIT if not whole else _PASS if separator else _DROP
         return {True: _PASS, False: _DROP, None: _WAIT}[_begins(uri, whole, LINK_SCHEMES)]
     if number == 1337:
-        asks = _OSC_1337_ASKS if options.allow_clipboard_write else _OSC_1337_ASKS + _OSC_1337_CLIPBOARD
+        asks = (
+            _OSC_1337_ASKS
+            if options.allow_clipboard_write
+            else _OSC_1337_ASKS + _OSC_1337_CLIPBOARD
+        )
         return {True: _DROP, False: _PASS, None: _WAIT}[_begins(rest, whole, asks)]
     if number in _OSC_MAY_ASK:
         if not whole:
             return _WAIT
         fields = [field.strip() for field in rest.split(b";")]
-        return _DROP if any(field.startswith(b"?") or field.endswith(b"=?") for field in fields) else _PASS
+        return (
+            _DROP
+            if any(field.startswith(b"?") or field.endswith(b"=?") for field in fields)
+            else _PASS
+        )
     return _PASS
 
 

@@ -50,10 +50,16 @@ ANSWER_WAIT_S: Final = 600.0  # for somebody to decide
 USE_WAIT_S: Final = 120.0  # from the last approval to the act
 DENIED_S: Final = 60.0  # asking for the same again
 SHAPED_SHOWN: Final = 16  # of what others shaped, to whoever is asked
-SHOWN_CHARS: Final = 64 * 1024  # of an act that a person is asked about: what cannot be shown whole cannot be approved
+SHOWN_CHARS: Final = (
+    64 * 1024
+)  # of an act that a person is asked about: what cannot be shown whole cannot be approved
 TEXT_ACTS: Final = ("run", "line", "paste", "exec", "new")
-_HARMLESS: Final = re.compile(rb"(?:[ -~]|\x1b(?:\[[0-9;]*[A-DHF~]|O[A-DHF]))*")  # no key that enters or runs something, for whoever reads it
-_INTERRUPTS: Final = re.compile(rb"[\x03\x1a\x1c\x11\x13]+")  # C-c, C-z, C-\, C-q, C-s: keys that the terminal itself acts on
+_HARMLESS: Final = re.compile(
+    rb"(?:[ -~]|\x1b(?:\[[0-9;]*[A-DHF~]|O[A-DHF]))*"
+)  # no key that enters or runs something, for whoever reads it
+_INTERRUPTS: Final = re.compile(
+    rb"[\x03\x1a\x1c\x11\x13]+"
+)  # C-c, C-z, C-\, C-q, C-s: keys that the terminal itself acts on
 
 
 # ---------------------------------------------------------------- facts
@@ -65,14 +71,23 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
         if _INTERRUPTS.fullmatch(request.content):
             return None
         program = request.foreground not in ("", "?") and not is_interpreter(request.foreground)
-        if (program and not request.beneath) or ((program or request.foreground in PAGERS) and _HARMLESS.fullmatch(request.content)):
+        if (program and not request.beneath) or (
+            (program or request.foreground in PAGERS) and _HARMLESS.fullmatch(request.content)
+        ):
             return None
         return unknown(Reason("keys", request.foreground if request.foreground != "?" else ""))
     if request.act not in TEXT_ACTS:
         return None
     if request.act == "new" and not request.content:
         return None  # a shell: what it will run is not said yet
-    around = Surroundings(request.cwd, request.home, request.shell, request.act in ("line", "paste"), request.shadowed, real)
+    around = Surroundings(
+        request.cwd,
+        request.home,
+        request.shell,
+        request.act in ("line", "paste"),
+        request.shadowed,
+        real,
+    )
     if request.act == execution.ACT:
         return execution.facts(request.content, request.details, parse, around)
     try:
@@ -81,8 +96,13 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
         return unknown(Reason("control"))
     if request.act == "new":
         found = of_argv(text.split("\0"), parse, around)
-        if len(found.commands) == 1:         # what it reads is the session's terminal: what comes there is judged when it does
-            found.commands = [replace(c, reasons=tuple(r for r in c.reasons if r.code != "stdin")) for c in found.commands]
+        if (
+            len(found.commands) == 1
+        ):  # what it reads is the session's terminal: what comes there is judged when it does
+            found.commands = [
+                replace(c, reasons=tuple(r for r in c.reasons if r.code != "stdin"))
+                for c in found.commands
+            ]
         return found
     if request.act in ("line", "paste"):
         if request.foreground and request.foreground not in SHELLS:
@@ -90,7 +110,9 @@ def facts_of(request: Request, parse: Parse, real: Real = same) -> Facts | None:
                 return unknown(Reason("typed", request.foreground))
             if not request.beneath:
                 return None
-        text = text.rstrip("\r\n")  # also of what a program seems to read: what it leaves is read by the shell that started it
+        text = text.rstrip(
+            "\r\n"
+        )  # also of what a program seems to read: what it leaves is read by the shell that started it
     return analyse(text, parse, around)
 
 
@@ -99,15 +121,25 @@ def programs(facts: Facts | None) -> Command | None:
     or if the shell itself would write a file: `ls > ~/.bashrc` is not what is meant by being allowed `ls`."""
     if facts is None or facts.unresolvable or any(not c.name or c.reasons for c in facts.commands):
         return None
-    if any(r.writes and not (r.places and all(p.path == "/dev/null" for p in r.places)) for c in facts.commands for r in c.redirects):
+    if any(
+        r.writes and not (r.places and all(p.path == "/dev/null" for p in r.places))
+        for c in facts.commands
+        for r in c.redirects
+    ):
         return None
     return tuple(frozenset((name,)) for c in facts.commands for name in (*c.via, c.name))
 
 
 def commitment(content: bytes, details: Mapping[str, str] = MappingProxyType({})) -> str:
     """What an approval binds of the act: its bytes, and what else it names (a signal, a process, rights)."""
-    more = canonical.encode({name: execution.legible(value) for name, value in details.items()}) if details else b""
-    return hashlib.blake2b(len(content).to_bytes(8, "big") + content + more, digest_size=32).hexdigest()
+    more = (
+        canonical.encode({name: execution.legible(value) for name, value in details.items()})
+        if details
+        else b""
+    )
+    return hashlib.blake2b(
+        len(content).to_bytes(8, "big") + content + more, digest_size=32
+    ).hexdigest()
 
 
 # ---------------------------------------------------------------- approvals
@@ -138,7 +170,11 @@ class Binding:
             "state": "the state it was judged on",
             "policy": "the policy",
         }
-        return [names.get(f.name, f"the {f.name}") for f in fields(self) if getattr(self, f.name) != getattr(other, f.name)]
+        return [
+            names.get(f.name, f"the {f.name}")
+            for f in fields(self)
+            if getattr(self, f.name) != getattr(other, f.name)
+        ]
 
 
 def bind(request: Request, version: str) -> Binding:
@@ -172,7 +208,16 @@ DOMAIN: Final = "approval"
 
 def statement(id: str, binding: str, approver_key: str, answer: Answer, expires: int) -> bytes:
     """The exact bytes that an approver signs, in the domain `approval`; and a requester who withdraws."""
-    return canonical.encode({"v": 1, "id": id, "binding": binding, "approver": approver_key, "answer": answer, "expires": expires})
+    return canonical.encode(
+        {
+            "v": 1,
+            "id": id,
+            "binding": binding,
+            "approver": approver_key,
+            "answer": answer,
+            "expires": expires,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +264,18 @@ class Closed:
 @dataclass(frozen=True, slots=True)
 class Rejected:
     code: Literal[
-        "not_found", "own", "right", "kind", "readable", "twice", "full", "size", "denied", "waiting", "changed", "expired"
+        "not_found",
+        "own",
+        "right",
+        "kind",
+        "readable",
+        "twice",
+        "full",
+        "size",
+        "denied",
+        "waiting",
+        "changed",
+        "expired",
     ]
     why: str
 
@@ -242,7 +298,11 @@ class Approvals:
             if known.state == "denied":
                 return [*effects, Rejected("denied", f"it was denied by {known.denied_by}")]
             return [*effects, Asked(known, False)]
-        mine = sum(p.binding.operator == binding.operator for p in self.open.values() if p.state != "denied")
+        mine = sum(
+            p.binding.operator == binding.operator
+            for p in self.open.values()
+            if p.state != "denied"
+        )
         if mine >= PENDING_PER_OPERATOR or len(self.open) >= PENDING_MAX:
             return [
                 *effects,
@@ -255,10 +315,25 @@ class Approvals:
             ]
         text = show(request)
         if len(text) > SHOWN_CHARS:
-            return [*effects, Rejected("size", "it is too large to be shown to anybody, so nobody can approve it")]
+            return [
+                *effects,
+                Rejected(
+                    "size", "it is too large to be shown to anybody, so nobody can approve it"
+                ),
+            ]
         pending = Pending(
-            id, binding, text, decision.because, decision.rule, decision.by, decision.approvals, now, now + ANSWER_WAIT_S,
-            shaped=tuple(told(one) for one in foreign(request.shaped, request.actor.operator)[:SHAPED_SHOWN])
+            id,
+            binding,
+            text,
+            decision.because,
+            decision.rule,
+            decision.by,
+            decision.approvals,
+            now,
+            now + ANSWER_WAIT_S,
+            shaped=tuple(
+                told(one) for one in foreign(request.shaped, request.actor.operator)[:SHAPED_SHOWN]
+            ),
         )
         self.open[id] = pending
         return [*effects, Asked(pending, True)]
@@ -296,7 +371,9 @@ class Approvals:
             return [*effects, Rejected("right", "you have no right to decide this")]
         if _same(pending, approver):
             return [*effects, Rejected("own", "it is your own; withdraw it instead")]
-        self.open[id] = replace(pending, state="denied", denied_by=approver.operator, expires=now + DENIED_S)
+        self.open[id] = replace(
+            pending, state="denied", denied_by=approver.operator, expires=now + DENIED_S
+        )
         return [*effects, Closed(self.open[id], "denied", f"by {approver.operator}")]
 
     def withdraw(self, id: str, operator: str, now: float, why: str = "") -> list[Effect]:
@@ -320,15 +397,23 @@ class Approvals:
                 *effects,
                 Rejected(
                     "expired" if expired else "not_found",
-                    "the approval has lapsed" if expired else "there is no such approval, or it was used",
+                    "the approval has lapsed"
+                    if expired
+                    else "there is no such approval, or it was used",
                 ),
             ]
         if pending.state == "denied":
             return [*effects, Rejected("denied", f"it was denied by {pending.denied_by}")]
         changed = pending.binding.difference(bind(request, version))
         if changed:
-            if pending.binding.operator != request.actor.operator or pending.binding.key != request.actor.key:
-                return [*effects, Rejected("not_found", "there is no such approval of yours")]  # and theirs stays as it is
+            if (
+                pending.binding.operator != request.actor.operator
+                or pending.binding.key != request.actor.key
+            ):
+                return [
+                    *effects,
+                    Rejected("not_found", "there is no such approval of yours"),
+                ]  # and theirs stays as it is
             del self.open[id]
             why = f"{' and '.join(changed)} changed since it was asked"
             return [*effects, Closed(pending, "void", why), Rejected("changed", why)]
@@ -354,16 +439,30 @@ class Approvals:
         return min((p.expires for p in self.open.values()), default=None)
 
     def policy_changed(self, version: str) -> list[Effect]:
-        return self._close([p for p in self.open.values() if p.binding.policy != version], "void", "the policy changed")
+        return self._close(
+            [p for p in self.open.values() if p.binding.policy != version],
+            "void",
+            "the policy changed",
+        )
 
     def session_changed(self, session: str, epoch: int | None) -> list[Effect]:
         """It ended (None), or is another incarnation."""
-        gone = [p for p in self.open.values() if p.binding.session == session and p.binding.epoch != epoch]
-        return self._close(gone, "void", "the session ended" if epoch is None else "the session was re-established")
+        gone = [
+            p
+            for p in self.open.values()
+            if p.binding.session == session and p.binding.epoch != epoch
+        ]
+        return self._close(
+            gone, "void", "the session ended" if epoch is None else "the session was re-established"
+        )
 
     def revoked(self, key: str) -> list[Effect]:
         """A key counts no more: its questions are void, and what it approved is not approved any longer."""
-        effects = self._close([p for p in self.open.values() if p.binding.key == key], "void", "the key that asked was revoked")
+        effects = self._close(
+            [p for p in self.open.values() if p.binding.key == key],
+            "void",
+            "the key that asked was revoked",
+        )
         for pending in list(self.open.values()):
             if pending.state != "denied" and any(k == key for _, k in pending.given):
                 self.retract(pending.id, key)
@@ -373,9 +472,13 @@ class Approvals:
         """What this key approved there is not approved by it any longer."""
         pending = self.open[id]
         left = tuple(g for g in pending.given if g[1] != key)
-        self.open[id] = replace(pending, state="waiting", given=left, expires=pending.asked + ANSWER_WAIT_S)
+        self.open[id] = replace(
+            pending, state="waiting", given=left, expires=pending.asked + ANSWER_WAIT_S
+        )
 
-    def _close(self, gone: list[Pending], how: Literal["expired", "void"], why: str = "") -> list[Effect]:
+    def _close(
+        self, gone: list[Pending], how: Literal["expired", "void"], why: str = ""
+    ) -> list[Effect]:
         for pending in gone:
             del self.open[pending.id]
         return [Closed(p, how, why) for p in gone if p.state != "denied"]
@@ -392,8 +495,13 @@ class Approvals:
 def restore(saved: list[dict[str, Any]]) -> Approvals:
     found = [
         Pending(
-            **{**p, "binding": Binding(**p["binding"]), "by": tuple(p["by"]), "given": tuple((g[0], g[1]) for g in p["given"]),
-               "shaped": tuple(p.get("shaped", ()))}
+            **{
+                **p,
+                "binding": Binding(**p["binding"]),
+                "by": tuple(p["by"]),
+                "given": tuple((g[0], g[1]) for g in p["given"]),
+                "shaped": tuple(p.get("shaped", ())),
+            }
         )
         for p in saved
     ]
@@ -414,8 +522,15 @@ def objection(pending: Pending, approver: Approver) -> Rejected | None:
         return Rejected("kind", f"only {' or '.join(pending.by)} operators may approve it")
     if approver.plain and approver.key_readable:
         return Rejected("readable", "code in that session could read the key you approve with")
-    if pending.state == "approved" or any(approver.operator == o or approver.key == k for o, k in pending.given):
-        return Rejected("twice", "it is approved already" if pending.state == "approved" else "you have approved it already")
+    if pending.state == "approved" or any(
+        approver.operator == o or approver.key == k for o, k in pending.given
+    ):
+        return Rejected(
+            "twice",
+            "it is approved already"
+            if pending.state == "approved"
+            else "you have approved it already",
+        )
     return None
 
 

@@ -18,18 +18,28 @@ from typing import Any, Literal, NamedTuple
 
 from holdfast.core.lineage import Lineage
 
-STATES = {"R": "running", "S": "sleeping", "D": "waiting", "I": "idle", "T": "stopped", "t": "traced", "Z": "zombie", "X": "dead", "x": "dead"}
-LISTS = ("processes", "sockets", "pipes", "files")      # of a graph, by their worth
-CUT_BYTES = 1024               # for saying what was left out
+STATES = {
+    "R": "running",
+    "S": "sleeping",
+    "D": "waiting",
+    "I": "idle",
+    "T": "stopped",
+    "t": "traced",
+    "Z": "zombie",
+    "X": "dead",
+    "x": "dead",
+}
+LISTS = ("processes", "sockets", "pipes", "files")  # of a graph, by their worth
+CUT_BYTES = 1024  # for saying what was left out
 Kind = Literal["file", "directory", "device", "fifo", "terminal", "other"]
 
 
 class Process(NamedTuple):
     pid: int
     ppid: int
-    start: int                     # ticks since boot: with the pid, its identity
-    started: float                 # the same as a time
-    argv: tuple[str, ...]          # empty: a zombie, or closed to us
+    start: int  # ticks since boot: with the pid, its identity
+    started: float  # the same as a time
+    argv: tuple[str, ...]  # empty: a zombie, or closed to us
     comm: str
     state: str
     cwd: str | None
@@ -37,18 +47,18 @@ class Process(NamedTuple):
     uid: int
     pgrp: int
     sid: int
-    on_terminal: bool              # its controlling terminal is the session's
+    on_terminal: bool  # its controlling terminal is the session's
     threads: int
     cpu_s: float
-    memory: int                    # resident bytes
-    inside: int | None = None      # its pid as programs in a contained session see it
+    memory: int  # resident bytes
+    inside: int | None = None  # its pid as programs in a contained session see it
 
 
 class Lock(NamedTuple):
-    kind: str                      # "posix", "flock", "ofd", "lease"
+    kind: str  # "posix", "flock", "ofd", "lease"
     write: bool
     start: int
-    end: int | None                # None: to the end of the file
+    end: int | None  # None: to the end of the file
 
 
 class File(NamedTuple):
@@ -56,7 +66,7 @@ class File(NamedTuple):
     fd: int
     path: str
     kind: Kind
-    mode: str                      # "r", "w", "rw", and "a" if it only appends
+    mode: str  # "r", "w", "rw", and "a" if it only appends
     offset: int
     deleted: bool = False
     locks: tuple[Lock, ...] = ()
@@ -76,12 +86,12 @@ class Pipe(NamedTuple):
 class Socket(NamedTuple):
     pid: int
     fd: int
-    kind: str                      # "tcp", "tcp6", "udp", "udp6", "unix", "raw", "raw6", or "other": of another family
+    kind: str  # "tcp", "tcp6", "udp", "udp6", "unix", "raw", "raw6", or "other": of another family
     local: str
     remote: str
-    state: str                     # "listen", "established", ... ; "" where there is none
+    state: str  # "listen", "established", ... ; "" where there is none
     port: int | None = None
-    unsent: int = 0                # bytes that the other side has not acknowledged
+    unsent: int = 0  # bytes that the other side has not acknowledged
     unread: int = 0
     inode: int = 0
 
@@ -89,18 +99,18 @@ class Socket(NamedTuple):
 class Terminal(NamedTuple):
     cols: int
     rows: int
-    mode: str                      # "line", "raw"
+    mode: str  # "line", "raw"
     echo: bool
-    foreground: int | None         # process group
-    command: str                   # of it
-    waiting: str                   # idle, working, input, secret, unknown
+    foreground: int | None  # process group
+    command: str  # of it
+    waiting: str  # idle, working, input, secret, unknown
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Graph:
     at: float
-    members: str                   # how it is known who belongs: "cgroup", or "tree"
+    members: str  # how it is known who belongs: "cgroup", or "tree"
     processes: tuple[Process, ...]
     files: tuple[File, ...] = ()
     pipes: tuple[Pipe, ...] = ()
@@ -112,22 +122,36 @@ class Graph:
 
 # ------------------------------------------------------------ questions
 
-def subtree(processes: Iterable[Process], tops: Mapping[int, int], started_by: Callable[[int], int | None]) -> list[Process]:
+
+def subtree(
+    processes: Iterable[Process], tops: Mapping[int, int], started_by: Callable[[int], int | None]
+) -> list[Process]:
     """Those processes (pid -> start) and everything below them, parents first. Below is also what one of them started and what has another parent by now.
 
     A pid may have been another's: who is a child by the kernel's word is one of who has that pid now; who was started by that pid, of the one that had it then."""
     now = {one.pid: one for one in processes}
     below: dict[tuple[int, int], list[Process]] = {}
     for one in now.values():
-        parents = {(above.pid, above.start) for above in (now.get(one.ppid),) if above is not None and above.start <= one.start}
+        parents = {
+            (above.pid, above.start)
+            for above in (now.get(one.ppid),)
+            if above is not None and above.start <= one.start
+        }
         if (pid := started_by(one.pid)) is not None:
-            had = [start for start in {tops.get(pid, one.start + 1), now[pid].start if pid in now else one.start + 1} if start <= one.start]
+            had = [
+                start
+                for start in {
+                    tops.get(pid, one.start + 1),
+                    now[pid].start if pid in now else one.start + 1,
+                }
+                if start <= one.start
+            ]
             parents |= {(pid, max(had))} if had else set()
         for parent in parents:
             below.setdefault(parent, []).append(one)
     found = [one for one in now.values() if tops.get(one.pid) == one.start]
     seen = {one.pid for one in found}
-    for top in tops.items():                       # of those that are gone
+    for top in tops.items():  # of those that are gone
         if top[0] not in seen:
             found += [child for child in below.get(top, ()) if child.pid not in seen]
             seen.update(child.pid for child in found)
@@ -141,23 +165,35 @@ def subtree(processes: Iterable[Process], tops: Mapping[int, int], started_by: C
 
 # ------------------------------------------------------------ as it is told
 
+
 def told(graph: Graph, lineage: Lineage, ref: str) -> dict[str, Any]:
     """The JSON of `holdfast graph`: keys are added, never renamed. `ref`: of the session, for references to its acts."""
     return {
-        "time": graph.at, "members": graph.members,
+        "time": graph.at,
+        "members": graph.members,
         "processes": [_process(one, lineage, ref) for one in graph.processes],
         "files": [_file(one) for one in graph.files],
-        "pipes": [{"id": p.id, "writers": [e._asdict() for e in p.writers], "readers": [e._asdict() for e in p.readers]} for p in graph.pipes],
+        "pipes": [
+            {
+                "id": p.id,
+                "writers": [e._asdict() for e in p.writers],
+                "readers": [e._asdict() for e in p.readers],
+            }
+            for p in graph.pipes
+        ],
         "sockets": [one._asdict() for one in graph.sockets],
         "terminal": None if graph.terminal is None else _terminal(graph.terminal),
-        "unreadable": list(graph.unreadable), "cut": graph.cut,
+        "unreadable": list(graph.unreadable),
+        "cut": graph.cut,
     }
 
 
 def fitted(facts: dict[str, Any], most: int) -> dict[str, Any]:
     """What `told` gave, in at most so many bytes of JSON: of what is left out, `cut` says how many. Processes come first, what they have open last."""
     cut = dict(facts["cut"])
-    left = most - _bytes({key: value for key, value in facts.items() if key not in LISTS}) - CUT_BYTES
+    left = (
+        most - _bytes({key: value for key, value in facts.items() if key not in LISTS}) - CUT_BYTES
+    )
     kept: dict[str, Any] = {}
     for key in LISTS:
         items, fits = facts[key], 0
@@ -172,14 +208,24 @@ def fitted(facts: dict[str, Any], most: int) -> dict[str, Any]:
 
 
 def _bytes(value: Any) -> int:
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return len(
+        json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        )
+    )
 
 
 def _process(one: Process, lineage: Lineage, ref: str) -> dict[str, Any]:
     cause = lineage.of(one.pid)
     return one._asdict() | {
-        "argv": list(one.argv), "started": round(one.started, 2), "cpu_s": round(one.cpu_s, 2), "actor": cause.actor,
-        "act": cause.ref(ref), "originators": list(lineage.originators(cause)), "started_by": lineage.parent_of(one.pid)}
+        "argv": list(one.argv),
+        "started": round(one.started, 2),
+        "cpu_s": round(one.cpu_s, 2),
+        "actor": cause.actor,
+        "act": cause.ref(ref),
+        "originators": list(lineage.originators(cause)),
+        "started_by": lineage.parent_of(one.pid),
+    }
 
 
 def _file(one: File) -> dict[str, Any]:
@@ -187,5 +233,10 @@ def _file(one: File) -> dict[str, Any]:
 
 
 def _terminal(one: Terminal) -> dict[str, Any]:
-    return {"size": {"cols": one.cols, "rows": one.rows}, "mode": one.mode, "echo": one.echo,
-            "foreground": {"pgrp": one.foreground, "command": one.command}, "waiting": {"for": one.waiting, "why": one.why}}
+    return {
+        "size": {"cols": one.cols, "rows": one.rows},
+        "mode": one.mode,
+        "echo": one.echo,
+        "foreground": {"pgrp": one.foreground, "command": one.command},
+        "waiting": {"for": one.waiting, "why": one.why},
+    }

@@ -27,10 +27,10 @@ SAYS: Final[dict[How, str]] = {
     BEST_EFFORT: "halt is best effort: a walk over its processes that quick forking can outrun",
 }
 
-MARKS: Final = (22, 21, 20)             # SIGTTOU, SIGTTIN, SIGTSTP
-_SIGSTOP: Final = 1 << 18               # signal 19
+MARKS: Final = (22, 21, 20)  # SIGTTOU, SIGTTIN, SIGTSTP
+_SIGSTOP: Final = 1 << 18  # signal 19
 _MARKED: Final = sum(1 << (number - 1) for number in MARKS)
-RUNS_NOT: Final = frozenset("TtZX")     # stopped, traced, dead
+RUNS_NOT: Final = frozenset("TtZX")  # stopped, traced, dead
 
 
 class Member(NamedTuple):
@@ -39,8 +39,8 @@ class Member(NamedTuple):
     pid: int
     parent: int
     state: str
-    pending: int            # signals sent to the process as a whole and not taken, as a bit set
-    namespaced: tuple[int, ...] = ()    # its pids, from the reader's namespace inward
+    pending: int  # signals sent to the process as a whole and not taken, as a bit set
+    namespaced: tuple[int, ...] = ()  # its pids, from the reader's namespace inward
     group: int = 0
     session: int = 0
     ignored: int = 0
@@ -66,9 +66,19 @@ def member(pid: int, status: str) -> Member:
     """From the text of /proc/PID/status. ValueError: that is not one."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     try:
-        group, session = (int((fields.get(name, "").split() or ("0",))[0]) for name in ("NSpgid", "NSsid"))
-        return Member(pid, int(fields["PPid"]), fields["State"].strip()[0], int(fields["ShdPnd"], 16),
-                      tuple(map(int, fields.get("NSpid", "").split())), group, session, int(fields["SigIgn"], 16))
+        group, session = (
+            int((fields.get(name, "").split() or ("0",))[0]) for name in ("NSpgid", "NSsid")
+        )
+        return Member(
+            pid,
+            int(fields["PPid"]),
+            fields["State"].strip()[0],
+            int(fields["ShdPnd"], 16),
+            tuple(map(int, fields.get("NSpid", "").split())),
+            group,
+            session,
+            int(fields["SigIgn"], 16),
+        )
     except (KeyError, IndexError) as e:
         raise ValueError(f"no status of a process: {e}") from e
 
@@ -86,7 +96,9 @@ def _depths(members: Sequence[Member]) -> dict[int, int]:
     found: dict[int, int] = {}
     for pid in parents:
         way = [pid]
-        while way[-1] not in found and parents.get(way[-1]) in parents and parents[way[-1]] not in way:
+        while (
+            way[-1] not in found and parents.get(way[-1]) in parents and parents[way[-1]] not in way
+        ):
             way.append(parents[way[-1]])
         depth = found.get(way[-1], 0)
         for above, one in enumerate(reversed(way)):
@@ -106,8 +118,8 @@ def group_of(cgroup: str, home: str, session: str) -> str | None:
         if line.startswith("0::/"):
             parts = line[4:].split("/")
             for at in range(len(parts) - 1):
-                if parts[at:at + 2] == [home, session]:
-                    return "/" + "/".join(parts[:at + 2])
+                if parts[at : at + 2] == [home, session]:
+                    return "/" + "/".join(parts[: at + 2])
     return None
 
 
@@ -119,6 +131,10 @@ def flag(events: str, name: str) -> bool:
 def says(contained: bool, mapped: bool, how: How) -> str:
     """One sentence for whoever makes a session or attaches to it (A4, A5, T4)."""
     if not contained:
-        return f"plain: its programs run as the host's own account and can reach its keys; {SAYS[how]}"
+        return (
+            f"plain: its programs run as the host's own account and can reach its keys; {SAYS[how]}"
+        )
     uid = ", and your uid shows as 0 inside" if mapped else ""
-    return f"contained: its programs see neither the host's processes nor its keys{uid}; {SAYS[how]}"
+    return (
+        f"contained: its programs see neither the host's processes nor its keys{uid}; {SAYS[how]}"
+    )

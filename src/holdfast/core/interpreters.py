@@ -50,7 +50,9 @@ LANGUAGES: Final = (
     Language(r"node|nodejs|bun|deno", "ep --eval --print", "-r --require --import", ""),
     Language(r"php[\d.]*", "rBE", "-c -d -z"),
     Language(
-        r"lua[\d.]*|luajit|Rscript|julia|elixir|guile|tclsh|groovy|scala|ghc|osascript|swift|raku|escript|erl", "ec --eval", ""
+        r"lua[\d.]*|luajit|Rscript|julia|elixir|guile|tclsh|groovy|scala|ghc|osascript|swift|raku|escript|erl",
+        "ec --eval",
+        "",
     ),
     Language(r"pwsh|powershell", "c -Command -EncodedCommand", ""),
 )
@@ -71,7 +73,9 @@ _LOOKS: Final = re.compile(
     r"\s*(?:select|show|explain|describe|desc|pragma\s+\w+$|get|keys|ping|info|\\d\w*|\.tables|\.schema|\.dump|\.indexes)\b[^;]*;?\s*",
     re.I | re.S,
 )
-_AWK_ACTS: Final = re.compile(r"system\s*\(|getline|(?<!\|)\|(?!\|)|print[^;}\n]*>|@load|@include", re.S)
+_AWK_ACTS: Final = re.compile(
+    r"system\s*\(|getline|(?<!\|)\|(?!\|)|print[^;}\n]*>|@load|@include", re.S
+)
 CODE_CHARS_MAX: Final = 4096  # of an awk or sed program, or a statement, that is looked at: the patterns above are quadratic
 
 
@@ -96,15 +100,41 @@ def inspect(name: str, words: Sequence[Word]) -> Inner | None:
         acts = [
             w
             for w in words
-            if w.text is None or w.text.startswith(("+", "-c", "--cmd", "--eval", "-e", "-s", "-l", "-ex", "-x", "--batch", "-S"))
+            if w.text is None
+            or w.text.startswith(
+                ("+", "-c", "--cmd", "--eval", "-e", "-s", "-l", "-ex", "-x", "--batch", "-S")
+            )
         ]
-        return Inner((Reason("code" if acts else "stdin", name),) if acts or name in ("ex", "ed") else ())
+        return Inner(
+            (Reason("code" if acts else "stdin", name),) if acts or name in ("ex", "ed") else ()
+        )
     if name in DATABASES:
         return _database(name, words)
     return None
 
 
-PAGERS: Final = ("less", "more", "most", "man", "nano", "pico", "ftp", "sftp", "lftp", "top", "htop", "git", "tig", "mutt", "info", "w3m", "lynx", "nnn", "ranger", "mc")
+PAGERS: Final = (
+    "less",
+    "more",
+    "most",
+    "man",
+    "nano",
+    "pico",
+    "ftp",
+    "sftp",
+    "lftp",
+    "top",
+    "htop",
+    "git",
+    "tig",
+    "mutt",
+    "info",
+    "w3m",
+    "lynx",
+    "nnn",
+    "ranger",
+    "mc",
+)
 """Programs with a key that runs a command."""
 
 
@@ -114,7 +144,22 @@ def is_interpreter(name: str) -> bool:
         name in SHELLS
         or name in EDITORS
         or name in DATABASES
-        or name in ("ssh", "mosh", "telnet", "docker", "podman", "kubectl", "tmux", "screen", "su", "sudo", "irb", "bc", *PAGERS)
+        or name
+        in (
+            "ssh",
+            "mosh",
+            "telnet",
+            "docker",
+            "podman",
+            "kubectl",
+            "tmux",
+            "screen",
+            "su",
+            "sudo",
+            "irb",
+            "bc",
+            *PAGERS,
+        )
         or any(re.fullmatch(x.names, name) for x in LANGUAGES)
     )
 
@@ -125,7 +170,10 @@ def reads_orders(name: str, argv: Callable[[], Sequence[str]]) -> bool:
         return False
     if name not in SHELLS and not any(re.fullmatch(x.names, name) for x in LANGUAGES):
         return True
-    return all(word.startswith("-") and word.lstrip("-") not in ("c", "e", "command", "eval") for word in argv()[1:])
+    return all(
+        word.startswith("-") and word.lstrip("-") not in ("c", "e", "command", "eval")
+        for word in argv()[1:]
+    )
 
 
 def _shell(name: str, words: Sequence[Word]) -> Inner:
@@ -199,17 +247,29 @@ def _language(name: str, language: Language, words: Sequence[Word]) -> Inner:
     if not rest:
         only = {w.text or "" for w in words}
         return Inner() if only & {"--test", "--check"} else Inner((Reason("stdin", name),))
-    if rest[0].text is None or rest[0].text in ("/dev/stdin",) or rest[0].text.startswith("/dev/fd/"):
+    if (
+        rest[0].text is None
+        or rest[0].text in ("/dev/stdin",)
+        or rest[0].text.startswith("/dev/fd/")
+    ):
         return Inner((Reason("stdin", name),))
     return Inner()
 
 
 def _awk(name: str, words: Sequence[Word]) -> Inner:
-    given = operands(words, "-F --field-separator -v --assign -f --file -e --source -i --include -l --load -E --exec")
-    if any(o in ("-f", "--file", "-E", "--exec", "-i", "--include", "-l", "--load") for o, _ in given.values):
+    given = operands(
+        words,
+        "-F --field-separator -v --assign -f --file -e --source -i --include -l --load -E --exec",
+    )
+    if any(
+        o in ("-f", "--file", "-E", "--exec", "-i", "--include", "-l", "--load")
+        for o, _ in given.values
+    ):
         return Inner()
     programs = [v for o, v in given.values if o in ("-e", "--source")] or given.plain[:1]
-    if any(p.text is None or len(p.text) > CODE_CHARS_MAX or _AWK_ACTS.search(p.text) for p in programs):
+    if any(
+        p.text is None or len(p.text) > CODE_CHARS_MAX or _AWK_ACTS.search(p.text) for p in programs
+    ):
         return Inner((Reason("code", name),))
     return Inner()
 
@@ -264,7 +324,9 @@ def sed_is_plain(program: str) -> bool:
             at = (program.find("\n", at) + 1) or end
             continue
         elif command and command in "pdDPnNhHgGxqQ=lFtbT:":
-            while at < end and (program[at].isalnum() or program[at] == " ") and command in "qQtbT:":
+            while (
+                at < end and (program[at].isalnum() or program[at] == " ") and command in "qQtbT:"
+            ):
                 at += 1
         elif command == "{":
             continue
@@ -278,7 +340,9 @@ def sed_is_plain(program: str) -> bool:
 def _database(name: str, words: Sequence[Word]) -> Inner:
     options = DATABASES[name].split()
     given = operands(
-        words, " ".join(o for o in options if o != "*") + " -h -p -U -u -d -P -n -f --host --port --user --dbname --database"
+        words,
+        " ".join(o for o in options if o != "*")
+        + " -h -p -U -u -d -P -n -f --host --port --user --dbname --database",
     )
     texts = [v for o, v in given.values if o in options]
     if "*" in options:
@@ -287,6 +351,9 @@ def _database(name: str, words: Sequence[Word]) -> Inner:
             return Inner((Reason("code", name),))
         text = " ".join(w.text or "" for w in joined)
         texts += [Word(text, text)] if text else []
-    if any(t.text is None or len(t.text) > CODE_CHARS_MAX or not _LOOKS.fullmatch(t.text) for t in texts):
+    if any(
+        t.text is None or len(t.text) > CODE_CHARS_MAX or not _LOOKS.fullmatch(t.text)
+        for t in texts
+    ):
         return Inner((Reason("code", name),))
     return Inner() if texts else Inner((Reason("stdin", name),))

@@ -33,11 +33,11 @@ STORED: Final = frozenset(("open", "used")) | ENDS
 @dataclass(frozen=True)
 class Invitation:
     id: str
-    verifier: bytes                   # the public half of the code's key
-    by: bytes                         # the key of who made it
+    verifier: bytes  # the public half of the code's key
+    by: bytes  # the key of who made it
     rights: frozenset[str]
     scope: Scope
-    kind: str                         # of a newcomer
+    kind: str  # of a newcomer
     confirm: bool
     made: int
     expires: int
@@ -46,8 +46,8 @@ class Invitation:
     joiner: bytes | None = None
     ended: int | None = None
     why: str = ""
-    of: str = ""                      # the operator whose device the newcomer becomes; "": it becomes an operator
-    device: str = ""                  # what that device is to be called; "": as it says itself
+    of: str = ""  # the operator whose device the newcomer becomes; "": it becomes an operator
+    device: str = ""  # what that device is to be called; "": as it says itself
 
     def at(self, now: float) -> State:
         return "expired" if self.state == "open" and now >= self.expires else self.state
@@ -89,7 +89,9 @@ def knock(one: Invitation, key: bytes, proved: bool, now: float) -> tuple[Invita
             return one, Wrong(0)
         one = replace(one, guesses=one.guesses + 1)
         left = INVITATION_GUESSES - one.guesses
-        return (one if left > 0 else end(one, "void", f"{one.guesses} wrong codes were tried", now)), Wrong(max(0, left))
+        return (
+            one if left > 0 else end(one, "void", f"{one.guesses} wrong codes were tried", now)
+        ), Wrong(max(0, left))
     if one.state == "used" and one.joiner == key:
         return one, Again()
     if state != "open":
@@ -113,24 +115,69 @@ def end(one: Invitation, state: State, why: str, now: float) -> Invitation:
 
 # ------------------------------------------------------------ as it is stored
 
+
 def write(one: Invitation) -> dict[str, Any]:
-    return {"v": 2 if one.of else 1, **({"of": one.of, "device": one.device} if one.of else {}), "id": one.id, "verifier": signing.show(one.verifier), "by": signing.show(one.by), "rights": sorted(one.rights), "scope": one.scope.show(),
-            "kind": one.kind, "confirm": one.confirm, "made": one.made, "expires": one.expires, "state": one.state, "guesses": one.guesses,
-            "joiner": None if one.joiner is None else signing.show(one.joiner), "ended": one.ended, "why": one.why}
+    return {
+        "v": 2 if one.of else 1,
+        **({"of": one.of, "device": one.device} if one.of else {}),
+        "id": one.id,
+        "verifier": signing.show(one.verifier),
+        "by": signing.show(one.by),
+        "rights": sorted(one.rights),
+        "scope": one.scope.show(),
+        "kind": one.kind,
+        "confirm": one.confirm,
+        "made": one.made,
+        "expires": one.expires,
+        "state": one.state,
+        "guesses": one.guesses,
+        "joiner": None if one.joiner is None else signing.show(one.joiner),
+        "ended": one.ended,
+        "why": one.why,
+    }
 
 
 def read(value: Any) -> Invitation:
     """What `write` wrote; ValueError otherwise: an invitation that is not understood lets nobody in."""
     try:
         of, device = (value["of"], value["device"]) if value["v"] == 2 else ("", "")
-        if type(of) is not str or type(device) is not str or bool(of) != (value["v"] == 2) or bool(of) == bool(value["rights"]):
+        if (
+            type(of) is not str
+            or type(device) is not str
+            or bool(of) != (value["v"] == 2)
+            or bool(of) == bool(value["rights"])
+        ):
             raise Malformed("not an invitation")
-        if value["v"] not in (1, 2) or value["state"] not in STORED or value["kind"] not in OPERATOR_KINDS or not set(value["rights"]) <= set(rights.RIGHTS):
+        if (
+            value["v"] not in (1, 2)
+            or value["state"] not in STORED
+            or value["kind"] not in OPERATOR_KINDS
+            or not set(value["rights"]) <= set(rights.RIGHTS)
+        ):
             raise Malformed("not an invitation of this version")
-        if not all(type(value[name]) is int for name in ("made", "expires", "guesses")) or type(value["confirm"]) is not bool or type(value["id"]) is not str:
+        if (
+            not all(type(value[name]) is int for name in ("made", "expires", "guesses"))
+            or type(value["confirm"]) is not bool
+            or type(value["id"]) is not str
+        ):
             raise Malformed("not an invitation")
-        return Invitation(value["id"], signing.read(value["verifier"]), signing.read(value["by"]), frozenset(value["rights"]), scopes.read(value["scope"]),
-                          value["kind"], value["confirm"], value["made"], value["expires"], value["state"], value["guesses"],
-                          None if value["joiner"] is None else signing.read(value["joiner"]), value["ended"], value["why"], of, device)
+        return Invitation(
+            value["id"],
+            signing.read(value["verifier"]),
+            signing.read(value["by"]),
+            frozenset(value["rights"]),
+            scopes.read(value["scope"]),
+            value["kind"],
+            value["confirm"],
+            value["made"],
+            value["expires"],
+            value["state"],
+            value["guesses"],
+            None if value["joiner"] is None else signing.read(value["joiner"]),
+            value["ended"],
+            value["why"],
+            of,
+            device,
+        )
     except (KeyError, TypeError, AttributeError) as e:
         raise Malformed(f"not an invitation: {e}") from e

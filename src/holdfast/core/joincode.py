@@ -30,22 +30,22 @@ DOMAIN: Final = "invitation/1"
 ID_CHARS: Final = 4
 SECRET_CHARS: Final = 7
 GROUP_CHARS: Final = 4
-FINGERPRINT_CHARS: Final = 16        # 80 bits
-TEXT_CHARS: Final = 256              # what is looked at of what somebody typed
-URL_CHARS: Final = 2048              # ... and of a link
+FINGERPRINT_CHARS: Final = 16  # 80 bits
+TEXT_CHARS: Final = 256  # what is looked at of what somebody typed
+URL_CHARS: Final = 2048  # ... and of a link
 DOORS_MAX: Final = 4
 ROUTE_BYTES: Final = 16
 SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 40 << 20}
 SCHEME: Final = "holdfast://"
 _ALPHABET = ALPHABET.upper()
-_MEANT = str.maketrans("ILO", "110", "- \t")       # as Crockford reads what people write
+_MEANT = str.maketrans("ILO", "110", "- \t")  # as Crockford reads what people write
 
 
 class Code(NamedTuple):
     id: str
     secret: str
 
-    def __repr__(self) -> str:            # also ends up in tracebacks and logs
+    def __repr__(self) -> str:  # also ends up in tracebacks and logs
         return f"Code({self.id}-...)"
 
     def show(self) -> str:
@@ -64,9 +64,14 @@ def read(text: str) -> tuple[Code, str | None]:
     if len(text) > TEXT_CHARS:
         raise _no_code("it is too long")
     if text.lower().startswith(SCHEME):
-        machine, slash, rest = text[len(SCHEME):].lower().partition("/")
+        machine, slash, rest = text[len(SCHEME) :].lower().partition("/")
         path, _, text = rest.partition("#")
-        if not slash or path != "join" or len(machine) != FINGERPRINT_CHARS or machine.strip(ALPHABET):
+        if (
+            not slash
+            or path != "join"
+            or len(machine) != FINGERPRINT_CHARS
+            or machine.strip(ALPHABET)
+        ):
             raise _no_code("it is not holdfast://MACHINE/join#CODE")
     plain = text.upper().translate(_MEANT)
     if len(plain) != ID_CHARS + SECRET_CHARS + 1 or plain.strip(_ALPHABET):
@@ -80,7 +85,10 @@ def read_id(text: str) -> str:
     """The public part, as people write it."""
     plain = text[:TEXT_CHARS].upper().translate(_MEANT)
     if len(plain) != ID_CHARS or plain.strip(_ALPHABET):
-        raise Usage(f"{text[:40]!a} is not the id of an invitation", f"it is the first {ID_CHARS} characters of the code: `holdfast invite ls` lists them")
+        raise Usage(
+            f"{text[:40]!a} is not the id of an invitation",
+            f"it is the first {ID_CHARS} characters of the code: `holdfast invite ls` lists them",
+        )
     return plain
 
 
@@ -89,7 +97,7 @@ class Elsewhere(NamedTuple):
 
     key: bytes
     static: bytes
-    doors: tuple[tuple[str, bytes], ...]      # (address of a relay, route there)
+    doors: tuple[tuple[str, bytes], ...]  # (address of a relay, route there)
 
 
 def elsewhere(text: str) -> Elsewhere | None:
@@ -104,32 +112,46 @@ def elsewhere(text: str) -> Elsewhere | None:
         doors, at = list[tuple[str, bytes]](), 2 * signing.KEY_BYTES
         while at < len(data):
             length = data[at + ROUTE_BYTES]
-            url = data[at + ROUTE_BYTES + 1:at + ROUTE_BYTES + 1 + length]
+            url = data[at + ROUTE_BYTES + 1 : at + ROUTE_BYTES + 1 + length]
             if len(url) != length or not length:
                 raise ValueError("cut off")
-            doors.append((url.decode("ascii"), data[at:at + ROUTE_BYTES]))
+            doors.append((url.decode("ascii"), data[at : at + ROUTE_BYTES]))
             at += ROUTE_BYTES + 1 + length
         if not 0 < len(doors) <= DOORS_MAX:
             raise ValueError("no relay")
     except (ValueError, IndexError) as e:
         raise _no_code("the link is damaged") from e
-    return Elsewhere(data[:signing.KEY_BYTES], data[signing.KEY_BYTES:2 * signing.KEY_BYTES], tuple(doors))
+    return Elsewhere(
+        data[: signing.KEY_BYTES], data[signing.KEY_BYTES : 2 * signing.KEY_BYTES], tuple(doors)
+    )
 
 
 def url(code: Code, machine: bytes, reached: Elsewhere | None = None) -> str:
     """`reached`: for who comes from elsewhere."""
-    more = b"" if reached is None else reached.key + reached.static + b"".join(
-        route + bytes((len(url),)) + url.encode("ascii") for url, route in [door for door in reached.doors if 0 < len(door[0]) < 256][:DOORS_MAX])
-    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}" + ("~" + base64url.encode(more) if more else "")
+    more = (
+        b""
+        if reached is None
+        else reached.key
+        + reached.static
+        + b"".join(
+            route + bytes((len(url),)) + url.encode("ascii")
+            for url, route in [door for door in reached.doors if 0 < len(door[0]) < 256][:DOORS_MAX]
+        )
+    )
+    return f"{SCHEME}{fingerprint(machine)}/join#{code.show()}" + (
+        "~" + base64url.encode(more) if more else ""
+    )
 
 
 def fingerprint(key: bytes) -> str:
     """A key in few characters, for URLs; `group` makes it one for people to compare."""
-    return _base32(hashlib.sha256(b"holdfast/fingerprint/1\0" + key).digest(), FINGERPRINT_CHARS).lower()
+    return _base32(
+        hashlib.sha256(b"holdfast/fingerprint/1\0" + key).digest(), FINGERPRINT_CHARS
+    ).lower()
 
 
 def group(text: str) -> str:
-    return "-".join(text[at:at + GROUP_CHARS] for at in range(0, len(text), GROUP_CHARS)).upper()
+    return "-".join(text[at : at + GROUP_CHARS] for at in range(0, len(text), GROUP_CHARS)).upper()
 
 
 def pass_of(verifier: bytes) -> bytes:
@@ -139,10 +161,16 @@ def pass_of(verifier: bytes) -> bytes:
 
 # ------------------------------------------------------------ proving that one has it
 
+
 def private(code: Code, machine: bytes) -> bytes:
     """The key that whoever has the code can make, on this machine's account alone. Takes a tenth of a second, on purpose."""
     options: dict[str, Any] = dict(SCRYPT)
-    return hashlib.scrypt(code.secret.encode(), salt=b"holdfast/" + DOMAIN.encode() + b"\0" + machine + code.id.encode(), dklen=signing.KEY_BYTES, **options)
+    return hashlib.scrypt(
+        code.secret.encode(),
+        salt=b"holdfast/" + DOMAIN.encode() + b"\0" + machine + code.id.encode(),
+        dklen=signing.KEY_BYTES,
+        **options,
+    )
 
 
 def prove(code: Code, machine: bytes, statement: bytes) -> bytes:
@@ -156,6 +184,7 @@ def holds(verifier: bytes, statement: bytes, proof: bytes) -> bool:
 
 
 # ------------------------------------------------------------ characters
+
 
 def _base32(data: bytes, chars: int) -> str:
     number = int.from_bytes(data, "little")
@@ -172,4 +201,7 @@ def _check(text: str) -> str:
 
 
 def _no_code(why: str) -> Usage:
-    return Usage(f"that is no code: {why}", "it looks like 4KQ7-M2XD-9TRG; type it as `holdfast invite` showed it")
+    return Usage(
+        f"that is no code: {why}",
+        "it looks like 4KQ7-M2XD-9TRG; type it as `holdfast invite` showed it",
+    )

@@ -86,10 +86,14 @@ class Letterbox:
     """One viewer's drawing: `render` gives the bytes for its terminal."""
 
     def __init__(self, view_cols: int, view_rows: int, holder: str = "") -> None:
-        self.holder = holder  # whose size the session has; part of the note where there is room for one
+        self.holder = (
+            holder  # whose size the session has; part of the note where there is room for one
+        )
         self._cols, self._rows = view_cols, view_rows
         self._left = self._top = 0
-        self._edge: tuple[int, int] | None = None  # how far the window may move to the right and down
+        self._edge: tuple[int, int] | None = (
+            None  # how far the window may move to the right and down
+        )
         self._panned_at: tuple[int, int] | None = None  # where the cursor was at the last `pan`
         self._cursor = (0, 0)
         self._shown: list[bytes] | None = None  # the rows on the viewer's terminal
@@ -152,7 +156,10 @@ class Letterbox:
     # -- the window
 
     def _place_window(self, frame: Frame) -> None:
-        x, y = min(max(frame.cursor_x, 0), frame.cols - 1), min(max(frame.cursor_y, 0), frame.rows - 1)
+        x, y = (
+            min(max(frame.cursor_x, 0), frame.cols - 1),
+            min(max(frame.cursor_y, 0), frame.rows - 1),
+        )
         if self._panned_at is not None and self._panned_at != (x, y):
             self._panned_at = None
         self._cursor = x, y
@@ -169,7 +176,9 @@ class Letterbox:
     # -- rows of the viewer's terminal
 
     def _row(self, frame: Frame, y: int) -> bytes:
-        width = min(self._cols, frame.cols - self._left)  # columns of the screen that are in the window
+        width = min(
+            self._cols, frame.cols - self._left
+        )  # columns of the screen that are in the window
         height = min(self._rows, frame.rows - self._top)
         room = self._cols - width
         if y < height:

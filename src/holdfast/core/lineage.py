@@ -24,21 +24,21 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-LINES_KEPT: Final = 64           # entered and not begun; of more, the oldest are let go
+LINES_KEPT: Final = 64  # entered and not begun; of more, the oldest are let go
 MEMBERS_MAX: Final = 65_536
 DOUBTFUL_MAX: Final = 1024
 TYPISTS_MAX: Final = 64
-OTHERS_MAX: Final = 16           # names in one cause
+OTHERS_MAX: Final = 16  # names in one cause
 EXITS_KEPT: Final = 256
-ACTS_KEPT: Final = 4096          # whose originators are known
+ACTS_KEPT: Final = 4096  # whose originators are known
 
 
 class Cause(NamedTuple):
     """Why something was started."""
 
-    actor: str                   # who gave the order
-    act: int | None              # its number in the session
-    others: tuple[str, ...] = () # who else had a hand in that order
+    actor: str  # who gave the order
+    act: int | None  # its number in the session
+    others: tuple[str, ...] = ()  # who else had a hand in that order
 
     def ref(self, session: str) -> str | None:
         """The reference to the act, of a session whose own is given."""
@@ -46,11 +46,11 @@ class Cause(NamedTuple):
 
 
 UNKNOWN: Final = Cause("unknown", None)
-SHELL: Final = Cause("shell", None)      # its own doing
+SHELL: Final = Cause("shell", None)  # its own doing
 
 
 class Member(NamedTuple):
-    start: int                   # 0: not looked at yet
+    start: int  # 0: not looked at yet
     parent: int
     cause: Cause
 
@@ -60,20 +60,26 @@ class Lineage:
         """`root`: the session's first process, and who had it made; whether it is a shell that tells by marks what it does."""
         self.root, self._shell = root, shell
         self._members: dict[int, Member] = {root: Member(0, 0, born)}
-        self._ahead: deque[Cause] = deque(maxlen=LINES_KEPT)       # entered before the last prompt
-        self._entered: deque[Cause] = deque(maxlen=LINES_KEPT)     # and since
-        self._now: Cause | None = None                             # what the shell executes
-        self._last: Cause | None = None                            # the last input of all
-        self._line: dict[str, None] = {}                           # who has typed on the line that is not entered yet
-        self._given_up: dict[str, None] = {}                       # and on one that was interrupted, until the shell has shown that it let go of it
-        self._doubtful: list[int] = []                             # started by the shell, perhaps for the next line already
+        self._ahead: deque[Cause] = deque(maxlen=LINES_KEPT)  # entered before the last prompt
+        self._entered: deque[Cause] = deque(maxlen=LINES_KEPT)  # and since
+        self._now: Cause | None = None  # what the shell executes
+        self._last: Cause | None = None  # the last input of all
+        self._line: dict[str, None] = {}  # who has typed on the line that is not entered yet
+        self._given_up: dict[
+            str, None
+        ] = {}  # and on one that was interrupted, until the shell has shown that it let go of it
+        self._doubtful: list[int] = []  # started by the shell, perhaps for the next line already
         self._prompted = False
-        self._marks = 0                                            # the last of the shell's that was taken
-        self._known_marks = 0                                      # that the last host had taken: what they say is known, though they are read again
-        self.exits: dict[int, int] = {}                            # of the newest commands, by the act that ordered each
-        self._shaped: dict[int, tuple[str, ...]] = {}              # by act: who shaped the state that it ran on
-        self.opened = False                                        # it has asked for the first line: what its start files do is done
-        self.typists: dict[str, None] | None = {}                  # everybody who has typed anything, so far; None: not known
+        self._marks = 0  # the last of the shell's that was taken
+        self._known_marks = (
+            0  # that the last host had taken: what they say is known, though they are read again
+        )
+        self.exits: dict[int, int] = {}  # of the newest commands, by the act that ordered each
+        self._shaped: dict[int, tuple[str, ...]] = {}  # by act: who shaped the state that it ran on
+        self.opened = False  # it has asked for the first line: what its start files do is done
+        self.typists: (
+            dict[str, None] | None
+        ) = {}  # everybody who has typed anything, so far; None: not known
 
     # ------------------------------------------------------------ orders
 
@@ -81,12 +87,16 @@ class Lineage:
         """Bytes that are about to be written to the terminal."""
         self._last = Cause(actor, act)
         if self.typists is not None and actor not in self.typists:
-            self.typists = {**self.typists, actor: None} if len(self.typists) < TYPISTS_MAX else None
+            self.typists = (
+                {**self.typists, actor: None} if len(self.typists) < TYPISTS_MAX else None
+            )
         if b"\r" in data or b"\n" in data:
             lines = data.replace(b"\n", b"\r").split(b"\r")
             for line in lines[:-1]:
                 if line or self._typists:
-                    (self._entered if self._prompted else self._ahead).append(_shared(self._last, self._typists))
+                    (self._entered if self._prompted else self._ahead).append(
+                        _shared(self._last, self._typists)
+                    )
                 self._line.clear()
                 self._given_up.clear()
             data = lines[-1]
@@ -115,7 +125,9 @@ class Lineage:
         cause = self._next()
         for pid in self._doubtful:
             if (one := self._members.get(pid)) is not None:
-                self._members[pid] = one._replace(cause=_shared(cause, (one.cause.actor, *one.cause.others)))
+                self._members[pid] = one._replace(
+                    cause=_shared(cause, (one.cause.actor, *one.cause.others))
+                )
         self._doubtful.clear()
         self._line, self._given_up = self._typists, {}
         self._now, self._prompted = cause, False
@@ -167,7 +179,7 @@ class Lineage:
             self._ahead.clear()
         elif self._ahead:
             self._ahead.popleft()
-        else:                                                      # the line itself, by a key that enters it too
+        else:  # the line itself, by a key that enters it too
             self._line.clear()
             self._given_up.clear()
         return chosen
@@ -188,18 +200,33 @@ class Lineage:
         if found is None or len(self._members) >= MEMBERS_MAX:
             return False
         self._members[child] = Member(0, parent, self._ordered(parent, found, takes_orders))
-        if parent == self.root and self._shell and self._between and len(self._doubtful) < DOUBTFUL_MAX:
+        if (
+            parent == self.root
+            and self._shell
+            and self._between
+            and len(self._doubtful) < DOUBTFUL_MAX
+        ):
             self._doubtful.append(child)
         return True
 
     @property
     def _between(self) -> bool:
         """Whether what the shell starts may be of something whose mark is on its way."""
-        return bool(self._ahead) if self._now is not None else not (self._entered or self._ahead) and bool(self._typists)
+        return (
+            bool(self._ahead)
+            if self._now is not None
+            else not (self._entered or self._ahead) and bool(self._typists)
+        )
 
     def _ordered(self, parent: int, member: Member, takes_orders: Callable[[int], bool]) -> Cause:
         if parent == self.root and self._shell:
-            return self._now if self._now is not None else self._likely() if self._entered or self._ahead else SHELL
+            return (
+                self._now
+                if self._now is not None
+                else self._likely()
+                if self._entered or self._ahead
+                else SHELL
+            )
         if self._last is not None and self._last != member.cause and takes_orders(parent):
             return _shared(self._last, (member.cause.actor, *member.cause.others))
         return member.cause
@@ -223,21 +250,38 @@ class Lineage:
         """What was known of it. Its children stay what they are."""
         return self._members.pop(pid, None) if pid != self.root else None
 
-    def found(self, living: Mapping[int, tuple[int, int]], before: Collection[int] | None = None, whole: bool = True) -> list[int]:
+    def found(
+        self,
+        living: Mapping[int, tuple[int, int]],
+        before: Collection[int] | None = None,
+        whole: bool = True,
+    ) -> list[int]:
         """What the kernel has: pid -> (start, parent). Who is not there any more is forgotten, who is new was not seen to begin: those are given. `before`: the members when the look began, if it
         took time: who came since may not be in it, and who went since may. Not `whole`: there are more."""
         new = list[int]()
         for pid, one in [*self._members.items()]:
-            if pid != self.root and (one.start not in (0, living[pid][0]) if pid in living else whole and (before is None or pid in before)):
+            if pid != self.root and (
+                one.start not in (0, living[pid][0])
+                if pid in living
+                else whole and (before is None or pid in before)
+            ):
                 del self._members[pid]
         self.started({pid: start for pid, (start, _) in living.items()})
-        first = living[self.root][1] if self.root in living else 0             # of a contained session, its own process 1: it began with the session, and takes in whom others left
+        first = (
+            living[self.root][1] if self.root in living else 0
+        )  # of a contained session, its own process 1: it began with the session, and takes in whom others left
         for pid in _downwards(living):
             start, parent = living[pid]
-            if pid not in self._members and (before is None or pid not in before) and len(self._members) < MEMBERS_MAX:
+            if (
+                pid not in self._members
+                and (before is None or pid not in before)
+                and len(self._members) < MEMBERS_MAX
+            ):
                 above = self._members.get(self.root if pid == first else parent)
                 unseen = parent == first or (parent == self.root and self._shell)
-                self._members[pid] = Member(start, parent, above.cause if above is not None and not unseen else UNKNOWN)
+                self._members[pid] = Member(
+                    start, parent, above.cause if above is not None and not unseen else UNKNOWN
+                )
                 new.append(pid)
         return new
 
@@ -280,7 +324,11 @@ class Lineage:
 
     def tops(self) -> list[int]:
         """What the shell started, and what has left its parent behind: jobs, as people call them."""
-        return [pid for pid, one in self._members.items() if pid != self.root and (one.parent == self.root or one.parent not in self._members)]
+        return [
+            pid
+            for pid, one in self._members.items()
+            if pid != self.root and (one.parent == self.root or one.parent not in self._members)
+        ]
 
     @property
     def members(self) -> Collection[int]:
@@ -289,19 +337,39 @@ class Lineage:
     # ------------------------------------------------------------ for the next host
 
     def save(self) -> dict[str, Any]:
-        return {"members": [[pid, m.start, m.parent, *_plain(m.cause)] for pid, m in self._members.items() if m.start],
-                "now": None if self._now is None else list(_plain(self._now)), "last": None if self._last is None else list(_plain(self._last)),
-                "prompted": self._prompted, "marks": max(self._marks, self._known_marks), "exits": [*map(list, self.exits.items())],
-                "shaped": [[act, *names] for act, names in self._shaped.items()], "opened": self.opened, "typists": None if self.typists is None else list(self.typists)}
+        return {
+            "members": [
+                [pid, m.start, m.parent, *_plain(m.cause)]
+                for pid, m in self._members.items()
+                if m.start
+            ],
+            "now": None if self._now is None else list(_plain(self._now)),
+            "last": None if self._last is None else list(_plain(self._last)),
+            "prompted": self._prompted,
+            "marks": max(self._marks, self._known_marks),
+            "exits": [*map(list, self.exits.items())],
+            "shaped": [[act, *names] for act, names in self._shaped.items()],
+            "opened": self.opened,
+            "typists": None if self.typists is None else list(self.typists),
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; `found` must follow."""
-        members = {int(pid): Member(int(start), int(parent), _cause(cause)) for pid, start, parent, *cause in saved["members"]}
+        members = {
+            int(pid): Member(int(start), int(parent), _cause(cause))
+            for pid, start, parent, *cause in saved["members"]
+        }
         now, last = (None if saved[one] is None else _cause(saved[one]) for one in ("now", "last"))
-        marks, exits = int(saved.get("marks", 0)), {int(act): int(code) for act, code in saved.get("exits", ())}
+        marks, exits = (
+            int(saved.get("marks", 0)),
+            {int(act): int(code) for act, code in saved.get("exits", ())},
+        )
         shaped = {int(act): tuple(map(str, names)) for act, *names in saved.get("shaped", ())}
         typists = saved.get("typists")
-        self.typists, self.opened = None if typists is None else dict.fromkeys(map(str, typists)), bool(saved.get("opened", True))
+        self.typists, self.opened = (
+            None if typists is None else dict.fromkeys(map(str, typists)),
+            bool(saved.get("opened", True)),
+        )
         self._members |= members
         self._known_marks, self.exits, self._shaped = marks, exits, shaped
         self._now, self._last, self._prompted = now, last, bool(saved["prompted"])

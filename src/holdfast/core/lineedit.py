@@ -52,5 +52,7 @@ def _edited(typed: bytes) -> bool:
 def _cooked(typed: bytes) -> bool:
     length = 0
     for token in _TOKEN.findall(typed):
-        length = 0 if token == _KILL else max(0, length - 1) if token in _ERASE else length + len(token)
+        length = (
+            0 if token == _KILL else max(0, length - 1) if token in _ERASE else length + len(token)
+        )
     return not length

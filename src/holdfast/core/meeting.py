@@ -29,7 +29,12 @@ _IDS: Final = {"idA": b"holdfast/joiner", "idB": b"holdfast/host"}
 def password(code: Code) -> bytes:
     """What both sides make of the code. Takes a tenth of a second, on purpose."""
     options: dict[str, Any] = dict(SCRYPT)
-    return hashlib.scrypt(code.secret.encode(), salt=b"holdfast/meeting/1\0" + code.id.encode(), dklen=KEY_BYTES, **options)
+    return hashlib.scrypt(
+        code.secret.encode(),
+        salt=b"holdfast/meeting/1\0" + code.id.encode(),
+        dklen=KEY_BYTES,
+        **options,
+    )
 
 
 def route_key(id: str) -> bytes:
@@ -44,8 +49,18 @@ def pass_(id: str) -> bytes:
 class Meeting(Channel):
     """One side. The other side's static key is only worth something once it is `established`."""
 
-    def __init__(self, initiator: bool, route: bytes, static: bytes, password: bytes, now: float, bounds: Bounds = Bounds()) -> None:
-        super().__init__(noise.XXPSK3, initiator, route, static, now, psk=bytes(KEY_BYTES), bounds=bounds)
+    def __init__(
+        self,
+        initiator: bool,
+        route: bytes,
+        static: bytes,
+        password: bytes,
+        now: float,
+        bounds: Bounds = Bounds(),
+    ) -> None:
+        super().__init__(
+            noise.XXPSK3, initiator, route, static, now, psk=bytes(KEY_BYTES), bounds=bounds
+        )
         from spake2 import SPAKE2_A, SPAKE2_B
 
         self._static = static
@@ -61,11 +76,18 @@ class Meeting(Channel):
         self._met = True
         answer = b"" if self._initiator else _MAGIC + self._spake.start()[1:]
         try:
-            if message[:len(_MAGIC)] != _MAGIC or len(message) != len(_MAGIC) + KEY_BYTES:
+            if message[: len(_MAGIC)] != _MAGIC or len(message) != len(_MAGIC) + KEY_BYTES:
                 raise ValueError("not a message of a meeting")
-            key = self._spake.finish((b"B" if self._initiator else b"A") + message[len(_MAGIC):])
-        except Exception:                   # of the library, for what is no point of the curve, or our own message sent back
+            key = self._spake.finish((b"B" if self._initiator else b"A") + message[len(_MAGIC) :])
+        except (
+            Exception
+        ):  # of the library, for what is no point of the curve, or our own message sent back
             self._close(HANDSHAKE)
             return Step()
-        self._keys = (self._static, None, hashlib.sha256(b"holdfast/meeting/psk/1\0" + key).digest(), None)
+        self._keys = (
+            self._static,
+            None,
+            hashlib.sha256(b"holdfast/meeting/psk/1\0" + key).digest(),
+            None,
+        )
         return super().start() if self._initiator else Step((answer,))

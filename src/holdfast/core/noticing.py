@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-PENDING_MAX: Final = 4096        # sessions of which something waits to be told to one reader
+PENDING_MAX: Final = 4096  # sessions of which something waits to be told to one reader
 WAITS: Final = ("input", "secret")
 OVER: Final = ("exited", "lost")
 KINDS: Final = (*WAITS, "approval", "idle", "working", "halted", *OVER, "unknown")
@@ -24,19 +24,23 @@ KINDS: Final = (*WAITS, "approval", "idle", "working", "halted", *OVER, "unknown
 class Notice(NamedTuple):
     session: str
     name: str
-    kind: str                    # one of KINDS
+    kind: str  # one of KINDS
     why: str
-    pid: int | None              # who waits or works, if that is known
+    pid: int | None  # who waits or works, if that is known
     since: float
-    foreground: str              # the command line in the foreground
-    exit_code: int | None        # of one that has exited, if it is known
+    foreground: str  # the command line in the foreground
+    exit_code: int | None  # of one that has exited, if it is known
 
     def facts(self) -> dict[str, Any]:
         return self._asdict()
 
 
 def news(before: Notice | None, now: Notice) -> bool:
-    return before is None or (before.name, before.kind) != (now.name, now.kind) or (now.kind in WAITS and None not in (before.pid, now.pid) and before.pid != now.pid)
+    return (
+        before is None
+        or (before.name, before.kind) != (now.name, now.kind)
+        or (now.kind in WAITS and None not in (before.pid, now.pid) and before.pid != now.pid)
+    )
 
 
 def doubtful(before: Notice | None, kind: str) -> bool:
@@ -48,7 +52,7 @@ class Pending:
     """What one reader has not been told yet: the newest of each session, in the order in which they became news."""
 
     def __init__(self) -> None:
-        self.missed = 0          # sessions of which nothing was told, because there were too many
+        self.missed = 0  # sessions of which nothing was told, because there were too many
         self._newest: dict[str, Notice] = {}
 
     def __bool__(self) -> bool:

@@ -15,7 +15,9 @@ import termios
 def in_force(before: int | None, now: int | None) -> bool:
     """By the terminal's output flags at the prompt, and just after the command began; None: not known. A program that has it raw by then (sudo, for a moment) did not change what the rest
     is written with; an editor of the shell may have changed it for its own line."""
-    flags = now if now is not None and now & termios.OPOST else before if before is not None else now
+    flags = (
+        now if now is not None and now & termios.OPOST else before if before is not None else now
+    )
     return flags is None or bool(flags & termios.OPOST and flags & termios.ONLCR)
 
 

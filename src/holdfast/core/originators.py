@@ -15,40 +15,55 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 UNKNOWN: Final = "unknown"
-UNSEEN: Final = (UNKNOWN,)        # the names, where nobody has looked
-SHAPED_MAX: Final = 64           # of one act; of more, those that are another's come first
+UNSEEN: Final = (UNKNOWN,)  # the names, where nobody has looked
+SHAPED_MAX: Final = 64  # of one act; of more, those that are another's come first
 KINDS: Final = (
-    "alias",                     # the command's name is an alias
-    "function",                  # ... or a function of the shell
-    "path",                      # its program is found by an entry of PATH
-    "variable",                  # it is handed this variable, or the shell reads it
-    "preload",                   # ... and the variable says what code is loaded into every program (LD_PRELOAD and the like)
-    "hook",                      # the shell runs it by itself: PROMPT_COMMAND, precmd, ENV
+    "alias",  # the command's name is an alias
+    "function",  # ... or a function of the shell
+    "path",  # its program is found by an entry of PATH
+    "variable",  # it is handed this variable, or the shell reads it
+    "preload",  # ... and the variable says what code is loaded into every program (LD_PRELOAD and the like)
+    "hook",  # the shell runs it by itself: PROMPT_COMMAND, precmd, ENV
     "trap",
     "option",
-    "cwd",                       # where it runs
-    "file",                      # a program, script or other file that it reads or runs
-    "line",                      # the text itself: who typed on it
-    "shell",                     # the state of the shell as a whole, where it could not be seen
+    "cwd",  # where it runs
+    "file",  # a program, script or other file that it reads or runs
+    "line",  # the text itself: who typed on it
+    "shell",  # the state of the shell as a whole, where it could not be seen
 )
 
 
 class Shaped(NamedTuple):
-    kind: str                    # one of KINDS
-    name: str                    # of the alias, variable ...; of a file, its path
-    actor: str                   # who shaped it last
-    act: int | None = None       # their act's number in the session
+    kind: str  # one of KINDS
+    name: str  # of the alias, variable ...; of a file, its path
+    actor: str  # who shaped it last
+    act: int | None = None  # their act's number in the session
     sure: bool = True
 
     def show(self, session: str) -> dict[str, Any]:
         """For people and records; `session` is its reference."""
-        return {"kind": self.kind, "name": self.name.encode("utf-8", "backslashreplace").decode(), "actor": self.actor, "act": None if self.act is None else f"{session}#{self.act}",
-                **({} if self.sure else {"sure": False})}
+        return {
+            "kind": self.kind,
+            "name": self.name.encode("utf-8", "backslashreplace").decode(),
+            "actor": self.actor,
+            "act": None if self.act is None else f"{session}#{self.act}",
+            **({} if self.sure else {"sure": False}),
+        }
 
 
 _WORDS: Final = {
-    "path": "entry {name} of PATH", "variable": "variable {name}", "preload": "variable {name}", "hook": "hook {name}", "trap": "trap on {name}", "option": "option {name}",
-    "cwd": "change of directory", "file": "file {name}", "line": "part of the line", "alias": "alias {name}", "function": "function {name}"}
+    "path": "entry {name} of PATH",
+    "variable": "variable {name}",
+    "preload": "variable {name}",
+    "hook": "hook {name}",
+    "trap": "trap on {name}",
+    "option": "option {name}",
+    "cwd": "change of directory",
+    "file": "file {name}",
+    "line": "part of the line",
+    "alias": "alias {name}",
+    "function": "function {name}",
+}
 
 
 def told(one: Shaped) -> str:
@@ -83,5 +98,15 @@ def written(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
 
 def bounded(items: Iterable[Shaped], actor: str) -> tuple[Shaped, ...]:
     """Each once, and no more than SHAPED_MAX: another's first, then what is not known, then one's own. What had to be left out is unknown."""
-    each = sorted(dict.fromkeys(items), key=lambda one: (one.actor == actor, one.actor == UNKNOWN, not one.sure))
-    return tuple(each) if len(each) <= SHAPED_MAX else (*each[:SHAPED_MAX - 1], Shaped("shell", f"and {len(each) - SHAPED_MAX + 1} more", UNKNOWN))
+    each = sorted(
+        dict.fromkeys(items),
+        key=lambda one: (one.actor == actor, one.actor == UNKNOWN, not one.sure),
+    )
+    return (
+        tuple(each)
+        if len(each) <= SHAPED_MAX
+        else (
+            *each[: SHAPED_MAX - 1],
+            Shaped("shell", f"and {len(each) - SHAPED_MAX + 1} more", UNKNOWN),
+        )
+    )

@@ -13,13 +13,13 @@ from typing import Final
 
 QUICK_S: Final = 0.5
 SHARE: Final = 1 / 20
-STEADY_S: Final = 5.0            # a connection that lasted this long was a good one: the pauses begin anew
+STEADY_S: Final = 5.0  # a connection that lasted this long was a good one: the pauses begin anew
 
 
 class Patience:
     def __init__(self, first: float, most: float, steady_s: float = STEADY_S) -> None:
         self._first, self._most, self._steady = first, most, steady_s
-        self._since: float | None = None         # when the outage began
+        self._since: float | None = None  # when the outage began
         self._reached: float | None = None
         self._pause = first
 
@@ -34,5 +34,7 @@ class Patience:
         if self._since is None:
             self._since, self._pause = now, self._first
         else:
-            self._pause = min(self._pause * 2, max(QUICK_S, (now - self._since) * SHARE), self._most)
+            self._pause = min(
+                self._pause * 2, max(QUICK_S, (now - self._since) * SHARE), self._most
+            )
         return self._pause * (0.5 + luck)

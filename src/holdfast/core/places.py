@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-CWDS_MAX: Final = 8  # directories one command may be in; a text with more is one whose directory is unknown
+CWDS_MAX: Final = (
+    8  # directories one command may be in; a text with more is one whose directory is unknown
+)
 Cwds = frozenset[str] | None
 Real = Callable[[str], str]
 

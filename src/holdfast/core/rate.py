@@ -20,7 +20,9 @@ class Bucket:
     def wait(self, now: float) -> float:
         """Seconds until it holds one act; 0 if it does."""
         if now > self._at:
-            self._left = min(float(self.count), self._left + (now - self._at) * self.count / self.seconds)
+            self._left = min(
+                float(self.count), self._left + (now - self._at) * self.count / self.seconds
+            )
         self._at = now
         return max(0.0, (1.0 - self._left) * self.seconds / self.count)
 

@@ -54,11 +54,13 @@ from holdfast.core.statement import sign_statement as sign_statement
 from holdfast.core.statement import statement as statement
 from holdfast.model import canonical, signing
 
-GENESIS: Final = "0" * 64            # `prev` of the first entry
-ENTRY_BYTES: Final = 64 * 1024       # of one entry without its content: statement, reason and facts fit many times
+GENESIS: Final = "0" * 64  # `prev` of the first entry
+ENTRY_BYTES: Final = (
+    64 * 1024
+)  # of one entry without its content: statement, reason and facts fit many times
 REASON_CHARS: Final = 500
-SHOWN_CHARS: Final = 4096            # of a content in a listing; an export has all of it
-RANGE_MAX: Final = 1_000_000         # numbers in one entry about keys
+SHOWN_CHARS: Final = 4096  # of a content in a listing; an export has all of it
+RANGE_MAX: Final = 1_000_000  # numbers in one entry about keys
 
 INTENT, OUTCOME, FACT = "intent", "outcome", "fact"
 PHASES: Final = (INTENT, OUTCOME, FACT)
@@ -66,19 +68,75 @@ ACTOR, CHANNEL, HOST, BRIDGE = "actor-signed", "channel", "host", "bridge:"
 APPLIED, FAILED, VOID, UNKNOWN = "applied", "failed", "void", "unknown"
 OUTCOMES: Final = (APPLIED, FAILED, VOID, UNKNOWN)
 VERDICTS: Final = ("allow", "refuse", "hold")
-MACHINE: Final = "machine"           # whose record holds what concerns no session
+MACHINE: Final = "machine"  # whose record holds what concerns no session
 COVER, CHECKPOINT, REDACT, GAP = "cover", "checkpoint", "redact", "gap"
 
-REQUIRED: Final = frozenset(("v", "seq", "time", "session", "epoch", "phase", "kind", "actor", "modality", "attestation", "originators", "prev"))
-OPTIONAL: Final = frozenset(("key", "client", "first", "number", "act", "verdict", "reason", "intent", "outcome", "facts", "statement",
-                             "signature", "commit", "kept", "late"))
-Terminal = tuple[bool | None, bool | None]      # (echo, canonical mode) as the kernel says; None: not known
+REQUIRED: Final = frozenset(
+    (
+        "v",
+        "seq",
+        "time",
+        "session",
+        "epoch",
+        "phase",
+        "kind",
+        "actor",
+        "modality",
+        "attestation",
+        "originators",
+        "prev",
+    )
+)
+OPTIONAL: Final = frozenset(
+    (
+        "key",
+        "client",
+        "first",
+        "number",
+        "act",
+        "verdict",
+        "reason",
+        "intent",
+        "outcome",
+        "facts",
+        "statement",
+        "signature",
+        "commit",
+        "kept",
+        "late",
+    )
+)
+Terminal = tuple[
+    bool | None, bool | None
+]  # (echo, canonical mode) as the kernel says; None: not known
 UNSEEN: Final[Terminal] = (None, None)
 Phase = Literal["intent", "outcome", "fact"]
 
 # Kinds whose content is what somebody asked for in so many words; never what a program may have prompted for.
-_SPOKEN: Final = frozenset(("command", "resize", "signal", "turn", "seize", "halt", "resume", "end", "rename", "grant", "revoke", "approve",
-                            "deny", "policy", "spawn", "operator", "invite", "forget", "down", "relays"))
+_SPOKEN: Final = frozenset(
+    (
+        "command",
+        "resize",
+        "signal",
+        "turn",
+        "seize",
+        "halt",
+        "resume",
+        "end",
+        "rename",
+        "grant",
+        "revoke",
+        "approve",
+        "deny",
+        "policy",
+        "spawn",
+        "operator",
+        "invite",
+        "forget",
+        "down",
+        "relays",
+    )
+)
 _TYPED: Final = frozenset(("line", "paste"))
 
 
@@ -109,10 +167,10 @@ class Draft:
     modality: str
     attestation: str
     key: str | None = None
-    client: str | None = None             # `client_id`
-    first: int | None = None              # keys and covers: of a range that ends with `number`
-    number: int | None = None             # the client's own
-    act: int | None = None                # the session's: as in hf:SESSION@EPOCH#ACT
+    client: str | None = None  # `client_id`
+    first: int | None = None  # keys and covers: of a range that ends with `number`
+    number: int | None = None  # the client's own
+    act: int | None = None  # the session's: as in hf:SESSION@EPOCH#ACT
     originators: tuple[str, ...] = ("unknown",)
     verdict: str | None = None
     reason: str = ""
@@ -124,7 +182,7 @@ class Draft:
     commit: str | None = None
     content: bytes | None = None
     salt: bytes | None = None
-    time: int | None = None               # when it happened; None: when it is written
+    time: int | None = None  # when it happened; None: when it is written
 
 
 class Written(NamedTuple):
@@ -150,40 +208,104 @@ def entry_hash(body: bytes) -> str:
 
 # ---------------------------------------------------------------- what actors sign
 
-def signed_draft(said: Mapping[str, Any], body: bytes, signature: bytes, key: str, phase: Phase, actor: str,
-                 modality: str, salt: bytes, content: bytes, bridge: str | None = None, **more: Any) -> Draft:
+
+def signed_draft(
+    said: Mapping[str, Any],
+    body: bytes,
+    signature: bytes,
+    key: str,
+    phase: Phase,
+    actor: str,
+    modality: str,
+    salt: bytes,
+    content: bytes,
+    bridge: str | None = None,
+    **more: Any,
+) -> Draft:
     """The draft of an act as its statement says it; ValueError if this is not the content that was signed. `bridge`: whose key it is, if not the actor's."""
     if commit(salt, content) != said["commit"]:
         raise ValueError("what was sent is not what was signed")
     expect(said, **{"for": None if bridge is None else actor})
-    return Draft(said["session"], said["epoch"], phase, said["kind"], actor, modality, ACTOR if bridge is None else BRIDGE + bridge, key,
-                 said["client"], None, said["number"], statement=body, signature=signature, commit=said["commit"], content=content, salt=salt, **more)
+    return Draft(
+        said["session"],
+        said["epoch"],
+        phase,
+        said["kind"],
+        actor,
+        modality,
+        ACTOR if bridge is None else BRIDGE + bridge,
+        key,
+        said["client"],
+        None,
+        said["number"],
+        statement=body,
+        signature=signature,
+        commit=said["commit"],
+        content=content,
+        salt=salt,
+        **more,
+    )
 
 
 # ---------------------------------------------------------------- what the machine signs
 
+
 def head(private: bytes, session: str, seq: int, hash: str, time: int) -> Signed:
-    body = canonical.encode({"v": VERSION, "session": session, "seq": seq, "hash": hash, "time": time})
+    body = canonical.encode(
+        {"v": VERSION, "session": session, "seq": seq, "hash": hash, "time": time}
+    )
     return Signed(body, signing.sign(private, "head/1", body))
 
 
 def ack(private: bytes, written: Written, client: str, number: int, time: int) -> Signed:
     """To the client whose act that entry is. Whoever keeps it can show later that the entry was there."""
-    body = canonical.encode({"v": VERSION, "session": written.session, "seq": written.seq, "hash": written.hash, "time": time, "client": client,
-                             "number": number})
+    body = canonical.encode(
+        {
+            "v": VERSION,
+            "session": written.session,
+            "seq": written.seq,
+            "hash": written.hash,
+            "time": time,
+            "client": client,
+            "number": number,
+        }
+    )
     return Signed(body, signing.sign(private, "ack/1", body))
 
 
-def header(private: bytes, machine: str, session: str, name: str, operators: Mapping[str, Iterable[str]], first: int, last: int, hash: str,
-           heads: int, time: int) -> Signed:
+def header(
+    private: bytes,
+    machine: str,
+    session: str,
+    name: str,
+    operators: Mapping[str, Iterable[str]],
+    first: int,
+    last: int,
+    hash: str,
+    heads: int,
+    time: int,
+) -> Signed:
     """The first line of an export. `operators`: every name known here with its keys."""
     known = [{"name": who, "keys": sorted(keys)} for who, keys in sorted(operators.items())]
-    body = canonical.encode({"v": VERSION, "machine": machine, "session": session, "name": name, "operators": known, "first": first, "last": last,
-                             "hash": hash, "heads": heads, "time": time})
+    body = canonical.encode(
+        {
+            "v": VERSION,
+            "machine": machine,
+            "session": session,
+            "name": name,
+            "operators": known,
+            "first": first,
+            "last": last,
+            "hash": hash,
+            "heads": heads,
+            "time": time,
+        }
+    )
     return Signed(body, signing.sign(private, "export/1", body))
 
 
 # ---------------------------------------------------------------- entries
+
 
 def only_what_may_be_kept(draft: Draft, terminal: Terminal = UNSEEN) -> Draft:
     """The draft without content that must not be stored. The one place where that is decided: the journal lets nothing past it."""
@@ -196,10 +318,31 @@ def only_what_may_be_kept(draft: Draft, terminal: Terminal = UNSEEN) -> Draft:
 
 def chain(draft: Draft, seq: int, prev: str, time: int, late: bool = False) -> Written:
     """The entry that this draft becomes behind `prev`."""
-    body: dict[str, Any] = {"v": VERSION, "seq": seq, "time": time, "session": draft.session, "epoch": draft.epoch, "phase": draft.phase,
-                            "kind": draft.kind, "actor": draft.actor, "modality": draft.modality, "attestation": draft.attestation,
-                            "originators": list(draft.originators), "prev": prev}
-    for name in ("key", "client", "first", "number", "act", "verdict", "intent", "outcome", "commit"):
+    body: dict[str, Any] = {
+        "v": VERSION,
+        "seq": seq,
+        "time": time,
+        "session": draft.session,
+        "epoch": draft.epoch,
+        "phase": draft.phase,
+        "kind": draft.kind,
+        "actor": draft.actor,
+        "modality": draft.modality,
+        "attestation": draft.attestation,
+        "originators": list(draft.originators),
+        "prev": prev,
+    }
+    for name in (
+        "key",
+        "client",
+        "first",
+        "number",
+        "act",
+        "verdict",
+        "intent",
+        "outcome",
+        "commit",
+    ):
         if (value := getattr(draft, name)) is not None:
             body[name] = value
     if draft.reason:
@@ -223,14 +366,32 @@ def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-def outcome_of(entry: Mapping[str, Any], result: str, facts: Mapping[str, Any], reason: str = "") -> Draft:
+def outcome_of(
+    entry: Mapping[str, Any], result: str, facts: Mapping[str, Any], reason: str = ""
+) -> Draft:
     """The draft of what became of an intent."""
-    return Draft(entry["session"], entry["epoch"], "outcome", entry["kind"], entry["actor"], entry["modality"], HOST, client=entry.get("client"),
-                 first=entry.get("first"), number=entry.get("number"), act=entry.get("act"), originators=tuple(entry["originators"]), intent=entry["seq"],
-                 outcome=result, facts=facts, reason=reason)
+    return Draft(
+        entry["session"],
+        entry["epoch"],
+        "outcome",
+        entry["kind"],
+        entry["actor"],
+        entry["modality"],
+        HOST,
+        client=entry.get("client"),
+        first=entry.get("first"),
+        number=entry.get("number"),
+        act=entry.get("act"),
+        originators=tuple(entry["originators"]),
+        intent=entry["seq"],
+        outcome=result,
+        facts=facts,
+        reason=reason,
+    )
 
 
 # ---------------------------------------------------------------- lines of an export
+
 
 def entry_line(written: Written) -> bytes:
     line: dict[str, Any] = {"entry": written.body.decode(), "hash": written.hash}
@@ -240,20 +401,46 @@ def entry_line(written: Written) -> bytes:
 
 
 def signed_line(name: Literal["header", "head", "ack"], signed: Signed) -> bytes:
-    return canonical.encode({name: signed.body.decode(), "signature": signed.signature.hex()}) + b"\n"
+    return (
+        canonical.encode({name: signed.body.decode(), "signature": signed.signature.hex()}) + b"\n"
+    )
 
 
 def shown(written: Written) -> dict[str, Any]:
     """An entry as programs get it (`log --json`): every key there, whether it has a value or not."""
     entry = written.fields
-    out: dict[str, Any] = {name: entry.get(name) for name in
-                           ("seq", "time", "session", "epoch", "phase", "actor", "key", "modality", "kind", "act", "client", "first", "number",
-                            "originators", "verdict", "reason", "attestation", "intent", "outcome", "commit")}
+    out: dict[str, Any] = {
+        name: entry.get(name)
+        for name in (
+            "seq",
+            "time",
+            "session",
+            "epoch",
+            "phase",
+            "actor",
+            "key",
+            "modality",
+            "kind",
+            "act",
+            "client",
+            "first",
+            "number",
+            "originators",
+            "verdict",
+            "reason",
+            "attestation",
+            "intent",
+            "outcome",
+            "commit",
+        )
+    }
     out["facts"] = entry.get("facts", {})
     out["signed"] = "statement" in entry
     out["late"] = bool(entry.get("late"))
     out["kept"] = bool(entry.get("kept"))
-    content = None if written.content is None else written.content.decode("utf-8", "backslashreplace")
+    content = (
+        None if written.content is None else written.content.decode("utf-8", "backslashreplace")
+    )
     out["content"] = None if content is None else content[:SHOWN_CHARS]
     out["cut"] = content is not None and len(content) > SHOWN_CHARS
     out["hash"], out["prev"] = written.hash, entry["prev"]

@@ -15,7 +15,7 @@ from holdfast.model import base64url, canonical, signing
 from holdfast.model.ids import OPERATOR_KINDS
 
 DOMAIN: Final = "recovery/1"
-FRESH_S: Final = 300              # between signing and arriving, and between two clocks of one machine
+FRESH_S: Final = 300  # between signing and arriving, and between two clocks of one machine
 NONCE_BYTES: Final = 16
 STATEMENT_BYTES: Final = 1024
 
@@ -29,10 +29,21 @@ class Recovery(NamedTuple):
     nonce: bytes
 
 
-def sign(machine_private: bytes, name: str, kind: str, key: bytes, at: int, nonce: bytes) -> tuple[bytes, bytes]:
+def sign(
+    machine_private: bytes, name: str, kind: str, key: bytes, at: int, nonce: bytes
+) -> tuple[bytes, bytes]:
     """The statement and its signature, made by whoever can read the machine's key."""
-    statement = canonical.encode({"v": 1, "machine": signing.show(signing.public(machine_private)), "name": name, "kind": kind,
-                                  "key": signing.show(key), "at": at, "nonce": base64url.encode(nonce)})
+    statement = canonical.encode(
+        {
+            "v": 1,
+            "machine": signing.show(signing.public(machine_private)),
+            "name": name,
+            "kind": kind,
+            "key": signing.show(key),
+            "at": at,
+            "nonce": base64url.encode(nonce),
+        }
+    )
     return statement, signing.sign(machine_private, DOMAIN, statement)
 
 
@@ -44,18 +55,30 @@ def read(machine: bytes, statement: bytes, signature: bytes, now: float) -> Reco
         raise Malformed("the recovery is not signed by this machine's key", "signature")
     try:
         value: Any = canonical.decode(statement)
-        if value.keys() != {"v", "machine", "name", "kind", "key", "at", "nonce"} or value["v"] != 1 or value["kind"] not in OPERATOR_KINDS:
+        if (
+            value.keys() != {"v", "machine", "name", "kind", "key", "at", "nonce"}
+            or value["v"] != 1
+            or value["kind"] not in OPERATOR_KINDS
+        ):
             raise Malformed("the recovery is malformed")
         if type(value["name"]) is not str or type(value["at"]) is not int:
             raise Malformed("the recovery is malformed")
-        found = Recovery(read_key(value["machine"]), value["name"], value["kind"], read_key(value["key"]), value["at"],
-                         base64url.decode(value["nonce"]))
+        found = Recovery(
+            read_key(value["machine"]),
+            value["name"],
+            value["kind"],
+            read_key(value["key"]),
+            value["at"],
+            base64url.decode(value["nonce"]),
+        )
     except Malformed:
         raise
-    except (AttributeError, TypeError, ValueError) as e:          # NotCanonical is one
+    except (AttributeError, TypeError, ValueError) as e:  # NotCanonical is one
         raise Malformed(f"the recovery is malformed: {e}") from e
     if found.machine != machine or len(found.nonce) != NONCE_BYTES:
         raise Malformed("the recovery is for another machine", "machine")
     if not -FRESH_S <= now - found.at <= FRESH_S:
-        raise Malformed(f"the recovery is not fresh: it was signed {int(now) - found.at} s ago", "expired")
+        raise Malformed(
+            f"the recovery is not fresh: it was signed {int(now) - found.at} s ago", "expired"
+        )
     return found

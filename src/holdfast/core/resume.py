@@ -12,7 +12,7 @@ from typing import Final
 from holdfast.core.filter import ViewerFilter
 from holdfast.model.limits import MiB
 
-LOOKBACK_BYTES: Final = MiB // 2      # the end of a longer removed string than this would be shown
+LOOKBACK_BYTES: Final = MiB // 2  # the end of a longer removed string than this would be shown
 
 
 def filter_after(before: bytes | None, holding: bool = False) -> ViewerFilter:

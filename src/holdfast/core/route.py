@@ -37,14 +37,26 @@ def digest(pass_: bytes) -> bytes:
 def statement(route_key: bytes, relay: str, nonce: bytes, generation: int) -> bytes:
     if not 0 < len(relay) <= RELAY_NAME_CHARS:
         raise ValueError("the relay's name is empty or too long")
-    return canonical.encode({"v": 1, "key": signing.show(route_key), "relay": relay, "nonce": base64url.encode(nonce), "generation": generation})
+    return canonical.encode(
+        {
+            "v": 1,
+            "key": signing.show(route_key),
+            "relay": relay,
+            "nonce": base64url.encode(nonce),
+            "generation": generation,
+        }
+    )
 
 
 def sign(private: bytes, relay: str, nonce: bytes, generation: int) -> bytes:
     """The signature of a registration."""
-    return signing.sign(private, DOMAIN, statement(signing.public(private), relay, nonce, generation))
+    return signing.sign(
+        private, DOMAIN, statement(signing.public(private), relay, nonce, generation)
+    )
 
 
 def verify(route_key: bytes, relay: str, nonce: bytes, generation: int, signature: bytes) -> bool:
     """Whether the holder of this key registers here, now."""
-    return signing.verify(route_key, DOMAIN, statement(route_key, relay, nonce, generation), signature)
+    return signing.verify(
+        route_key, DOMAIN, statement(route_key, relay, nonce, generation), signature
+    )

@@ -20,8 +20,8 @@ from typing import Any, Final, NamedTuple
 from holdfast.model import ids, signing
 from holdfast.model.rights import MACHINE_WIDE
 
-TIME_MAX: Final = 1 << 53           # what every language's number holds exactly
-COMMANDS_MAX: Final = 32            # names in one envelope
+TIME_MAX: Final = 1 << 53  # what every language's number holds exactly
+COMMANDS_MAX: Final = 32  # names in one envelope
 COMMAND_CHARS: Final = 64
 RATE_COUNT_MAX: Final = 1_000_000
 RATE_SECONDS_MAX: Final = 366 * 86400
@@ -81,6 +81,7 @@ class Denied(NamedTuple):
 
 # ------------------------------------------------------------ reading
 
+
 def read_key(value: Any) -> bytes:
     if type(value) is not str:
         raise Malformed("a key is not text")
@@ -113,17 +114,27 @@ def _time(value: Any) -> int:
 def _rate(value: Any) -> tuple[int, int]:
     if type(value) is not list or len(value) != 2:
         raise Malformed("a rate is [count, seconds]")
-    return _whole(value[0], 1, RATE_COUNT_MAX, "the count of a rate"), _whole(value[1], 1, RATE_SECONDS_MAX, "the seconds of a rate")
+    return _whole(value[0], 1, RATE_COUNT_MAX, "the count of a rate"), _whole(
+        value[1], 1, RATE_SECONDS_MAX, "the seconds of a rate"
+    )
 
 
 def _whole(value: Any, low: int, high: int, what: str) -> int:
-    if type(value) is not int or not low <= value <= high:      # a bool is an int to Python, and to nobody else
+    if (
+        type(value) is not int or not low <= value <= high
+    ):  # a bool is an int to Python, and to nobody else
         raise Malformed(f"{what} is not a whole number from {low} to {high}")
     return value
 
 
 _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
-    "machine": read_key, "session": _session, "commands": _commands, "not_before": _time, "expires": _time, "rate": _rate}
+    "machine": read_key,
+    "session": _session,
+    "commands": _commands,
+    "not_before": _time,
+    "expires": _time,
+    "rate": _rate,
+}
 
 
 def read(value: Any) -> Scope:
@@ -133,12 +144,17 @@ def read(value: Any) -> Scope:
     if unknown := [name for name in value if name not in _READ]:
         raise Malformed(f"a scope has the unknown limit {unknown[0][:40]!a}")
     scope = Scope(**{name: _READ[name](item) for name, item in value.items()})
-    if scope.not_before is not None and scope.expires is not None and scope.not_before >= scope.expires:
+    if (
+        scope.not_before is not None
+        and scope.expires is not None
+        and scope.not_before >= scope.expires
+    ):
         raise Malformed("a scope ends before it begins")
     return scope
 
 
 # ------------------------------------------------------------ comparing
+
 
 def widening(parent: Scope, child: Scope) -> str | None:
     """Which limit of `parent` the child does not keep, as the end of "it ..."; None if it is as narrow or narrower."""
@@ -149,9 +165,17 @@ def widening(parent: Scope, child: Scope) -> str | None:
         return "is for another machine"
     if parent.session not in (None, child.session):
         return "is for another session"
-    if parent.commands is not None and child.commands is not None and not child.commands <= parent.commands:
+    if (
+        parent.commands is not None
+        and child.commands is not None
+        and not child.commands <= parent.commands
+    ):
         return f"adds the command {min(child.commands - parent.commands)}"
-    if parent.not_before is not None and child.not_before is not None and child.not_before < parent.not_before:
+    if (
+        parent.not_before is not None
+        and child.not_before is not None
+        and child.not_before < parent.not_before
+    ):
         return "begins before the one it comes from"
     if parent.expires is not None and child.expires is not None and child.expires > parent.expires:
         return "outlives the one it comes from"
@@ -164,7 +188,9 @@ def widening(parent: Scope, child: Scope) -> str | None:
 
 def inherit(parent: Scope, wanted: Scope) -> Scope:
     """`wanted`, with every limit it leaves out taken from the parent."""
-    return parent._replace(**{name: limit for name, limit in wanted._asdict().items() if limit is not None})
+    return parent._replace(
+        **{name: limit for name, limit in wanted._asdict().items() if limit is not None}
+    )
 
 
 def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None:
@@ -173,7 +199,9 @@ def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None
         return Denied("machine", "the envelope is for another machine")
     if scope.session is not None:
         if right in MACHINE_WIDE:
-            return Denied("session", f"`{right}` concerns the machine, and the envelope is for one session")
+            return Denied(
+                "session", f"`{right}` concerns the machine, and the envelope is for one session"
+            )
         if scope.session != facts.session:
             return Denied("session", "the envelope is for another session")
     if scope.not_before is not None and now < scope.not_before:
@@ -182,9 +210,14 @@ def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None
         return Denied("expired", f"the envelope ended {span(now - scope.expires)} ago")
     if scope.commands is not None:
         if right == "input":
-            return Denied("command", "the envelope is for certain commands, and keys cannot be told apart by command")
+            return Denied(
+                "command",
+                "the envelope is for certain commands, and keys cannot be told apart by command",
+            )
         if right in STARTS_PROGRAMS and not permits(scope.commands, facts.command):
-            return Denied("command", f"the envelope is only for {', '.join(sorted(scope.commands))}")
+            return Denied(
+                "command", f"the envelope is only for {', '.join(sorted(scope.commands))}"
+            )
     return None
 
 

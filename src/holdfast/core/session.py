@@ -12,15 +12,44 @@ from __future__ import annotations
 
 from typing import Final
 
-STATES: Final = ("creating", "live", "detached", "halted", "fenced", "checkpointed", "restoring", "ended", "reaped")
+STATES: Final = (
+    "creating",
+    "live",
+    "detached",
+    "halted",
+    "fenced",
+    "checkpointed",
+    "restoring",
+    "ended",
+    "reaped",
+)
 
 TABLE: Final[dict[str, dict[str, str]]] = {
     "creating": {"started": "detached", "failed": "ended"},
-    "detached": {"attached": "live", "exited": "ended", "lost": "ended", "halted": "halted", "fence": "fenced",
-                 "checkpointed": "checkpointed", "reaped": "reaped"},
-    "live": {"left": "detached", "exited": "ended", "lost": "ended", "halted": "halted", "fence": "fenced",
-             "checkpointed": "checkpointed"},
-    "halted": {"resumed": "detached", "exited": "ended", "lost": "ended", "fence": "fenced", "checkpointed": "checkpointed"},
+    "detached": {
+        "attached": "live",
+        "exited": "ended",
+        "lost": "ended",
+        "halted": "halted",
+        "fence": "fenced",
+        "checkpointed": "checkpointed",
+        "reaped": "reaped",
+    },
+    "live": {
+        "left": "detached",
+        "exited": "ended",
+        "lost": "ended",
+        "halted": "halted",
+        "fence": "fenced",
+        "checkpointed": "checkpointed",
+    },
+    "halted": {
+        "resumed": "detached",
+        "exited": "ended",
+        "lost": "ended",
+        "fence": "fenced",
+        "checkpointed": "checkpointed",
+    },
     "fenced": {"unfenced": "detached", "exited": "ended", "lost": "ended"},
     "checkpointed": {"restore": "restoring", "reaped": "reaped", "lost": "ended"},
     "restoring": {"started": "detached", "failed": "checkpointed", "lost": "ended"},
@@ -53,6 +82,10 @@ def running(state: str) -> bool:
 def diagram() -> str:
     """The table as a mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> creating"]
-    lines += [f"    {state} --> {after}: {event}" for state, row in TABLE.items() for event, after in row.items()]
+    lines += [
+        f"    {state} --> {after}: {event}"
+        for state, row in TABLE.items()
+        for event, after in row.items()
+    ]
     lines += [f"    {state} --> [*]" for state in ("ended", "reaped")]
     return "\n".join(lines)

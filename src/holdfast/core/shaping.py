@@ -25,17 +25,25 @@ from holdfast.core.lineage import Cause
 from holdfast.core.originators import UNKNOWN
 from holdfast.core.shellstate import CWD, Piece, Snapshot, names_of
 
-AUTHORS_MAX: Final = 8           # of one piece; more are unknown
-RAN_MAX: Final = 64              # commands that began since the last snapshot; of more, somebody is unknown
-HOOKS: Final = names_of("PROMPT_COMMAND precmd_functions preexec_functions chpwd_functions periodic_functions zshaddhistory_functions "
-                         "zshexit_functions command_not_found_handle command_not_found_handler precmd preexec chpwd periodic zshaddhistory")
-DEFINERS: Final = names_of("eval source . unset declare typeset local export readonly builtin command exec trap enable bind complete compopt autoload zmodload functions disable "
-                            "unfunction hash rehash unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for while until do done case select in time coproc "
-                            "always repeat foreach end mapfile readarray")
+AUTHORS_MAX: Final = 8  # of one piece; more are unknown
+RAN_MAX: Final = 64  # commands that began since the last snapshot; of more, somebody is unknown
+HOOKS: Final = names_of(
+    "PROMPT_COMMAND precmd_functions preexec_functions chpwd_functions periodic_functions zshaddhistory_functions "
+    "zshexit_functions command_not_found_handle command_not_found_handler precmd preexec chpwd periodic zshaddhistory"
+)
+DEFINERS: Final = names_of(
+    "eval source . unset declare typeset local export readonly builtin command exec trap enable bind complete compopt autoload zmodload functions disable "
+    "unfunction hash rehash unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for while until do done case select in time coproc "
+    "always repeat foreach end mapfile readarray"
+)
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
-_COMPUTED: Final = re.compile(r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]")
-_READ_IN: Final = re.compile(r"(?:^|[;|&({\n]|\b(?:if|elif|while|until|then|do|else|builtin|time)\s)\s*(?:source|eval|\.)\s")
+_COMPUTED: Final = re.compile(
+    r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]"
+)
+_READ_IN: Final = re.compile(
+    r"(?:^|[;|&({\n]|\b(?:if|elif|while|until|then|do|else|builtin|time)\s)\s*(?:source|eval|\.)\s"
+)
 _READERS: Final = frozenset((".", "source", "eval"))
 _TOKEN: Final = re.compile(r"[^\s;|&()<>$`'\"{}=]+")
 _SHOWN: Final = re.compile(r"[\x20-\x7e\n\u00a0-\ud7ff\ue000-\U0010ffff]*")
@@ -58,13 +66,17 @@ class View(NamedTuple):
 
     authors: Mapping[Piece, Author]
     state: Snapshot | None = None
-    blind: str = "the shell has not said yet what it is made of"      # why something cannot be known; empty: all of it is
-    functions: bool = False      # whether all functions are known
+    blind: str = "the shell has not said yet what it is made of"  # why something cannot be known; empty: all of it is
+    functions: bool = False  # whether all functions are known
 
     def shadowed(self, actor: str) -> frozenset[str]:
         """Names that stand for something else than they did at first. A function of one's own is what it was judged as when it was defined; an alias is judged by nobody."""
-        return frozenset(name for (kind, name), author in self.authors.items()
-                         if kind == "alias" or (kind == "function" and any(hand.actor != actor or not hand.sure for hand in author)))
+        return frozenset(
+            name
+            for (kind, name), author in self.authors.items()
+            if kind == "alias"
+            or (kind == "function" and any(hand.actor != actor or not hand.sure for hand in author))
+        )
 
 
 NOTHING: Final = View({})
@@ -74,28 +86,39 @@ class Shape:
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
         """`given`: variables that somebody set when the shell was made, and who."""
         self.view, self._given = NOTHING, dict(given or {})
-        self.seq = 0                                   # of the last mark that was taken
+        self.seq = 0  # of the last mark that was taken
         self._base: dict[Piece, bytes] = {}
         self._base_path: tuple[str, ...] = ()
         self._authors: dict[Piece, Author] = {}
         self._state: Snapshot | None = None
-        self._ran: list[Cause] = []                    # since the last snapshot
-        self._defining: list[Cause] = []               # since functions were listed, and may have defined some
-        self._since: list[Cause] = []                  # since functions were listed, all
-        self._done: list[Cause] = []                   # the run that ended just now: its prompt is still to come
-        self._missed = False                           # a snapshot, since the last that came
+        self._ran: list[Cause] = []  # since the last snapshot
+        self._defining: list[Cause] = []  # since functions were listed, and may have defined some
+        self._since: list[Cause] = []  # since functions were listed, all
+        self._done: list[Cause] = []  # the run that ended just now: its prompt is still to come
+        self._missed = False  # a snapshot, since the last that came
         self._late = False
-        self._listed = False                           # functions, at least once
+        self._listed = False  # functions, at least once
 
     # ------------------------------------------------------------ what happens
 
-    def began(self, cause: Cause, seq: int, defines: bool = True, through: Iterable[str] = (), over: bool = False) -> None:
+    def began(
+        self,
+        cause: Cause,
+        seq: int,
+        defines: bool = True,
+        through: Iterable[str] = (),
+        over: bool = False,
+    ) -> None:
         """The shell begins a command, as this mark says; whether it may define functions, and who shaped the aliases and functions it runs through. `over`: it has ended already, and the shell
         says nothing after it. A mark that was taken before says nothing new."""
         if seq <= self.seq:
             return
         self.seq, self._missed = seq, self._missed or over
-        cause = cause._replace(others=tuple(name for name in dict.fromkeys((*cause.others, *through)) if name != cause.actor))
+        cause = cause._replace(
+            others=tuple(
+                name for name in dict.fromkeys((*cause.others, *through)) if name != cause.actor
+            )
+        )
         for known in (self._ran, self._since, *((self._defining,) if defines else ())):
             if len(known) < RAN_MAX:
                 known.append(cause)
@@ -147,10 +170,18 @@ class Shape:
     # ------------------------------------------------------------ who did it
 
     def _compare(self, old: Snapshot, new: Snapshot) -> None:
-        kept = {piece: value for piece, value in old.values.items() if (piece[0] in ("function", "hash") and not new.functions) or (piece[0] == "trap" and not new.traps)}
+        kept = {
+            piece: value
+            for piece, value in old.values.items()
+            if (piece[0] in ("function", "hash") and not new.functions)
+            or (piece[0] == "trap" and not new.traps)
+        }
         values = kept | new.values
         first = new.functions and not self._listed
-        author, definer = self._author(self._ran or self._done, self._missed or not self._ran), self._author(self._defining or self._since, len(self._defining) != 1)
+        author, definer = (
+            self._author(self._ran or self._done, self._missed or not self._ran),
+            self._author(self._defining or self._since, len(self._defining) != 1),
+        )
         trapper = self._author(self._ran or self._done, self._missed)
         for piece in dict.fromkeys((*old.values, *values)):
             if old.values.get(piece) == values.get(piece):
@@ -158,10 +189,20 @@ class Shape:
             if first and piece[0] in ("function", "hash"):
                 self._base[piece] = values[piece]
             elif piece != ("variable", "PATH"):
-                self._give(piece, definer if piece[0] == "function" else trapper if piece[0] == "trap" else author, values.get(piece))
+                self._give(
+                    piece,
+                    definer
+                    if piece[0] == "function"
+                    else trapper
+                    if piece[0] == "trap"
+                    else author,
+                    values.get(piece),
+                )
         self._listed = self._listed or new.functions
         self._of_path(old.path, new.path, author)
-        self._state = new._replace(values=values, hashed=new.hashed if new.functions else old.hashed)
+        self._state = new._replace(
+            values=values, hashed=new.hashed if new.functions else old.hashed
+        )
 
     def _give(self, piece: Piece, author: Author, value: bytes | None) -> None:
         if value == self._base.get(piece):
@@ -183,7 +224,12 @@ class Shape:
                     self._authors.pop(("path", entry), None)
 
     def _author(self, causes: list[Cause], several: bool) -> Author:
-        by_themselves = [hand for piece, author in self._authors.items() if piece[0] == "trap" or piece[1] in HOOKS for hand in author]
+        by_themselves = [
+            hand
+            for piece, author in self._authors.items()
+            if piece[0] == "trap" or piece[1] in HOOKS
+            for hand in author
+        ]
         if not causes:
             return _bounded((*(hand._replace(sure=False) for hand in by_themselves), *NOBODY_KNOWS))
         sure = len(causes) == 1 and not several
@@ -199,21 +245,36 @@ class Shape:
             blind = "what the shell said of itself could not be read"
         elif self._late:
             blind = "the shell was not seen from its beginning"
-        self.view = View(dict(self._authors), self._state, blind, self._listed and not self._defining)
+        self.view = View(
+            dict(self._authors), self._state, blind, self._listed and not self._defining
+        )
 
     # ------------------------------------------------------------ before it begins
 
     def through(self, text: str | None) -> tuple[str, ...]:
         """Who shaped an alias or a function that this text may run through; None: not known what it says. Names that it computes may be any."""
         named = None if text is None or _COMPUTED.search(text) else _words(text)
-        return tuple(dict.fromkeys(hand.actor for (kind, name), author in self._authors.items() if kind in ("alias", "function") and (named is None or name in named) for hand in author))
+        return tuple(
+            dict.fromkeys(
+                hand.actor
+                for (kind, name), author in self._authors.items()
+                if kind in ("alias", "function") and (named is None or name in named)
+                for hand in author
+            )
+        )
 
     def reads_in(self, text: str | None) -> bool:
         """Whether a text may have this shell itself run what a file or a variable says: what that changes is also its author's doing."""
         if text is None or _READ_IN.search(text) or _COMPUTED.search(text):
             return True
-        aliases, anywhere = (self._state.aliases, self._state.anywhere) if self._state is not None else ({}, frozenset[str]())
-        return not anywhere.isdisjoint(_words(text)) or any(not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text))
+        aliases, anywhere = (
+            (self._state.aliases, self._state.anywhere)
+            if self._state is not None
+            else ({}, frozenset[str]())
+        )
+        return not anywhere.isdisjoint(_words(text)) or any(
+            not _READERS.isdisjoint(aliases.get(word, ())) for word in _TOKEN.findall(text)
+        )
 
     def may_define(self, text: str) -> bool:
         """Whether a text may define functions in this shell, for all that is known. Sure is only the other answer: plain commands, none of them a function, an alias or a builtin that could."""
@@ -229,7 +290,12 @@ class Shape:
             words = part.split()
             while words and _ASSIGNS.fullmatch(words[0]):
                 del words[0]
-            if words and (not _SIMPLE.fullmatch(words[0]) or words[0] in DEFINERS or words[0] in state.aliases or ("function", words[0]) in state.values):
+            if words and (
+                not _SIMPLE.fullmatch(words[0])
+                or words[0] in DEFINERS
+                or words[0] in state.aliases
+                or ("function", words[0]) in state.values
+            ):
                 return True
         return False
 
@@ -238,23 +304,70 @@ class Shape:
     def save(self) -> dict[str, Any]:
         state = self._state
         return {
-            "seq": self.seq, "base": _plain(self._base), "base_path": list(self._base_path),
-            "authors": [[*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()],
-            "state": None if state is None else state._replace(values={})._asdict() | {"exported": sorted(state.exported), "active": sorted(state.active), "anywhere": sorted(state.anywhere), "values": _plain(state.values)},
-            "ran": [_cause(c) for c in self._ran], "defining": [_cause(c) for c in self._defining], "since": [_cause(c) for c in self._since], "done": [_cause(c) for c in self._done],
-            "missed": self._missed, "late": self._late, "listed": self._listed}
+            "seq": self.seq,
+            "base": _plain(self._base),
+            "base_path": list(self._base_path),
+            "authors": [
+                [*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()
+            ],
+            "state": None
+            if state is None
+            else state._replace(values={})._asdict()
+            | {
+                "exported": sorted(state.exported),
+                "active": sorted(state.active),
+                "anywhere": sorted(state.anywhere),
+                "values": _plain(state.values),
+            },
+            "ran": [_cause(c) for c in self._ran],
+            "defining": [_cause(c) for c in self._defining],
+            "since": [_cause(c) for c in self._since],
+            "done": [_cause(c) for c in self._done],
+            "missed": self._missed,
+            "late": self._late,
+            "listed": self._listed,
+        }
 
     def restore(self, saved: Mapping[str, Any]) -> None:
         """What the last host knew; what is not as it was written is refused as a whole."""
         made = Shape(self._given)
-        made.seq, made._base, made._base_path = int(saved["seq"]), _values(saved["base"]), tuple(map(str, saved["base_path"]))
-        made._authors = {(str(kind), str(name)): tuple(Hand(str(a), None if n is None else int(n), bool(s)) for a, n, s in hands) for kind, name, hands in saved["authors"]}
+        made.seq, made._base, made._base_path = (
+            int(saved["seq"]),
+            _values(saved["base"]),
+            tuple(map(str, saved["base_path"])),
+        )
+        made._authors = {
+            (str(kind), str(name)): tuple(
+                Hand(str(a), None if n is None else int(n), bool(s)) for a, n, s in hands
+            )
+            for kind, name, hands in saved["authors"]
+        }
         if (state := saved["state"]) is not None:
-            made._state = Snapshot(int(state["seq"]), _values(state["values"]), tuple(map(str, state["path"])), str(state["cwd"]), frozenset(map(str, state["exported"])),
-                                   {str(k): tuple(map(str, v)) for k, v in state["aliases"].items()}, {str(k): str(v) for k, v in state["hashed"].items()},
-                                   bool(state["functions"]), bool(state["traps"]), frozenset(map(str, state["active"])), frozenset(map(str, state["anywhere"])))
-        made._ran, made._defining, made._since, made._done = ([Cause(str(a), None if n is None else int(n), tuple(map(str, o))) for a, n, o in saved[key]] for key in ("ran", "defining", "since", "done"))
-        made._missed, made._late, made._listed = bool(saved["missed"]), bool(saved["late"]), bool(saved["listed"])
+            made._state = Snapshot(
+                int(state["seq"]),
+                _values(state["values"]),
+                tuple(map(str, state["path"])),
+                str(state["cwd"]),
+                frozenset(map(str, state["exported"])),
+                {str(k): tuple(map(str, v)) for k, v in state["aliases"].items()},
+                {str(k): str(v) for k, v in state["hashed"].items()},
+                bool(state["functions"]),
+                bool(state["traps"]),
+                frozenset(map(str, state["active"])),
+                frozenset(map(str, state["anywhere"])),
+            )
+        made._ran, made._defining, made._since, made._done = (
+            [
+                Cause(str(a), None if n is None else int(n), tuple(map(str, o)))
+                for a, n, o in saved[key]
+            ]
+            for key in ("ran", "defining", "since", "done")
+        )
+        made._missed, made._late, made._listed = (
+            bool(saved["missed"]),
+            bool(saved["late"]),
+            bool(saved["listed"]),
+        )
         made._look()
         self.__dict__.update(made.__dict__)
 
@@ -276,7 +389,9 @@ def _bounded(hands: Iterable[Hand]) -> Author:
         if hand.actor not in found or (hand.sure and not found[hand.actor].sure):
             found[hand.actor] = hand
     each = tuple(found.values())
-    return each if len(each) <= AUTHORS_MAX else (*each[:AUTHORS_MAX - 1], Hand(UNKNOWN, None, False))
+    return (
+        each if len(each) <= AUTHORS_MAX else (*each[: AUTHORS_MAX - 1], Hand(UNKNOWN, None, False))
+    )
 
 
 def _plain(values: Mapping[Piece, bytes]) -> list[list[str]]:

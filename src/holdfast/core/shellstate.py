@@ -22,11 +22,14 @@ from typing import Final, NamedTuple
 
 SNAPSHOT_BYTES: Final = 1 << 20  # of one snapshot; a larger one is not read
 PIECES_MAX: Final = 16_384
-ALIAS_WORDS: Final = 16          # commands in an alias that are kept, to follow it
+ALIAS_WORDS: Final = 16  # commands in an alias that are kept, to follow it
 DIGEST_BYTES: Final = 12
 
-Piece = tuple[str, str]          # kind and name, as in core/originators.py; also ("hash", name), a program whose place the shell remembers
+Piece = tuple[
+    str, str
+]  # kind and name, as in core/originators.py; also ("hash", name), a program whose place the shell remembers
 CWD: Final[Piece] = ("cwd", "")
+
 
 def names_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
@@ -40,34 +43,61 @@ _VOLATILE: Final = names_of(
     # zsh's views of itself, there once somebody has looked: what they show is listed as what it is
     "aliases dis_aliases galiases dis_galiases saliases dis_saliases functions dis_functions functions_source dis_functions_source builtins dis_builtins reswords dis_reswords "
     "patchars dis_patchars modules parameters commands nameddirs userdirs usergroups dirstack history historywords jobdirs jobtexts jobstates "
-    "funcfiletrace funcsourcetrace funcstack functrace")
-_PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))    # ours, or so for the time of a run
+    "funcfiletrace funcsourcetrace funcstack functrace"
+)
+_PASSING: Final = frozenset(
+    ("execfail", "xtrace", "localoptions", "shinstdin", "stdin")
+)  # ours, or so for the time of a run
 PROMPTS: Final = ("PS0", "PS1", "PS2", "PS3", "PS4", "PROMPT", "RPS1", "RPROMPT", "prompt")
 _RUNS: Final = re.compile(rb"`|\$\((?!\()")
 _SPAN: Final = rb"\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\n]"
-_VARIABLE: Final = re.compile(rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n", re.S)
+_VARIABLE: Final = re.compile(
+    rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:"
+    + _SPAN
+    + rb")*+))?\n",
+    re.S,
+)
 _ASSIGNMENT: Final = re.compile(rb"([A-Za-z_]\w*)=((?:" + _SPAN + rb")*+)\n", re.S)
 _ALIAS: Final = re.compile(rb"(?:alias )?(?:-- )?([^\s=]+)=((?:" + _SPAN + rb")*+)\n", re.S)
-_TRAP: Final = re.compile(rb"trap -- ((?:\"(?:[^\"\\]|\\.)*+\"|'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^\"'\\\s])*+) (\S+)\n", re.S)
+_TRAP: Final = re.compile(
+    rb"trap -- ((?:\"(?:[^\"\\]|\\.)*+\"|'[^']*+'|\$'(?:[^'\\]|\\.)*+'|\\.|[^\"'\\\s])*+) (\S+)\n",
+    re.S,
+)
 _HEAD: Final = re.compile(rb"^(?:function )?(\S+) \(\) *\n", re.M)
 _HASHED: Final = re.compile(rb"(?:builtin hash -p (\S+) (\S+)|hash ([^\s=]+)=(\S+))\n")
-_WORD: Final = re.compile(rb"(?:\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\s])++", re.S)      # possessive: a quote without its end must not be looked for again from every place before it
-_QUOTED: Final = re.compile(rb"\"((?:[^\"\\]|\\.)*+)\"|\$'((?:[^'\\]|\\.)*+)'|'([^']*+)'|\\(.)|([^\"'\\]+)", re.S)
-_ESCAPES: Final = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"e": b"\x1b", b"E": b"\x1b", b"a": b"\a", b"b": b"\b", b"f": b"\f", b"v": b"\v"}
+_WORD: Final = re.compile(
+    rb"(?:\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\s])++", re.S
+)  # possessive: a quote without its end must not be looked for again from every place before it
+_QUOTED: Final = re.compile(
+    rb"\"((?:[^\"\\]|\\.)*+)\"|\$'((?:[^'\\]|\\.)*+)'|'([^']*+)'|\\(.)|([^\"'\\]+)", re.S
+)
+_ESCAPES: Final = {
+    b"n": b"\n",
+    b"t": b"\t",
+    b"r": b"\r",
+    b"e": b"\x1b",
+    b"E": b"\x1b",
+    b"a": b"\a",
+    b"b": b"\b",
+    b"f": b"\f",
+    b"v": b"\v",
+}
 
 
 class Snapshot(NamedTuple):
-    seq: int                                 # of the mark it was written for
-    values: dict[Piece, bytes]               # what each piece is; after `sealed` only a keyed digest of it
+    seq: int  # of the mark it was written for
+    values: dict[Piece, bytes]  # what each piece is; after `sealed` only a keyed digest of it
     path: tuple[str, ...] = ()
     cwd: str = ""
     exported: frozenset[str] = frozenset()
-    aliases: dict[str, tuple[str, ...]] = {}     # the commands in each
+    aliases: dict[str, tuple[str, ...]] = {}  # the commands in each
     hashed: dict[str, str] = {}
-    functions: bool = False                  # whether functions and remembered programs were listed
-    traps: bool = False                      # whether traps were
-    active: frozenset[str] = frozenset()     # prompts that run a command each time they are shown
-    anywhere: frozenset[str] = frozenset()   # aliases that count for every word of a line (zsh), and with a dot before them those for names that end so
+    functions: bool = False  # whether functions and remembered programs were listed
+    traps: bool = False  # whether traps were
+    active: frozenset[str] = frozenset()  # prompts that run a command each time they are shown
+    anywhere: frozenset[str] = (
+        frozenset()
+    )  # aliases that count for every word of a line (zsh), and with a dot before them those for names that end so
 
 
 class _Odd(Exception):
@@ -91,11 +121,18 @@ def read(data: bytes) -> Snapshot | None:
 
 def sealed(snapshot: Snapshot, key: bytes) -> Snapshot:
     """The same with nothing in it that a value could be learned from, except what finding a program needs."""
-    return snapshot._replace(values={piece: blake2b(value, digest_size=DIGEST_BYTES, key=key, person=piece[0].encode()[:16]).digest()
-                                     for piece, value in snapshot.values.items()})
+    return snapshot._replace(
+        values={
+            piece: blake2b(
+                value, digest_size=DIGEST_BYTES, key=key, person=piece[0].encode()[:16]
+            ).digest()
+            for piece, value in snapshot.values.items()
+        }
+    )
 
 
 # ---------------------------------------------------------------- the two shells
+
 
 def _active(values: dict[Piece, bytes]) -> frozenset[str]:
     return frozenset(name for name in PROMPTS if _RUNS.search(values.get(("variable", name), b"")))
@@ -118,7 +155,18 @@ def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(hashed, values)
     if traps != b"?":
         _traps(traps, values)
-    return Snapshot(seq, values, path, cwd, exported, known, remembered, names != b"?", traps != b"?", _active(values))
+    return Snapshot(
+        seq,
+        values,
+        path,
+        cwd,
+        exported,
+        known,
+        remembered,
+        names != b"?",
+        traps != b"?",
+        _active(values),
+    )
 
 
 def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
@@ -148,7 +196,19 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(fields[at], values, frozenset(path))
     if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
-    return Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True, _active(values), frozenset(anywhere))
+    return Snapshot(
+        seq,
+        values,
+        path,
+        cwd,
+        exported,
+        known,
+        remembered,
+        seen,
+        True,
+        _active(values),
+        frozenset(anywhere),
+    )
 
 
 def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
@@ -188,7 +248,7 @@ def _all(pattern: re.Pattern[bytes], text: bytes) -> Iterator[re.Match[bytes]]:
 
 def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]]:
     count = int(fields[at])
-    flat = fields[at + 1:at + 1 + 2 * count]
+    flat = fields[at + 1 : at + 1 + 2 * count]
     if not 0 <= count <= PIECES_MAX or len(flat) != 2 * count:
         raise _Odd
     return at + 1 + 2 * count, list(zip(flat[::2], flat[1::2], strict=True))
@@ -196,14 +256,19 @@ def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]
 
 # ---------------------------------------------------------------- listings
 
-def _variables(text: bytes, values: dict[Piece, bytes]) -> tuple[tuple[str, ...], str, frozenset[str]]:
+
+def _variables(
+    text: bytes, values: dict[Piece, bytes]
+) -> tuple[tuple[str, ...], str, frozenset[str]]:
     entries: tuple[str, ...] = ()
     cwd, exported = "", set[str]()
-    for found in _all(_VARIABLE, text):      # of a variable that is not understood not even the name is known
+    for found in _all(
+        _VARIABLE, text
+    ):  # of a variable that is not understood not even the name is known
         how, flags, tied, raw, value = found.groups()
         name = _text(tied or raw)
         if (tied is not None and b"a" in flags) or name.startswith("_hf"):
-            continue                         # zsh lists what is tied twice
+            continue  # zsh lists what is tied twice
         if how == b"export" or b"x" in flags:
             exported.add(name)
         if name == "PATH" and value is not None:
@@ -213,7 +278,9 @@ def _variables(text: bytes, values: dict[Piece, bytes]) -> tuple[tuple[str, ...]
             cwd = _text(_plain(value))
             values[CWD] = value
         elif name not in _VOLATILE:
-            values["variable", name] = how + flags + b"\n" + (b"-" if value is None else b"=" + value)
+            values["variable", name] = (
+                how + flags + b"\n" + (b"-" if value is None else b"=" + value)
+            )
     return entries, cwd, frozenset(exported)
 
 
@@ -247,11 +314,13 @@ def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
         if not name.startswith(b"_hf_"):
             values["function", _text(name)] = text[start:end]
     all_of_it = blake2b(text).digest() if wanted else b""
-    for name in wanted:                      # listed, and not found: whatever is listed may be it
+    for name in wanted:  # listed, and not found: whatever is listed may be it
         values["function", _text(name)] = all_of_it
 
 
-def _remembered(text: bytes, values: dict[Piece, bytes], usual: frozenset[str] = frozenset()) -> dict[str, str]:
+def _remembered(
+    text: bytes, values: dict[Piece, bytes], usual: frozenset[str] = frozenset()
+) -> dict[str, str]:
     """Programs whose place the shell remembers. zsh has whole directories of them: those of the `usual` ones by their own names are left out."""
     known: dict[str, str] = {}
     for found in _HASHED.finditer(text):
@@ -265,6 +334,7 @@ def _remembered(text: bytes, values: dict[Piece, bytes], usual: frozenset[str] =
 
 
 # ---------------------------------------------------------------- words
+
 
 def _entries(value: bytes) -> tuple[str, ...]:
     """PATH: one word with colons, or an array (zsh)."""
@@ -280,13 +350,22 @@ def _plain(value: bytes) -> bytes:
     """A word without its quotes."""
     made = bytearray()
     for double, ansi, single, escaped, bare in _QUOTED.findall(value):
-        made += re.sub(rb"\\(.)", rb"\1", double, flags=re.S) + re.sub(rb"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), ansi, flags=re.S) + single + escaped + bare
+        made += (
+            re.sub(rb"\\(.)", rb"\1", double, flags=re.S)
+            + re.sub(rb"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), ansi, flags=re.S)
+            + single
+            + escaped
+            + bare
+        )
     return bytes(made)
 
 
 def _words(value: bytes) -> tuple[str, ...]:
     """The commands in the text of an alias, as far as it is plain. Their arguments may be secrets."""
-    parts = [[word for word in part.split() if b"=" not in word][:1] for part in re.split(rb"[;|&()\n]+", value)]
+    parts = [
+        [word for word in part.split() if b"=" not in word][:1]
+        for part in re.split(rb"[;|&()\n]+", value)
+    ]
     return tuple(_text(word) for part in parts for word in part)[:ALIAS_WORDS]
 
 

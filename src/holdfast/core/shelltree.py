@@ -70,7 +70,11 @@ class Walk:
             self._source, self.shell = before
         if any(id(node) not in self._seen for node in _acts(tree)):
             self.facts.reasons.append(Reason("construct", "a part of it was not understood"))
-        if self.around.typed and dialect == "zsh" and any("Hash" in n and "Text" in n for n in _nodes(tree)):
+        if (
+            self.around.typed
+            and dialect == "zsh"
+            and any("Hash" in n and "Text" in n for n in _nodes(tree))
+        ):
             self.facts.reasons.append(Reason("shell", "zsh may take a typed # for a word"))
 
     def argv(self, argv: Sequence[str], cwds: Cwds) -> None:
@@ -158,7 +162,11 @@ class Walk:
     def _binary(self, node: Node, cwds: Cwds, context: Context) -> Out:
         op = node.get("Op")
         left, right = node.get("X"), node.get("Y")
-        if not isinstance(left, dict) or not isinstance(right, dict) or op not in ("&&", "||", "|", "|&"):
+        if (
+            not isinstance(left, dict)
+            or not isinstance(right, dict)
+            or op not in ("&&", "||", "|", "|&")
+        ):
             self.facts.reasons.append(Reason("construct", f"operator {op}"[:40]))
             return Out(None, None)
         if op in ("&&", "||"):
@@ -169,7 +177,11 @@ class Walk:
             return Out(join(first.ok, second.ok), second.failed)
         before = len(self.facts.commands)
         self._stmt(left, cwds, context)
-        fed = tuple(dict.fromkeys([*context.fed_by, *(c.name for c in self.facts.commands[before:] if c.name)]))
+        fed = tuple(
+            dict.fromkeys(
+                [*context.fed_by, *(c.name for c in self.facts.commands[before:] if c.name)]
+            )
+        )
         last = self._stmt(right, cwds, context._replace(fed_by=fed))
         for side in (left, right):  # a | b | c is one pipeline, whichever way the tree leans
             if (side.get("Cmd") or {}).get("Op") in ("|", "|&") and self.facts.pipelines:
@@ -180,9 +192,15 @@ class Walk:
 
     def _if(self, node: Node, cwds: Cwds, context: Context) -> Out:
         condition = self._stmts(node.get("Cond"), cwds, context)
-        yes = self._stmts(node.get("Then"), condition.ok if node.get("Cond") else cwds, context).either
+        yes = self._stmts(
+            node.get("Then"), condition.ok if node.get("Cond") else cwds, context
+        ).either
         other = node.get("Else")
-        no = self._if(other, condition.failed, context).either if isinstance(other, dict) else condition.failed
+        no = (
+            self._if(other, condition.failed, context).either
+            if isinstance(other, dict)
+            else condition.failed
+        )
         if isinstance(other, dict):
             self._seen.add(id(other))
         after = join(yes, no)
@@ -193,7 +211,9 @@ class Walk:
         self.expand(loop, cwds, context)
         self._assigned((loop.get("Name") or {}).get("Value"))
         items = [read(w, self._source, self._known(cwds)) for w in loop.get("Items") or []]
-        if items:  # the values of the variable: a rule about paths sees them here, not where it is used
+        if (
+            items
+        ):  # the values of the variable: a rule about paths sees them here, not where it is used
             self._bare((), tuple(("", w) for w in items), context, cwds, _shown(loop, self._source))
         if any(n.get("Type") == "CallExpr" and self._may_move(n) for n in _nodes(node)):
             cwds = None
@@ -204,7 +224,10 @@ class Walk:
     def _may_move(self, call: Node) -> bool:
         words = [read(w, self._source, self._known(None)) for w in (call.get("Args") or [])[:2]]
         return any(
-            w.text is None or w.text in _MOVES or w.text in ("eval", "source", ".") or w.text in self.facts.functions
+            w.text is None
+            or w.text in _MOVES
+            or w.text in ("eval", "source", ".")
+            or w.text in self.facts.functions
             for w in words[:1]
         ) or (bool(words) and words[0].text in ("command", "builtin") and words[-1].text in _MOVES)
 
@@ -218,14 +241,18 @@ class Walk:
             self._stmt(body, None, context._replace(inside="function", fed_by=()))
         called = {c.name for c in self.facts.commands[before:]}
         if called & set(names):
-            self.facts.reasons.append(Reason("recursion", ", ".join(sorted(called & set(names)))[:80]))
+            self.facts.reasons.append(
+                Reason("recursion", ", ".join(sorted(called & set(names)))[:80])
+            )
         if not names:  # an anonymous function of zsh runs at once
             return Out(None, None)
         return Out(cwds, cwds)
 
     # ------------------------------------------------------------ simple commands
 
-    def _call(self, node: Node, redirects: tuple[Redirect, ...], cwds: Cwds, context: Context, shown: str) -> Out:
+    def _call(
+        self, node: Node, redirects: tuple[Redirect, ...], cwds: Cwds, context: Context, shown: str
+    ) -> Out:
         assigns = self._assigns(node.get("Assigns"), cwds, context)
         self.expand(node.get("Args"), cwds, context)
         words = [read(w, self._source, self._known(cwds)) for w in node.get("Args") or []]
@@ -244,7 +271,12 @@ class Walk:
         if not rest:
             return frozenset((self._home,)) if self._home and moved.name == "cd" else None
         target = rest[0]
-        if target.text is None or target.glob or not target.text or target.text.startswith(("-", "+")):
+        if (
+            target.text is None
+            or target.glob
+            or not target.text
+            or target.text.startswith(("-", "+"))
+        ):
             return None
         places = locate(target.text, -1, cwds, self.around.real)
         # `cd a/..` is the shell's own arithmetic: where it lands does not depend on links
@@ -271,15 +303,21 @@ class Walk:
         variant = str((node.get("Variant") or {}).get("Value"))
         if any(w.text is None for w in words):
             self.facts.reasons.append(Reason("shaping", f"{variant} of a name that is not known"))
-        Simple(self, cwds, context, (), tuple(assigns), _shown(node, self._source)).run([Word(variant, variant), *words])
+        Simple(self, cwds, context, (), tuple(assigns), _shown(node, self._source)).run(
+            [Word(variant, variant), *words]
+        )
         return Out(cwds, cwds)
 
-    def _assigns(self, nodes: Any, cwds: Cwds, context: Context) -> tuple[tuple[str, Word | None], ...]:
+    def _assigns(
+        self, nodes: Any, cwds: Cwds, context: Context
+    ) -> tuple[tuple[str, Word | None], ...]:
         found = list[tuple[str, Word | None]]()
         for node in nodes or []:
             self.expand({k: v for k, v in node.items() if k != "Name"}, cwds, context)
             name = str((node.get("Name") or {}).get("Value"))
-            value = read(node["Value"], self._source, self._known(cwds)) if node.get("Value") else None
+            value = (
+                read(node["Value"], self._source, self._known(cwds)) if node.get("Value") else None
+            )
             if node.get("Naked"):
                 continue
             if node.get("Append") or node.get("Array") or node.get("Index"):
@@ -302,7 +340,11 @@ class Walk:
     # ------------------------------------------------------------ words
 
     def _known(self, cwds: Cwds) -> Known:
-        only = next(iter(cwds)) if cwds is not None and len(cwds) == 1 and "PWD" not in self.facts.assignments else None
+        only = (
+            next(iter(cwds))
+            if cwds is not None and len(cwds) == 1 and "PWD" not in self.facts.assignments
+            else None
+        )
         return Known(self._home, only, self.shell)
 
     def _redirect(self, node: Node, cwds: Cwds, context: Context) -> Redirect:
@@ -322,7 +364,11 @@ class Walk:
         writes = ">" in op and not copies
         places: tuple[Any, ...] | None = ()
         if not copies and not op.startswith("<<"):
-            places = locate(target.text, target.glob_at, cwds, self.around.real) if target is not None and target.text else None
+            places = (
+                locate(target.text, target.glob_at, cwds, self.around.real)
+                if target is not None and target.text
+                else None
+            )
         if writes and target is not None and target.text in HARMLESS_FILES:
             writes = False
         redirect = Redirect(op, fd, target, places, writes)
@@ -361,7 +407,10 @@ class Walk:
                 self.facts.reasons.append(Reason("eval", "a variable's value is expanded again"))
             if "=" in op:
                 self._assigned((node.get("Param") or {}).get("Value"))
-        if self.shell == "zsh" and (kind == "ExtGlob" or (kind == "Lit" and "(" in str(node.get("Value", "")).replace("\\(", ""))):
+        if self.shell == "zsh" and (
+            kind == "ExtGlob"
+            or (kind == "Lit" and "(" in str(node.get("Value", "")).replace("\\(", ""))
+        ):
             self.facts.reasons.append(Reason("eval", "a pattern of zsh may run code"))
         if kind in ("Lit", "SglQuoted") and subscript(str(node.get("Value", ""))):
             self.facts.reasons.append(Reason("eval", "a subscript with a substitution in it"))
@@ -375,7 +424,11 @@ class Walk:
 
 def _shown(node: Node, source: bytes) -> str:
     try:
-        return source[node["Pos"]["Offset"] : node["End"]["Offset"]].decode("utf-8", "replace").rstrip(" ;&|\n")
+        return (
+            source[node["Pos"]["Offset"] : node["End"]["Offset"]]
+            .decode("utf-8", "replace")
+            .rstrip(" ;&|\n")
+        )
     except (KeyError, TypeError):
         return ""
 
@@ -393,4 +446,8 @@ def _nodes(node: Any) -> Iterator[Mapping[str, Any]]:
 
 def _acts(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Every node that runs something."""
-    return (n for n in _nodes(tree) if n.get("Type") in ("CallExpr", "CmdSubst", "ProcSubst", "DeclClause"))
+    return (
+        n
+        for n in _nodes(tree)
+        if n.get("Type") in ("CallExpr", "CmdSubst", "ProcSubst", "DeclClause")
+    )

@@ -18,8 +18,8 @@ _TEXT = bytes(b for b in range(256) if b in b"\x07\x08\t\n\r" or (0x20 <= b != 0
 _TEXT_OR_ESC = _TEXT + b"\x1b"
 _SGR = re.compile(rb"\x1b\[[0-;]*+m")
 _RESETS = (b"\x1b[m", b"\x1b[0m")
-_BLOCK = 1024      # the newest lines are counted backwards in steps of this
-_NEAR = 1 << 16    # a reset is looked for here first
+_BLOCK = 1024  # the newest lines are counted backwards in steps of this
+_NEAR = 1 << 16  # a reset is looked for here first
 
 
 def flows(data: bytes) -> bool:
@@ -41,7 +41,7 @@ def skim(data: bytes, lines: int) -> tuple[int, bytes]:
     if end < 2:
         return 0, b""
     if data.find(b"\x1b", 0, end) < 0:
-        return end, b""                # looking for colours that are not there would cost more than all the rest
+        return end, b""  # looking for colours that are not there would cost more than all the rest
     near = max(0, end - _NEAR)
     reset = max(data.rfind(r, near, end) for r in _RESETS)
     if reset < 0:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 MOMENT_S = 0.5
-TEXT_BYTES = 1024              # of a staged line; the beginning of a longer one is what is shown
+TEXT_BYTES = 1024  # of a staged line; the beginning of a longer one is what is shown
 PASTE, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
 _ENDS_LINE = b"\r\n\x03\x04"
 
@@ -41,23 +41,29 @@ class Piece(NamedTuple):
 
 @dataclass
 class Staged:
-    pieces: list[Piece] = field(default_factory=list)      # of the line, in order
-    by: str = ""                                           # who wrote last
+    pieces: list[Piece] = field(default_factory=list)  # of the line, in order
+    by: str = ""  # who wrote last
     at: float = 0.0
-    _tail: bytes = b""                                     # a character or a sequence that is not complete
+    _tail: bytes = b""  # a character or a sequence that is not complete
     _paste: bool = False
 
     def typed(self, operator: str, data: bytes, now: float) -> None:
         """Bytes on their way to the terminal, by whoever was allowed to."""
-        if len(data) == 1 and 0x20 <= data[0] < 0x7F and operator == self.by and not (self._tail or self._paste) and self.pieces:
-            last = self.pieces[-1]                         # the commonest: one more character
+        if (
+            len(data) == 1
+            and 0x20 <= data[0] < 0x7F
+            and operator == self.by
+            and not (self._tail or self._paste)
+            and self.pieces
+        ):
+            last = self.pieces[-1]  # the commonest: one more character
             if last.operator == operator and len(self.pieces) == 1:
                 self.at = now
                 if len(last.data) < TEXT_BYTES:
                     self.pieces[0] = Piece(operator, last.data + data)
                 return
         if operator != self.by:
-            self._tail = b""                               # what another left open is closed by going on
+            self._tail = b""  # what another left open is closed by going on
         self.by, self.at = operator, now
         data = self._tail + data
         cut = _complete(data)
@@ -74,9 +80,9 @@ class Staged:
             end = max(text.rfind(bytes((c,))) for c in _ENDS_LINE)
             if end >= 0:
                 self.pieces.clear()
-                text = text[end + 1:]
+                text = text[end + 1 :]
         room = TEXT_BYTES - sum(len(p.data) for p in self.pieces)
-        text = text[:max(0, room)] if self.pieces else text[:TEXT_BYTES]
+        text = text[: max(0, room)] if self.pieces else text[:TEXT_BYTES]
         if not text:
             return
         if self.pieces and self.pieces[-1].operator == operator:
@@ -132,8 +138,8 @@ def _open_sequence(data: bytes) -> bool:
     """Of bytes that begin with the last ESC there is: whether more of its sequence must come."""
     if len(data) == 1:
         return True
-    if data[1] == 0x4F:                                    # SS3: one more
+    if data[1] == 0x4F:  # SS3: one more
         return len(data) == 2
-    if data[1] == 0x5B:                                    # CSI: up to its final byte
+    if data[1] == 0x5B:  # CSI: up to its final byte
         return not any(0x40 <= b <= 0x7E for b in data[2:])
-    return False                                           # Alt and a key
+    return False  # Alt and a key

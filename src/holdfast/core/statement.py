@@ -22,10 +22,12 @@ except ImportError:
 
 VERSION: Final = 1
 SALT_BYTES: Final = 16
-COVER_KEYS: Final = 64               # a signature covers at most this many inputs ...
-COVER_NS: Final = 1_000_000_000      # ... and is due this long after the first of them
-KEYS: Final = "keys"                 # the kind of a statement about a range of raw keys
-STATEMENT: Final = frozenset(("v", "machine", "session", "epoch", "client", "number", "kind", "binding", "seen", "commit"))
+COVER_KEYS: Final = 64  # a signature covers at most this many inputs ...
+COVER_NS: Final = 1_000_000_000  # ... and is due this long after the first of them
+KEYS: Final = "keys"  # the kind of a statement about a range of raw keys
+STATEMENT: Final = frozenset(
+    ("v", "machine", "session", "epoch", "client", "number", "kind", "binding", "seen", "commit")
+)
 STATEMENT_OPTIONAL: Final = frozenset(("first", "for"))
 
 
@@ -42,14 +44,37 @@ def commit(salt: bytes, content: bytes) -> str:
 
 def keys_content(keys: Iterable[tuple[int, bytes]]) -> bytes:
     """What the commitment of a range of keys is over: each as its number (8 bytes), its length (4 bytes, big-endian both), itself."""
-    return b"".join(number.to_bytes(8, "big") + len(data).to_bytes(4, "big") + data for number, data in keys)
+    return b"".join(
+        number.to_bytes(8, "big") + len(data).to_bytes(4, "big") + data for number, data in keys
+    )
 
 
-def statement(machine: str, session: str, epoch: int, client: str, number: int, kind: str, binding: str, seen: str | None, commit: str,
-              first: int | None = None, on_behalf_of: str | None = None) -> bytes:
+def statement(
+    machine: str,
+    session: str,
+    epoch: int,
+    client: str,
+    number: int,
+    kind: str,
+    binding: str,
+    seen: str | None,
+    commit: str,
+    first: int | None = None,
+    on_behalf_of: str | None = None,
+) -> bytes:
     """The bytes an actor signs for one act (or one range of keys: `first`); a bridge says for whom."""
-    said: dict[str, Any] = {"v": VERSION, "machine": machine, "session": session, "epoch": epoch, "client": client, "number": number,
-                            "kind": kind, "binding": binding, "seen": seen, "commit": commit}
+    said: dict[str, Any] = {
+        "v": VERSION,
+        "machine": machine,
+        "session": session,
+        "epoch": epoch,
+        "client": client,
+        "number": number,
+        "kind": kind,
+        "binding": binding,
+        "seen": seen,
+        "commit": commit,
+    }
     if first is not None:
         said["first"] = first
     if on_behalf_of is not None:
@@ -66,9 +91,17 @@ def read_statement(body: bytes, signature: bytes, key: str) -> dict[str, Any]:
     if not signing.verify(signing.read(key), "act/1", body, signature):
         raise ValueError("not signed by that key")
     said = canonical.decode(body)
-    if not isinstance(said, dict) or not STATEMENT <= set(said) <= STATEMENT | STATEMENT_OPTIONAL or type(said["v"]) is not int or said["v"] != VERSION:
+    if (
+        not isinstance(said, dict)
+        or not STATEMENT <= set(said) <= STATEMENT | STATEMENT_OPTIONAL
+        or type(said["v"]) is not int
+        or said["v"] != VERSION
+    ):
         raise ValueError("not a statement of this version")
-    if not (_hex(said["binding"]) and (said["seen"] is None or (_hex(said["seen"]) and len(said["seen"]) == 64))):
+    if not (
+        _hex(said["binding"])
+        and (said["seen"] is None or (_hex(said["seen"]) and len(said["seen"]) == 64))
+    ):
         raise ValueError("its channel or the head it has seen is none")
     return said
 

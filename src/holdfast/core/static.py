@@ -30,7 +30,9 @@ def sign(private: bytes, static: bytes | None = None) -> Signed:
     """For the identity with this private key: its own static key, or another public one that it holds."""
     if static is None:
         static = agreement.public(agreement.derive(private, agreement.STATIC))
-    statement = canonical.encode({"v": 1, "key": signing.show(signing.public(private)), "static": base64url.encode(static)})
+    statement = canonical.encode(
+        {"v": 1, "key": signing.show(signing.public(private)), "static": base64url.encode(static)}
+    )
     return Signed(statement, signing.sign(private, DOMAIN, statement))
 
 
@@ -39,7 +41,9 @@ def read(key: bytes, statement: bytes, signature: bytes) -> bytes:
     if len(statement) > STATEMENT_BYTES:
         raise Malformed("the statement about a channel's key is too long", "too_long")
     if not signing.verify(key, DOMAIN, statement, signature):
-        raise Malformed("the statement about a channel's key is not signed by that identity", "signature")
+        raise Malformed(
+            "the statement about a channel's key is not signed by that identity", "signature"
+        )
     try:
         value: Any = canonical.decode(statement)
         if value.keys() != {"v", "key", "static"} or type(value["v"]) is not int or value["v"] != 1:
@@ -47,7 +51,7 @@ def read(key: bytes, statement: bytes, signature: bytes) -> bytes:
         said, static = read_key(value["key"]), base64url.decode(value["static"])
     except Malformed:
         raise
-    except (AttributeError, TypeError, ValueError) as e:          # NotCanonical is one
+    except (AttributeError, TypeError, ValueError) as e:  # NotCanonical is one
         raise Malformed(f"the statement about a channel's key is malformed: {e}") from e
     if said != key or len(static) != agreement.KEY_BYTES:
         raise Malformed("the statement is about another identity", "key")

@@ -23,25 +23,33 @@ from holdfast.core.originators import UNKNOWN, Shaped, bounded
 from holdfast.core.shaping import HOOKS, Author, View
 from holdfast.core.shellstate import CWD, Piece, names_of
 
-ALIASES_MAX: Final = 16          # names that one name is followed to: an alias of an alias of ...
+ALIASES_MAX: Final = 16  # names that one name is followed to: an alias of an alias of ...
 NAME_CHARS: Final = 256
-PRELOADS: Final = names_of("PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS "
-                            "BASHOPTS JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
-                            "GIT_EXEC_PATH GIT_TEMPLATE_DIR GIT_PROXY_COMMAND GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_PARAMETERS SSH_ASKPASS SUDO_ASKPASS LESSOPEN LESSCLOSE "
-                            "MAKEFLAGS MAKEFILES CARGO_HOME RUSTC_WRAPPER PROMPT_COMMAND FPATH MODULE_PATH BASH_LOADABLES_PATH")
+PRELOADS: Final = names_of(
+    "PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS "
+    "BASHOPTS JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
+    "GIT_EXEC_PATH GIT_TEMPLATE_DIR GIT_PROXY_COMMAND GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_PARAMETERS SSH_ASKPASS SUDO_ASKPASS LESSOPEN LESSCLOSE "
+    "MAKEFLAGS MAKEFILES CARGO_HOME RUSTC_WRAPPER PROMPT_COMMAND FPATH MODULE_PATH BASH_LOADABLES_PATH"
+)
 _PRELOAD_BEGINS: Final = ("LD_", "DYLD_", "BASH_FUNC_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
-_ALWAYS: Final = frozenset(("IFS", "BASH_COMPAT", "POSIXLY_CORRECT", "GLOBIGNORE", "NULLCMD", "READNULLCMD"))      # variables that the shell reads for every line
+_ALWAYS: Final = frozenset(
+    ("IFS", "BASH_COMPAT", "POSIXLY_CORRECT", "GLOBIGNORE", "NULLCMD", "READNULLCMD")
+)  # variables that the shell reads for every line
 _BUILTINS: Final = names_of(
     ". : [ alias autoload bg bind break builtin bye caller case cd chdir command compgen complete compopt continue declare dirs disable disown echo emulate enable eval exec exit export false fc fg float "
     "functions getopts hash help history integer jobs kill let limit local logout mapfile noglob popd print printf pushd pushln pwd read readarray readonly rehash return set setopt shift shopt source "
-    "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle")
-_SOMEWHERE: Final = names_of(           # of them: those of bash that zsh does not have, and those of zsh that bash does not have
+    "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle"
+)
+_SOMEWHERE: Final = names_of(  # of them: those of bash that zsh does not have, and those of zsh that bash does not have
     "autoload bind bye caller chdir compgen complete compopt disable emulate float functions help integer limit mapfile noglob print pushln readarray rehash setopt shopt unfunction unhash unlimit "
-    "unsetopt vared whence where which zle zmodload zstyle")
+    "unsetopt vared whence where which zle zmodload zstyle"
+)
 _NAMED: Final = re.compile(r"\$\{?(?:\([^()]*\))?[#!=^~+]*([A-Za-z_]\w*)|~")
 _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
-_ARITHMETIC: Final = re.compile(r"\(\(|\[|\$\{[^}]*:|\b(?:let|declare|typeset|integer|float|local|readonly|export|test|read|for|printf|exit|return|shift)\b")
+_ARITHMETIC: Final = re.compile(
+    r"\(\(|\[|\$\{[^}]*:|\b(?:let|declare|typeset|integer|float|local|readonly|export|test|read|for|printf|exit|return|shift)\b"
+)
 
 Writers = Callable[[Sequence[str]], Iterable[Shaped]]
 Implied = Callable[[Command, str | None], tuple[str, ...]]
@@ -50,15 +58,24 @@ Implied = Callable[[Command, str | None], tuple[str, ...]]
 class World(NamedTuple):
     """What is looked at outside of the shell."""
 
-    exists: Callable[[str], bool] = lambda path: False       # a program that may be run
-    writers: Writers = lambda paths: ()                      # who shaped these files
+    exists: Callable[[str], bool] = lambda path: False  # a program that may be run
+    writers: Writers = lambda paths: ()  # who shaped these files
     implied: Implied = lambda command, cwd: ()
 
 
 NO_WORLD: Final = World()
 
 
-def touched(view: View, facts: Facts | None, text: str, actor: str, cwd: str | None = None, typists: Iterable[str] = (), reader: str = "", world: World = NO_WORLD) -> tuple[Shaped, ...]:
+def touched(
+    view: View,
+    facts: Facts | None,
+    text: str,
+    actor: str,
+    cwd: str | None = None,
+    typists: Iterable[str] = (),
+    reader: str = "",
+    world: World = NO_WORLD,
+) -> tuple[Shaped, ...]:
     """For a text that `actor` would enter. `typists`: who else typed on its line; `reader`: the program that reads it, if that is not the shell."""
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
@@ -84,41 +101,82 @@ def touched(view: View, facts: Facts | None, text: str, actor: str, cwd: str | N
     return bounded([*found, *world.writers([*dict.fromkeys(files)])], actor)
 
 
-def touched_by_program(view: View, path: str, files: Sequence[str], actor: str, typists: Iterable[str] = (), world: World = NO_WORLD) -> tuple[Shaped, ...]:
+def touched_by_program(
+    view: View,
+    path: str,
+    files: Sequence[str],
+    actor: str,
+    typists: Iterable[str] = (),
+    world: World = NO_WORLD,
+) -> tuple[Shaped, ...]:
     """For a program that is about to be executed, and the `files` that it is given or reads unasked: no alias and no function is between, only what it is handed and where it is. What the shell
     starts by itself it starts for a hook or a trap; what it starts while somebody's command runs may be a trap's."""
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
         found.append(Shaped("shell", view.blind, UNKNOWN))
     found += _of(view, CWD, "cwd", view.state.cwd if view.state is not None else "")
-    found += [one if actor == SHELL.actor else one._replace(sure=False) for one in _always(view) if one.kind in ("hook", "trap")]
+    found += [
+        one if actor == SHELL.actor else one._replace(sure=False)
+        for one in _always(view)
+        if one.kind in ("hook", "trap")
+    ]
     found += _of(view, ("path", path.rpartition("/")[0]), "path")
     return bounded([*found, *_handed(view), *world.writers([path, *files])], actor)
 
 
 def kinds_of_others(view: View, actor: str) -> frozenset[str]:
     """Of which kinds something is another's, for all that the shell says."""
-    others = [piece for piece, author in view.authors.items() if any(hand.actor != actor for hand in author)]
+    others = [
+        piece
+        for piece, author in view.authors.items()
+        if any(hand.actor != actor for hand in author)
+    ]
     active = view.state.active if view.state is not None else frozenset[str]()
-    found = {kind_of(piece) for piece in others} | {"hook" for kind, name in others if kind == "variable" and name in active}
+    found = {kind_of(piece) for piece in others} | {
+        "hook" for kind, name in others if kind == "variable" and name in active
+    }
     return frozenset(found | {"shell"} if view.blind else found)
 
 
 # ---------------------------------------------------------------- parts
 
-def _of(view: View, piece: Piece, kind: str, name: str | None = None, sure: bool = True) -> list[Shaped]:
+
+def _of(
+    view: View, piece: Piece, kind: str, name: str | None = None, sure: bool = True
+) -> list[Shaped]:
     return shaped(piece, view.authors.get(piece, ()), kind, name, sure)
 
 
-def shaped(piece: Piece, author: Author, kind: str | None = None, name: str | None = None, sure: bool = True) -> list[Shaped]:
+def shaped(
+    piece: Piece,
+    author: Author,
+    kind: str | None = None,
+    name: str | None = None,
+    sure: bool = True,
+) -> list[Shaped]:
     """A piece of the shell's state, once for each who shaped it."""
-    return [Shaped(kind or kind_of(piece), (piece[1] if name is None else name)[:NAME_CHARS], hand.actor, hand.act, sure and hand.sure) for hand in author]
+    return [
+        Shaped(
+            kind or kind_of(piece),
+            (piece[1] if name is None else name)[:NAME_CHARS],
+            hand.actor,
+            hand.act,
+            sure and hand.sure,
+        )
+        for hand in author
+    ]
 
 
 def kind_of(piece: Piece) -> str:
     kind, name = piece
     if kind == "variable":
-        return "hook" if name in HOOKS else "preload" if name in PRELOADS or name.startswith(_PRELOAD_BEGINS) else "variable"
+        return (
+            "hook"
+            if name in HOOKS
+            else "preload"
+            if name in PRELOADS or name.startswith(_PRELOAD_BEGINS)
+            else "variable"
+        )
     return "hook" if kind == "function" and name in HOOKS else "path" if kind == "hash" else kind
 
 
@@ -151,23 +209,39 @@ def _handed(view: View) -> Iterator[Shaped]:
     """What every program is handed."""
     exported = view.state.exported if view.state is not None else frozenset[str]()
     for piece, author in view.authors.items():
-        if piece[0] == "variable" and piece[1] not in HOOKS and (piece[1] in exported or ("variable", piece[1]) not in (view.state.values if view.state is not None else {})):
+        if (
+            piece[0] == "variable"
+            and piece[1] not in HOOKS
+            and (
+                piece[1] in exported
+                or ("variable", piece[1])
+                not in (view.state.values if view.state is not None else {})
+            )
+        ):
             yield from shaped(piece, author)
 
 
-def _named(view: View, name: str, command: Command, cwd: str | None, world: World, files: list[str]) -> tuple[list[Shaped], bool]:
+def _named(
+    view: View, name: str, command: Command, cwd: str | None, world: World, files: list[str]
+) -> tuple[list[Shaped], bool]:
     """What the name of a command stands for; whether that is a program. Its file is added to `files`."""
     if not name:
         return [Shaped("shell", "a command whose name is not known", UNKNOWN)], True
     if name == ":":
         return [], False
     state, found, names = view.state, list[Shaped](), [name]
-    written = next((path for one, path in command.called if one == name), name if "/" in name else "")
+    written = next(
+        (path for one, path in command.called if one == name), name if "/" in name else ""
+    )
     if not written and state is not None:
-        for one in names:                                # grows: an alias stands for others
+        for one in names:  # grows: an alias stands for others
             found += _of(view, ("alias", one), "alias")
-            names += [word for word in state.aliases.get(one, ()) if word not in names][:ALIASES_MAX - len(names)]
-        program = any(not state.aliases.get(one, (one,)) for one in names)      # an alias whose text is not plain may run anything
+            names += [word for word in state.aliases.get(one, ()) if word not in names][
+                : ALIASES_MAX - len(names)
+            ]
+        program = any(
+            not state.aliases.get(one, (one,)) for one in names
+        )  # an alias whose text is not plain may run anything
         for one in names:
             if one not in state.aliases or one in state.aliases[one]:
                 pieces, runs = _resolved(view, one, cwd, world, files)
@@ -175,16 +249,23 @@ def _named(view: View, name: str, command: Command, cwd: str | None, world: Worl
                 program = program or runs
         return found, program
     files += _file(written, cwd) if written else ()
-    return [*_of(view, ("alias", written), "alias"), *_of(view, ("function", written), "function")] if written else [], True      # shells take names with a slash in them for those, too
+    return [
+        *_of(view, ("alias", written), "alias"),
+        *_of(view, ("function", written), "function"),
+    ] if written else [], True  # shells take names with a slash in them for those, too
 
 
-def _resolved(view: View, name: str, cwd: str | None, world: World, files: list[str]) -> tuple[list[Shaped], bool]:
+def _resolved(
+    view: View, name: str, cwd: str | None, world: World, files: list[str]
+) -> tuple[list[Shaped], bool]:
     """What a name that is no alias stands for."""
     state, found = view.state, list[Shaped]()
-    if "/" in name:                                      # in the text of an alias
+    if "/" in name:  # in the text of an alias
         files += _file(name, cwd)
         return found, True
-    if ("function", name) in view.authors or (state is not None and ("function", name) in state.values):
+    if ("function", name) in view.authors or (
+        state is not None and ("function", name) in state.values
+    ):
         found += _of(view, ("function", name), "function")
         for piece, author in view.authors.items():
             if piece[0] == "function" and piece[1] != name and piece[1] not in HOOKS:
@@ -195,33 +276,65 @@ def _resolved(view: View, name: str, cwd: str | None, world: World, files: list[
     if name in _BUILTINS:
         if name in ("cd", "pushd", "chdir"):
             found += _of(view, ("variable", "CDPATH"), "variable")
-        if name in _SOMEWHERE and state is not None and (name in state.hashed or any(world.exists(f"{_absolute(entry, cwd)}/{name}") for entry in state.path)):
-            return found + [one._replace(sure=False) for one in _program(view, name, cwd, world, files)], True
-        return found, name in ("exec", "command", "builtin", "eval", "source", ".", "noglob", "time")
+        if (
+            name in _SOMEWHERE
+            and state is not None
+            and (
+                name in state.hashed
+                or any(world.exists(f"{_absolute(entry, cwd)}/{name}") for entry in state.path)
+            )
+        ):
+            return found + [
+                one._replace(sure=False) for one in _program(view, name, cwd, world, files)
+            ], True
+        return found, name in (
+            "exec",
+            "command",
+            "builtin",
+            "eval",
+            "source",
+            ".",
+            "noglob",
+            "time",
+        )
     return found + _program(view, name, cwd, world, files), True
 
 
 def _unlisted(view: View) -> list[Shaped]:
-    return [] if view.functions or view.blind else [Shaped("function", "functions were not listed since the last change", UNKNOWN, sure=False)]
+    return (
+        []
+        if view.functions or view.blind
+        else [
+            Shaped(
+                "function", "functions were not listed since the last change", UNKNOWN, sure=False
+            )
+        ]
+    )
 
 
-def _program(view: View, name: str, cwd: str | None, world: World, files: list[str]) -> list[Shaped]:
+def _program(
+    view: View, name: str, cwd: str | None, world: World, files: list[str]
+) -> list[Shaped]:
     state = view.state
     if state is None:
         return []
     found = list[Shaped]()
-    first = next((entry for entry in state.path if world.exists(f"{_absolute(entry, cwd)}/{name}")), None)
+    first = next(
+        (entry for entry in state.path if world.exists(f"{_absolute(entry, cwd)}/{name}")), None
+    )
     place = f"{_absolute(first, cwd)}/{name}" if first is not None else None
     if (remembered := state.hashed.get(name)) is not None and remembered != place:
         found += _of(view, ("hash", name), "path", remembered)
         place = remembered
     elif first is not None:
         found += _of(view, ("path", first), "path")
-        for entry in state.path[:state.path.index(first)]:
+        for entry in state.path[: state.path.index(first)]:
             if not entry.startswith("/"):
                 found += _of(view, ("path", entry), "path", sure=False)
     else:
-        found += [one for entry in state.path for one in _of(view, ("path", entry), "path", sure=False)]
+        found += [
+            one for entry in state.path for one in _of(view, ("path", entry), "path", sure=False)
+        ]
     files += [place] if place is not None else []
     return found
 
@@ -233,4 +346,6 @@ def _absolute(entry: str, cwd: str | None) -> str:
 def _file(name: str, cwd: str | None) -> list[str]:
     """As everybody else names it: without `./`. What `..` leads to only the file system knows."""
     path = name if name.startswith("/") else f"{cwd}/{name}" if cwd else ""
-    return ["/" + "/".join(part for part in path.split("/") if part not in ("", "."))] if path else []
+    return (
+        ["/" + "/".join(part for part in path.split("/") if part not in ("", "."))] if path else []
+    )

@@ -16,31 +16,39 @@ from typing import Final
 from holdfast.core.channel import Channel, Step
 from holdfast.model.limits import BODY_BYTES, STREAM_WINDOW_BYTES, KiB
 
-RESERVE_BYTES: Final = 64                # of credit, for what the channel itself has to say (REKEY, END, ASK, YES)
-SEAL_BYTES: Final = 20                   # that a payload is longer than what it carries
-CREDIT_STEP_BYTES: Final = 16 * KiB      # taken before credit is given: small enough for a small limit, large enough to cost nothing
-LIMIT_FIRST_BYTES: Final = 64 * KiB      # on the way at once, until more is known of the link
+RESERVE_BYTES: Final = (
+    64  # of credit, for what the channel itself has to say (REKEY, END, ASK, YES)
+)
+SEAL_BYTES: Final = 20  # that a payload is longer than what it carries
+CREDIT_STEP_BYTES: Final = (
+    16 * KiB
+)  # taken before credit is given: small enough for a small limit, large enough to cost nothing
+LIMIT_FIRST_BYTES: Final = 64 * KiB  # on the way at once, until more is known of the link
 LIMIT_LEAST_BYTES: Final = 32 * KiB
 LIMIT_STEP_BYTES: Final = 16 * KiB
-QUEUE_S: Final = 0.15                    # credit that comes back this much later than the quickest: something queues
-BEST_S: Final = 30.0                     # how long the quickest is remembered: a link may change
+QUEUE_S: Final = 0.15  # credit that comes back this much later than the quickest: something queues
+BEST_S: Final = 30.0  # how long the quickest is remembered: a link may change
 
-FLOW: Final = "flow"                     # closed: the other side sent more than it had credit for
+FLOW: Final = "flow"  # closed: the other side sent more than it had credit for
 
 
 class Tunnel:
     def __init__(self, channel: Channel, window: int = STREAM_WINDOW_BYTES) -> None:
         self.channel = channel
         self._window = window
-        self._credit = window                       # what we may still send
+        self._credit = window  # what we may still send
         self._limit = min(LIMIT_FIRST_BYTES, window)
-        self._sent = self._returned = 0             # payload bytes, in all
-        self._marks: deque[tuple[int, float]] = deque()     # (sent up to here, when), of what has not come back
+        self._sent = self._returned = 0  # payload bytes, in all
+        self._marks: deque[tuple[int, float]] = (
+            deque()
+        )  # (sent up to here, when), of what has not come back
         self._best: float | None = None
         self._best_at = self._less_at = 0.0
-        self._theirs = window                       # what they may still send
-        self._untaken: deque[tuple[int, int]] = deque()     # (plaintext, payload) that the consumer has not taken
-        self._owed = 0                              # payload bytes taken, for which no credit was given yet
+        self._theirs = window  # what they may still send
+        self._untaken: deque[tuple[int, int]] = (
+            deque()
+        )  # (plaintext, payload) that the consumer has not taken
+        self._owed = 0  # payload bytes taken, for which no credit was given yet
         self._overrun = False
 
     @property
@@ -83,7 +91,11 @@ class Tunnel:
 
     def ask(self, now: float) -> tuple[bytes, ...]:
         """Asks whether anybody is at the other end, if there is room for the question."""
-        return self._out(self.channel.ask(now), now) if self._credit > RESERVE_BYTES and not self.reason else ()
+        return (
+            self._out(self.channel.ask(now), now)
+            if self._credit > RESERVE_BYTES and not self.reason
+            else ()
+        )
 
     def credit(self, amount: int, now: float) -> None:
         """The other side has taken so much. More than was sent cannot have been."""
@@ -95,14 +107,16 @@ class Tunnel:
         self._returned += amount
         while self._marks and self._marks[0][0] <= self._returned:
             waited = now - self._marks.popleft()[1]
-        if full and waited > 0.0:               # otherwise credit waits for more to be taken, and its time says nothing
+        if (
+            full and waited > 0.0
+        ):  # otherwise credit waits for more to be taken, and its time says nothing
             self._learn(waited, now)
 
     def _learn(self, waited: float, now: float) -> None:
         if self._best is None or waited <= self._best or now - self._best_at > BEST_S:
             self._best, self._best_at = waited, now
         if waited - self._best > QUEUE_S:
-            if now - self._less_at > waited:        # once for each time around
+            if now - self._less_at > waited:  # once for each time around
                 self._limit, self._less_at = max(LIMIT_LEAST_BYTES, self._limit * 3 // 4), now
         else:
             self._limit = min(self._window, self._limit + LIMIT_STEP_BYTES)
@@ -127,7 +141,7 @@ class Tunnel:
             self.channel.leave()
             return Step()
         step = self.channel.receive(payload, now)
-        if sum(map(len, step.send)) > self._credit:         # it asks and asks, and takes no answer
+        if sum(map(len, step.send)) > self._credit:  # it asks and asks, and takes no answer
             self._overrun = True
             self.channel.leave()
             return Step()

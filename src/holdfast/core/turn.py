@@ -100,7 +100,11 @@ class NoQueue:
         return None
 
 
-POLICIES: dict[str, Policy] = {"queue": FirstCome(), "humans-first": HumansFirst(), "drop": NoQueue()}
+POLICIES: dict[str, Policy] = {
+    "queue": FirstCome(),
+    "humans-first": HumansFirst(),
+    "drop": NoQueue(),
+}
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class Turn:
         """An operator wants to write now. Ends with `Denied` if it may not."""
         s = self.state
         if s.holder == operator and (s.long_acts or now < s.last_write + self.idle_s):
-            s.last_write = now                 # by far the commonest: the holder goes on typing
+            s.last_write = now  # by far the commonest: the holder goes on typing
             return []
         effects = self.expire(now)
         s = self.state
@@ -246,7 +250,9 @@ class Turn:
     # ------------------------------------------------------------ inside
 
     def _give(self, operator: str, previous: str | None, now: float, how: How) -> Taken:
-        self.state = TurnState(operator, now, now, 0, tuple(r for r in self.state.queue if r.operator != operator))
+        self.state = TurnState(
+            operator, now, now, 0, tuple(r for r in self.state.queue if r.operator != operator)
+        )
         return Taken(operator, previous, how)
 
     def _next(self, previous: str, now: float) -> list[Effect]:
@@ -256,7 +262,9 @@ class Turn:
     def _drop(self, operator: str, why: Literal["refused", "left"]) -> list[Effect]:
         if operator not in self.waiting():
             return []
-        self.state = replace(self.state, queue=tuple(r for r in self.state.queue if r.operator != operator))
+        self.state = replace(
+            self.state, queue=tuple(r for r in self.state.queue if r.operator != operator)
+        )
         return [Withdrawn(operator, why)]
 
     def _lapsed(self, now: float) -> bool:

@@ -15,14 +15,16 @@ from typing import Any, Final, NamedTuple
 
 from holdfast.core import statement
 
-KEPT_BYTES: Final = 64 * 1024        # what a host holds of one client's keys; a paste of this size is an act of its own
+KEPT_BYTES: Final = (
+    64 * 1024
+)  # what a host holds of one client's keys; a paste of this size is an act of its own
 KEPT_KEYS: Final = 4 * statement.COVER_KEYS
 
 
 class Range(NamedTuple):
     first: int
     last: int
-    content: bytes                   # as `statement.keys_content`
+    content: bytes  # as `statement.keys_content`
 
 
 class Uncovered:
@@ -53,7 +55,11 @@ class Uncovered:
     def take(self) -> Range | None:
         """The oldest range, at most COVER_KEYS long; the caller signs it."""
         taken: list[tuple[int, bytes]] = []
-        while self._keys and len(taken) < statement.COVER_KEYS and (not taken or self._keys[0][0] == taken[-1][0] + 1):
+        while (
+            self._keys
+            and len(taken) < statement.COVER_KEYS
+            and (not taken or self._keys[0][0] == taken[-1][0] + 1)
+        ):
             number, data, _ = self._keys[0]
             taken.append((number, data))
             self._drop_first()
@@ -62,10 +68,18 @@ class Uncovered:
     def cover(self, said: dict[str, Any], salt: bytes) -> bool:
         """Whether this statement (its signature is checked already) is about keys that came, as they came. They are let go."""
         first, last = said.get("first"), said.get("number")
-        if not isinstance(first, int) or not isinstance(last, int) or len(salt) != statement.SALT_BYTES:
+        if (
+            not isinstance(first, int)
+            or not isinstance(last, int)
+            or len(salt) != statement.SALT_BYTES
+        ):
             return False
         meant = [(number, data) for number, data, _ in self._keys if first <= number <= last]
-        if not meant or [number for number, _ in meant] != list(range(first, first + len(meant))) or meant[-1][0] != last:
+        if (
+            not meant
+            or [number for number, _ in meant] != list(range(first, first + len(meant)))
+            or meant[-1][0] != last
+        ):
             return False
         if statement.commit(salt, statement.keys_content(meant)) != said.get("commit"):
             return False

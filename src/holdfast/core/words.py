@@ -32,9 +32,12 @@ _SIMPLE_ESCAPES: Final = {
     "?": "?",
 }
 _ESCAPE: Final = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.))", re.S
+    r"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.))",
+    re.S,
 )
-_PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")  # a value that stays one word when it is not quoted
+_PLAIN: Final = re.compile(
+    r"[A-Za-z0-9_@%+=:,./-]*"
+)  # a value that stays one word when it is not quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,13 @@ def _double(part: Node, known: Known) -> str:
         return re.sub(r'\\([$`"\\\n])', lambda m: "" if m[1] == "\n" else m[1], _value(part))
     if kind == "ParamExp":
         return _variable(part, known)
-    raise _Unknown("substitution" if kind in ("CmdSubst", "ProcSubst") else "arithmetic" if kind == "ArithmExp" else "construct")
+    raise _Unknown(
+        "substitution"
+        if kind in ("CmdSubst", "ProcSubst")
+        else "arithmetic"
+        if kind == "ArithmExp"
+        else "construct"
+    )
 
 
 def _variable(part: Node, known: Known) -> str:
@@ -218,7 +227,9 @@ def _tilde(text: str, bare: str, known: Known) -> tuple[str | None, str]:
         return None, bare
     if known.home is None:
         return None, bare
-    return text[:at] + known.home + text[at + 1 :], bare[:at] + "\0" * len(known.home) + bare[at + 1 :]
+    return text[:at] + known.home + text[at + 1 :], bare[:at] + "\0" * len(known.home) + bare[
+        at + 1 :
+    ]
 
 
 def _braces(bare: str) -> bool:

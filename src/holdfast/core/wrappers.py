@@ -52,7 +52,11 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     ),
     "doas": Wrapper("-u -a", "-n -s", query="-L", alone="stdin"),
     "env": Wrapper(
-        "-u --unset", "-i - --ignore-environment -0 --null -v --debug", assigns=True, query="--version", moves="-C --chdir"
+        "-u --unset",
+        "-i - --ignore-environment -0 --null -v --debug",
+        assigns=True,
+        query="--version",
+        moves="-C --chdir",
     ),
     "nohup": Wrapper(),
     "linux32": Wrapper(),
@@ -71,13 +75,19 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "setsid": Wrapper("", "-c --ctty -f --fork -w --wait"),
     "nice": Wrapper("-n --adjustment", numbers=True),
     "ionice": Wrapper("-c --class -n --classdata", "-t --ignore", query="-p --pid", numbers=True),
-    "time": Wrapper("-f --format -o --output", "-p --portability -v --verbose -a --append -q --quiet"),
-    "timeout": Wrapper("-k --kill-after -s --signal", "--foreground --preserve-status -v --verbose", 1),
+    "time": Wrapper(
+        "-f --format -o --output", "-p --portability -v --verbose -a --append -q --quiet"
+    ),
+    "timeout": Wrapper(
+        "-k --kill-after -s --signal", "--foreground --preserve-status -v --verbose", 1
+    ),
     "stdbuf": Wrapper("-i --input -o --output -e --error"),
     "command": Wrapper("", "-p", query="-v -V"),
     "exec": Wrapper("-a", "-c -l"),
     "taskset": Wrapper("", "-c --cpu-list -a --all-tasks", 1, query="-p --pid"),
-    "chrt": Wrapper("", "-b -f -i -o -r -d -R --batch --fifo --idle --other --rr", 1, query="-p --pid -m --max"),
+    "chrt": Wrapper(
+        "", "-b -f -i -o -r -d -R --batch --fifo --idle --other --rr", 1, query="-p --pid -m --max"
+    ),
     "flock": Wrapper(
         "-w --timeout -E --conflict-exit-code",
         "-n --nonblock -x -e --exclusive -s --shared -u --unlock -o --close -F --no-fork --verbose",
@@ -85,7 +95,9 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
         text="-c --command",
     ),
     "strace": Wrapper(
-        "-o -e -s -P -I -a -O -S -X", "-f -ff -F -t -tt -ttt -T -v -y -yy -c -C -q -qq -r -x -xx -i -k -d", query="-p -V"
+        "-o -e -s -P -I -a -O -S -X",
+        "-f -ff -F -t -tt -ttt -T -v -y -yy -c -C -q -qq -r -x -xx -i -k -d",
+        query="-p -V",
     ),
     "xargs": Wrapper(
         "-I -n --max-args -L --max-lines -P --max-procs -s --max-chars -d --delimiter -a --arg-file -E",
@@ -127,7 +139,10 @@ WRAPPERS: Final[dict[str, Wrapper]] = {
     "pdm run": Wrapper("-p --project", "-s --site-packages"),
     "direnv exec": Wrapper("", "", 1),
     "dbus-run-session": Wrapper(),
-    "xvfb-run": Wrapper("-n --server-num -e --error-file -f --auth-file -s --server-args -w --wait", "-a --auto-servernum -l"),
+    "xvfb-run": Wrapper(
+        "-n --server-num -e --error-file -f --auth-file -s --server-args -w --wait",
+        "-a --auto-servernum -l",
+    ),
     "caffeinate": Wrapper("-t -w", "-d -i -m -s -u"),
     "setarch": Wrapper("", "-R --addr-no-randomize -v", 1),
     "systemd-inhibit": Wrapper("", ""),
@@ -224,7 +239,9 @@ def peel(name: str, wrapper: Wrapper, words: Sequence[Word]) -> Peeled:
                 at += 1
                 script = words[at]
         elif option in wrapper.moves.split() or any(
-            text.startswith(m) for m in wrapper.moves.split() if len(m) == 2 and len(text) > 2 and not text.startswith("--")
+            text.startswith(m)
+            for m in wrapper.moves.split()
+            if len(m) == 2 and len(text) > 2 and not text.startswith("--")
         ):
             reasons.append(Reason("place", f"{name} {option}"))
             at += 0 if given or (len(text) > 2 and not text.startswith("--")) else 1
@@ -236,7 +253,11 @@ def peel(name: str, wrapper: Wrapper, words: Sequence[Word]) -> Peeled:
             or (wrapper.numbers and re.fullmatch(r"-\d+", text))
         ):
             pass
-        elif text.startswith("-") and not text.startswith("--") and (takes := _cluster(text, valued, bare)) is not None:
+        elif (
+            text.startswith("-")
+            and not text.startswith("--")
+            and (takes := _cluster(text, valued, bare)) is not None
+        ):
             at += takes
         elif text.startswith("-") and text != "-":
             return Peeled([], (Reason("option", f"{name} {text[:40]}"),))

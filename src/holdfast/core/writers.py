@@ -28,15 +28,15 @@ from holdfast.core.lineage import UNKNOWN as NOBODY_KNOWS
 from holdfast.core.originators import UNKNOWN, Shaped
 
 ENTRIES_MAX: Final = 65_536
-SAVED_MAX: Final = 16_384        # the newest, for the next host
-HANDS_MAX: Final = 4             # of more, the last is "unknown"
-TICK_NS: Final = 10_000_000      # of the clock that change times are made of, at most: they may be that much older than the change
+SAVED_MAX: Final = 16_384  # the newest, for the next host
+HANDS_MAX: Final = 4  # of more, the last is "unknown"
+TICK_NS: Final = 10_000_000  # of the clock that change times are made of, at most: they may be that much older than the change
 SETTLED_AFTER_NS: Final = 5 * TICK_NS
-STEP_S: Final = 0.5              # a clock that is set back by less is being disciplined
+STEP_S: Final = 0.5  # a clock that is set back by less is being disciplined
 
 
 class Author(NamedTuple):
-    session: str                 # its id
+    session: str  # its id
     cause: Cause
 
 
@@ -44,29 +44,31 @@ OUTSIDE: Final = Author("", NOBODY_KNOWS)
 
 
 class Stamp(NamedTuple):
-    changed: int                 # ctime in ns
+    changed: int  # ctime in ns
     size: int
 
 
 class Entry(NamedTuple):
-    content: Author | None       # None: nobody was seen to write into it
-    hands: tuple[Author, ...]    # who moved, linked or changed it otherwise, since
+    content: Author | None  # None: nobody was seen to write into it
+    hands: tuple[Author, ...]  # who moved, linked or changed it otherwise, since
     perhaps: tuple[Author, ...]  # who wrote in the same moment as the author
     moment: int
-    era: int                     # between two losses
+    era: int  # between two losses
     stamp: Stamp | None = None
 
 
 class Table:
     def __init__(self) -> None:
-        self.horizon = math.inf                             # the wall clock's time when the first session began
-        self.moment = 1                                     # a new one when everything that was told is known
+        self.horizon = math.inf  # the wall clock's time when the first session began
+        self.moment = 1  # a new one when everything that was told is known
         self.era = 1
-        self._entries: dict[bytes, Entry] = {}              # oldest first
-        self._outside: set[bytes] = set()                   # written by no session, in this moment
-        self._fresh: dict[tuple[Author, ...], Entry] = {}   # of this moment, one for all files of an author
+        self._entries: dict[bytes, Entry] = {}  # oldest first
+        self._outside: set[bytes] = set()  # written by no session, in this moment
+        self._fresh: dict[
+            tuple[Author, ...], Entry
+        ] = {}  # of this moment, one for all files of an author
         self._unsettled: dict[bytes, None] = {}
-        self._offset: float | None = None                   # of the wall clock to the steady one
+        self._offset: float | None = None  # of the wall clock to the steady one
         self._checked = 0.0
 
     def __len__(self) -> int:
@@ -85,12 +87,16 @@ class Table:
             return
         perhaps: tuple[Author, ...] = ()
         if old is not None and old.moment == self.moment:
-            perhaps = _each((*(() if old.content is None else (old.content,)), *old.perhaps, *old.hands), author)
+            perhaps = _each(
+                (*(() if old.content is None else (old.content,)), *old.perhaps, *old.hands), author
+            )
         if key in self._outside:
             perhaps = _each((*perhaps, OUTSIDE), author)
         fresh = self._fresh.get((author, *perhaps))
         if fresh is None:
-            fresh = self._fresh[(author, *perhaps)] = Entry(author, (), perhaps, self.moment, self.era)
+            fresh = self._fresh[(author, *perhaps)] = Entry(
+                author, (), perhaps, self.moment, self.era
+            )
         self._put(key, fresh)
 
     def made(self, key: bytes, author: Author | None) -> None:
@@ -104,12 +110,12 @@ class Table:
             if author is None:
                 return
             old = Entry(None, (), (), self.moment, self.era)
-        elif old.era != self.era:                           # what it was cannot be proven any more
+        elif old.era != self.era:  # what it was cannot be proven any more
             old = Entry(None, old.hands, (), self.moment, self.era)
         who = author or OUTSIDE
         hands = old.hands if who in old.hands or who == old.content else (*old.hands, who)
         if len(hands) > HANDS_MAX:
-            hands = (*hands[:HANDS_MAX - 1], OUTSIDE)
+            hands = (*hands[: HANDS_MAX - 1], OUTSIDE)
         self._entries.pop(key, None)
         self._put(key, old._replace(hands=hands, stamp=None))
 
@@ -166,7 +172,9 @@ class Table:
 
     def entry(self, key: bytes, stamp: Stamp) -> Entry | None:
         found = self._entries.get(key)
-        return found if found is not None and (found.era == self.era or found.stamp == stamp) else None
+        return (
+            found if found is not None and (found.era == self.era or found.stamp == stamp) else None
+        )
 
     def began(self, at: float) -> None:
         """A session did."""
@@ -188,7 +196,10 @@ class Table:
     def save(self) -> Iterator[list[Any]]:
         """One row for each: first what concerns all, then authors as they come, and files, newest last."""
         newest = [*islice(reversed(self._entries.items()), SAVED_MAX)]
-        return _rows([self.horizon if math.isfinite(self.horizon) else None, self._offset, self._checked], newest)
+        return _rows(
+            [self.horizon if math.isfinite(self.horizon) else None, self._offset, self._checked],
+            newest,
+        )
 
     def restore(self, rows: Iterable[Any], same_boot: bool) -> None:
         """What the last host knew: nothing of it counts without proof."""
@@ -198,11 +209,24 @@ class Table:
         for row in lines:
             if len(row) == 4:
                 session, actor, act, others = row
-                authors.append(Author(str(session), Cause(str(actor), None if act is None else int(act), tuple(map(str, others)))))
+                authors.append(
+                    Author(
+                        str(session),
+                        Cause(
+                            str(actor), None if act is None else int(act), tuple(map(str, others))
+                        ),
+                    )
+                )
             else:
                 key, content, hands, perhaps, changed, size = row
-                entries[bytes.fromhex(key)] = Entry(None if content is None else authors[content], tuple(authors[n] for n in hands),
-                                                    tuple(authors[n] for n in perhaps), 0, 0, Stamp(int(changed), int(size)))
+                entries[bytes.fromhex(key)] = Entry(
+                    None if content is None else authors[content],
+                    tuple(authors[n] for n in hands),
+                    tuple(authors[n] for n in perhaps),
+                    0,
+                    0,
+                    Stamp(int(changed), int(size)),
+                )
                 if len(entries) >= SAVED_MAX:
                     break
         if horizon is not None:
@@ -221,13 +245,24 @@ def _rows(head: list[Any], entries: list[tuple[bytes, Entry]]) -> Iterator[list[
         for author in (*(() if one.content is None else (one.content,)), *one.hands, *one.perhaps):
             if author not in known:
                 known[author] = len(known)
-                yield [author.session, author.cause.actor, author.cause.act, list(author.cause.others)]
-        yield [key.hex(), None if one.content is None else known[one.content], [known[a] for a in one.hands], [known[a] for a in one.perhaps], *one.stamp]
+                yield [
+                    author.session,
+                    author.cause.actor,
+                    author.cause.act,
+                    list(author.cause.others),
+                ]
+        yield [
+            key.hex(),
+            None if one.content is None else known[one.content],
+            [known[a] for a in one.hands],
+            [known[a] for a in one.perhaps],
+            *one.stamp,
+        ]
 
 
 def _each(authors: Iterable[Author], but: Author) -> tuple[Author, ...]:
     found = [one for one in dict.fromkeys(authors) if one != but]
-    return tuple(found) if len(found) <= HANDS_MAX else (*found[:HANDS_MAX - 1], OUTSIDE)
+    return tuple(found) if len(found) <= HANDS_MAX else (*found[: HANDS_MAX - 1], OUTSIDE)
 
 
 def shaped(entry: Entry, session: str, path: str) -> tuple[Shaped, ...]:
@@ -237,7 +272,10 @@ def shaped(entry: Entry, session: str, path: str) -> tuple[Shaped, ...]:
     hands = [one for hand in entry.hands for one in _of(hand, session, path, True)]
     perhaps = [one for author in entry.perhaps for one in _of(author, session, path, False)]
     found = dict.fromkeys([*known, *hands, *perhaps])
-    return (*(one for one in found if one.actor != UNKNOWN), *(one for one in found if one.actor == UNKNOWN))
+    return (
+        *(one for one in found if one.actor != UNKNOWN),
+        *(one for one in found if one.actor == UNKNOWN),
+    )
 
 
 def guessed(authors: Iterable[Author] | None, session: str, path: str) -> tuple[Shaped, ...]:
@@ -252,6 +290,19 @@ def _of(author: Author, session: str, path: str, sure: bool) -> list[Shaped]:
     """Their act is named by its number only within the session it belongs to. Who had a hand in the order itself comes after who gave it."""
     cause = author.cause
     if cause.actor in (UNKNOWN, SHELL.actor):
-        return [Shaped("file", path, UNKNOWN), *(Shaped("file", path, name, sure=False) for name in cause.others if name not in (UNKNOWN, SHELL.actor))]
+        return [
+            Shaped("file", path, UNKNOWN),
+            *(
+                Shaped("file", path, name, sure=False)
+                for name in cause.others
+                if name not in (UNKNOWN, SHELL.actor)
+            ),
+        ]
     act = cause.act if author.session == session else None
-    return [Shaped("file", path, cause.actor, act, sure), *(Shaped("file", path, UNKNOWN if name == SHELL.actor else name, None, False) for name in cause.others)]
+    return [
+        Shaped("file", path, cause.actor, act, sure),
+        *(
+            Shaped("file", path, UNKNOWN if name == SHELL.actor else name, None, False)
+            for name in cause.others
+        ),
+    ]

@@ -19,7 +19,7 @@ from holdfast.model.errors import Impossible, Unavailable
 class Home(NamedTuple):
     state: str
     config: str
-    explicit: bool     # HOLDFAST_HOME was given
+    explicit: bool  # HOLDFAST_HOME was given
 
     @property
     def run(self) -> str:
@@ -80,23 +80,39 @@ def prepare(home: Home) -> None:
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as e:
-            raise Impossible(f"{path} cannot be a directory: {e.strerror} ({e.filename})",
-                             "remove what is there, or set HOLDFAST_HOME to another directory") from e
+            raise Impossible(
+                f"{path} cannot be a directory: {e.strerror} ({e.filename})",
+                "remove what is there, or set HOLDFAST_HOME to another directory",
+            ) from e
         except OSError as e:
-            raise Unavailable(f"cannot create {path}: {e.strerror}",
-                              "make that directory writable, or set HOLDFAST_HOME to another one") from e
+            raise Unavailable(
+                f"cannot create {path}: {e.strerror}",
+                "make that directory writable, or set HOLDFAST_HOME to another one",
+            ) from e
         check_private(path)
 
 
 def check_private(path: str) -> None:
     info = os.stat(path)
     if not stat.S_ISDIR(info.st_mode):
-        raise Impossible(f"{path} is not a directory", "remove it, or set HOLDFAST_HOME to another directory")
+        raise Impossible(
+            f"{path} is not a directory", "remove it, or set HOLDFAST_HOME to another directory"
+        )
     if info.st_uid != os.geteuid():
-        raise Impossible(f"{path} belongs to user {info.st_uid}, not to you", "set HOLDFAST_HOME to a directory of your own")
-    if stat.S_IMODE(info.st_mode) == 0o555:   # as containment covers it
-        raise Impossible(f"{path} is closed; inside of a contained session Holdfast is out of reach, on purpose", f"use another terminal; outside: chmod 700 {path}")
+        raise Impossible(
+            f"{path} belongs to user {info.st_uid}, not to you",
+            "set HOLDFAST_HOME to a directory of your own",
+        )
+    if stat.S_IMODE(info.st_mode) == 0o555:  # as containment covers it
+        raise Impossible(
+            f"{path} is closed; inside of a contained session Holdfast is out of reach, on purpose",
+            f"use another terminal; outside: chmod 700 {path}",
+        )
     if info.st_mode & 0o077:
         mode = stat.S_IMODE(info.st_mode)
-        raise Impossible(f"{path} can be reached by others (mode {mode:04o})",
-                         "set HOLDFAST_HOME to a directory of your own" if mode & stat.S_ISVTX else f"chmod 700 {path}")
+        raise Impossible(
+            f"{path} can be reached by others (mode {mode:04o})",
+            "set HOLDFAST_HOME to a directory of your own"
+            if mode & stat.S_ISVTX
+            else f"chmod 700 {path}",
+        )

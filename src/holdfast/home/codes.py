@@ -25,7 +25,11 @@ FILE_BYTES: Final = 1024
 def keep(home: Home, id: str, password: bytes, boot: str) -> None:
     """Best effort: without the file the code counts as long as the host lives."""
     with contextlib.suppress(OSError):
-        fd = os.open(_path(home, id), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            _path(home, id),
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+        )
         try:
             os.write(fd, canonical.encode({"v": 1, "boot": boot, "password": password.hex()}))
         finally:

@@ -25,7 +25,12 @@ def following(home: Home, now_ms: int) -> int:
     made = max(last + 1 if 0 <= last < MOST else 0, now_ms)
     with contextlib.suppress(OSError):
         fresh = f"{path}.{os.getpid()}"
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), "wb") as file:
+        with open(
+            os.open(
+                fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+            ),
+            "wb",
+        ) as file:
             file.write(b"%d\n" % made)
         os.rename(fresh, path)
     return made

@@ -31,7 +31,7 @@ from holdfast.model.ids import OPERATOR_KINDS, check_name
 MACHINE: Final = "machine"
 SUFFIX: Final = ".key"
 FILE_BYTES: Final = 4096
-_UNFINISHED: Final = ".new-"      # a file on its way; one that is older than this was left by a crash:
+_UNFINISHED: Final = ".new-"  # a file on its way; one that is older than this was left by a crash:
 UNFINISHED_S: Final = 3600.0
 Ask = Callable[[str], str]
 """Asks a person for a passphrase; is told which key it is for."""
@@ -48,12 +48,14 @@ class Identity(NamedTuple):
     locked: bool
     path: str
 
-    def __repr__(self) -> str:            # also ends up in tracebacks and logs
+    def __repr__(self) -> str:  # also ends up in tracebacks and logs
         return f"Identity({self.name!r}, {self.kind!r}, {signing.show(self.public)}{', locked' if self.locked else ''})"
 
     def secret(self) -> bytes:
         if self.private is None:
-            raise Refused(f"the key of {self.name} is locked", "its passphrase is needed: use a terminal")
+            raise Refused(
+                f"the key of {self.name} is locked", "its passphrase is needed: use a terminal"
+            )
         return self.private
 
 
@@ -77,7 +79,7 @@ def machine(home: Home, now: float) -> Identity:
         pass
     try:
         return _make(home, MACHINE, MACHINE, now, None)
-    except Refused:                        # another process was quicker
+    except Refused:  # another process was quicker
         return load_machine(home)
 
 
@@ -111,10 +113,18 @@ def opened(identity: Identity, ask: Ask) -> Identity:
     value = _read(identity.path)
     try:
         locked = value["locked"]
-        sealed = sealing.Sealed(locked["n"], base64url.decode(locked["salt"]), base64url.decode(locked["nonce"]), base64url.decode(locked["sealed"]))
+        sealed = sealing.Sealed(
+            locked["n"],
+            base64url.decode(locked["salt"]),
+            base64url.decode(locked["nonce"]),
+            base64url.decode(locked["sealed"]),
+        )
         private = sealing.unseal(sealed, ask(identity.name), _beside(identity))
     except sealing.WrongPassphrase as e:
-        raise Refused(f"that is not the passphrase of {identity.name}", "try again; a passphrase that is forgotten cannot be recovered, make a new key") from e
+        raise Refused(
+            f"that is not the passphrase of {identity.name}",
+            "try again; a passphrase that is forgotten cannot be recovered, make a new key",
+        ) from e
     except (KeyError, TypeError, ValueError) as e:
         raise _broken(identity.path, str(e)) from e
     if signing.public(private) != identity.public:
@@ -153,17 +163,19 @@ def turned(identity: Identity, kind: str, ask: Ask | None) -> Identity:
 class Listed(NamedTuple):
     name: str
     identity: Identity | None
-    trouble: str                  # why there is no identity, or empty
+    trouble: str  # why there is no identity, or empty
 
 
 def listing(home: Home) -> list[Listed]:
     """All local identities by name; what cannot be used is listed with the reason."""
     try:
-        names = sorted(n[:-len(SUFFIX)] for n in os.listdir(directory(home)) if n.endswith(SUFFIX))
+        names = sorted(n[: -len(SUFFIX)] for n in os.listdir(directory(home)) if n.endswith(SUFFIX))
     except FileNotFoundError:
         return []
     except OSError as e:
-        raise Unavailable(f"cannot read {directory(home)}: {e.strerror}", "make it readable for this account") from e
+        raise Unavailable(
+            f"cannot read {directory(home)}: {e.strerror}", "make it readable for this account"
+        ) from e
     found = []
     for name in names:
         try:
@@ -181,11 +193,14 @@ def remove(home: Home, name: str) -> None:
     except FileNotFoundError as e:
         raise _unknown(name) from e
     except OSError as e:
-        raise Unavailable(f"cannot remove {_path(home, name)}: {e.strerror}", "make the directory writable") from e
+        raise Unavailable(
+            f"cannot remove {_path(home, name)}: {e.strerror}", "make the directory writable"
+        ) from e
     _sync(directory(home))
 
 
 # ------------------------------------------------------------ files
+
 
 def _path(home: Home, name: str, suffix: str = SUFFIX) -> str:
     return f"{directory(home)}/{name}{suffix}"
@@ -194,17 +209,26 @@ def _path(home: Home, name: str, suffix: str = SUFFIX) -> str:
 def _make(home: Home, name: str, kind: str, now: float, ask: Ask | None) -> Identity:
     folder = directory(home)
     try:
-        os.makedirs(home.state, mode=0o700, exist_ok=True)      # by itself: a mode is for the last directory of a path only
+        os.makedirs(
+            home.state, mode=0o700, exist_ok=True
+        )  # by itself: a mode is for the last directory of a path only
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
-        raise Unavailable(f"cannot create {folder}: {e.strerror}", "make that directory writable, or set HOLDFAST_HOME to another one") from e
+        raise Unavailable(
+            f"cannot create {folder}: {e.strerror}",
+            "make that directory writable, or set HOLDFAST_HOME to another one",
+        ) from e
     homes.check_private(folder)
     _sweep(folder)
     path = _path(home, name, "" if kind == MACHINE else SUFFIX)
     if os.path.lexists(path):
         raise _taken(name)
     private = signing.generate()
-    return _store(Identity(name, kind, signing.public(private), int(now), private, ask is not None, path), ask, replace=False)
+    return _store(
+        Identity(name, kind, signing.public(private), int(now), private, ask is not None, path),
+        ask,
+        replace=False,
+    )
 
 
 def _store(identity: Identity, ask: Ask | None, replace: bool) -> Identity:
@@ -216,9 +240,17 @@ def _store(identity: Identity, ask: Ask | None, replace: bool) -> Identity:
         assert ask is not None
         passphrase = ask(identity.name)
         if not passphrase:
-            raise Usage("an empty passphrase protects nothing", "give one, or make the key without --passphrase")
+            raise Usage(
+                "an empty passphrase protects nothing",
+                "give one, or make the key without --passphrase",
+            )
         sealed = sealing.seal(identity.secret(), passphrase, _beside(identity))
-        value["locked"] = {"n": sealed.cost, "salt": base64url.encode(sealed.salt), "nonce": base64url.encode(sealed.nonce), "sealed": base64url.encode(sealed.data)}
+        value["locked"] = {
+            "n": sealed.cost,
+            "salt": base64url.encode(sealed.salt),
+            "nonce": base64url.encode(sealed.nonce),
+            "sealed": base64url.encode(sealed.data),
+        }
     else:
         value["private"] = base64url.encode(identity.secret())
     _write(identity.path, canonical.encode(value), identity.name, replace)
@@ -231,7 +263,9 @@ def _write(path: str, data: bytes, name: str, replace: bool) -> None:
     homes.check_private(folder)
     unfinished = f"{folder}/{_UNFINISHED}{os.urandom(8).hex()}"
     try:
-        fd = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fd = os.open(
+            unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)
@@ -248,7 +282,9 @@ def _write(path: str, data: bytes, name: str, replace: bool) -> None:
     except FileExistsError as e:
         raise _taken(name) from e
     except OSError as e:
-        raise Unavailable(f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable") from e
+        raise Unavailable(
+            f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable"
+        ) from e
 
 
 def _sync(folder: str) -> None:
@@ -275,7 +311,10 @@ def _load(path: str, name: str) -> Identity:
     value = _read(path, name)
     try:
         locked = "locked" in value
-        if value.keys() != {"v", "kind", "public", "created", "locked" if locked else "private"} or value["v"] != 1:
+        if (
+            value.keys() != {"v", "kind", "public", "created", "locked" if locked else "private"}
+            or value["v"] != 1
+        ):
             raise ValueError("other fields than a key has")
         kind, created = value["kind"], value["created"]
         if type(kind) is not str or type(created) is not int:
@@ -296,19 +335,28 @@ def _read(path: str, name: str = "") -> Any:
     except FileNotFoundError as e:
         raise _unknown(name) from e
     except OSError as e:
-        raise Impossible(f"cannot read {path}: {e.strerror}", "make it a file of mode 0600 that belongs to you") from e
+        raise Impossible(
+            f"cannot read {path}: {e.strerror}", "make it a file of mode 0600 that belongs to you"
+        ) from e
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             raise Impossible(f"{path} is not a file", "remove what is there")
         if info.st_uid != os.geteuid():
-            raise Impossible(f"{path} belongs to user {info.st_uid}, not to you", "whoever owns it knows the key: make a new one")
+            raise Impossible(
+                f"{path} belongs to user {info.st_uid}, not to you",
+                "whoever owns it knows the key: make a new one",
+            )
         if info.st_mode & 0o077:
-            raise Impossible(f"{path} could be read by others (mode {stat.S_IMODE(info.st_mode):04o})",
-                             f"if nobody has, chmod 600 {path}; otherwise revoke this key and make a new one")
+            raise Impossible(
+                f"{path} could be read by others (mode {stat.S_IMODE(info.st_mode):04o})",
+                f"if nobody has, chmod 600 {path}; otherwise revoke this key and make a new one",
+            )
         data = os.read(fd, FILE_BYTES + 1)
     except OSError as e:
-        raise Impossible(f"cannot read {path}: {e.strerror}", "make it a file of mode 0600 that belongs to you") from e
+        raise Impossible(
+            f"cannot read {path}: {e.strerror}", "make it a file of mode 0600 that belongs to you"
+        ) from e
     finally:
         os.close(fd)
     if len(data) > FILE_BYTES:
@@ -320,7 +368,12 @@ def _read(path: str, name: str = "") -> Any:
 
 
 def _clear(identity: Identity) -> dict[str, Any]:
-    return {"v": 1, "kind": identity.kind, "public": signing.show(identity.public), "created": identity.created}
+    return {
+        "v": 1,
+        "kind": identity.kind,
+        "public": signing.show(identity.public),
+        "created": identity.created,
+    }
 
 
 def _beside(identity: Identity) -> bytes:
@@ -329,12 +382,20 @@ def _beside(identity: Identity) -> bytes:
 
 
 def _unknown(name: str) -> NotFound:
-    return NotFound(f"there is no key of {name} here", f"`holdfast operator add {name}` makes one; `holdfast operator ls` lists them")
+    return NotFound(
+        f"there is no key of {name} here",
+        f"`holdfast operator add {name}` makes one; `holdfast operator ls` lists them",
+    )
 
 
 def _taken(name: str) -> Refused:
-    return Refused(f"there is a key of {name} already", "choose another name, or use the one there is")
+    return Refused(
+        f"there is a key of {name} already", "choose another name, or use the one there is"
+    )
 
 
 def _broken(path: str, why: str) -> Impossible:
-    return Impossible(f"{path} is not a key file: {why[:100]}", "restore it from a copy, or remove it and make a new key")
+    return Impossible(
+        f"{path} is not a key file: {why[:100]}",
+        "restore it from a copy, or remove it and make a new key",
+    )

@@ -29,7 +29,7 @@ class Way(NamedTuple):
     pass_: bytes
     ca: str | None = None
 
-    def __repr__(self) -> str:            # a pass must not end up in a log
+    def __repr__(self) -> str:  # a pass must not end up in a log
         return f"Way({self.url!r}, {self.route.hex()})"
 
 
@@ -37,10 +37,10 @@ class Machine(NamedTuple):
     name: str
     key: bytes
     static: bytes
-    operator: str                         # the local identity that is known there
+    operator: str  # the local identity that is known there
     added: int
     ways: tuple[Way, ...]
-    identity: str | None = None           # the local key, if it is not the one of that name
+    identity: str | None = None  # the local key, if it is not the one of that name
 
 
 def path(home: Home) -> str:
@@ -51,7 +51,10 @@ def listing(home: Home) -> list[Machine]:
     """All of them by name; a file that cannot be read is said so, not overwritten."""
     recover = "put it aside and pair again"
     try:
-        return sorted((_read(one) for one in private.entries(path(home), FILE_BYTES, "machines", recover)), key=lambda m: (m.name, m.added))
+        return sorted(
+            (_read(one) for one in private.entries(path(home), FILE_BYTES, "machines", recover)),
+            key=lambda m: (m.name, m.added),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise private.damaged(path(home), e, recover) from e
 
@@ -59,18 +62,32 @@ def listing(home: Home) -> list[Machine]:
 def find(home: Home, name: str, operator: str | None = None) -> Machine:
     """As who this identity is there, or whoever was paired first."""
     known = listing(home)
-    found = sorted((m for m in known if m.name == name), key=lambda m: (m.operator != operator, m.added))
+    found = sorted(
+        (m for m in known if m.name == name), key=lambda m: (m.operator != operator, m.added)
+    )
     if not found:
-        raise NotFound(f"no machine {name[:80]!a} is known here", f"known: {', '.join(sorted({m.name for m in known}))}" if known else "`holdfast join` makes one known")
+        raise NotFound(
+            f"no machine {name[:80]!a} is known here",
+            f"known: {', '.join(sorted({m.name for m in known}))}"
+            if known
+            else "`holdfast join` makes one known",
+        )
     if operator is not None and found[0].operator != operator:
-        raise NotFound(f"{operator} is not paired with {name}", f"paired: {', '.join(m.operator for m in found)}; `holdfast join` pairs another one")
+        raise NotFound(
+            f"{operator} is not paired with {name}",
+            f"paired: {', '.join(m.operator for m in found)}; `holdfast join` pairs another one",
+        )
     return found[0]
 
 
 def keep(home: Home, machine: Machine) -> None:
     """Adds it, or puts it in the place of what that identity knew of the same machine. Another machine with that name is not replaced."""
     check_name(machine.name)
-    others = [m._replace(name=machine.name) if m.key == machine.key else m for m in listing(home) if (m.key, m.operator) != (machine.key, machine.operator)]
+    others = [
+        m._replace(name=machine.name) if m.key == machine.key else m
+        for m in listing(home)
+        if (m.key, m.operator) != (machine.key, machine.operator)
+    ]
     if any(m.name == machine.name for m in others if m.key != machine.key):
         raise Refused(f"another machine is called {machine.name} here", "choose another name")
     if len(others) >= MACHINES_MAX or len(machine.ways) > WAYS_MAX:
@@ -84,14 +101,40 @@ def forget(home: Home, name: str) -> None:
 
 
 def _read(one: dict[str, Any]) -> Machine:
-    ways = tuple(Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"]), w.get("ca")) for w in one["ways"])
-    return Machine(str(one["name"]), signing.read(one["key"]), base64url.decode(one["static"]), str(one["as"]), int(one["added"]), ways, one.get("identity"))
+    ways = tuple(
+        Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"]), w.get("ca"))
+        for w in one["ways"]
+    )
+    return Machine(
+        str(one["name"]),
+        signing.read(one["key"]),
+        base64url.decode(one["static"]),
+        str(one["as"]),
+        int(one["added"]),
+        ways,
+        one.get("identity"),
+    )
 
 
 def _show(m: Machine) -> dict[str, Any]:
-    ways = [{"url": w.url, "route": base64url.encode(w.route), "pass": base64url.encode(w.pass_), **({"ca": w.ca} if w.ca else {})} for w in m.ways]
-    return {"name": m.name, "key": signing.show(m.key), "static": base64url.encode(m.static), "as": m.operator, "added": m.added, "ways": ways,
-            **({"identity": m.identity} if m.identity else {})}
+    ways = [
+        {
+            "url": w.url,
+            "route": base64url.encode(w.route),
+            "pass": base64url.encode(w.pass_),
+            **({"ca": w.ca} if w.ca else {}),
+        }
+        for w in m.ways
+    ]
+    return {
+        "name": m.name,
+        "key": signing.show(m.key),
+        "static": base64url.encode(m.static),
+        "as": m.operator,
+        "added": m.added,
+        "ways": ways,
+        **({"identity": m.identity} if m.identity else {}),
+    }
 
 
 def _write(home: Home, machines: list[Machine]) -> None:

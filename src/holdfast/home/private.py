@@ -16,13 +16,22 @@ def read(path: str, most: int) -> bytes | None:
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
-            if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-                raise Refused(f"{path} is not a file of this account alone", f"look at who could read it, then `chmod 600 {path}`, or remove it")
+            if (
+                not stat.S_ISREG(found.st_mode)
+                or found.st_uid != os.geteuid()
+                or found.st_mode & 0o077
+            ):
+                raise Refused(
+                    f"{path} is not a file of this account alone",
+                    f"look at who could read it, then `chmod 600 {path}`, or remove it",
+                )
             data = file.read(most + 1)
     except FileNotFoundError:
         return None
     except OSError as e:
-        raise Unavailable(f"cannot read {path}: {e.strerror}", "make it readable for this account") from e
+        raise Unavailable(
+            f"cannot read {path}: {e.strerror}", "make it readable for this account"
+        ) from e
     if len(data) > most:
         raise Unavailable(f"{path} is longer than {most} bytes", "put it aside")
     return data
@@ -64,4 +73,6 @@ def write(path: str, data: bytes) -> None:
             os.unlink(fresh)
             raise
     except OSError as e:
-        raise Unavailable(f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable") from e
+        raise Unavailable(
+            f"cannot write {path}: {e.strerror}", "free disk space or make the directory writable"
+        ) from e

@@ -22,7 +22,7 @@ class Relay(NamedTuple):
     ca: str | None = None
     own: bool = False
 
-    def __repr__(self) -> str:            # a token must not end up in a log
+    def __repr__(self) -> str:  # a token must not end up in a log
         return f"Relay({self.url!r})"
 
 
@@ -33,7 +33,10 @@ def path(home: Home) -> str:
 def listing(home: Home) -> list[Relay]:
     recover = "put it aside, then `holdfast host connect` again"
     try:
-        return [Relay(str(one["url"]), one.get("token"), one.get("ca"), one.get("own") is True) for one in private.entries(path(home), FILE_BYTES, "relays", recover)]
+        return [
+            Relay(str(one["url"]), one.get("token"), one.get("ca"), one.get("own") is True)
+            for one in private.entries(path(home), FILE_BYTES, "relays", recover)
+        ]
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise private.damaged(path(home), e, recover) from e
 
@@ -42,17 +45,27 @@ def keep(home: Home, relay: Relay) -> None:
     """Adds it, or puts it in the place of what was known of that address."""
     others = [one for one in listing(home) if one.url != relay.url]
     if len(others) >= RELAYS_MAX:
-        raise Refused(f"{RELAYS_MAX} relays are known already", "`holdfast host disconnect URL` takes one away")
+        raise Refused(
+            f"{RELAYS_MAX} relays are known already",
+            "`holdfast host disconnect URL` takes one away",
+        )
     _write(home, [*others, relay])
 
 
 def keep_own(home: Home, url: str | None, token: str | None = None) -> bool:
     """This is the address of our own relay now (None: there is none), and what admits us there (None: what is known). Whether that changed anything."""
     known = listing(home)
-    wanted = [one._replace(token=token or one.token) if one.own else one for one in known if not one.own or one.url == url]
+    wanted = [
+        one._replace(token=token or one.token) if one.own else one
+        for one in known
+        if not one.own or one.url == url
+    ]
     if url is not None and not any(one.url == url for one in wanted):
         if len(wanted) >= RELAYS_MAX:
-            raise Refused(f"{RELAYS_MAX} relays are known already", "`holdfast host disconnect URL` takes one away")
+            raise Refused(
+                f"{RELAYS_MAX} relays are known already",
+                "`holdfast host disconnect URL` takes one away",
+            )
         wanted.append(Relay(url, token, own=True))
     if wanted == known:
         return False
@@ -63,9 +76,23 @@ def keep_own(home: Home, url: str | None, token: str | None = None) -> bool:
 def forget(home: Home, url: str) -> None:
     known = listing(home)
     if not any(one.url == url for one in known):
-        raise NotFound(f"no relay {url[:80]!a} is known here", f"known: {', '.join(one.url for one in known)}" if known else "there are none")
+        raise NotFound(
+            f"no relay {url[:80]!a} is known here",
+            f"known: {', '.join(one.url for one in known)}" if known else "there are none",
+        )
     _write(home, [one for one in known if one.url != url])
 
 
 def _write(home: Home, relays: list[Relay]) -> None:
-    private.keep(path(home), "relays", [{key: value for key, value in one._asdict().items() if value is not None and value is not False} for one in relays])
+    private.keep(
+        path(home),
+        "relays",
+        [
+            {
+                key: value
+                for key, value in one._asdict().items()
+                if value is not None and value is not False
+            }
+            for one in relays
+        ],
+    )

@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 
     from holdfast.host.engine import Engine
 
-NAME_S: Final = 0.5              # after something was started: it has become its program by then
+NAME_S: Final = 0.5  # after something was started: it has become its program by then
 NAMES_AT_ONCE: Final = 512
-TOLD_COUNT, TOLD_S = 32, 10      # such events of one session in so many seconds; the rest are counted
+TOLD_COUNT, TOLD_S = 32, 10  # such events of one session in so many seconds; the rest are counted
 DIED_SHOWN: Final = 8
-DIED_SEARCHED: Final = 500       # of the newest
-ENTRIES: Final = 500             # of a record, among which a run's own is looked for
+DIED_SEARCHED: Final = 500  # of the newest
+ENTRIES: Final = 500  # of a record, among which a run's own is looked for
 MARKED: Final = ("bash", "zsh")  # shells that say when they begin a command
 
 
@@ -70,7 +70,9 @@ class Aftermath:
 
     # ------------------------------------------------------------ processes
 
-    def _changed(self, session: Session, what: str, pid: int, status: int | None, was: Member | None) -> None:
+    def _changed(
+        self, session: Session, what: str, pid: int, status: int | None, was: Member | None
+    ) -> None:
         left = self._left.get(session.id)
         if left is None or session.commands.kind not in MARKED:
             return
@@ -82,12 +84,20 @@ class Aftermath:
         if was is None or status is None or not lineage.over(was.cause) or session.ending:
             return
         if was.parent != lineage.root and was.parent in lineage.members:
-            return                               # whoever started it lives, and learns it
+            return  # whoever started it lives, and learns it
         if take([left.bucket], session.loop.time()) > 0:
             left.untold += 1
             return
         untold, left.untold = left.untold, 0
-        session.event("process.exited", pid=pid, program=name, **ended(status), actor=was.cause.actor, act=was.cause.ref(session.ref), **({"untold": untold} if untold else {}))
+        session.event(
+            "process.exited",
+            pid=pid,
+            program=name,
+            **ended(status),
+            actor=was.cause.actor,
+            act=was.cause.ref(session.ref),
+            **({"untold": untold} if untold else {}),
+        )
 
     def _name_soon(self, session: Session, left: _Left) -> None:
         if left.naming is None:
@@ -97,14 +107,20 @@ class Aftermath:
         left.naming = None
         if not session.ended.done():
             lineage = session.commands.lineage
-            unnamed = [pid for pid in lineage.members if pid not in left.names and pid != lineage.root][:NAMES_AT_ONCE]
+            unnamed = [
+                pid for pid in lineage.members if pid not in left.names and pid != lineage.root
+            ][:NAMES_AT_ONCE]
             if unnamed:
                 session.spawn(self._read(session, left, unnamed))
 
     async def _read(self, session: Session, left: _Left, pids: list[int]) -> None:
-        names = await asyncio.to_thread(lambda: {pid: one.comm for pid in pids if (one := process.read_stat(pid)) is not None})
+        names = await asyncio.to_thread(
+            lambda: {pid: one.comm for pid in pids if (one := process.read_stat(pid)) is not None}
+        )
         members = session.commands.lineage.members
-        left.names = {pid: name for pid, name in left.names.items() if pid in members} | {pid: name for pid, name in names.items() if pid in members}
+        left.names = {pid: name for pid, name in left.names.items() if pid in members} | {
+            pid: name for pid, name in names.items() if pid in members
+        }
 
     # ------------------------------------------------------------ runs
 
@@ -119,14 +135,42 @@ class Aftermath:
             return
         whose, journal = client_id(int(client, 16)), self._engine.journal
         await journal.settled()
-        entries = [shown(written) for written in await journal.read(session.id, limit=ENTRIES, newest=True)]
-        mine = next((e for e in entries if e["phase"] == "intent" and e["client"] == whose and e["number"] == int(number)), None)
-        if mine is None or any(e["intent"] == mine["seq"] and "exit_code" in e["facts"] for e in entries if e["phase"] == "outcome"):
+        entries = [
+            shown(written) for written in await journal.read(session.id, limit=ENTRIES, newest=True)
+        ]
+        mine = next(
+            (
+                e
+                for e in entries
+                if e["phase"] == "intent" and e["client"] == whose and e["number"] == int(number)
+            ),
+            None,
+        )
+        if mine is None or any(
+            e["intent"] == mine["seq"] and "exit_code" in e["facts"]
+            for e in entries
+            if e["phase"] == "outcome"
+        ):
             return
         if any(e["kind"] == "exit" and e["facts"].get("of") == mine["seq"] for e in entries):
             return
-        journal.post(Draft(session.id, session.record.epoch, "fact", "exit", mine["actor"], mine["modality"], HOST, originators=(),
-                           facts={"of": mine["seq"], "exit_code": run.exit, "act": cause.ref(session.ref) if cause is not None else None}))
+        journal.post(
+            Draft(
+                session.id,
+                session.record.epoch,
+                "fact",
+                "exit",
+                mine["actor"],
+                mine["modality"],
+                HOST,
+                originators=(),
+                facts={
+                    "of": mine["seq"],
+                    "exit_code": run.exit,
+                    "act": cause.ref(session.ref) if cause is not None else None,
+                },
+            )
+        )
 
     # ------------------------------------------------------------ what an act has left
 
@@ -136,12 +180,24 @@ class Aftermath:
         before = kin.looking(session)
         living = await asyncio.to_thread(observe.descendants, session.keeper_pid, False)
         kin.seen(session, {one.pid: (one.start, one.ppid) for one in living}, before)
-        mine = [one for one in living if one.state != "Z" and one.pid != lineage.root and lineage.of(one.pid).act == act]
+        mine = [
+            one
+            for one in living
+            if one.state != "Z" and one.pid != lineage.root and lineage.of(one.pid).act == act
+        ]
         said = await words(session, [one.pid for one in mine])
         running = [{"pid": one.pid, "command": said.get(one.pid, one.comm)} for one in mine]
         now, idle = lineage.now, session.commands.shell.at_prompt
-        return {"under_way": False if idle or act in lineage.exits else now.act == act if now is not None else None, "exit_code": lineage.exits.get(act), "running": running,
-                "died": await self._died(session, f"{session.ref}#{act}")}
+        return {
+            "under_way": False
+            if idle or act in lineage.exits
+            else now.act == act
+            if now is not None
+            else None,
+            "exit_code": lineage.exits.get(act),
+            "running": running,
+            "died": await self._died(session, f"{session.ref}#{act}"),
+        }
 
     async def _died(self, session: Session, act: str) -> list[dict[str, Any]]:
         try:
@@ -153,7 +209,10 @@ class Aftermath:
 
 def _exits_of(session: str) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     def job(db: apsw.Connection) -> list[dict[str, Any]]:
-        rows = db.execute("SELECT at, body FROM events WHERE session = ? AND event = 'process.exited' ORDER BY number DESC LIMIT ?", (session, DIED_SEARCHED)).fetchall()
+        rows = db.execute(
+            "SELECT at, body FROM events WHERE session = ? AND event = 'process.exited' ORDER BY number DESC LIMIT ?",
+            (session, DIED_SEARCHED),
+        ).fetchall()
         return [{"time": at, **json.loads(str(body))} for at, body in rows]
 
     return job

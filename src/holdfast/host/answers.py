@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class Answers:
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._waiting: list[tuple[int, bytes]] = []        # until it is known who reads
+        self._waiting: list[tuple[int, bytes]] = []  # until it is known who reads
 
     def give(self, offset: int, data: bytes) -> None:
         self._waiting.append((offset, data))
@@ -39,5 +39,5 @@ class Answers:
             try:
                 session.reply(offset, data)
             except Refused:
-                return                  # a program that asks without reading the answers
+                return  # a program that asks without reading the answers
             probe("host.query.answered")

@@ -25,11 +25,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 def beginning(path_only: int, device: int, count: int) -> bytes:
     """Of the file that this descriptor (O_PATH) leads to, and where it is. OSError; blocks as long as its file system wants to: for a thread of somebody's own."""
-    return _read(path_only, count) if device in _steady() else _readers.submit(_read, path_only, count).result()
+    return (
+        _read(path_only, count)
+        if device in _steady()
+        else _readers.submit(_read, path_only, count).result()
+    )
 
 
 def _read(path_only: int, count: int) -> bytes:
-    file = os.open(f"/proc/self/fd/{path_only}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)      # of the first thread, which is everybody else's
+    file = os.open(
+        f"/proc/self/fd/{path_only}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    )  # of the first thread, which is everybody else's
     try:
         return os.pread(file, count, 0)
     finally:
@@ -49,10 +55,15 @@ def _alone() -> None:
 def _steady() -> frozenset[int]:
     """The file systems of the machine itself, which nobody in a session has mounted and no program answers for. They stay as long as this host, so their numbers are nobody else's."""
     kinds = dict[str, str]()
-    with contextlib.suppress(OSError), open("/proc/self/mountinfo", errors="surrogateescape") as table:
+    with (
+        contextlib.suppress(OSError),
+        open("/proc/self/mountinfo", errors="surrogateescape") as table,
+    ):
         for line in table:
             before, _, after = line.partition(" - ")
-            kinds[before.split(" ")[4]] = after.partition(" ")[0]        # the last one there is what is seen
+            kinds[before.split(" ")[4]] = after.partition(" ")[
+                0
+            ]  # the last one there is what is seen
     found = set[int]()
     for place in PLACES:
         if kinds.get(place) in LOCAL:

@@ -22,10 +22,12 @@ if TYPE_CHECKING:
 
 async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
-    observe = q["observe"] or "input" not in ops.engine.authority.rights_of(conn.key, session.id, time.time())
+    observe = q["observe"] or "input" not in ops.engine.authority.rights_of(
+        conn.key, session.id, time.time()
+    )
     if q["agent"] and not observe and not conn.channel:
         await refresh_agent(ops.engine.threads, session.id, session.directory, q["agent"])
-        session = ops.engine.find(session.id)            # that may have taken a moment
+        session = ops.engine.find(session.id)  # that may have taken a moment
     if conn in ops.viewers:
         ops.leave(conn, "switched")
     viewer = Viewer(conn, session, q["cols"], q["rows"], observe, q["scrollback"])
@@ -35,10 +37,18 @@ async def attach(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     ops.viewers[conn] = viewer
     conn.on_drain = viewer.pump
     session.add_viewer(viewer)
-    answer = {**describe(session), "acked": viewer.acked, "resume": q["resume"], "observe": observe, "seen": ops.engine.journal.seen(session.id)}
+    answer = {
+        **describe(session),
+        "acked": viewer.acked,
+        "resume": q["resume"],
+        "observe": observe,
+        "seen": ops.engine.journal.seen(session.id),
+    }
     bell = session.let_read(viewer) if q["direct"] and not conn.channel and not conn.blocked else -1
     if bell >= 0:
-        conn.send_with(frames.reply(number, {**answer, "direct": True}), [session.link.ring_fd, bell])
+        conn.send_with(
+            frames.reply(number, {**answer, "direct": True}), [session.link.ring_fd, bell]
+        )
         os.close(bell)
     else:
         conn.answer(number, {**answer, "direct": False})

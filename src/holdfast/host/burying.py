@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from holdfast.host.engine import Engine
     from holdfast.host.session import Session
 
-LAST_VIEW_S = 2.0               # for viewers that keep up to take the last output
+LAST_VIEW_S = 2.0  # for viewers that keep up to take the last output
 
 
 async def bury(engine: Engine, session: Session) -> None:
@@ -34,10 +34,14 @@ async def bury(engine: Engine, session: Session) -> None:
         await _let_finish(session)
     for viewer in list(session.viewers):
         with anyway(what):
-            viewer.conn.event("ended", session=session.id, exit_code=record.exit_code, reason=record.reason)
+            viewer.conn.event(
+                "ended", session=session.id, exit_code=record.exit_code, reason=record.reason
+            )
         with anyway(what):
             session.remove_viewer(viewer, "ended")
-    await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)      # a `run` or `read` that still takes its last output
+    await _until(
+        lambda: not session.streams, RUN_PACE_WINDOW_S
+    )  # a `run` or `read` that still takes its last output
     if not durable and session.id in engine.ended:
         await engine.store.write(store.save(record), patient=True)
     probe("host.end.recorded")

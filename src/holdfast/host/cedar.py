@@ -48,7 +48,9 @@ def load(path: str) -> Any:
             raise Unusable("the file is too large")
         checked = cedar.validate_policies(text, SCHEMA)
         if not checked.validation_passed:
-            raise Unusable(f"it does not validate: {'; '.join(str(e) for e in checked.errors)}"[:300])
+            raise Unusable(
+                f"it does not validate: {'; '.join(str(e) for e in checked.errors)}"[:300]
+            )
         _loaded.clear()
         _loaded[mark] = cedar.PolicySet.from_str(text)
     return _loaded[mark]
@@ -59,7 +61,10 @@ def judge(question: dict[str, Any]) -> dict[str, Any] | None:
     cedar = import_module("cedarpy")
     policies = load(os.path.join(question["config"], FILE))
     commands = question["commands"]
-    operator, session = {"type": "Operator", "id": question["operator"]}, {"type": "Session", "id": question["session"]}
+    operator, session = (
+        {"type": "Operator", "id": question["operator"]},
+        {"type": "Session", "id": question["session"]},
+    )
     context = {
         "commands": [c["name"] for c in commands if c["name"]],
         "paths": sorted({p for c in commands for p in c["paths"]}),
@@ -77,22 +82,40 @@ def judge(question: dict[str, Any]) -> dict[str, Any] | None:
         "rights": [r for r in question["details"].get("rights", "").split(",") if r],
     }
     entities = [
-        {"uid": operator, "attrs": {"kind": question["kind"], "attached": question["attached"]}, "parents": []},
-        {"uid": session, "attrs": {"name": question["name"], "contained": question["contained"]}, "parents": []},
+        {
+            "uid": operator,
+            "attrs": {"kind": question["kind"], "attached": question["attached"]},
+            "parents": [],
+        },
+        {
+            "uid": session,
+            "attrs": {"name": question["name"], "contained": question["contained"]},
+            "parents": [],
+        },
     ]
     result = cedar.is_authorized(
-        {"principal": operator, "action": {"type": "Action", "id": question["act"]}, "resource": session, "context": context},
+        {
+            "principal": operator,
+            "action": {"type": "Action", "id": question["act"]},
+            "resource": session,
+            "context": context,
+        },
         policies,
         entities,
         SCHEMA,
     )
     if result.diagnostics.errors:
-        return {"verdict": "refuse", "because": f"Cedar could not evaluate a policy: {str(result.diagnostics.errors[0])[:200]}"}
+        return {
+            "verdict": "refuse",
+            "because": f"Cedar could not evaluate a policy: {str(result.diagnostics.errors[0])[:200]}",
+        }
     names = ", ".join(sorted(result.diagnostics.reasons))[:200]
     if result.decision is cedar.Decision.Allow:
         return {"verdict": "allow", "because": "a Cedar policy permits it", "rule": names}
     if result.decision is cedar.Decision.Deny:
         return (
-            {"verdict": "refuse", "because": "a Cedar policy forbids it", "rule": names} if result.diagnostics.reasons else None
+            {"verdict": "refuse", "because": "a Cedar policy forbids it", "rule": names}
+            if result.diagnostics.reasons
+            else None
         )
     return {"verdict": "refuse", "because": "Cedar gave no decision"}

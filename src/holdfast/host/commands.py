@@ -32,7 +32,9 @@ from holdfast.host.shell.run import TRIGGER
 from holdfast.host.telling import tell
 
 RUNS_KEPT = 64
-CLEARED_KEPT = 256               # acts that were approved: what they start is not asked about again for the same reason
+CLEARED_KEPT = (
+    256  # acts that were approved: what they start is not asked about again for the same reason
+)
 
 
 class Run(NamedTuple):
@@ -44,20 +46,36 @@ class Run(NamedTuple):
 
 
 class Commands:
-    def __init__(self, label: dict[str, Any], directory: str, notes: dict[str, Any], root: int) -> None:
+    def __init__(
+        self, label: dict[str, Any], directory: str, notes: dict[str, Any], root: int
+    ) -> None:
         self.kind: Literal["bash", "zsh", "posix"] | None = label.get("shell")
-        self.lineage = Lineage(root, Cause(str(label.get("by") or "unknown"), None), self.kind is not None)
+        self.lineage = Lineage(
+            root, Cause(str(label.get("by") or "unknown"), None), self.kind is not None
+        )
         self.shell = Shell(marks_start=self.kind != "posix")
-        self.runs: OrderedDict[str, Run] = OrderedDict()   # newest last: a client that lost its host asks again
-        self.prompted_at = 0                               # where the last prompt stands in the output
-        self.prompted = time.monotonic()                   # and when it came
-        self.watchers: list[Callable[[list[Effect]], None]] = []      # who waits for a mark: what is put out is hurried for them
-        self.listeners: list[Callable[[list[Effect]], None]] = []     # who is told of the same, whenever it comes
-        self.followed: set[str] = set()                    # runs whose end will be in their outcome: who gave them waits for it
-        self.on_alone: Callable[[RunDone], None] = lambda run: None      # one has finished that nobody waits for
+        self.runs: OrderedDict[str, Run] = (
+            OrderedDict()
+        )  # newest last: a client that lost its host asks again
+        self.prompted_at = 0  # where the last prompt stands in the output
+        self.prompted = time.monotonic()  # and when it came
+        self.watchers: list[
+            Callable[[list[Effect]], None]
+        ] = []  # who waits for a mark: what is put out is hurried for them
+        self.listeners: list[
+            Callable[[list[Effect]], None]
+        ] = []  # who is told of the same, whenever it comes
+        self.followed: set[str] = (
+            set()
+        )  # runs whose end will be in their outcome: who gave them waits for it
+        self.on_alone: Callable[[RunDone], None] = lambda run: (
+            None
+        )  # one has finished that nobody waits for
         self.before_marks: Callable[[], None] = lambda: None
-        self._cleared: OrderedDict[tuple[int, int], frozenset[str]] = OrderedDict()      # by client and its number: not typed yet
-        self._approved: OrderedDict[int, frozenset[str]] = OrderedDict()                 # by the session's number
+        self._cleared: OrderedDict[tuple[int, int], frozenset[str]] = (
+            OrderedDict()
+        )  # by client and its number: not typed yet
+        self._approved: OrderedDict[int, frozenset[str]] = OrderedDict()  # by the session's number
         self._scanner = MarkScanner(label["nonce"]) if self.kind else None
         self._half = HalfLine(directory)
         self.shaping = Shaping(directory, self.kind, label)
@@ -71,7 +89,12 @@ class Commands:
         """What the next host must know."""
         if self._scanner is None:
             return {}
-        return {"shell": self.shell.save(), "scanner": self._scanner.save(), "runs": list(self.runs.items()), "prompted": self.prompted_at}
+        return {
+            "shell": self.shell.save(),
+            "scanner": self._scanner.save(),
+            "runs": list(self.runs.items()),
+            "prompted": self.prompted_at,
+        }
 
     @property
     def pending(self) -> int:
@@ -127,7 +150,15 @@ class Commands:
         """Rules that ask, and were answered for this act."""
         return self._approved.get(act, frozenset()) if act is not None else frozenset()
 
-    def typed(self, operator: str, data: bytes, act: int, scanned: int, which: tuple[int, int] | None = None, writers: Sequence[str] = UNSEEN) -> None:
+    def typed(
+        self,
+        operator: str,
+        data: bytes,
+        act: int,
+        scanned: int,
+        which: tuple[int, int] | None = None,
+        writers: Sequence[str] = UNSEEN,
+    ) -> None:
         """Before it is sent as act `act`: the next host must know that somebody is in the middle of a line."""
         if which is not None and (rules := self._cleared.pop(which, None)) is not None:
             self._approved[act] = rules
@@ -146,7 +177,11 @@ class Commands:
     def recall(self, accepted: int) -> None:
         """What the last host knew of a line that somebody has begun, once the marks since then have been seen."""
         note = self._half.last(accepted)
-        if self._scanner is not None and note is not None and (note.ahead or (note.dirty and self.prompted_at <= note.scanned)):
+        if (
+            self._scanner is not None
+            and note is not None
+            and (note.ahead or (note.dirty and self.prompted_at <= note.scanned))
+        ):
             self.shell.typed(b"?", time.time())
 
     def close(self) -> None:

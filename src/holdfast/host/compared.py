@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 EXPECTED_MAX: Final = 8192
 LINKS_MAX, LINKS_S = 1024, 60.0
-BEHIND_S: Final = 2.0            # for a file system to say where a link leads
+BEHIND_S: Final = 2.0  # for a file system to say where a link leads
 
 
 class Expected(NamedTuple):
@@ -42,15 +42,17 @@ class Expected(NamedTuple):
     program: Program
     actor: Actor
     cause: Cause
-    looks: bool = False          # a rule asks who shaped what it runs on
-    script: lookup.Script | None = None      # what runs it, if it was looked at and is one
+    looks: bool = False  # a rule asks who shaped what it runs on
+    script: lookup.Script | None = None  # what runs it, if it was looked at and is one
 
 
 class Compared:
     def __init__(self, host: ExecGate) -> None:
         self._host = host
         self._expected: OrderedDict[int, Expected] = OrderedDict()
-        self._links: OrderedDict[tuple[str, str], float] = OrderedDict()       # files by another name, and until when that is believed
+        self._links: OrderedDict[tuple[str, str], float] = (
+            OrderedDict()
+        )  # files by another name, and until when that is believed
 
     def expect(self, one: Expected) -> None:
         """Before it is let go."""
@@ -86,8 +88,14 @@ class Compared:
         how = differs(one.program, now)
         if how == "script":
             index = self._host.gate.index
-            judged = one.script is not None and now.path == one.script.file and now.argv[:len(one.script.by)] == one.script.by
-            if judged or (index is not None and not one.looks and index.silent(one.actor, now.path, now.argv)):
+            judged = (
+                one.script is not None
+                and now.path == one.script.file
+                and now.argv[: len(one.script.by)] == one.script.by
+            )
+            if judged or (
+                index is not None and not one.looks and index.silent(one.actor, now.path, now.argv)
+            ):
                 return
         if how == "file" and self._links.get((one.program.path, now.path), 0.0) > time.monotonic():
             return
@@ -96,21 +104,34 @@ class Compared:
 
     async def _judge(self, one: Expected, now: Program, how: str, start: int) -> None:
         """It is what it is. If that is something the policy would have stopped, it is stopped now."""
-        if how == "file" and one.program.path.startswith(execution.SYSTEM) and await _behind(one.session, one.program.path) == now.path:
-            self._links[one.program.path, now.path] = time.monotonic() + LINKS_S        # a link of the machine's own: both names were judged
+        if (
+            how == "file"
+            and one.program.path.startswith(execution.SYSTEM)
+            and await _behind(one.session, one.program.path) == now.path
+        ):
+            self._links[one.program.path, now.path] = (
+                time.monotonic() + LINKS_S
+            )  # a link of the machine's own: both names were judged
             if len(self._links) > LINKS_MAX:
                 self._links.popitem(last=False)
             return
-        request, leads_there = self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid)), False
+        request, leads_there = (
+            self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid)),
+            False,
+        )
 
         def look() -> Request:
             """In the gate's threads, which nobody else waits for: the file system may be a program of the session, and not answer."""
             nonlocal leads_there
             if how == "file":
-                leads_there = lookup.resolved(one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}") in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR)
+                leads_there = lookup.resolved(
+                    one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}"
+                ) in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR)
             return request
 
-        _, decision = await self._host.gate.judge_exec(look, one.session.commands.approved(one.cause.act), one.actor.operator, one.session.id)
+        _, decision = await self._host.gate.judge_exec(
+            look, one.session.commands.approved(one.cause.act), one.actor.operator, one.session.id
+        )
         if decision.verdict is Verdict.ALLOW and (how == "script" or leads_there):
             return
         killed = decision.verdict is not Verdict.ALLOW
@@ -120,8 +141,14 @@ class Compared:
             except OSError:
                 killed = False
         if (gated := self._host.gated(one.session)) is not None:
-            gated.tell("exec.mismatch", one._replace(program=now), decision, "" if killed else "what ran is not what was shown to the gate",
-                       shown=one.program.path[:1000], killed=killed)
+            gated.tell(
+                "exec.mismatch",
+                one._replace(program=now),
+                decision,
+                "" if killed else "what ran is not what was shown to the gate",
+                shown=one.program.path[:1000],
+                killed=killed,
+            )
 
 
 async def _behind(session: Session, path: str) -> str | None:
@@ -137,6 +164,13 @@ def differs(judged: Program, now: Program) -> Literal["", "file", "script", "wor
     path = now.path.removesuffix(" (deleted)")
     if now.argv == judged.argv:
         return "" if path == judged.path.removesuffix(" (deleted)") else "file"
-    before = len(now.argv) - len(judged.argv)                # of a script: its interpreter, perhaps an option, its path
-    script = before > 0 and path != judged.path and now.argv[before + 1:] == judged.argv[1:] and os.path.basename(now.argv[before]) == os.path.basename(judged.path)
+    before = len(now.argv) - len(
+        judged.argv
+    )  # of a script: its interpreter, perhaps an option, its path
+    script = (
+        before > 0
+        and path != judged.path
+        and now.argv[before + 1 :] == judged.argv[1:]
+        and os.path.basename(now.argv[before]) == os.path.basename(judged.path)
+    )
     return "script" if script else "words"

@@ -22,29 +22,40 @@ from holdfast.model.limits import FRAME_BYTES, HELLO_WAIT_S, REPLY_QUEUE_BYTES, 
 from holdfast.wire import frames
 
 READ_BYTES = 256 * 1024
-GAVE_UP = "gave up"            # why a request is cancelled, if its client went away or said so: not if the host ends the connection
-_INBOX = memoryview(bytearray(READ_BYTES))     # one for all: callbacks run one at a time, and allocating this per key costs more than the key
+GAVE_UP = "gave up"  # why a request is cancelled, if its client went away or said so: not if the host ends the connection
+_INBOX = memoryview(
+    bytearray(READ_BYTES)
+)  # one for all: callbacks run one at a time, and allocating this per key costs more than the key
 
 
 class Connection:
-    def __init__(self, sock: socket.socket, pid: int, on_frame: Callable[[Connection, int, bytes], None],
-                 on_closed: Callable[[Connection], None], channel: str = "", on_the_way: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        pid: int,
+        on_frame: Callable[[Connection, int, bytes], None],
+        on_closed: Callable[[Connection], None],
+        channel: str = "",
+        on_the_way: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.pid = pid
-        self.channel = channel              # the hash of the sealed channel it came through; "": it is on this machine
-        self._on_the_way = on_the_way       # bytes in that channel that its client has not taken
-        self.client = 0                     # the client's own id; 0 until it introduced itself
+        self.channel = (
+            channel  # the hash of the sealed channel it came through; "": it is on this machine
+        )
+        self._on_the_way = on_the_way  # bytes in that channel that its client has not taken
+        self.client = 0  # the client's own id; 0 until it introduced itself
         self.operator = ""
-        self.key = b""                      # the operator's own, proved
-        self.hello: dict[str, Any] = {}     # what it said of itself, until it is proved
+        self.key = b""  # the operator's own, proved
+        self.hello: dict[str, Any] = {}  # what it said of itself, until it is proved
         self.challenge: dict[str, Any] = {}
-        self.revoking = False               # it gets its answer, also when it revokes itself
-        self.binding = ""                   # names this channel in what is signed on it
+        self.revoking = False  # it gets its answer, also when it revokes itself
+        self.binding = ""  # names this channel in what is signed on it
         self.modality = ""
-        self.kind = "human"                 # human, agent or service: for policies, never for mechanics (A7)
-        self.wants_ack = 0                  # the client asked to be told when its input of this number is taken
+        self.kind = "human"  # human, agent or service: for policies, never for mechanics (A7)
+        self.wants_ack = 0  # the client asked to be told when its input of this number is taken
         self.closed = False
         self.on_drain: Callable[[], None] = lambda: None
-        self.tasks: dict[int, asyncio.Task[None]] = {}     # requests under way, by their number
+        self.tasks: dict[int, asyncio.Task[None]] = {}  # requests under way, by their number
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._on_frame = on_frame
@@ -72,7 +83,7 @@ class Connection:
 
     def _readable(self) -> None:
         try:
-            data = bytes(_INBOX[:self._sock.recv_into(_INBOX)])
+            data = bytes(_INBOX[: self._sock.recv_into(_INBOX)])
         except BlockingIOError:
             return
         except OSError:
@@ -82,7 +93,9 @@ class Connection:
             return
         try:
             if not self._splitter.pending and (one := frames.single(data)) is not None:
-                self._on_frame(self, one, data[frames.HEADER.size:])     # a key: nothing to put together
+                self._on_frame(
+                    self, one, data[frames.HEADER.size :]
+                )  # a key: nothing to put together
                 return
             for kind, payload in self._splitter.feed(data):
                 self._on_frame(self, kind, payload)
@@ -147,7 +160,7 @@ class Connection:
         if sent < len(header):
             self._queue(header[sent:] + bytes(data))
         elif sent < len(header) + len(data):
-            self._queue(bytes(data[sent - len(header):]))
+            self._queue(bytes(data[sent - len(header) :]))
 
     def _queue(self, data: bytes) -> None:
         if self._out_bytes + len(data) > REPLY_QUEUE_BYTES:
@@ -184,7 +197,12 @@ class Connection:
     def answer(self, number: int, body: dict[str, Any]) -> None:
         frame = frames.reply(number, body)
         if len(frame) > FRAME_BYTES:
-            return self.fail(number, Impossible(f"the answer has {len(frame)} bytes; at most {FRAME_BYTES} fit", "ask for less"))
+            return self.fail(
+                number,
+                Impossible(
+                    f"the answer has {len(frame)} bytes; at most {FRAME_BYTES} fit", "ask for less"
+                ),
+            )
         self.send(frame)
 
     def fail(self, number: int, error: HoldfastError) -> None:
@@ -192,7 +210,12 @@ class Connection:
 
     def bye(self, reason: str, message: str, recover: str = "") -> None:
         """The last word; as far as the socket takes it at once."""
-        self.send(frames.pack_json(frames.BYE, {"reason": reason, "message": message, **({"recover": recover} if recover else {})}))
+        self.send(
+            frames.pack_json(
+                frames.BYE,
+                {"reason": reason, "message": message, **({"recover": recover} if recover else {})},
+            )
+        )
         self.close()
 
     def close(self, why: str | None = None) -> None:
@@ -204,7 +227,7 @@ class Connection:
         remove_hot(self._loop, self._sock.fileno())
         self._loop.remove_writer(self._sock)
         if self._out:
-            try:                                # a short farewell to a client that reads
+            try:  # a short farewell to a client that reads
                 for data in self._out:
                     self._sock.send(data)
             except OSError:

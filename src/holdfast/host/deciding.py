@@ -24,7 +24,7 @@ from holdfast.model.errors import GateRefused, Usage
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
-LISTED_CHARS: Final = 2000        # of an act in a list of many; one that is named is whole
+LISTED_CHARS: Final = 2000  # of an act in a list of many; one that is named is whole
 OUTSIDE: Final = "approve from a terminal outside of the session"
 
 
@@ -37,7 +37,11 @@ async def approvals(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) 
         try:
             while True:
                 changed.clear()
-                conn.event("approvals", request=number, approvals=await _listed(ops, conn, session, q["id"]))
+                conn.event(
+                    "approvals",
+                    request=number,
+                    approvals=await _listed(ops, conn, session, q["id"]),
+                )
                 await changed.wait()
         finally:
             ops.engine.desk.on_change.remove(changed.set)
@@ -59,7 +63,9 @@ async def withdraw(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -
     return _answered(ops, conn, q, pending, done, "withdraw")
 
 
-async def _answer(ops: Ops, conn: Connection, q: dict[str, Any], answer: Literal["approve", "deny"]) -> dict[str, Any]:
+async def _answer(
+    ops: Ops, conn: Connection, q: dict[str, Any], answer: Literal["approve", "deny"]
+) -> dict[str, Any]:
     engine = ops.engine
     pending = engine.desk.find(q["id"])
     ops.may(conn, "approve", pending.binding.session or None)
@@ -81,34 +87,80 @@ def _signature(q: dict[str, Any]) -> bytes:
         raise Usage("a signature is written in hexadecimal digits") from e
 
 
-async def _approver(ops: Ops, conn: Connection, pending: Pending, approving: bool = True) -> tuple[Approver, bool]:
+async def _approver(
+    ops: Ops, conn: Connection, pending: Pending, approving: bool = True
+) -> tuple[Approver, bool]:
     """How they stand to that question; and whether their terminal is inside of its session."""
     engine, where = ops.engine, pending.binding.session
     session = engine.sessions.get(where)
     plain = session is None or session.layout.get("layout") != "contained"
     inside = session is not None and nesting.inside(engine, conn.pid) == where
-    could_read = approving and plain and (inside or await asyncio.to_thread(readable, engine.home, conn.operator, conn.key, account(session)))
+    could_read = (
+        approving
+        and plain
+        and (
+            inside
+            or await asyncio.to_thread(
+                readable, engine.home, conn.operator, conn.key, account(session)
+            )
+        )
+    )
     rights = engine.authority.rights_of(conn.key, where or None, time.time())
-    return Approver(conn.operator, signing.show(conn.key), conn.kind, rights, could_read, plain), inside
+    return Approver(
+        conn.operator, signing.show(conn.key), conn.kind, rights, could_read, plain
+    ), inside
 
 
-def _answered(ops: Ops, conn: Connection, q: dict[str, Any], pending: Pending, done: Pending, answer: Answer) -> dict[str, Any]:
+def _answered(
+    ops: Ops, conn: Connection, q: dict[str, Any], pending: Pending, done: Pending, answer: Answer
+) -> dict[str, Any]:
     b = done.binding
-    ops.engine.journal.post(Draft(b.session or MACHINE, b.epoch, "fact", answer, conn.operator, conn.modality, HOST, signing.show(conn.key), originators=(),
-                                  facts={"id": done.id, "operator": b.operator, "act": b.act,
-                                         "statement": pending.statement(signing.show(conn.key), answer).decode(), "signature": q["signature"]}))
-    return {"id": done.id, "answer": answer, "complete": done.state == "approved" if answer == "approve" else True, "needed": done.needed,
-            "given": [name for name, _ in done.given]}
+    ops.engine.journal.post(
+        Draft(
+            b.session or MACHINE,
+            b.epoch,
+            "fact",
+            answer,
+            conn.operator,
+            conn.modality,
+            HOST,
+            signing.show(conn.key),
+            originators=(),
+            facts={
+                "id": done.id,
+                "operator": b.operator,
+                "act": b.act,
+                "statement": pending.statement(signing.show(conn.key), answer).decode(),
+                "signature": q["signature"],
+            },
+        )
+    )
+    return {
+        "id": done.id,
+        "answer": answer,
+        "complete": done.state == "approved" if answer == "approve" else True,
+        "needed": done.needed,
+        "given": [name for name, _ in done.given],
+    }
 
 
-async def _listed(ops: Ops, conn: Connection, session: str | None, id: str | None) -> list[dict[str, Any]]:
+async def _listed(
+    ops: Ops, conn: Connection, session: str | None, id: str | None
+) -> list[dict[str, Any]]:
     found = sorted(ops.engine.desk.waiting(), key=lambda p: p.asked)
-    return [{**_shown(ops, conn, p, id is not None), **await _counts(ops, conn, p)} for p in found
-            if (session is None or p.binding.session == session) and (id is None or p.id == id) and _may_see(ops, conn, p)]
+    return [
+        {**_shown(ops, conn, p, id is not None), **await _counts(ops, conn, p)}
+        for p in found
+        if (session is None or p.binding.session == session)
+        and (id is None or p.id == id)
+        and _may_see(ops, conn, p)
+    ]
 
 
 def _may_see(ops: Ops, conn: Connection, pending: Pending) -> bool:
-    return pending.binding.operator == conn.operator or "approve" in ops.engine.authority.rights_of(conn.key, pending.binding.session or None, time.time())
+    return pending.binding.operator == conn.operator or "approve" in ops.engine.authority.rights_of(
+        conn.key, pending.binding.session or None, time.time()
+    )
 
 
 async def _counts(ops: Ops, conn: Connection, pending: Pending) -> dict[str, Any]:
@@ -117,15 +169,40 @@ async def _counts(ops: Ops, conn: Connection, pending: Pending) -> dict[str, Any
     why = objection(pending, who)
     if why is None:
         return {"counts": True, "why_not": None, "recover": None}
-    recover = refusal(why, pending.rule).recover if why.code != "readable" else OUTSIDE if inside else FIX.format(name=conn.operator)
+    recover = (
+        refusal(why, pending.rule).recover
+        if why.code != "readable"
+        else OUTSIDE
+        if inside
+        else FIX.format(name=conn.operator)
+    )
     return {"counts": False, "why_not": why.why, "recover": recover}
 
 
 def _shown(ops: Ops, conn: Connection, pending: Pending, whole: bool) -> dict[str, Any]:
     b, session = pending.binding, ops.engine.sessions.get(pending.binding.session)
     text = pending.text if whole else pending.text[:LISTED_CHARS]
-    return {"id": pending.id, "operator": b.operator, "key": b.key, "session": b.session, "name": session.name if session is not None else "", "act": b.act,
-            "text": text, "whole": len(text) == len(pending.text), "cwd": b.cwd or None, "because": pending.because, "shaped": list(pending.shaped), "rule": pending.rule, "by": list(pending.by),
-            "state": pending.state, "asked": pending.asked, "expires": int(pending.expires), "expires_in": max(0.0, round(pending.expires - time.time(), 1)),
-            "needed": pending.needed, "given": [name for name, _ in pending.given], "layout": session.layout.get("layout", "") if session is not None else "",
-            "binding": b.digest(), "statement": pending.statement(signing.show(conn.key), "approve").hex()}
+    return {
+        "id": pending.id,
+        "operator": b.operator,
+        "key": b.key,
+        "session": b.session,
+        "name": session.name if session is not None else "",
+        "act": b.act,
+        "text": text,
+        "whole": len(text) == len(pending.text),
+        "cwd": b.cwd or None,
+        "because": pending.because,
+        "shaped": list(pending.shaped),
+        "rule": pending.rule,
+        "by": list(pending.by),
+        "state": pending.state,
+        "asked": pending.asked,
+        "expires": int(pending.expires),
+        "expires_in": max(0.0, round(pending.expires - time.time(), 1)),
+        "needed": pending.needed,
+        "given": [name for name, _ in pending.given],
+        "layout": session.layout.get("layout", "") if session is not None else "",
+        "binding": b.digest(),
+        "statement": pending.statement(signing.show(conn.key), "approve").hex(),
+    }

@@ -32,7 +32,7 @@ async def dialled(loop: asyncio.AbstractEventLoop, relay: Relay) -> Carrier:
             why = e
         try:
             loop.call_soon_threadsafe(tell, made, why)
-        except RuntimeError:                     # the loop is closed
+        except RuntimeError:  # the loop is closed
             if made is not None:
                 made.close()
 

@@ -25,18 +25,33 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from holdfast.host.checks import Check, Derived, Outcome, Surroundings, gates, home, isolation, machine, readable
+from holdfast.host.checks import (
+    Check,
+    Derived,
+    Outcome,
+    Surroundings,
+    gates,
+    home,
+    isolation,
+    machine,
+    readable,
+)
 
 ANSWER_BYTES_MAX = 65_536
 
-CHECKS: tuple[Check | Derived, ...] = (*machine.CHECKS, *home.CHECKS, *isolation.CHECKS, *gates.CHECKS)
+CHECKS: tuple[Check | Derived, ...] = (
+    *machine.CHECKS,
+    *home.CHECKS,
+    *isolation.CHECKS,
+    *gates.CHECKS,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     id: str
     title: str
-    ok: bool | None      # None: could not be found out
+    ok: bool | None  # None: could not be found out
     detail: str
     fix: str
     needed_for: str
@@ -44,8 +59,11 @@ class Finding:
 
 def run_doctor(home: Path | None, checks: Sequence[Check | Derived] = CHECKS) -> list[Finding]:
     """Every check once, in the order of `checks`. Leaves nothing behind and does not raise."""
-    surroundings = Surroundings(home.absolute() if home else None, os.getuid(),
-                                f"holdfast-doctor-{os.getpid()}-{secrets.token_hex(4)}")
+    surroundings = Surroundings(
+        home.absolute() if home else None,
+        os.getuid(),
+        f"holdfast-doctor-{os.getpid()}-{secrets.token_hex(4)}",
+    )
     trials = [_start(check, surroundings) for check in checks if isinstance(check, Check)]
     outcomes = {trial.check.id: _collect(trial, surroundings) for trial in trials}
     for check in checks:
@@ -55,8 +73,14 @@ def run_doctor(home: Path | None, checks: Sequence[Check | Derived] = CHECKS) ->
 
 
 def _finding(check: Check | Derived, outcome: Outcome) -> Finding:
-    return Finding(id=check.id, title=check.title, ok=outcome.ok, detail=outcome.detail, fix=outcome.fix,
-                   needed_for=check.needed_for)
+    return Finding(
+        id=check.id,
+        title=check.title,
+        ok=outcome.ok,
+        detail=outcome.detail,
+        fix=outcome.fix,
+        needed_for=check.needed_for,
+    )
 
 
 @dataclass(slots=True)
@@ -110,7 +134,9 @@ def _collect(trial: _Trial, surroundings: Surroundings) -> Outcome:
         return Outcome(None, trial.failure)
     said = b""
     complete = False
-    while readable(trial.reader, max(0.0, trial.deadline - time.monotonic())):       # what it said in time counts, however late it is read
+    while readable(
+        trial.reader, max(0.0, trial.deadline - time.monotonic())
+    ):  # what it said in time counts, however late it is read
         part = os.read(trial.reader, ANSWER_BYTES_MAX)
         if not part:
             complete = True
@@ -126,7 +152,9 @@ def _collect(trial: _Trial, surroundings: Surroundings) -> Outcome:
         with contextlib.suppress(ValueError, TypeError):  # cut short by the kill
             return Outcome(**json.loads(said))
     if not complete:
-        return Outcome(None, f"no answer within {trial.check.limit_s:g} s", "try again on a quieter machine")
+        return Outcome(
+            None, f"no answer within {trial.check.limit_s:g} s", "try again on a quieter machine"
+        )
     return Outcome(None, f"the check died (status {os.waitstatus_to_exitcode(status)})")
 
 
@@ -140,7 +168,10 @@ def _derive(check: Derived, outcomes: dict[str, Outcome]) -> Outcome:
 # --- showing ------------------------------------------------------------------------------------------------
 
 _GROUPS: tuple[tuple[bool | None, str, str, str], ...] = (
-    (True, "works", "+", "32"), (False, "does not work here", "-", "31"), (None, "unknown", "?", "33"))
+    (True, "works", "+", "32"),
+    (False, "does not work here", "-", "31"),
+    (None, "unknown", "?", "33"),
+)
 
 
 def format_findings(findings: Sequence[Finding], color: bool) -> str:

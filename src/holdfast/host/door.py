@@ -46,10 +46,12 @@ from holdfast.model.errors import (
     Usage,
 )
 
-SHOWN: Final[Terminal] = (True, True)      # typed at a prompt that shows what is typed
-REFUSED_AGAIN_S: Final = 1.0                # until the same refusal by the policy is told again; each is counted and recorded
+SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows what is typed
+REFUSED_AGAIN_S: Final = (
+    1.0  # until the same refusal by the policy is told again; each is counted and recorded
+)
 REFUSALS_KEPT: Final = 1024
-CLIENTS_KEPT: Final = 4096                 # that acted on the machine, and whose numbers are known
+CLIENTS_KEPT: Final = 4096  # that acted on the machine, and whose numbers are known
 
 
 class Machine:
@@ -62,18 +64,27 @@ class Machine:
 class Act:
     """One signed act on its way through the door."""
 
-    def __init__(self, door: Door, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        door: Door,
+        conn: Connection,
+        session: Session | Record | Machine,
+        op: str,
+        q: dict[str, Any],
+    ) -> None:
         self.conn, self.session, self.op, self.number = conn, session, op, int(q["seq"])
         self.epoch = session.record.epoch if isinstance(session, Session) else session.epoch
-        self.written: Written | None = None      # its intent
-        self.reason = ""                         # of the verdict
-        self.shaped: tuple[Shaped, ...] | None = None      # what it would touch that somebody shaped, as it was judged
+        self.written: Written | None = None  # its intent
+        self.reason = ""  # of the verdict
+        self.shaped: tuple[Shaped, ...] | None = (
+            None  # what it would touch that somebody shaped, as it was judged
+        )
         self._taken: int | None = None
-        self.part: dict[str, int] = {}           # how much of it, if not all
-        self.repeat = False                      # it was submitted before it was asked for now
-        self.began = time.time_ns()              # when it came to the door
-        self.phases: list[tuple[str, int, int]] = []     # what it went through, from when to when
-        self._over = False                       # its outcome is recorded
+        self.part: dict[str, int] = {}  # how much of it, if not all
+        self.repeat = False  # it was submitted before it was asked for now
+        self.began = time.time_ns()  # when it came to the door
+        self.phases: list[tuple[str, int, int]] = []  # what it went through, from when to when
+        self._over = False  # its outcome is recorded
         self._door = door
         try:
             statement, signature, salt = acts.parts(q["signed"])
@@ -84,13 +95,28 @@ class Act:
             self.content = acts.content(op, q.get("asked!", q))
             self._statement, self._signature = statement.encode(), bytes.fromhex(signature)
             self._salt = bytes.fromhex(salt)
-            self.said = record.read_statement(self._statement, self._signature, signing.show(conn.key))
-            record.expect(self.said, machine=door.machine, session=session.id, client=record.client_id(conn.client), number=self.number, kind=self.kind,
-                          binding=conn.binding)
+            self.said = record.read_statement(
+                self._statement, self._signature, signing.show(conn.key)
+            )
+            record.expect(
+                self.said,
+                machine=door.machine,
+                session=session.id,
+                client=record.client_id(conn.client),
+                number=self.number,
+                kind=self.kind,
+                binding=conn.binding,
+            )
         except ValueError as e:
-            raise NotAllowed(f"this is not what {conn.operator} signed: {e}", "sign exactly what is asked, for this connection") from e
+            raise NotAllowed(
+                f"this is not what {conn.operator} signed: {e}",
+                "sign exactly what is asked, for this connection",
+            ) from e
         if self.said["epoch"] != self.epoch:
-            raise Refused(f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}", "look at the session first, then decide")
+            raise Refused(
+                f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}",
+                "look at the session first, then decide",
+            )
 
     @property
     def shapers(self) -> int:
@@ -105,7 +131,11 @@ class Act:
     @property
     def writers(self) -> tuple[str, ...]:
         """Who else wrote the files and variables that it names."""
-        return originators.written(self.shaped, self.conn.operator) if self.shaped is not None else originators.UNSEEN
+        return (
+            originators.written(self.shaped, self.conn.operator)
+            if self.shaped is not None
+            else originators.UNSEEN
+        )
 
     @property
     def taken(self) -> int | None:
@@ -127,7 +157,9 @@ class Act:
         if self.seen is not None and not await self._door.journal.knows(self.session.id, self.seen):
             raise Stale("much has happened in this session since you looked")
         try:
-            self.written = await self._door.journal.intent(self._draft("intent", "allow", self.reason), terminal)
+            self.written = await self._door.journal.intent(
+                self._draft("intent", "allow", self.reason), terminal
+            )
         except Unavailable:
             if not owed:
                 raise
@@ -160,11 +192,19 @@ class Act:
     def refused(self, error: HoldfastError, verdict: str = "refuse") -> None:
         """It was not let through, and the record says so: also that somebody tried is worth knowing."""
         if self.written is None and not self._door.journal.failing:
-            self._door.journal.post(self._host_draft(verdict, error.message) if self._unknown_seen() else self._draft("fact", verdict, error.message))
+            self._door.journal.post(
+                self._host_draft(verdict, error.message)
+                if self._unknown_seen()
+                else self._draft("fact", verdict, error.message)
+            )
 
     def happened(self, **facts: Any) -> None:
         """Seize, halt and revoke: it has taken effect, the record follows."""
-        draft = self._host_draft("allow", "") if self._unknown_seen() else self._draft("fact", "allow", "")
+        draft = (
+            self._host_draft("allow", "")
+            if self._unknown_seen()
+            else self._draft("fact", "allow", "")
+        )
         self._door.journal.post(replace(draft, facts=self._touches | facts))
 
     def recorded(self) -> dict[str, Any]:
@@ -172,21 +212,44 @@ class Act:
         if self.written is None:
             return {}
         ack = self._door.journal.ack(self.written, record.client_id(self.conn.client), self.number)
-        return {"recorded": {"seq": self.written.seq, "hash": self.written.hash, "ack": ack.body.decode(), "signature": ack.signature.hex()}}
+        return {
+            "recorded": {
+                "seq": self.written.seq,
+                "hash": self.written.hash,
+                "ack": ack.body.decode(),
+                "signature": ack.signature.hex(),
+            }
+        }
 
     def ran_on(self) -> dict[str, Any]:
         """For its client: what others made of the state it ran on, as far as it is known whose that is."""
-        known = [one for one in originators.foreign(self.shaped or (), self.conn.operator) if one.actor != originators.UNKNOWN]
-        return {"shaped": [one.show(f"hf:{self.session.id}@{self.epoch}") for one in known]} if known else {}
+        known = [
+            one
+            for one in originators.foreign(self.shaped or (), self.conn.operator)
+            if one.actor != originators.UNKNOWN
+        ]
+        return (
+            {"shaped": [one.show(f"hf:{self.session.id}@{self.epoch}") for one in known]}
+            if known
+            else {}
+        )
 
     def _unknown_seen(self) -> bool:
         """Whether its statement names an entry that is not at hand: with it the record would not verify, so the host's word must do."""
-        return self.seen is not None and not self._door.journal.knows_now(self.session.id, self.seen)
+        return self.seen is not None and not self._door.journal.knows_now(
+            self.session.id, self.seen
+        )
 
     @property
     def _originators(self) -> tuple[str, ...]:
         """Who shaped the state that it runs on; what does not run anything has none."""
-        return originators.names(self.shaped, self.conn.operator) if self.shaped is not None else ("unknown",) if self.kind in TYPED else ()
+        return (
+            originators.names(self.shaped, self.conn.operator)
+            if self.shaped is not None
+            else ("unknown",)
+            if self.kind in TYPED
+            else ()
+        )
 
     @property
     def _touches(self) -> dict[str, Any]:
@@ -196,38 +259,79 @@ class Act:
 
     def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:
         try:
-            return record.signed_draft(self.said, self._statement, self._signature, signing.show(self.conn.key), phase, self.conn.operator, self.conn.modality,
-                                       self._salt, self.content, originators=self._originators, verdict=verdict, reason=reason,
-                                       facts=self._touches)
+            return record.signed_draft(
+                self.said,
+                self._statement,
+                self._signature,
+                signing.show(self.conn.key),
+                phase,
+                self.conn.operator,
+                self.conn.modality,
+                self._salt,
+                self.content,
+                originators=self._originators,
+                verdict=verdict,
+                reason=reason,
+                facts=self._touches,
+            )
         except ValueError as e:
-            raise NotAllowed(f"this is not what {self.conn.operator} signed: {e}", "sign exactly what is asked") from e
+            raise NotAllowed(
+                f"this is not what {self.conn.operator} signed: {e}", "sign exactly what is asked"
+            ) from e
 
     def _host_draft(self, verdict: str, reason: str) -> Draft:
-        return Draft(self.session.id, self.epoch, "fact", self.kind, self.conn.operator, self.conn.modality, record.HOST, signing.show(self.conn.key),
-                     originators=self._originators, verdict=verdict, reason=reason)
+        return Draft(
+            self.session.id,
+            self.epoch,
+            "fact",
+            self.kind,
+            self.conn.operator,
+            self.conn.modality,
+            record.HOST,
+            signing.show(self.conn.key),
+            originators=self._originators,
+            verdict=verdict,
+            reason=reason,
+        )
 
 
 class Door:
-    def __init__(self, journal: Journal, desk: Desk, note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        desk: Desk,
+        note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None,
+    ) -> None:
         self.journal, self.desk, self._note = journal, desk, note
         self.machine = journal.machine
         self.here = Machine()
-        self._numbers: dict[int, int] = {}                      # of clients that acted on the machine: the highest they used
-        self._under_way: set[tuple[str, int, int]] = set()      # session, client, number
-        self.verdicts: Counter[tuple[str, str]] = Counter()     # by kind: what became of those that came to their end
-        self._refused_at: dict[tuple[str, str, str, str], float] = {}    # session, operator, kind, rule: when that was told last
+        self._numbers: dict[
+            int, int
+        ] = {}  # of clients that acted on the machine: the highest they used
+        self._under_way: set[tuple[str, int, int]] = set()  # session, client, number
+        self.verdicts: Counter[tuple[str, str]] = (
+            Counter()
+        )  # by kind: what became of those that came to their end
+        self._refused_at: dict[
+            tuple[str, str, str, str], float
+        ] = {}  # session, operator, kind, rule: when that was told last
         self.on_over: Callable[[Act, str], None] | None = None  # with its verdict; must not raise
 
-    def act(self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]) -> Act:
+    def act(
+        self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]
+    ) -> Act:
         """Reads and verifies; refuses what is not its sender's own word."""
         act = Act(self, conn, session, op, q)
-        act._draft("fact", "allow", "")          # the commitment holds
+        act._draft("fact", "allow", "")  # the commitment holds
         if isinstance(session, Machine):
             if act.number <= self._numbers.get(conn.client, 0):
                 raise _used(act.number)
             self.used(conn.client, act.number)
         if isinstance(session, Session):
-            known, used = session.lane.known(conn.client, act.number), session.lane.used(conn.client, act.number)
+            known, used = (
+                session.lane.known(conn.client, act.number),
+                session.lane.used(conn.client, act.number),
+            )
             if (known or used) if act.kind not in TYPED else (used and not known):
                 raise _used(act.number)
             if act.kind not in TYPED:
@@ -236,7 +340,7 @@ class Door:
             elif (session.id, conn.client, act.number) in self._under_way:
                 raise Busy("this very act is under way", "wait for its answer")
             else:
-                act.repeat = known               # decided now: what a later one of this client makes of its number while it is judged does not count
+                act.repeat = known  # decided now: what a later one of this client makes of its number while it is judged does not count
         return act
 
     def recorded(self, entry: dict[str, Any]) -> int:
@@ -250,8 +354,16 @@ class Door:
         if len(self._numbers) > CLIENTS_KEPT:
             del self._numbers[next(iter(self._numbers))]
 
-    async def clear(self, act: Act, request: int, what: str, content: Callable[[], bytes] = bytes, details: Mapping[str, str] = NOTHING,
-                    wait_s: float | None = None, secret: bool = False) -> None:
+    async def clear(
+        self,
+        act: Act,
+        request: int,
+        what: str,
+        content: Callable[[], bytes] = bytes,
+        details: Mapping[str, str] = NOTHING,
+        wait_s: float | None = None,
+        secret: bool = False,
+    ) -> None:
         """The policy's word on it, or an approval. Whoever waits for one is told so, and the record says that it was held. What is typed where the
         terminal hides it is not held: whoever decides would be shown it."""
         session = act.session if isinstance(act.session, Session) else None
@@ -261,14 +373,28 @@ class Door:
 
         await self.judged(act, request, observe, wait_s, secret)
 
-    async def judged(self, act: Act, request: int, observe: Callable[[], Awaitable[Request]], wait_s: float | None, secret: bool = False) -> None:
+    async def judged(
+        self,
+        act: Act,
+        request: int,
+        observe: Callable[[], Awaitable[Request]],
+        wait_s: float | None,
+        secret: bool = False,
+    ) -> None:
         """The same, of what `observe` says is asked."""
 
         def held(pending: Pending) -> None:
             act.refused(Held(pending.because), "hold")
-            if wait_s != 0:                          # who does not wait is told by the error
-                act.conn.event("held", request=request, session=act.session.id, id=pending.id, because=pending.because, rule=pending.rule,
-                               expires_in=round(pending.expires - pending.asked, 1))
+            if wait_s != 0:  # who does not wait is told by the error
+                act.conn.event(
+                    "held",
+                    request=request,
+                    session=act.session.id,
+                    id=pending.id,
+                    because=pending.because,
+                    rule=pending.rule,
+                    expires_in=round(pending.expires - pending.asked, 1),
+                )
 
         began = time.time_ns()
         try:
@@ -276,7 +402,14 @@ class Door:
         finally:
             act.passed("gate", began)
 
-    async def _judged(self, act: Act, observe: Callable[[], Awaitable[Request]], held: Callable[[Pending], None], wait_s: float | None, secret: bool) -> None:
+    async def _judged(
+        self,
+        act: Act,
+        observe: Callable[[], Awaitable[Request]],
+        held: Callable[[Pending], None],
+        wait_s: float | None,
+        secret: bool,
+    ) -> None:
         def look(decision: Decision) -> None:
             act.shaped = decision.shaped
             self._tell_foreign(act, decision)
@@ -285,18 +418,43 @@ class Door:
             decision = await self.desk.gate.judge(await observe())
             look(decision)
             if decision.verdict is not Verdict.ALLOW:
-                raise GateRefused(f"refused by the rule {decision.rule!r}" if decision.rule else "refused by the policy", "at a prompt that hides what is typed nothing waits for approval: a person types it", rule=decision.rule)
+                raise GateRefused(
+                    f"refused by the rule {decision.rule!r}"
+                    if decision.rule
+                    else "refused by the policy",
+                    "at a prompt that hides what is typed nothing waits for approval: a person types it",
+                    rule=decision.rule,
+                )
         else:
             decision = await self.desk.clear(act.conn, observe, held, wait_s, look)
         if decision.approved and isinstance(act.session, Session):
-            act.session.commands.cleared((act.conn.client, act.number), frozenset((decision.rule, *decision.asked)))
-        act.reason = decision.because + (f"; approved by {', '.join(decision.approved)}" if decision.approved else "")
+            act.session.commands.cleared(
+                (act.conn.client, act.number), frozenset((decision.rule, *decision.asked))
+            )
+        act.reason = decision.because + (
+            f"; approved by {', '.join(decision.approved)}" if decision.approved else ""
+        )
 
     def came(self, conn: Connection, how: str, /, **facts: Any) -> None:
         """Somebody is known here from now on who was not: they have signed for it in their introduction, the record has the host's word."""
-        self.journal.post(Draft(record.MACHINE, self.here.epoch, "fact", how, conn.operator, conn.modality, record.HOST, signing.show(conn.key), originators=(), facts=facts))
+        self.journal.post(
+            Draft(
+                record.MACHINE,
+                self.here.epoch,
+                "fact",
+                how,
+                conn.operator,
+                conn.modality,
+                record.HOST,
+                signing.show(conn.key),
+                originators=(),
+                facts=facts,
+            )
+        )
 
-    async def through(self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def through(
+        self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         """Recorded, done, and what became of it. The effect calls `act.intend` itself if it has to ask more before."""
         me = (act.session.id, act.conn.client, act.number)
         self._under_way.add(me)
@@ -304,7 +462,7 @@ class Door:
             answer = await effect()
         except BaseException as e:
             if act.taken is not None:
-                act.applied(act.taken, **act.part)           # whatever became of whoever waited for more
+                act.applied(act.taken, **act.part)  # whatever became of whoever waited for more
             elif act.written is not None:
                 act.not_applied(e)
             elif isinstance(e, Refused) and not isinstance(e, Stale | Held):
@@ -323,17 +481,41 @@ class Door:
         if isinstance(error, GateRefused):
             rule = str(error.facts.get("rule") or "")
             if self._worth_telling((session, act.conn.operator, act.kind, rule)):
-                self._note(session, "gate.refused", {"operator": act.conn.operator, "kind": act.conn.kind, "act": act.kind, "rule": rule, "originators": list(act._originators)})
+                self._note(
+                    session,
+                    "gate.refused",
+                    {
+                        "operator": act.conn.operator,
+                        "kind": act.conn.kind,
+                        "act": act.kind,
+                        "rule": rule,
+                        "originators": list(act._originators),
+                    },
+                )
         elif isinstance(act.session, Session) and act.kind in TYPED:
             act.session.turn.contended(act.conn.operator, error)
         self._end(act, record.APPLIED if act.taken is not None else verdict_of(error))
 
     def _tell_foreign(self, act: Act, decision: Decision) -> None:
         """That it runs on what another, who is known, has shaped."""
-        others = [one for one in foreign(decision.shaped or (), act.conn.operator) if one.actor != UNKNOWN]
+        others = [
+            one for one in foreign(decision.shaped or (), act.conn.operator) if one.actor != UNKNOWN
+        ]
         names, kinds = sorted({one.actor for one in others}), sorted({one.kind for one in others})
-        if others and self._worth_telling((act.session.id, act.conn.operator, " ".join(kinds), " ".join(names))):
-            self._note(act.session.id, "originators.foreign", {"operator": act.conn.operator, "act": act.kind, "originators": names, "kinds": kinds, "verdict": decision.verdict.value})
+        if others and self._worth_telling(
+            (act.session.id, act.conn.operator, " ".join(kinds), " ".join(names))
+        ):
+            self._note(
+                act.session.id,
+                "originators.foreign",
+                {
+                    "operator": act.conn.operator,
+                    "act": act.kind,
+                    "originators": names,
+                    "kinds": kinds,
+                    "verdict": decision.verdict.value,
+                },
+            )
 
     def _worth_telling(self, what: tuple[str, str, str, str]) -> bool:
         """Not again within a moment: whoever tries the same in a circle must not push everything else out of the events that are kept."""

@@ -81,7 +81,9 @@ class Emulator(Grid):
 
     def _set(self, option: str, ctype: str, value: int) -> None:
         pointer = self._ffi.new(ctype + "*", value)
-        self._check(self._lib.ghostty_terminal_set(self._t, self._native.opt[option], pointer), option)
+        self._check(
+            self._lib.ghostty_terminal_set(self._t, self._native.opt[option], pointer), option
+        )
 
     # -- input ---------------------------------------------------------------------------------------------
 
@@ -113,8 +115,12 @@ class Emulator(Grid):
 
     def resize(self, cols: int, rows: int) -> None:
         wrap = self.mode(7)
-        self._set_mode(7, True)  # lines are always reflowed, for the library cuts characters otherwise
-        self._check(self._lib.ghostty_terminal_resize(self._t, cols, rows, 0, 0), f"size {cols}x{rows}")
+        self._set_mode(
+            7, True
+        )  # lines are always reflowed, for the library cuts characters otherwise
+        self._check(
+            self._lib.ghostty_terminal_resize(self._t, cols, rows, 0, 0), f"size {cols}x{rows}"
+        )
         self._set_mode(7, wrap)
         self._link.cols, self._link.rows = cols, rows
         self._blank_halves()
@@ -122,7 +128,10 @@ class Emulator(Grid):
     def _set_mode(self, mode: int, value: bool) -> None:
         """Set a DEC mode's flag without what the escape sequence does beside that."""
         config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode, "value": value})
-        self._check(self._lib.ghostty_terminal_set(self._t, self._native.opt["MODE"], config), f"mode {mode}")
+        self._check(
+            self._lib.ghostty_terminal_set(self._t, self._native.opt["MODE"], config),
+            f"mode {mode}",
+        )
 
     def _blank_halves(self) -> None:
         """Erase characters of which a resize left one half, at the right edge of the alternate screen."""
@@ -153,7 +162,9 @@ class Emulator(Grid):
     @property
     def cursor(self) -> Cursor:
         x, y = self._read("CURSOR_X", self._short), self._read("CURSOR_Y", self._short)
-        at_edge = x == self._link.cols - 1 or self.mode(69)  # tabbing back keeps the flag, and a snapshot drops it
+        at_edge = x == self._link.cols - 1 or self.mode(
+            69
+        )  # tabbing back keeps the flag, and a snapshot drops it
         return Cursor(x, y, at_edge and bool(self._read("CURSOR_PENDING_WRAP", self._flag)))
 
     @property
@@ -176,13 +187,19 @@ class Emulator(Grid):
             self._check(self._lib.ghostty_terminal_get(self._t, self._native.data[key], out), key)
         if self._ffi.buffer(now)[:] == self._ffi.buffer(was)[:]:
             return []
-        pairs = ((i, (now[i].r, now[i].g, now[i].b), (was[i].r, was[i].g, was[i].b)) for i in range(256))
+        pairs = (
+            (i, (now[i].r, now[i].g, now[i].b), (was[i].r, was[i].g, was[i].b)) for i in range(256)
+        )
         return [(i, colour) for i, colour, default in pairs if colour != default]
 
     def dynamic_colours(self) -> list[tuple[int, Colour]]:
         """Foreground (10), background (11) and cursor (12) colours that the program set."""
         found = []
-        for number, key in ((10, "COLOR_FOREGROUND"), (11, "COLOR_BACKGROUND"), (12, "COLOR_CURSOR")):
+        for number, key in (
+            (10, "COLOR_FOREGROUND"),
+            (11, "COLOR_BACKGROUND"),
+            (12, "COLOR_CURSOR"),
+        ):
             out = self._ffi.new("GhosttyColorRgb*")
             if not self._lib.ghostty_terminal_get(self._t, self._native.data[key], out):
                 found.append((number, (out.r, out.g, out.b)))
@@ -244,16 +261,31 @@ class Emulator(Grid):
         library = native()
         ffi, lib, check = library.ffi, library.lib, library.check
         decoder, terminal = ffi.new("GhosttySnapshotDecoder*"), ffi.new("GhosttyTerminal*")
-        limit, keep = library.decoder["MAX_CONTINUATION_BYTES"], library.decoder["RETAIN_CONTINUATION"]
+        limit, keep = (
+            library.decoder["MAX_CONTINUATION_BYTES"],
+            library.decoder["RETAIN_CONTINUATION"],
+        )
         with ffi.from_buffer("uint8_t[]", snapshot) as buffer:
-            check(lib.ghostty_snapshot_decoder_new_buf(ffi.NULL, decoder, buffer, len(snapshot)), "decoder")
+            check(
+                lib.ghostty_snapshot_decoder_new_buf(ffi.NULL, decoder, buffer, len(snapshot)),
+                "decoder",
+            )
             try:
                 check(
-                    lib.ghostty_snapshot_decoder_set(decoder[0], limit, ffi.new("size_t*", CONTINUATION_MAX)),
+                    lib.ghostty_snapshot_decoder_set(
+                        decoder[0], limit, ffi.new("size_t*", CONTINUATION_MAX)
+                    ),
                     "limit",
                 )
-                check(lib.ghostty_snapshot_decoder_set(decoder[0], keep, ffi.new("bool*", True)), "keep")
-                decode = lib.ghostty_snapshot_decoder_ready if cut else lib.ghostty_snapshot_decoder_decode
+                check(
+                    lib.ghostty_snapshot_decoder_set(decoder[0], keep, ffi.new("bool*", True)),
+                    "keep",
+                )
+                decode = (
+                    lib.ghostty_snapshot_decoder_ready
+                    if cut
+                    else lib.ghostty_snapshot_decoder_decode
+                )
                 if decode(decoder[0], terminal):
                     return None
                 while cut and history and not lib.ghostty_snapshot_decoder_next(decoder[0]):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 KILL_WAIT_S: Final = 30.0
 LOOK_S: Final = 0.02
-NAMED_MAX: Final = 8             # processes in an error's words
+NAMED_MAX: Final = 8  # processes in an error's words
 
 Kill = Callable[[], Awaitable[bool]]
 
@@ -52,21 +52,32 @@ async def _end(session: Session, kill: Kill | None, held: asyncio.Future[None]) 
 
 
 async def _all(session: Session, kill: Kill | None) -> str:
-    for number, wait in ((signal.SIGHUP, END_HUP_WAIT_S), (signal.SIGTERM, END_TERM_WAIT_S), (signal.SIGKILL, KILL_WAIT_S)):
+    for number, wait in (
+        (signal.SIGHUP, END_HUP_WAIT_S),
+        (signal.SIGTERM, END_TERM_WAIT_S),
+        (signal.SIGKILL, KILL_WAIT_S),
+    ):
         if number == signal.SIGKILL and kill is not None:
             await kill()
         session.signal_all(number)
         if number == signal.SIGHUP:
-            session.signal_all(signal.SIGCONT)           # a stopped process must see it
+            session.signal_all(signal.SIGCONT)  # a stopped process must see it
         if await _gone(session, wait, final=number == signal.SIGKILL):
             return number.name
     left = await asyncio.to_thread(_left, session)
     named = ", ".join(map(str, left[:NAMED_MAX])) + (" ..." if len(left) > NAMED_MAX else "")
     if left and not any(map(_ours, left)):
-        raise Impossible(f"still running, because they run as somebody else: {named}", "end them as that account (`sudo kill PID`)", pids=left[:NAMED_MAX])
+        raise Impossible(
+            f"still running, because they run as somebody else: {named}",
+            "end them as that account (`sudo kill PID`)",
+            pids=left[:NAMED_MAX],
+        )
     if not session.answers or session.lane.unanswered:
         raise stuck(session.name, session.keeper_pid)
-    raise Unavailable(f"some processes do not die (uninterruptible?): {named}", "look at them with ps; the kernel holds them")
+    raise Unavailable(
+        f"some processes do not die (uninterruptible?): {named}",
+        "look at them with ps; the kernel holds them",
+    )
 
 
 async def _gone(session: Session, wait: float, final: bool) -> bool:

@@ -62,10 +62,12 @@ from holdfast.model.limits import (
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 
-ADOPT_WAIT_S = 2.0              # for a keeper's answer at the start: within the time a client waits for a new host
+ADOPT_WAIT_S = (
+    2.0  # for a keeper's answer at the start: within the time a client waits for a new host
+)
 ADOPT_AGAIN_S, ADOPT_AGAIN_MAX_S = 0.5, 30.0
-TERM_MAX = 1 << 62              # far from what fits into the wire and the store; only a stranger names more
-BURY_WAIT_S = 3.0               # before leaving: for what has just ended to be recorded
+TERM_MAX = 1 << 62  # far from what fits into the wire and the store; only a stranger names more
+BURY_WAIT_S = 3.0  # before leaving: for what has just ended to be recorded
 
 
 class Engine:
@@ -80,14 +82,21 @@ class Engine:
         self.journal = Journal(database, machine.secret())
         self.invitations = Invitations(database, self.authority, self._invitations_changed)
         self.devices = Devices(database, self.authority)
-        self.uplinks = Uplinks(home, machine, self.authority, self.invitations.passes, self.invitations.awaited)
+        self.uplinks = Uplinks(
+            home, machine, self.authority, self.invitations.passes, self.invitations.awaited
+        )
         self.boot = process.boot_id()
         self.sessions: dict[str, Session] = {}
         self.ended: dict[str, Record] = {}
-        self.unreachable: dict[str, str] = {}       # keepers that do not answer, and why: neither alive nor dead, "unknown"
-        self.unreached: dict[str, Record] = {}      # what the store knows of those
+        self.unreachable: dict[
+            str, str
+        ] = {}  # keepers that do not answer, and why: neither alive nor dead, "unknown"
+        self.unreached: dict[str, Record] = {}  # what the store knows of those
         self.nursery = Nursery(home.run)
-        self.halter = Halter(home.state, lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))))
+        self.halter = Halter(
+            home.state,
+            lambda: (self.nursery.pid, *(s.keeper_pid for s in tuple(self.sessions.values()))),
+        )
         self.nursery.on_found = lambda pid: self.halter.groups.beside(pid, bool(self.nursery.apart))
         self.kin = Kin()
         self.tally = Tally()
@@ -96,17 +105,34 @@ class Engine:
         self.shapes = Shapes(self.sessions.get, self.writers.all)
         self.pool = ThreadPoolExecutor(1, "view")
         self.threads = Threads("sessions")
-        self._creating: dict[str, asyncio.Future[None]] = {}      # by name: done when the session is there, or is not to be
+        self._creating: dict[
+            str, asyncio.Future[None]
+        ] = {}  # by name: done when the session is there, or is not to be
         self._tasks: set[asyncio.Task[None]] = set()
         self._burying: set[asyncio.Task[None]] = set()
-        self.gate = Gate(home.policy, discover(), on_policy=self._policy_changed, private=(home.state, os.path.dirname(home.config)))
+        self.gate = Gate(
+            home.policy,
+            discover(),
+            on_policy=self._policy_changed,
+            private=(home.state, os.path.dirname(home.config)),
+        )
         self.gate.touched = self.shapes.touched
         self.desk = Desk(self.gate, database, self._asked_about, self.authority.approves)
         self.door = Door(self.journal, self.desk, self.events.note)
-        self.execgate = execgate.ExecGate(self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.shapes.kinds)
+        self.execgate = execgate.ExecGate(
+            self.gate,
+            self.desk,
+            self.authority,
+            self.journal,
+            self.kin,
+            self.halter,
+            self.shapes.kinds,
+        )
         self.authority.on_change.append(lambda: self.desk.keys_changed(self.authority.counts))
-        self.on_broken: Callable[[], None] = lambda: None         # clients must connect anew
-        self.still_ours: Callable[[], bool] = lambda: True        # this home: somebody may have removed our lock and started another host
+        self.on_broken: Callable[[], None] = lambda: None  # clients must connect anew
+        self.still_ours: Callable[[], bool] = lambda: (
+            True
+        )  # this home: somebody may have removed our lock and started another host
         self.on_superseded: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------ finding sessions again
@@ -117,10 +143,22 @@ class Engine:
         self.kin.open()
         self.shapes.open()
         known = {r.id: r for r in self.store.records()}
-        found = [n.removesuffix(KEEPER_SUFFIX) for n in sorted(os.listdir(self.home.run)) if n.endswith(KEEPER_SUFFIX)]
-        for session_id, error in zip(found, await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True), strict=True):
-            if isinstance(error, BaseException) and session_id not in self.sessions:     # of one keeper: the others are not to suffer for it
-                self.unreachable[session_id] = f"its keeper's answer is odd: {type(error).__name__}: {error}"
+        found = [
+            n.removesuffix(KEEPER_SUFFIX)
+            for n in sorted(os.listdir(self.home.run))
+            if n.endswith(KEEPER_SUFFIX)
+        ]
+        for session_id, error in zip(
+            found,
+            await asyncio.gather(*(self._adopt(i, known) for i in found), return_exceptions=True),
+            strict=True,
+        ):
+            if (
+                isinstance(error, BaseException) and session_id not in self.sessions
+            ):  # of one keeper: the others are not to suffer for it
+                self.unreachable[session_id] = (
+                    f"its keeper's answer is odd: {type(error).__name__}: {error}"
+                )
         for record in known.values():
             if record.id not in self.sessions and record.id not in self.unreachable:
                 self._is_gone(record)
@@ -130,13 +168,21 @@ class Engine:
         self._sweep()
         await self.halter.in_thread(self.halter.groups.sweep, {*self.sessions, *self.unreachable})
         self.forget_old()
-        self.desk.begin({i: s.record.epoch for i, s in self.sessions.items()} | dict.fromkeys(self.unreachable), self.authority.counts)
+        self.desk.begin(
+            {i: s.record.epoch for i, s in self.sessions.items()} | dict.fromkeys(self.unreachable),
+            self.authority.counts,
+        )
 
     def _is_gone(self, record: Record) -> None:
         """It has no keeper: it ended before, or it is lost."""
         if lifecycle.running(record.state):
-            reason = "lost: the machine was restarted" if record.boot != self.boot else \
-                "lost: its keeper died" if record.state != "creating" else "lost: the host died while making it"
+            reason = (
+                "lost: the machine was restarted"
+                if record.boot != self.boot
+                else "lost: its keeper died"
+                if record.state != "creating"
+                else "lost: the host died while making it"
+            )
             record.ended, record.reason, record.state = time.time(), reason, "ended"
             self.events.note(record.id, "session.lost", {"reason": reason})
             self.store.post(store.save(record))
@@ -146,7 +192,12 @@ class Engine:
     def _sweep(self) -> None:
         """Private files of sessions that are no more."""
         with contextlib.suppress(OSError):
-            for name in {name for each in (making.SHARED, making.MEMORY) if os.path.isdir(f"{self.home.run}/{each}") for name in os.listdir(f"{self.home.run}/{each}")}:
+            for name in {
+                name
+                for each in (making.SHARED, making.MEMORY)
+                if os.path.isdir(f"{self.home.run}/{each}")
+                for name in os.listdir(f"{self.home.run}/{each}")
+            }:
                 if name not in self.sessions and name not in self.unreachable:
                     making.remove(self.home, name)
 
@@ -155,7 +206,7 @@ class Engine:
         try:
             link = await self._claim(path, ADOPT_WAIT_S)
         except (FileNotFoundError, ConnectionRefusedError):
-            self.unreachable.pop(session_id, None)   # a keeper that is no more
+            self.unreachable.pop(session_id, None)  # a keeper that is no more
             with contextlib.suppress(OSError):
                 os.unlink(path)
             return
@@ -177,24 +228,41 @@ class Engine:
                     self.unreached[session_id] = known[session_id]
             raise
 
-    async def _adopt_claimed(self, session_id: str, known: dict[str, Record], link: KeeperLink) -> None:
+    async def _adopt_claimed(
+        self, session_id: str, known: dict[str, Record], link: KeeperLink
+    ) -> None:
         try:
             label = json.loads(link.welcome.label)
         except ValueError:
             label = {}
         if not isinstance(label, dict):
             label = {}
-        record = known.get(session_id) or Record(session_id, str(label.get("name", session_id)), "detached", link.welcome.epoch,
-                                                 link.welcome.created_ns / 1e9, list(label.get("argv", [])),
-                                                 str(label.get("cwd", "")), self.boot)
+        record = known.get(session_id) or Record(
+            session_id,
+            str(label.get("name", session_id)),
+            "detached",
+            link.welcome.epoch,
+            link.welcome.created_ns / 1e9,
+            list(label.get("argv", [])),
+            str(label.get("cwd", "")),
+            self.boot,
+        )
         record.state = "detached"
         record.name = str(label.get("name", record.name))
         probe("host.keeper.claimed")
         session = self._take(record, link, label)
         session.pace.await_return(record.viewers)
         if await self._look(session, adopted=True) is not None:
-            record.state = "halted"                  # its processes were stopped before this host came
-        self.events.note(session_id, "session.adopted", {"term": self.term, "root_pid": record.root_pid, "output": [link.ring.start, link.ring.head]})
+            record.state = "halted"  # its processes were stopped before this host came
+        self.events.note(
+            session_id,
+            "session.adopted",
+            {
+                "term": self.term,
+                "root_pid": record.root_pid,
+                "output": [link.ring.start, link.ring.head],
+            },
+        )
 
     async def _ask_again(self, session_id: str, known: dict[str, Record]) -> None:
         pause = ADOPT_AGAIN_S
@@ -203,7 +271,9 @@ class Engine:
             pause = min(pause * 2, ADOPT_AGAIN_MAX_S)
             await self._adopt(session_id, known)
         self.reachable()
-        if (record := self.unreached.pop(session_id, None)) is not None and session_id not in self.sessions:
+        if (
+            record := self.unreached.pop(session_id, None)
+        ) is not None and session_id not in self.sessions:
             self._is_gone(record)
 
     def reachable(self) -> None:
@@ -215,9 +285,12 @@ class Engine:
         for _ in range(3):
             try:
                 return await KeeperLink.open(path, self.term, wait_s)
-            except StaleTerm as e:                   # the store lost its memory of terms: go above
+            except StaleTerm as e:  # the store lost its memory of terms: go above
                 if e.term >= TERM_MAX:
-                    raise PeerFault(f"the keeper listens to no host below term {e.term}, which none reaches", "end its program") from e
+                    raise PeerFault(
+                        f"the keeper listens to no host below term {e.term}, which none reaches",
+                        "end its program",
+                    ) from e
                 self.term = max(self.term, e.term + 1)
                 self.store.post(store.raise_term(self.term))
         raise Unavailable("another host claims the same keeper")
@@ -226,10 +299,23 @@ class Engine:
         w = link.welcome
         record.root_pid, record.root_start, record.epoch = w.root_pid, w.root_start, w.epoch
         _, record.cols, record.rows = link.ring.resized
-        session = Session(record, link, label, making.directory(self.home, record.id), making.memory(self.home, record.id), self.pool, self.threads, self._session_event, link.peer_pid)
+        session = Session(
+            record,
+            link,
+            label,
+            making.directory(self.home, record.id),
+            making.memory(self.home, record.id),
+            self.pool,
+            self.threads,
+            self._session_event,
+            link.peer_pid,
+        )
         session.keyboard = Keyboard(session, self.journal, self.authority, self.gate)
         session.pace.window_s = self.settings.pace_s
-        session.turn.rules.idle_s, session.turn.rules.policy = self.settings.turn_idle_s, POLICIES[self.settings.turn_policy]
+        session.turn.rules.idle_s, session.turn.rules.policy = (
+            self.settings.turn_idle_s,
+            POLICIES[self.settings.turn_policy],
+        )
         session.on_company = lambda: self.store.post(store.save(record))
         self.sessions[record.id] = session
         self.desk.session_changed(record.id, record.epoch)
@@ -251,7 +337,9 @@ class Engine:
         if not self.still_ours():
             return self.on_superseded()
         try:
-            unix.connect(f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET).close()
+            unix.connect(
+                f"{self.home.run}/{record.id}{KEEPER_SUFFIX}", socket.SOCK_SEQPACKET
+            ).close()
         except OSError:
             return session.lost()
         self.sessions.pop(record.id, None)
@@ -275,7 +363,9 @@ class Engine:
         if len(self.sessions) >= SESSIONS_MAX:
             raise Refused(f"{SESSIONS_MAX} sessions run already", "end some")
         session_id = ids.session_id(secrets.token_bytes(8))
-        name = request.get("name") or names.free(request["argv"], {*self._names().values(), *self._creating})
+        name = request.get("name") or names.free(
+            request["argv"], {*self._names().values(), *self._creating}
+        )
         self._reserve(name)
         try:
             return await self._create(session_id, name, request, operator)
@@ -287,7 +377,14 @@ class Engine:
 
     def made_for(self, token: str | None) -> Session | None:
         """The session that this very request has made already: its keeper remembers, whatever became of the host that asked for it."""
-        return next((s for s in self.sessions.values() if token and s.label.get("token") == making.token(token)), None)
+        return next(
+            (
+                s
+                for s in self.sessions.values()
+                if token and s.label.get("token") == making.token(token)
+            ),
+            None,
+        )
 
     async def named(self, name: str) -> Session | None:
         """The session of that name, also if somebody is just making it."""
@@ -295,12 +392,16 @@ class Engine:
             await asyncio.wait({self._creating[name]})
         return next((s for s in self.sessions.values() if s.name == name), None)
 
-    async def _create(self, session_id: str, name: str, request: dict[str, Any], operator: str) -> Session:
+    async def _create(
+        self, session_id: str, name: str, request: dict[str, Any], operator: str
+    ) -> Session:
         record, label, spawn = await making.prepare(self, session_id, name, request, operator)
         await self.store.write(store.save(record))
         probe("host.create.recorded")
         try:
-            await self.nursery.spawn(spawn, lambda: self.halter.in_thread(self.halter.groups.make, session_id))
+            await self.nursery.spawn(
+                spawn, lambda: self.halter.in_thread(self.halter.groups.make, session_id)
+            )
             probe("host.create.spawned")
             link = await self._claim(f"{self.home.run}/{session_id}{KEEPER_SUFFIX}")
         except BaseException:
@@ -308,7 +409,9 @@ class Engine:
             await self.halter.in_thread(self.halter.groups.remove, session_id)
             raise
         session = self._take(record, link, label)
-        session.change("started", operator=operator, root_pid=record.root_pid)     # at once: it may be over before anything else is asked
+        session.change(
+            "started", operator=operator, root_pid=record.root_pid
+        )  # at once: it may be over before anything else is asked
         self.store.post(store.save(record))
         await self._look(session)
         return session
@@ -318,8 +421,11 @@ class Engine:
             raise Refused(f"the name {name} is the machine's own", "choose another name")
         other = next((i for i, n in self._names().items() if n == name), None)
         if other is not None or name in self._creating:
-            raise Refused(f"a session named {name} runs already" + (f" ({other})" if other else ""),
-                          f"attach to it (`holdfast attach {name}`), use `new -A`, or choose another name", taken=True)
+            raise Refused(
+                f"a session named {name} runs already" + (f" ({other})" if other else ""),
+                f"attach to it (`holdfast attach {name}`), use `new -A`, or choose another name",
+                taken=True,
+            )
         self._creating[name] = asyncio.get_running_loop().create_future()
 
     def _unreserve(self, name: str) -> None:
@@ -327,8 +433,9 @@ class Engine:
 
     def _names(self) -> dict[str, str]:
         """Of everything that may be running, by id."""
-        return {s.id: s.name for s in self.sessions.values()} | {i: self.unreached[i].name if i in self.unreached else i
-                                                                 for i in self.unreachable}
+        return {s.id: s.name for s in self.sessions.values()} | {
+            i: self.unreached[i].name if i in self.unreached else i for i in self.unreachable
+        }
 
     def rename(self, session: Session, name: str) -> None:
         if name == session.name:
@@ -347,15 +454,24 @@ class Engine:
         """A running session by id, name or unique prefix of its id; but who says the whole name of one that has ended means that one."""
         known = self._names()
         found = names.match(text, known)
-        if found is not None and text not in (found, known[found]) and any(text in (r.id, r.name) for r in self.ended.values()):
+        if (
+            found is not None
+            and text not in (found, known[found])
+            and any(text in (r.id, r.name) for r in self.ended.values())
+        ):
             found = None
         if found in self.unreachable:
-            raise Unavailable(f"the keeper of {text} does not answer: {self.unreachable[found]}",
-                              "it may be stopped; it is asked again until it answers")
+            raise Unavailable(
+                f"the keeper of {text} does not answer: {self.unreachable[found]}",
+                "it may be stopped; it is asked again until it answers",
+            )
         if found is not None:
             return self.sessions[found]
         if any(text in (r.id, r.name) for r in self.ended.values()):
-            raise NotFound(f"session {text} has ended", "`holdfast ls --all` shows how; `holdfast view` shows its last screen")
+            raise NotFound(
+                f"session {text} has ended",
+                "`holdfast ls --all` shows how; `holdfast view` shows its last screen",
+            )
         raise NotFound(f"no session {text[:80]!a}", what="session", word=text[:80])
 
     def find_any(self, text: str) -> Session | Record:
@@ -385,12 +501,17 @@ class Engine:
         task.add_done_callback(self._buried)
 
     def _leave(self, session: Session) -> None:
-        tell((one.end for one in (self.kin, self.tally, self.aftermath, self.shapes, self.execgate)), session)
+        tell(
+            (one.end for one in (self.kin, self.tally, self.aftermath, self.shapes, self.execgate)),
+            session,
+        )
 
     def _buried(self, task: asyncio.Task[None]) -> None:
         self._burying.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler({"message": "the end of a session", "exception": error})
+            task.get_loop().call_exception_handler(
+                {"message": "the end of a session", "exception": error}
+            )
 
     def forget_old(self) -> None:
         now = time.time()
@@ -423,7 +544,13 @@ class Engine:
         """An act waits for approval, or no longer: for the record of events, and for who is attached."""
         self.events.note(session_id, name, facts)
         for viewer in self.sessions[session_id].viewers if session_id in self.sessions else ():
-            viewer.conn.event("approval", session=session_id, what=name.removeprefix("approval."), **facts, **self.desk.stands(viewer.conn, facts["id"]))
+            viewer.conn.event(
+                "approval",
+                session=session_id,
+                what=name.removeprefix("approval."),
+                **facts,
+                **self.desk.stands(viewer.conn, facts["id"]),
+            )
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

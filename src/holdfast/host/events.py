@@ -17,7 +17,9 @@ HOWS: Final = ("client.left", "turn.taken")
 class Events:
     def __init__(self, database: Store) -> None:
         self.counters: Counter[str] = Counter()
-        self.hows: Counter[tuple[str, str]] = Counter()       # of events that have one of a few words as `how`
+        self.hows: Counter[tuple[str, str]] = (
+            Counter()
+        )  # of events that have one of a few words as `how`
         self._store = database
         self._followers: list[Callable[[], None]] = []
 

@@ -48,17 +48,34 @@ if TYPE_CHECKING:
     from holdfast.host.journal import Journal
     from holdfast.host.lineage import Kin
 
-LISTENER_S: Final = 5.0          # for the keeper to hand it over
-COMPANY_S: Final = 5.0           # how long it is believed who may act in a session
+LISTENER_S: Final = 5.0  # for the keeper to hand it over
+COMPANY_S: Final = 5.0  # how long it is believed who may act in a session
 OF_AGENTS: Final = "agent"
 
 
 class ExecGate:
     """One per host."""
 
-    def __init__(self, gate: Gate, desk: Desk, authority: Authority, journal: Journal, kin: Kin, halter: Halter, kinds: Callable[[Session, str], frozenset[str]]) -> None:
+    def __init__(
+        self,
+        gate: Gate,
+        desk: Desk,
+        authority: Authority,
+        journal: Journal,
+        kin: Kin,
+        halter: Halter,
+        kinds: Callable[[Session, str], frozenset[str]],
+    ) -> None:
         """`kinds`: of which kinds others may have shaped something there."""
-        self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.kinds = gate, desk, authority, journal, kin, halter, kinds
+        self.gate, self.desk, self.authority, self.journal, self.kin, self.halter, self.kinds = (
+            gate,
+            desk,
+            authority,
+            journal,
+            kin,
+            halter,
+            kinds,
+        )
         self.compared = Compared(self)
         self.held_up = kin.held_up
         self._gated: dict[str, Gated] = {}
@@ -111,7 +128,9 @@ class ExecGate:
             gated.close()
         self._gated.clear()
 
-    def _process(self, session: Session, what: str, pid: int, status: int | None, was: object) -> None:
+    def _process(
+        self, session: Session, what: str, pid: int, status: int | None, was: object
+    ) -> None:
         if what == "exited":
             self.compared.forget(pid)
             if (gated := self._gated.get(session.id)) is not None and gated.held:
@@ -120,7 +139,9 @@ class ExecGate:
     # ------------------------------------------------------------ who
 
     def actor(self, session: Session, cause: Cause) -> Actor:
-        kind = self.authority.kind_of(cause.actor) or ("human" if self._peoples(session, cause) else OF_AGENTS)
+        kind = self.authority.kind_of(cause.actor) or (
+            "human" if self._peoples(session, cause) else OF_AGENTS
+        )
         return Actor(cause.actor, "", kind, attached(session, cause.actor))
 
     def _peoples(self, session: Session, cause: Cause) -> bool:
@@ -130,7 +151,10 @@ class ExecGate:
             return True
         if lineage.typists is None:
             return self._only_people(session)
-        return all(self.authority.kind_of(name) == "human" for name in (*lineage.typists, str(session.label.get("by"))))
+        return all(
+            self.authority.kind_of(name) == "human"
+            for name in (*lineage.typists, str(session.label.get("by")))
+        )
 
     def _only_people(self, session: Session) -> bool:
         at, known = self._company.get(session.id, (-COMPANY_S, False))
@@ -139,11 +163,27 @@ class ExecGate:
             self._company[session.id] = (time.monotonic(), known)
         return known
 
-    def request(self, session: Session, actor: Actor, cause: Cause, program: Program, cwd: str | None) -> Request:
+    def request(
+        self, session: Session, actor: Actor, cause: Cause, program: Program, cwd: str | None
+    ) -> Request:
         kind = session.commands.kind
-        return Request(execution.ACT, actor, session.id, session.name, session.record.epoch, program.content, cwd, session.record.cwd or None, home_of(session),
-                       "sh" if kind == "posix" else kind or "bash", "", session.layout.get("layout") == "contained", fingerprint(session.record.boot, cause.act),
-                       details=program.details, shaped=typed_by(cause))
+        return Request(
+            execution.ACT,
+            actor,
+            session.id,
+            session.name,
+            session.record.epoch,
+            program.content,
+            cwd,
+            session.record.cwd or None,
+            home_of(session),
+            "sh" if kind == "posix" else kind or "bash",
+            "",
+            session.layout.get("layout") == "contained",
+            fingerprint(session.record.boot, cause.act),
+            details=program.details,
+            shaped=typed_by(cause),
+        )
 
 
 def refused(error: int) -> str:
@@ -157,18 +197,28 @@ def mode(asked: str | None, configured: str, contained: bool) -> tuple[int, dict
     """What is asked of the launcher, and what the session's label says of it. `asked`: exec, input or nothing; `configured`: auto, exec or input."""
     wanted = asked or configured
     if wanted == "input":
-        return keeper_wire.GATE_NONE, {"gate": "input", "gate_why": "as was asked" if asked else "as is configured"}
+        return keeper_wire.GATE_NONE, {
+            "gate": "input",
+            "gate_why": "as was asked" if asked else "as is configured",
+        }
     if wanted == "exec":
         return keeper_wire.GATE_REQUIRED, {"gate": "exec"}
     if contained or os.geteuid() == 0:
         return keeper_wire.GATE_WANTED, {"gate": "exec"}
-    return keeper_wire.GATE_NONE, {"gate": "input", "gate_why": "in an ordinary user's plain session the kernel allows more only at the price of sudo; `--contained` or `--gate exec` has it"}
+    return keeper_wire.GATE_NONE, {
+        "gate": "input",
+        "gate_why": "in an ordinary user's plain session the kernel allows more only at the price of sudo; `--contained` or `--gate exec` has it",
+    }
 
 
 def says(depth: str, why: str) -> dict[str, str]:
     """For ls, view and whoever attaches."""
-    return {"gate": depth, "gate_says": "every program that starts in it is shown to the policy first" if depth == "exec" else
-            f"the policy sees what is typed and run, not what programs start in turn: {why}"}
+    return {
+        "gate": depth,
+        "gate_says": "every program that starts in it is shown to the policy first"
+        if depth == "exec"
+        else f"the policy sees what is typed and run, not what programs start in turn: {why}",
+    }
 
 
 def _answer(answer: asyncio.Future[tuple[int, int]], listener: int, error: int) -> None:

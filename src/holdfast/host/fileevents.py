@@ -23,32 +23,67 @@ from typing import Final, NamedTuple
 from holdfast.host.telling import failed
 
 PAUSE_S: Final = 0.05
-EVENTS_AT_ONCE: Final = 128              # before the loop goes on with other things
-BYTES_AT_ONCE: Final = 12 << 10         # some 128 events
+EVENTS_AT_ONCE: Final = 128  # before the loop goes on with other things
+BYTES_AT_ONCE: Final = 12 << 10  # some 128 events
 MOUNTS_MAX: Final = 512
-READ_MAX: Final = 8192                   # events, for whoever needs to know all that was told
+READ_MAX: Final = 8192  # events, for whoever needs to know all that was told
 
-MODIFY, ATTRIB, CLOSE_WRITE, OPEN, MOVED_TO, CREATE, DELETE_SELF = 0x2, 0x4, 0x8, 0x20, 0x80, 0x100, 0x400
+MODIFY, ATTRIB, CLOSE_WRITE, OPEN, MOVED_TO, CREATE, DELETE_SELF = (
+    0x2,
+    0x4,
+    0x8,
+    0x20,
+    0x80,
+    0x100,
+    0x400,
+)
 WRITES: Final = MODIFY | CLOSE_WRITE
 TOUCHES: Final = ATTRIB | MOVED_TO
 _OVERFLOW, _ONDIR = 0x4000, 0x4000_0000
 _MASK: Final = WRITES | TOUCHES | CREATE | DELETE_SELF | _ONDIR
 _CLOEXEC, _NONBLOCK = 0x1, 0x2
-_REPORT: Final = 0x200 | 0x400 | 0x800 | 0x1000      # the file, its directory, its name, and the file that a new name stands for
+_REPORT: Final = (
+    0x200 | 0x400 | 0x800 | 0x1000
+)  # the file, its directory, its name, and the file that a new name stands for
 _MARK_ADD, _MARK_FLUSH, _MARK_FILESYSTEM = 0x1, 0x80, 0x100
 _AT_FDCWD, _AT_EMPTY_PATH, _AT_HANDLE_FID = -100, 0x1000, 0x200
-_EVENT = struct.Struct("=IBBHQii")       # length, version, -, length of this, mask, fd, pid
-_INFO = struct.Struct("=BBH")            # kind, -, length
+_EVENT = struct.Struct("=IBBHQii")  # length, version, -, length of this, mask, fd, pid
+_INFO = struct.Struct("=BBH")  # kind, -, length
 _FID, _VERSION = 1, 3
 _HANDLE_BYTES = 128
 
-LOCAL: Final = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "tmpfs", "ramfs", "overlay", "zfs", "bcachefs", "vfat", "exfat", "ntfs3", "jfs", "reiserfs", "nilfs2", "erofs"))
+LOCAL: Final = frozenset(
+    (
+        "ext2",
+        "ext3",
+        "ext4",
+        "xfs",
+        "btrfs",
+        "f2fs",
+        "tmpfs",
+        "ramfs",
+        "overlay",
+        "zfs",
+        "bcachefs",
+        "vfat",
+        "exfat",
+        "ntfs3",
+        "jfs",
+        "reiserfs",
+        "nilfs2",
+        "erofs",
+    )
+)
 
-Event = tuple[int, int, bytes]           # mask, pid, key
+Event = tuple[int, int, bytes]  # mask, pid, key
 
 
 class _Handle(ctypes.Structure):
-    _fields_ = (("bytes", ctypes.c_uint), ("kind", ctypes.c_int), ("data", ctypes.c_ubyte * _HANDLE_BYTES))
+    _fields_ = (
+        ("bytes", ctypes.c_uint),
+        ("kind", ctypes.c_int),
+        ("data", ctypes.c_ubyte * _HANDLE_BYTES),
+    )
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,7 +92,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class Events:
     """One per host. Callbacks come on the loop: `on_events` with some that are next, `on_empty` when all that were told are known, `on_lost`."""
 
-    def __init__(self, on_events: Callable[[list[Event]], None], on_empty: Callable[[], None], on_lost: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        on_events: Callable[[list[Event]], None],
+        on_empty: Callable[[], None],
+        on_lost: Callable[[], None],
+    ) -> None:
         """OSError with the reason if the kernel refuses."""
         self._on_events, self._on_empty, self._on_lost = on_events, on_empty, on_lost
         self.lost = 0
@@ -88,7 +128,11 @@ class Events:
         if self._fd < 0:
             return set()
         with open(f"/proc/self/fdinfo/{self._fd}") as facts:
-            return {int(line.split("sdev:", 1)[1].split()[0], 16) for line in facts if line.startswith("fanotify sdev:")}
+            return {
+                int(line.split("sdev:", 1)[1].split()[0], 16)
+                for line in facts
+                if line.startswith("fanotify sdev:")
+            }
 
     def read(self, most: int = READ_MAX) -> bool:
         """What was told up to now; whether that is all."""
@@ -110,7 +154,7 @@ class Events:
             try:
                 if found:
                     self._on_events(found)
-            except Exception as e:                           # what comes next must be read still, and this is known no more
+            except Exception as e:  # what comes next must be read still, and this is known no more
                 failed("what was written", e)
                 lost = True
             if lost:
@@ -146,7 +190,10 @@ class Events:
 
 def group() -> int:
     """Where the kernel tells of files, and who it was. OSError with the reason if it does not: an ordinary user may ask, but not for whole file systems, and is not told who."""
-    fd = _checked("fanotify_init", _libc.fanotify_init(_CLOEXEC | _NONBLOCK | _REPORT, os.O_RDONLY | os.O_CLOEXEC))
+    fd = _checked(
+        "fanotify_init",
+        _libc.fanotify_init(_CLOEXEC | _NONBLOCK | _REPORT, os.O_RDONLY | os.O_CLOEXEC),
+    )
     try:
         _mark(fd, "/")
         _unmark(fd)
@@ -154,21 +201,44 @@ def group() -> int:
         os.close(fd)
         raise
     except OSError:
-        pass                                                 # this one cannot be marked: others may
+        pass  # this one cannot be marked: others may
     return fd
 
 
 def watch(fd: int, file: int) -> None:
     """This one file (O_PATH is enough), from now on: who opens it, too."""
-    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_ADD), ctypes.c_uint64(OPEN | WRITES | ATTRIB), _AT_FDCWD, b"/proc/self/fd/%d" % file))
+    _checked(
+        "fanotify_mark",
+        _libc.fanotify_mark(
+            fd,
+            ctypes.c_uint(_MARK_ADD),
+            ctypes.c_uint64(OPEN | WRITES | ATTRIB),
+            _AT_FDCWD,
+            b"/proc/self/fd/%d" % file,
+        ),
+    )
 
 
 def _mark(fd: int, path: str) -> None:
-    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM), ctypes.c_uint64(_MASK), _AT_FDCWD, os.fsencode(path)))
+    _checked(
+        "fanotify_mark",
+        _libc.fanotify_mark(
+            fd,
+            ctypes.c_uint(_MARK_ADD | _MARK_FILESYSTEM),
+            ctypes.c_uint64(_MASK),
+            _AT_FDCWD,
+            os.fsencode(path),
+        ),
+    )
 
 
 def _unmark(fd: int) -> None:
-    _checked("fanotify_mark", _libc.fanotify_mark(fd, ctypes.c_uint(_MARK_FLUSH | _MARK_FILESYSTEM), ctypes.c_uint64(0), _AT_FDCWD, None))
+    _checked(
+        "fanotify_mark",
+        _libc.fanotify_mark(
+            fd, ctypes.c_uint(_MARK_FLUSH | _MARK_FILESYSTEM), ctypes.c_uint64(0), _AT_FDCWD, None
+        ),
+    )
 
 
 def parsed(data: bytes, own: int) -> tuple[int, list[Event], bool]:
@@ -179,7 +249,7 @@ def parsed(data: bytes, own: int) -> tuple[int, list[Event], bool]:
         length, version, _, head, mask, _, pid = event(data, at)
         count += 1
         if length < 24 or version != _VERSION:
-            return count, found, True                        # nothing after it can be read
+            return count, found, True  # nothing after it can be read
         if mask & _OVERFLOW:
             lost = True
         elif pid != own:
@@ -187,7 +257,7 @@ def parsed(data: bytes, own: int) -> tuple[int, list[Event], bool]:
             while where < after:
                 kind, _, size = info(data, where)
                 if kind == _FID:
-                    found.append((mask, pid, data[where + 4:where + size]))
+                    found.append((mask, pid, data[where + 4 : where + size]))
                     break
                 where += size or length
         at += length
@@ -197,11 +267,18 @@ def parsed(data: bytes, own: int) -> tuple[int, list[Event], bool]:
 def key_of(fd: int) -> bytes | None:
     """The file that is open here (O_PATH is enough), as events name it; None if its file system cannot say."""
     handle, mount = _Handle(_HANDLE_BYTES), ctypes.c_int()
-    for flags in (_AT_EMPTY_PATH | _AT_HANDLE_FID, _AT_EMPTY_PATH):     # before Linux 6.5 only the second is known
+    for flags in (
+        _AT_EMPTY_PATH | _AT_HANDLE_FID,
+        _AT_EMPTY_PATH,
+    ):  # before Linux 6.5 only the second is known
         if _libc.name_to_handle_at(fd, b"", ctypes.byref(handle), ctypes.byref(mount), flags) == 0:
             size: int = handle.bytes
             data = bytes(handle.data[:size]) + b"\0" * (-size % 4)
-            return (os.fstatvfs(fd).f_fsid & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little") + struct.pack("=Ii", size, handle.kind) + data
+            return (
+                (os.fstatvfs(fd).f_fsid & 0xFFFF_FFFF_FFFF_FFFF).to_bytes(8, "little")
+                + struct.pack("=Ii", size, handle.kind)
+                + data
+            )
         handle.bytes = _HANDLE_BYTES
     return None
 
@@ -210,8 +287,13 @@ def opened(mount: int, key: bytes) -> int:
     """A descriptor of that file, for looking only; `mount`: any that is open on its file system. Root's only. OSError if it is gone, or its file system cannot find files so."""
     size, kind = struct.unpack_from("=Ii", key, 8)
     handle = _Handle(size, kind)
-    handle.data[:size] = key[16:16 + size]
-    return _checked("open_by_handle_at", _libc.open_by_handle_at(mount, ctypes.byref(handle), os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW))
+    handle.data[:size] = key[16 : 16 + size]
+    return _checked(
+        "open_by_handle_at",
+        _libc.open_by_handle_at(
+            mount, ctypes.byref(handle), os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW
+        ),
+    )
 
 
 def _checked(what: str, result: int) -> int:
@@ -223,7 +305,7 @@ def _checked(what: str, result: int) -> int:
 
 class Mount(NamedTuple):
     device: str
-    point: str                           # as its namespace names it
+    point: str  # as its namespace names it
     kind: str
     source: str
 
@@ -237,7 +319,12 @@ def writable(lines: Iterable[str]) -> list[Mount]:
         if not dash or len(fields) < 6 or len(more) < 3:
             continue
         device, point, options = fields[2], fields[4], fields[5]
-        if more[0] in LOCAL and "rw" in options.split(",") and "rw" in more[2].rstrip().split(",") and len(found) < MOUNTS_MAX:
+        if (
+            more[0] in LOCAL
+            and "rw" in options.split(",")
+            and "rw" in more[2].rstrip().split(",")
+            and len(found) < MOUNTS_MAX
+        ):
             found.append(Mount(device, _plain(point), more[0], more[1]))
     return found
 
@@ -255,4 +342,7 @@ def device_name(number: int) -> str:
 def _plain(field: str) -> str:
     """Blanks, tabs, newlines and backslashes are written as octal numbers there."""
     parts = field.split("\\")
-    return parts[0] + "".join(chr(int(part[:3], 8)) + part[3:] if part[:3].isdigit() and len(part) >= 3 else "\\" + part for part in parts[1:])
+    return parts[0] + "".join(
+        chr(int(part[:3], 8)) + part[3:] if part[:3].isdigit() and len(part) >= 3 else "\\" + part
+        for part in parts[1:]
+    )

@@ -11,13 +11,15 @@ import struct
 from typing import Final, NamedTuple
 
 _AT_FDCWD: Final = -100
-_DONT_SYNC: Final = 0x4000           # AT_STATX_DONT_SYNC
-_BASIC: Final = 0x7FF                # STATX_BASIC_STATS
-_LAYOUT: Final = struct.Struct("=16xI8xH2xQ88xIIII")      # links, mode, inode, two numbers of the device that it is, two of the one that it is on
+_DONT_SYNC: Final = 0x4000  # AT_STATX_DONT_SYNC
+_BASIC: Final = 0x7FF  # STATX_BASIC_STATS
+_LAYOUT: Final = struct.Struct(
+    "=16xI8xH2xQ88xIIII"
+)  # links, mode, inode, two numbers of the device that it is, two of the one that it is on
 _BYTES: Final = 256
 
 _libc = ctypes.CDLL(None, use_errno=True)
-_statx: Final = getattr(_libc, "statx", None)      # a C library without it
+_statx: Final = getattr(_libc, "statx", None)  # a C library without it
 
 
 class Known(NamedTuple):

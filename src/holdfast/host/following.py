@@ -27,10 +27,10 @@ from holdfast.model.limits import OBSERVE_INTERVAL_S
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
-LOOK_S = 0.02                    # between an event and the look: a process that has just begun is about to become its program
-LOOK_SHARE = 4                   # times as long as a look took, before the next one of that session
-FOLLOW_BURST = 256               # changes of one look that are told one by one
-EXITS_KEPT = 4096                # statuses of processes that were not looked at yet
+LOOK_S = 0.02  # between an event and the look: a process that has just begun is about to become its program
+LOOK_SHARE = 4  # times as long as a look took, before the next one of that session
+FOLLOW_BURST = 256  # changes of one look that are told one by one
+EXITS_KEPT = 4096  # statuses of processes that were not looked at yet
 _BLOCKED = ("input", "secret")
 
 
@@ -45,7 +45,7 @@ class Looks:
 
     def __init__(self) -> None:
         self._one = asyncio.Lock()
-        self._next: dict[str, asyncio.Task[Look]] = {}       # that have not begun to read
+        self._next: dict[str, asyncio.Task[Look]] = {}  # that have not begun to read
         self._tasks: set[asyncio.Task[Look]] = set()
         self._not_before: dict[str, float] = {}
 
@@ -60,12 +60,15 @@ class Looks:
     def _done(self, task: asyncio.Task[Look]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()                     # it was for whoever waits, if anybody still does
+            task.exception()  # it was for whoever waits, if anybody still does
 
     async def _look(self, ops: Ops, session: Session) -> Look:
         try:
             loop = session.loop
-            await asyncio.wait({session.ended}, timeout=max(0.0, self._not_before.pop(session.id, 0.0) - loop.time()))
+            await asyncio.wait(
+                {session.ended},
+                timeout=max(0.0, self._not_before.pop(session.id, 0.0) - loop.time()),
+            )
             kin = ops.engine.kin
 
             async def read() -> tuple[frozenset[int], float, tuple[Graph, set[observe.Socket]]]:
@@ -75,11 +78,22 @@ class Looks:
 
             before, began, (found, listening) = await briefly(self._one, read())
             took = loop.time() - began
-            kin.seen(session, {p.pid: (p.start, p.ppid) for p in found.processes}, before, whole=not found.cut)
+            kin.seen(
+                session,
+                {p.pid: (p.start, p.ppid) for p in found.processes},
+                before,
+                whole=not found.cut,
+            )
             waits = await session.attention()
             now = loop.time()
-            self._not_before = {id: at for id, at in self._not_before.items() if at > now} | {session.id: now + took * LOOK_SHARE}
-            return Look({(p.pid, p.start): p for p in found.processes if p.state != "zombie"}, listening, waits)
+            self._not_before = {id: at for id, at in self._not_before.items() if at > now} | {
+                session.id: now + took * LOOK_SHARE
+            }
+            return Look(
+                {(p.pid, p.start): p for p in found.processes if p.state != "zombie"},
+                listening,
+                waits,
+            )
         finally:
             if self._next.get(session.id) is asyncio.current_task():
                 del self._next[session.id]
@@ -95,7 +109,9 @@ class Follower:
         self._ops, self._conn, self._number, self._session = ops, conn, number, session
         self._woken = asyncio.Event()
         self._exits: dict[int, tuple[int, Member | None]] = {}
-        self._causes: dict[tuple[int, int], Cause] = {}      # of those that were looked at: who has exited is not asked any more
+        self._causes: dict[
+            tuple[int, int], Cause
+        ] = {}  # of those that were looked at: who has exited is not asked any more
         self._processes: dict[tuple[int, int], Process] = {}
         self._listening: set[observe.Socket] = set()
         self._waits: tuple[str, str, str] | None = None
@@ -124,7 +140,9 @@ class Follower:
         finally:
             kin.on_change.remove(self._happened)
 
-    def _happened(self, session: Session, what: str, pid: int, status: int | None, was: Member | None) -> None:
+    def _happened(
+        self, session: Session, what: str, pid: int, status: int | None, was: Member | None
+    ) -> None:
         if session is self._session:
             if what == "exited" and status is not None and len(self._exits) < EXITS_KEPT:
                 self._exits[pid] = status, was
@@ -135,32 +153,66 @@ class Follower:
         now, listening, waits = await self._ops.following.of(self._ops, self._session)
         self._told = 0
         before, lineage, first = self._causes, self._session.commands.lineage, self._waits is None
-        self._causes = {identity: before.get(identity, UNKNOWN) if (cause := lineage.of(identity[0])) is UNKNOWN else cause for identity in now}
+        self._causes = {
+            identity: before.get(identity, UNKNOWN)
+            if (cause := lineage.of(identity[0])) is UNKNOWN
+            else cause
+            for identity in now
+        }
         for identity, one in now.items():
             if identity not in self._processes:
                 self._tell("started", {**self._about(one, self._causes[identity]), "was": first})
         for identity, one in self._processes.items():
             if identity not in now:
                 status, was = exits.pop(one.pid, (None, None))
-                self._tell("exited", self._about(one, was.cause if was is not None else before[identity]) | _status(status))
+                self._tell(
+                    "exited",
+                    self._about(one, was.cause if was is not None else before[identity])
+                    | _status(status),
+                )
         living = {pid for pid, _ in now}
         for pid, (status, was) in exits.items():
             if pid not in living:
-                self._tell("exited", {"pid": pid, "ppid": was.parent or None if was is not None else None, "argv": [], "comm": "", "started": None}
-                           | self._by(was.cause if was is not None else UNKNOWN) | _status(status))
+                self._tell(
+                    "exited",
+                    {
+                        "pid": pid,
+                        "ppid": was.parent or None if was is not None else None,
+                        "argv": [],
+                        "comm": "",
+                        "started": None,
+                    }
+                    | self._by(was.cause if was is not None else UNKNOWN)
+                    | _status(status),
+                )
         for socket in sorted(listening - self._listening, key=repr):
             self._tell("listening", {**_socket(socket), "was": first})
         for socket in sorted(self._listening - listening, key=repr):
             self._tell("closed", _socket(socket))
         waited = self._waits[0] if self._waits is not None else ""
         if waits[0] != waited and (waits[0] in _BLOCKED or waited in _BLOCKED):
-            self._tell("blocked" if waits[0] in _BLOCKED else "unblocked", {"waiting": {"for": waits[0], "why": waits[1]}, "command": waits[2]})
+            self._tell(
+                "blocked" if waits[0] in _BLOCKED else "unblocked",
+                {"waiting": {"for": waits[0], "why": waits[1]}, "command": waits[2]},
+            )
         self._processes, self._listening, self._waits = now, listening, waits
         if self._told > FOLLOW_BURST:
-            self._conn.event("changed", request=self._number, change="more", time=time.time(), count=self._told - FOLLOW_BURST)
+            self._conn.event(
+                "changed",
+                request=self._number,
+                change="more",
+                time=time.time(),
+                count=self._told - FOLLOW_BURST,
+            )
 
     def _about(self, one: Process, cause: Cause) -> dict[str, Any]:
-        return {"pid": one.pid, "ppid": one.ppid, "argv": list(one.argv), "comm": one.comm, "started": round(one.started, 2)} | self._by(cause)
+        return {
+            "pid": one.pid,
+            "ppid": one.ppid,
+            "argv": list(one.argv),
+            "comm": one.comm,
+            "started": round(one.started, 2),
+        } | self._by(cause)
 
     def _by(self, cause: Cause) -> dict[str, Any]:
         return {"actor": cause.actor, "act": cause.ref(self._session.ref)}
@@ -168,7 +220,9 @@ class Follower:
     def _tell(self, change: str, facts: dict[str, Any]) -> None:
         self._told += 1
         if self._told <= FOLLOW_BURST:
-            self._conn.event("changed", request=self._number, change=change, time=time.time(), **facts)
+            self._conn.event(
+                "changed", request=self._number, change=change, time=time.time(), **facts
+            )
 
 
 def _status(status: int | None) -> dict[str, Any]:
@@ -180,4 +234,9 @@ def _status(status: int | None) -> dict[str, Any]:
 
 
 def _socket(one: observe.Socket) -> dict[str, Any]:
-    return {"pid": one.pid, "kind": one.proto, "local": one.address if one.port is None else f"{one.address}:{one.port}", "port": one.port}
+    return {
+        "pid": one.pid,
+        "kind": one.proto,
+        "local": one.address if one.port is None else f"{one.address}:{one.port}",
+        "port": one.port,
+    }

@@ -8,15 +8,25 @@ from collections import OrderedDict
 from holdfast.core.letterbox import Cell, Frame, Line
 from holdfast.host.screen import Screen
 
-ROWS_CACHED = 2048       # rows seem new far less often than frames are made
-_TOKEN = re.compile(r"\x1b\[([0-9;:]*)m|\x1b\][^\x1b\x07]*(?:\x1b\\|\x07)|\x1b.?|([^\x1b]+)", re.DOTALL)
+ROWS_CACHED = 2048  # rows seem new far less often than frames are made
+_TOKEN = re.compile(
+    r"\x1b\[([0-9;:]*)m|\x1b\][^\x1b\x07]*(?:\x1b\\|\x07)|\x1b.?|([^\x1b]+)", re.DOTALL
+)
 _cache: OrderedDict[bytes, Line] = OrderedDict()
 
 
 def frame_of(screen: Screen) -> Frame:
     cols, rows = screen.size
     x, y, visible = screen.cursor
-    return Frame(cols, rows, x, y, visible, tuple(_line(screen, screen.row_vt(n)) for n in range(rows)), screen.title)
+    return Frame(
+        cols,
+        rows,
+        x,
+        y,
+        visible,
+        tuple(_line(screen, screen.row_vt(n)) for n in range(rows)),
+        screen.title,
+    )
 
 
 def _line(screen: Screen, row: bytes) -> Line:

@@ -72,7 +72,9 @@ class Gate:
         self.judge_s = judge_s
         self.private = private  # where keys are kept
         self.on_policy = on_policy
-        self.touched: Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]] = lambda request, facts, view: request.shaped  # in a thread
+        self.touched: Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]] = (
+            lambda request, facts, view: request.shaped
+        )  # in a thread
         self._make = worker
         self._workers = {p: worker(p) for p in plugins}
         self._threads = Threads("gate")
@@ -83,7 +85,9 @@ class Gate:
         self.decisions: Counter[tuple[str, str]] = Counter()  # by act and verdict
         self.took = Histogram()
         self._index: tuple[Policy, execution.Index] | None = None
-        self._execs: OrderedDict[tuple[Any, ...], Decision] = OrderedDict()  # decisions on execs that depend on nothing else
+        self._execs: OrderedDict[tuple[Any, ...], Decision] = (
+            OrderedDict()
+        )  # decisions on execs that depend on nothing else
         for w in self._workers.values():
             self._threads.pool.submit(w.start)
 
@@ -99,7 +103,9 @@ class Gate:
         self._policy = load(self.policy_file)
         self._cedar()
         self._version = policies.fingerprint(
-            "\0".join([self._policy.version, *(f"{p.name} {p.target} {p.version}" for p in self._workers)]).encode()
+            "\0".join(
+                [self._policy.version, *(f"{p.name} {p.target} {p.version}" for p in self._workers)]
+            ).encode()
         )
         if before not in ("", self._version) and self.on_policy is not None:
             self.on_policy(self._version)
@@ -114,7 +120,11 @@ class Gate:
     def _cedar(self) -> None:
         """Cedar speaks when there is a file for it beside the policy."""
         path = _beside(self.policy_file, CEDAR_FILE)
-        wanted = Plugin("cedar", CEDAR_TARGET, str(_mark(path))) if path is not None and os.path.lexists(path) else None
+        wanted = (
+            Plugin("cedar", CEDAR_TARGET, str(_mark(path)))
+            if path is not None and os.path.lexists(path)
+            else None
+        )
         for old in [p for p in self._workers if p.target == CEDAR_TARGET and p != wanted]:
             self._threads.pool.submit(self._workers.pop(old).close)
         if wanted is not None and wanted not in self._workers:
@@ -126,9 +136,13 @@ class Gate:
     def quick(self, request: Request) -> Decision | None:
         """The decision, if it needs neither parser nor plug-ins; else None: ask `judge`."""
         if request.act in UNGATED:
-            return Decision(Verdict.ALLOW, "", "it answers to the envelope alone", request.act, "gate")
+            return Decision(
+                Verdict.ALLOW, "", "it answers to the envelope alone", request.act, "gate"
+            )
         policy = self.policy
-        if self._workers or (request.act in TEXT_ACTS and (request.content or request.act != "new")):
+        if self._workers or (
+            request.act in TEXT_ACTS and (request.content or request.act != "new")
+        ):
             return None
         return replace(policy.decide(request, facts_of(request, _no_parser)), version=self._version)
 
@@ -146,7 +160,14 @@ class Gate:
             if decision is None:
                 async with asyncio.timeout(self.judge_s):
                     shares = _shares(request.actor.operator, request.session)
-                    decision = await self._threads.do(shares, self._work, request, self.policy, self._version, list(self._workers.values()))
+                    decision = await self._threads.do(
+                        shares,
+                        self._work,
+                        request,
+                        self.policy,
+                        self._version,
+                        list(self._workers.values()),
+                    )
             return decision
         except Exception as e:
             return self._refuse(self._failed(e))
@@ -155,9 +176,13 @@ class Gate:
         """What an act is made of, for whoever has a loop."""
         try:
             async with asyncio.timeout(self.judge_s):
-                return await self._threads.do(_shares(request.actor.operator, request.session), self.facts, request)
+                return await self._threads.do(
+                    _shares(request.actor.operator, request.session), self.facts, request
+                )
         except TimeoutError as e:
-            raise Unavailable(self._failed(e), "look at the file systems that it speaks of: `holdfast graph`") from e
+            raise Unavailable(
+                self._failed(e), "look at the file systems that it speaks of: `holdfast graph`"
+            ) from e
 
     def _failed(self, error: Exception) -> str:
         if isinstance(error, Stuck):
@@ -185,13 +210,27 @@ class Gate:
         policy = self.policy
         if self._workers:
             return None
-        key = (request.actor, request.session, request.content, tuple(request.details.items()), request.cwd, request.shaped, passed, self._version)
+        key = (
+            request.actor,
+            request.session,
+            request.content,
+            tuple(request.details.items()),
+            request.cwd,
+            request.shaped,
+            passed,
+            self._version,
+        )
         if (known := self._execs.get(key)) is not None:
             self._execs.move_to_end(key)
             return known
         request = replace(request, mounted=self._mounts(), private=self.private)
         try:
-            decision = replace(execution.decide(policy, request, facts_of(request, _asks_parser) or Facts(), passed), version=self._version)
+            decision = replace(
+                execution.decide(
+                    policy, request, facts_of(request, _asks_parser) or Facts(), passed
+                ),
+                version=self._version,
+            )
         except _NeedsParser:
             return None
         self._execs[key] = decision
@@ -199,15 +238,36 @@ class Gate:
             self._execs.popitem(last=False)
         return decision
 
-    async def judge_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], operator: str, session: str) -> tuple[Request | None, Decision]:
+    async def judge_exec(
+        self,
+        prepare: Callable[[], Request | Decision],
+        passed: frozenset[str],
+        operator: str,
+        session: str,
+    ) -> tuple[Request | None, Decision]:
         """The same with everybody asked, in a thread, where `prepare` may look at files, and find that nothing has to be judged; and what was judged."""
         try:
             async with asyncio.timeout(self.judge_s):
-                return await self._threads.do(_shares(operator, session), self._work_exec, prepare, passed, self.policy, self._version, list(self._workers.values()))
+                return await self._threads.do(
+                    _shares(operator, session),
+                    self._work_exec,
+                    prepare,
+                    passed,
+                    self.policy,
+                    self._version,
+                    list(self._workers.values()),
+                )
         except Exception as e:
             return None, self._refuse(self._failed(e))
 
-    def _work_exec(self, prepare: Callable[[], Request | Decision], passed: frozenset[str], policy: Policy, version: str, workers: list[Worker]) -> tuple[Request | None, Decision]:
+    def _work_exec(
+        self,
+        prepare: Callable[[], Request | Decision],
+        passed: frozenset[str],
+        policy: Policy,
+        version: str,
+        workers: list[Worker],
+    ) -> tuple[Request | None, Decision]:
         request = prepare()
         if isinstance(request, Decision):
             return None, request
@@ -215,7 +275,9 @@ class Gate:
 
     def decide(self, request: Request) -> Decision:
         """The same, for whoever has no loop and may wait."""
-        return self.quick(request) or self._work(request, self.policy, self._version, list(self._workers.values()))
+        return self.quick(request) or self._work(
+            request, self.policy, self._version, list(self._workers.values())
+        )
 
     def facts(self, request: Request) -> Facts | None:
         return facts_of(request, self.parser, same if request.contained else real)
@@ -224,21 +286,43 @@ class Gate:
         """What a text would touch of a shell as it was then, for whoever only wants to know. In a thread."""
         return self.touched(request, self.facts(request), view)
 
-    def _work(self, request: Request, policy: Policy, version: str, workers: list[Worker], passed: frozenset[str] = frozenset()) -> Decision:
+    def _work(
+        self,
+        request: Request,
+        policy: Policy,
+        version: str,
+        workers: list[Worker],
+        passed: frozenset[str] = frozenset(),
+    ) -> Decision:
         """In a thread, on what was in force when the act came."""
         if request.act in TEXT_ACTS and not request.mounted:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
-        if request.session and (request.act in LOOKED_AT or (request.act == execution.ACT and (workers or self._index_of(policy).looks(request.actor)))):
+        if request.session and (
+            request.act in LOOKED_AT
+            or (
+                request.act == execution.ACT
+                and (workers or self._index_of(policy).looks(request.actor))
+            )
+        ):
             request = replace(request, shaped=self.touched(request, facts, None))
         others = list[Decision]()
         if workers and not policy.broken:
-            question = describe(request, facts, os.path.dirname(self.policy_file) if self.policy_file else "")
+            question = describe(
+                request, facts, os.path.dirname(self.policy_file) if self.policy_file else ""
+            )
             others = [w.judge(question, version) for w in workers]
         if request.act == execution.ACT:
-            return replace(execution.decide(policy, request, facts or Facts(), passed, others), version=version, seen=seen(facts, request.shaped), shaped=request.shaped)
+            return replace(
+                execution.decide(policy, request, facts or Facts(), passed, others),
+                version=version,
+                seen=seen(facts, request.shaped),
+                shaped=request.shaped,
+            )
         opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
-        return replace(combine(opinions, others), seen=seen(facts, request.shaped), shaped=request.shaped)
+        return replace(
+            combine(opinions, others), seen=seen(facts, request.shaped), shaped=request.shaped
+        )
 
     def _refuse(self, why: str) -> Decision:
         return Decision(Verdict.REFUSE, "", why, "", "gate", self._version)
@@ -273,7 +357,9 @@ def load(path: str | None) -> Policy:
     except OSError as e:
         return policies.broken(f"{path}: {e.strerror}", "file")
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        return policies.broken(f"{path}: others could have written it (chmod go-w)", "file", policies.fingerprint(data))
+        return policies.broken(
+            f"{path}: others could have written it (chmod go-w)", "file", policies.fingerprint(data)
+        )
     try:
         return policies.parse(data.decode(), path)
     except UnicodeDecodeError:
@@ -289,7 +375,15 @@ def _mark(path: str | None) -> tuple[Any, ...]:
     for name in (path, _beside(path, CEDAR_FILE) or path):
         try:
             info = os.stat(name)
-            marks += [info.st_ino, info.st_dev, info.st_size, info.st_mtime_ns, info.st_ctime_ns, info.st_mode, info.st_uid]
+            marks += [
+                info.st_ino,
+                info.st_dev,
+                info.st_size,
+                info.st_mtime_ns,
+                info.st_ctime_ns,
+                info.st_mode,
+                info.st_uid,
+            ]
         except OSError as e:
             marks.append(e.errno)
     return tuple(marks)
@@ -330,7 +424,9 @@ def seen(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> bytes:
     if facts is None and not shaped:
         return b""
     named = [] if facts is None else [(c.name, c.paths, c.writes) for c in facts.commands]
-    return hashlib.blake2b(repr((named, sorted(map(repr, shaped)))).encode("utf-8", "replace"), digest_size=16).digest()
+    return hashlib.blake2b(
+        repr((named, sorted(map(repr, shaped)))).encode("utf-8", "replace"), digest_size=16
+    ).digest()
 
 
 def _shares(operator: str, session: str) -> tuple[Share, ...]:
@@ -369,8 +465,13 @@ def describe(request: Request, facts: Facts | None, config: str) -> dict[str, An
         "details": dict(request.details),
         "config": config,
         "text": request.content.decode("utf-8", "replace") if request.act in TEXT_ACTS else None,
-        "shaped": [{"kind": s.kind, "name": s.name, "operator": s.actor, "sure": s.sure} for s in request.shaped],
-        "unresolvable": [{"code": r.code, "detail": r.detail} for r in facts.unresolvable] if facts is not None else [],
+        "shaped": [
+            {"kind": s.kind, "name": s.name, "operator": s.actor, "sure": s.sure}
+            for s in request.shaped
+        ],
+        "unresolvable": [{"code": r.code, "detail": r.detail} for r in facts.unresolvable]
+        if facts is not None
+        else [],
         "commands": []
         if facts is None
         else [

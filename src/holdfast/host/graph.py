@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     from holdfast.host.groups import Groups
     from holdfast.host.session import Session
 
-PROCESSES_MAX = 4096         # of one graph
+PROCESSES_MAX = 4096  # of one graph
 DESCRIPTORS_MAX = 32_768
-DESCRIPTORS_EACH = 4096      # of one process that are looked at
-ARGV_CHARS_MAX = 1024        # of one process's arguments in a graph
-LOCKS_EACH = 64              # of one descriptor
+DESCRIPTORS_EACH = 4096  # of one process that are looked at
+ARGV_CHARS_MAX = 1024  # of one process's arguments in a graph
+LOCKS_EACH = 64  # of one descriptor
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -43,19 +43,43 @@ _LOCK_KINDS = {b"POSIX": "posix", b"FLOCK": "flock", b"OFDLCK": "ofd", b"LEASE":
 _ACCESS = ("r", "w", "rw", "rw")
 
 
-def of_session(groups: Groups, session: Session, files: bool = True, most: int = PROCESSES_MAX, words: bool = True) -> Graph:
+def of_session(
+    groups: Groups,
+    session: Session,
+    files: bool = True,
+    most: int = PROCESSES_MAX,
+    words: bool = True,
+) -> Graph:
     group = groups.find(session.id, session.record.root_pid)
-    return look(session.keeper_pid, session.record.root_pid, (lambda: groups.pids(group)) if group else None, session.layout["layout"] == "contained", files, most, words)
+    return look(
+        session.keeper_pid,
+        session.record.root_pid,
+        (lambda: groups.pids(group)) if group else None,
+        session.layout["layout"] == "contained",
+        files,
+        most,
+        words,
+    )
 
 
 def members(groups: Groups, session: Session) -> list[int]:
     """The pids of its processes."""
     group = groups.find(session.id, session.record.root_pid)
-    return sorted((groups.pids(group) if group else set()) | {one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)})[:PROCESSES_MAX]
+    return sorted(
+        (groups.pids(group) if group else set())
+        | {one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)}
+    )[:PROCESSES_MAX]
 
 
-def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, contained: bool = False, files: bool = True, most: int = PROCESSES_MAX,
-         words: bool = True) -> Graph:
+def look(
+    keeper: int,
+    root: int,
+    inside: Callable[[], set[int]] | None = None,
+    contained: bool = False,
+    files: bool = True,
+    most: int = PROCESSES_MAX,
+    words: bool = True,
+) -> Graph:
     """`keeper`: its process; `root`: the session's own first one. `inside`: pids of the session's cgroup. Without `files` only the processes, of which there are at most `most`; without `words` no program can hold it up."""
     at = time.time()
     pids = inside() if inside is not None else set()
@@ -63,8 +87,16 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
     chosen = sorted(pids)[:most]
     cut = {"processes": len(pids) - len(chosen)} if len(pids) > len(chosen) else {}
     boot = _boot_time()
-    terminal = observe.tty_rdev_of(first.tty_nr) if (first := observe.process(root, with_argv=False)) is not None else 0
-    processes = [one for pid in chosen if (one := _process(pid, boot, terminal, contained, words)) is not None]
+    terminal = (
+        observe.tty_rdev_of(first.tty_nr)
+        if (first := observe.process(root, with_argv=False)) is not None
+        else 0
+    )
+    processes = [
+        one
+        for pid in chosen
+        if (one := _process(pid, boot, terminal, contained, words)) is not None
+    ]
     members = "cgroup" if inside is not None else "tree"
     if not files:
         return Graph(at, members, tuple(processes), cut=cut)
@@ -72,6 +104,7 @@ def look(keeper: int, root: int, inside: Callable[[], set[int]] | None = None, c
 
 
 # ------------------------------------------------------------ processes
+
 
 def _process(pid: int, boot: float, terminal: int, contained: bool, words: bool) -> Process | None:
     top = f"/proc/{pid}"
@@ -86,10 +119,24 @@ def _process(pid: int, boot: float, terminal: int, contained: bool, words: bool)
     secret = _link if start else _nothing
     tty = int(field[4])
     return Process(
-        pid=pid, ppid=int(field[1]), start=start, started=boot + start / _TICKS, argv=_short(read_argv(pid)) if words else (),
-        comm=head.partition(b"(")[2].decode("utf-8", "replace"), state=STATES.get(field[0].decode(), "unknown"), cwd=secret(f"{top}/cwd"), exe=secret(f"{top}/exe"),
-        uid=uid, pgrp=int(field[2]), sid=int(field[3]), on_terminal=tty != 0 and tty_rdev_of(tty) == terminal, threads=int(field[17]),
-        cpu_s=(int(field[11]) + int(field[12])) / _TICKS, memory=int(field[21]) * _PAGE, inside=_pid_inside(top) if contained else None)
+        pid=pid,
+        ppid=int(field[1]),
+        start=start,
+        started=boot + start / _TICKS,
+        argv=_short(read_argv(pid)) if words else (),
+        comm=head.partition(b"(")[2].decode("utf-8", "replace"),
+        state=STATES.get(field[0].decode(), "unknown"),
+        cwd=secret(f"{top}/cwd"),
+        exe=secret(f"{top}/exe"),
+        uid=uid,
+        pgrp=int(field[2]),
+        sid=int(field[3]),
+        on_terminal=tty != 0 and tty_rdev_of(tty) == terminal,
+        threads=int(field[17]),
+        cpu_s=(int(field[11]) + int(field[12])) / _TICKS,
+        memory=int(field[21]) * _PAGE,
+        inside=_pid_inside(top) if contained else None,
+    )
 
 
 def _short(argv: tuple[str, ...]) -> tuple[str, ...]:
@@ -120,6 +167,7 @@ def _boot_time() -> float:
 
 # ------------------------------------------------------------ descriptors
 
+
 def _descriptors(graph: Graph) -> Graph:
     files: list[File] = []
     sockets: list[Socket] = []
@@ -145,7 +193,11 @@ def _descriptors(graph: Graph) -> Graph:
             if target.startswith("socket:["):
                 inode = int(target[8:-1])
                 known = _table(one.pid, tables).get(inode)
-                sockets.append(Socket(one.pid, fd, "other", "", "", "", inode=inode) if known is None else known._replace(pid=one.pid, fd=fd))
+                sockets.append(
+                    Socket(one.pid, fd, "other", "", "", "", inode=inode)
+                    if known is None
+                    else known._replace(pid=one.pid, fd=fd)
+                )
             elif target.startswith("pipe:["):
                 bits = _access(one.pid, fd)
                 if bits & stat.S_IWUSR:
@@ -154,9 +206,21 @@ def _descriptors(graph: Graph) -> Graph:
                     readers.setdefault(int(target[6:-1]), []).append(End(one.pid, fd))
             elif target.startswith("/"):
                 files.append(_file(one.pid, fd, target))
-    pipes = tuple(Pipe(i, tuple(writers.get(i, ())), tuple(readers.get(i, ()))) for i in sorted(writers.keys() | readers.keys()))
-    return Graph(graph.at, graph.members, graph.processes, tuple(files), pipes, tuple(sockets), None, tuple(unreadable),
-                 graph.cut | ({"descriptors": cut} if cut else {}))
+    pipes = tuple(
+        Pipe(i, tuple(writers.get(i, ())), tuple(readers.get(i, ())))
+        for i in sorted(writers.keys() | readers.keys())
+    )
+    return Graph(
+        graph.at,
+        graph.members,
+        graph.processes,
+        tuple(files),
+        pipes,
+        tuple(sockets),
+        None,
+        tuple(unreadable),
+        graph.cut | ({"descriptors": cut} if cut else {}),
+    )
 
 
 def _open(pid: int, names: Iterable[str]) -> Iterator[tuple[int, str]]:
@@ -198,7 +262,16 @@ def _file(pid: int, fd: int, target: str) -> File:
         else:
             kind = _kind(info.mode)
             deleted = target.endswith(" (deleted)") and info.links == 0
-    return File(pid, fd, target.removesuffix(" (deleted)") if deleted else target, kind, mode, offset, deleted, locks)
+    return File(
+        pid,
+        fd,
+        target.removesuffix(" (deleted)") if deleted else target,
+        kind,
+        mode,
+        offset,
+        deleted,
+        locks,
+    )
 
 
 def _kind(mode: int) -> Kind:
@@ -206,28 +279,48 @@ def _kind(mode: int) -> Kind:
         return "file"
     if stat.S_ISFIFO(mode):
         return "fifo"
-    return "device" if stat.S_ISCHR(mode) or stat.S_ISBLK(mode) else "directory" if stat.S_ISDIR(mode) else "other"
+    return (
+        "device"
+        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode)
+        else "directory"
+        if stat.S_ISDIR(mode)
+        else "other"
+    )
 
 
 def _fdinfo(pid: int, fd: int) -> tuple[str, int, bool, tuple[Lock, ...]]:
     """How it is open, where it stands, whether it is a directory, and the locks held through it."""
     try:
         data = read_short(f"/proc/{pid}/fdinfo/{fd}")
-        _, offset, _, flags = data.split(None, 4)[:4]                   # pos: N flags: N ...
+        _, offset, _, flags = data.split(None, 4)[:4]  # pos: N flags: N ...
         bits = int(flags, 8)
     except (OSError, ValueError):
         return "?", 0, False, ()
     locks: list[Lock] = []
     if b"\nlock:" in data:
-        locks = [lock for line in data.splitlines() if line.startswith(b"lock:") and (lock := _lock(line)) is not None][:LOCKS_EACH]
-    return _ACCESS[bits & os.O_ACCMODE] + ("a" if bits & os.O_APPEND else ""), int(offset), bool(bits & os.O_DIRECTORY), tuple(locks)
+        locks = [
+            lock
+            for line in data.splitlines()
+            if line.startswith(b"lock:") and (lock := _lock(line)) is not None
+        ][:LOCKS_EACH]
+    return (
+        _ACCESS[bits & os.O_ACCMODE] + ("a" if bits & os.O_APPEND else ""),
+        int(offset),
+        bool(bits & os.O_DIRECTORY),
+        tuple(locks),
+    )
 
 
 def _lock(line: bytes) -> Lock | None:
     """`lock:\t1: POSIX  ADVISORY  WRITE 4711 08:01:1234 0 EOF`"""
     field = line.split()
     try:
-        return Lock(_LOCK_KINDS.get(field[2], field[2].decode().lower()), field[4] == b"WRITE", int(field[7]), None if field[8] == b"EOF" else int(field[8]))
+        return Lock(
+            _LOCK_KINDS.get(field[2], field[2].decode().lower()),
+            field[4] == b"WRITE",
+            int(field[7]),
+            None if field[8] == b"EOF" else int(field[8]),
+        )
     except (IndexError, ValueError):
         return None
 

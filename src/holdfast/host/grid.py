@@ -62,7 +62,8 @@ class Grid:
     def mode(self, mode: int, ansi: bool = False) -> bool:
         config = self._ffi.new("GhosttyTerminalModeConfig*", {"mode": mode | (ansi << 15)})
         self._check(
-            self._lib.ghostty_terminal_get(self._t, self._native.data["MODE"], config), f"mode {mode}"
+            self._lib.ghostty_terminal_get(self._t, self._native.data["MODE"], config),
+            f"mode {mode}",
         )
         return bool(config.value)
 
@@ -70,8 +71,13 @@ class Grid:
         """State of the active screen as VT: style, charsets, hyperlink, protection, tabstops, scrolling_region
         or keyboard. Nothing where it is at its default."""
         cell = (0, self.history_rows)
-        alone, with_cell = self._format("VT", cell, cell), self._format("VT", cell, cell, extra=name)
-        return with_cell.removesuffix(alone) if name == "tabstops" else with_cell.removeprefix(alone)
+        alone, with_cell = (
+            self._format("VT", cell, cell),
+            self._format("VT", cell, cell, extra=name),
+        )
+        return (
+            with_cell.removesuffix(alone) if name == "tabstops" else with_cell.removeprefix(alone)
+        )
 
     def rows_vt(self, first: int, count: int) -> list[bytes]:
         """Rows as text with SGR, each complete in itself, without trailing default blanks."""
@@ -118,7 +124,9 @@ class Grid:
             0,
         )
         while at < len(chars):
-            at += max(1, self._lib.ghostty_unicode_grapheme_width(points + at, len(chars) - at, out))
+            at += max(
+                1, self._lib.ghostty_unicode_grapheme_width(points + at, len(chars) - at, out)
+            )
             total += out[0]
         return total
 
@@ -130,7 +138,10 @@ class Grid:
         kind = self._wide(last)
         if kind == wide["SPACER_HEAD"]:  # left free because a wide character did not fit
             return self._wide(self._ref(0, y + 1)) == wide["WIDE"]
-        return kind == wide["SPACER_TAIL"] or self.cells_vt(y, self._link.cols - 1, self._link.cols) != b""
+        return (
+            kind == wide["SPACER_TAIL"]
+            or self.cells_vt(y, self._link.cols - 1, self._link.cols) != b""
+        )
 
     def is_wide_head(self, x: int, y: int) -> bool:
         return self._wide(self._ref(x, y)) == self._native.wide["WIDE"]
@@ -148,12 +159,16 @@ class Grid:
         if not length[0]:
             return b""
         buffer = self._ffi.new("uint8_t[]", length[0])
-        self._check(self._lib.ghostty_grid_ref_hyperlink_uri(ref, buffer, length[0], length), "hyperlink")
+        self._check(
+            self._lib.ghostty_grid_ref_hyperlink_uri(ref, buffer, length[0], length), "hyperlink"
+        )
         return bytes(self._ffi.buffer(buffer, length[0]))
 
     def _row_flag(self, ref: Any, name: str) -> bool:
         self._check(self._lib.ghostty_grid_ref_row(ref, self._raw), "row")
-        self._check(self._lib.ghostty_row_get(self._raw[0], self._native.row[name], self._flag), name)
+        self._check(
+            self._lib.ghostty_row_get(self._raw[0], self._native.row[name], self._flag), name
+        )
         return bool(self._flag[0])
 
     def _wide(self, ref: Any) -> int:
@@ -169,7 +184,9 @@ class Grid:
         ref.size = self._ffi.sizeof("GhosttyGridRef")
         value = self._point.value
         value.x, value.y = x, y
-        self._check(self._lib.ghostty_terminal_grid_ref(self._t, self._point[0], ref), f"cell {x},{y}")
+        self._check(
+            self._lib.ghostty_terminal_grid_ref(self._t, self._point[0], ref), f"cell {x},{y}"
+        )
         return ref
 
     def _raw_cells(self, y: int, x: int, end: int) -> list[int]:
@@ -185,7 +202,9 @@ class Grid:
         kind = self._native.tag
         tag = self._cell(cell, "CONTENT_TAG", self._number)
         if tag == kind["BG_COLOR_PALETTE"]:
-            return b"\x1b[0m\x1b[48;5;%dm" % self._cell(cell, "COLOR_PALETTE", self._ffi.new("uint8_t*"))
+            return b"\x1b[0m\x1b[48;5;%dm" % self._cell(
+                cell, "COLOR_PALETTE", self._ffi.new("uint8_t*")
+            )
         if tag == kind["BG_COLOR_RGB"]:
             colour = self._cell(cell, "COLOR_RGB", self._ffi.new("GhosttyColorRgb*"))
             return b"\x1b[0m\x1b[48;2;%d;%d;%dm" % (colour.r, colour.g, colour.b)
@@ -211,10 +230,13 @@ class Grid:
                 out.pop()
                 for piece in _SPACES.split(text):
                     if piece.startswith(b" "):
-                        empty = ((cell == 0, b" ") for cell in self._raw_cells(y, x, x + len(piece)))
+                        empty = (
+                            (cell == 0, b" ") for cell in self._raw_cells(y, x, x + len(piece))
+                        )
                         for gap, blanks in groupby(empty, lambda cell: cell[0]):
                             out.append(
-                                (b"\x1b[0m%b" + style if gap else b"%b") % b"".join(b for _, b in blanks)
+                                (b"\x1b[0m%b" + style if gap else b"%b")
+                                % b"".join(b for _, b in blanks)
                             )
                     else:
                         out.append(piece)
@@ -231,19 +253,34 @@ class Grid:
         return rows + [b""] * (count - len(rows))
 
     def _format(
-        self, emit: str, start: tuple[int, int], end: tuple[int, int], extra: str = "", trim: bool = False
+        self,
+        emit: str,
+        start: tuple[int, int],
+        end: tuple[int, int],
+        extra: str = "",
+        trim: bool = False,
     ) -> bytes:
         ffi, lib = self._ffi, self._lib
         selection = ffi.new("GhosttySelection*", {"size": ffi.sizeof("GhosttySelection")})
         selection.start, selection.end = self._ref(*start)[0], self._ref(*end)[0]
         options = ffi.new("GhosttyFormatterTerminalOptions*")
-        options.size, options.extra.size = ffi.sizeof(options[0]), ffi.sizeof("GhosttyFormatterTerminalExtra")
+        options.size, options.extra.size = (
+            ffi.sizeof(options[0]),
+            ffi.sizeof("GhosttyFormatterTerminalExtra"),
+        )
         options.extra.screen.size = ffi.sizeof("GhosttyFormatterScreenExtra")
         options.emit, options.trim, options.selection = self._native.emit[emit], trim, selection
         if extra:
-            setattr(options.extra if hasattr(options.extra, extra) else options.extra.screen, extra, True)
+            setattr(
+                options.extra if hasattr(options.extra, extra) else options.extra.screen,
+                extra,
+                True,
+            )
         formatter = ffi.new("GhosttyFormatter*")
-        self._check(lib.ghostty_formatter_terminal_new(ffi.NULL, formatter, self._t, options[0]), "formatter")
+        self._check(
+            lib.ghostty_formatter_terminal_new(ffi.NULL, formatter, self._t, options[0]),
+            "formatter",
+        )
         try:
             return self._allocated(
                 lambda out, n: lib.ghostty_formatter_format_alloc(formatter[0], ffi.NULL, out, n)

@@ -29,10 +29,10 @@ from holdfast.core import halt as rules
 from holdfast.host.process import read_proc
 
 PREFIX = "holdfast-"
-_OF_A_HOME = re.compile(PREFIX + "[0-9a-f]{12}")         # and not a unit of a service manager
+_OF_A_HOME = re.compile(PREFIX + "[0-9a-f]{12}")  # and not a unit of a service manager
 PROCS_BYTES_MAX = 4 << 20
-MAKE_ROUNDS = 16                # tries to make a group while others are removed beside it
-ABANDONED_S = 3600.0            # an empty group of another home that is as old as this is nobody's
+MAKE_ROUNDS = 16  # tries to make a group while others are removed beside it
+ABANDONED_S = 3600.0  # an empty group of another home that is as old as this is nobody's
 
 
 class Groups:
@@ -40,7 +40,7 @@ class Groups:
         digest = hashlib.blake2b(os.fsencode(os.path.realpath(state)), digest_size=6).hexdigest()
         self.name = PREFIX + digest
         self.mount, self._root = _mounted()
-        self.why = "cgroup v2 is not mounted" if not self.mount else ""     # there is none
+        self.why = "cgroup v2 is not mounted" if not self.mount else ""  # there is none
         self._bases: list[str] = []
         self._choose(_own())
 
@@ -52,10 +52,12 @@ class Groups:
 
     def _choose(self, near: str, delegated: bool = False) -> None:
         bases = [f"{place}/{self.name}" for place in self._places(near)] if self.mount else []
-        bases.sort(key=lambda base: not os.path.isdir(base))        # what is there already first
+        bases.sort(key=lambda base: not os.path.isdir(base))  # what is there already first
         if self.mount and delegated:
             bases.insert(0, f"{self._path(near)}/{self.name}")
-        self._bases = list(dict.fromkeys((*bases, *self._bases)))    # of the earlier ones, sessions may live
+        self._bases = list(
+            dict.fromkeys((*bases, *self._bases))
+        )  # of the earlier ones, sessions may live
 
     def _places(self, near: str) -> list[str]:
         own = self._path(near)
@@ -78,12 +80,17 @@ class Groups:
         for base in self._bases:
             for _ in range(MAKE_ROUNDS):
                 try:
-                    for path in (base, f"{base}/{session}"):        # not what is above: a unit's group is its manager's to make
+                    for path in (
+                        base,
+                        f"{base}/{session}",
+                    ):  # not what is above: a unit's group is its manager's to make
                         with contextlib.suppress(FileExistsError):
                             os.mkdir(path)
                     self.why = ""
                     return f"{base}/{session}"
-                except FileNotFoundError as e:          # the last session before it has just taken the place of all with it
+                except (
+                    FileNotFoundError
+                ) as e:  # the last session before it has just taken the place of all with it
                     self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
                 except OSError as e:
                     self.why = f"no group may be made in {os.path.dirname(base)}: {e.strerror}"
@@ -95,12 +102,16 @@ class Groups:
         if not self.mount:
             return ""
         try:
-            group = rules.group_of(read_proc(f"/proc/{root_pid}/cgroup").decode("utf-8", "replace"), self.name, session)
+            group = rules.group_of(
+                read_proc(f"/proc/{root_pid}/cgroup").decode("utf-8", "replace"), self.name, session
+            )
         except OSError:
             group = None
         if group:
             return self._path(group)
-        return next((path for base in self._bases if self.populated(path := f"{base}/{session}")), "")
+        return next(
+            (path for base in self._bases if self.populated(path := f"{base}/{session}")), ""
+        )
 
     def remove(self, session: str) -> bool:
         """Whether it is gone now. Not while there is a process in it."""
@@ -108,7 +119,7 @@ class Groups:
         for base in self._bases:
             gone = _remove(f"{base}/{session}") and gone
             with contextlib.suppress(OSError):
-                os.rmdir(base)                  # the last one's
+                os.rmdir(base)  # the last one's
         return gone
 
     def sweep(self, alive: set[str]) -> list[str]:
@@ -117,7 +128,9 @@ class Groups:
         for base in self._bases:
             _sweep_abandoned(os.path.dirname(base))
             with contextlib.suppress(OSError):
-                names = [entry.name for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
+                names = [
+                    entry.name for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)
+                ]
                 left += [name for name in names if name not in alive and not self.remove(name)]
         return left
 
@@ -172,7 +185,9 @@ class Groups:
         found: set[int] = set()
         for directory, _, _ in os.walk(path):
             with contextlib.suppress(OSError):
-                found.update(map(int, read_proc(f"{directory}/cgroup.procs", PROCS_BYTES_MAX).split()))
+                found.update(
+                    map(int, read_proc(f"{directory}/cgroup.procs", PROCS_BYTES_MAX).split())
+                )
         return found
 
     def fetch(self, path: str, pid: int) -> bool:
@@ -197,7 +212,9 @@ class Groups:
 def _mounted() -> tuple[str, str]:
     """Where cgroup v2 is mounted, and which group is there."""
     with contextlib.suppress(OSError):
-        for line in read_proc("/proc/self/mountinfo").decode("utf-8", "surrogateescape").splitlines():
+        for line in (
+            read_proc("/proc/self/mountinfo").decode("utf-8", "surrogateescape").splitlines()
+        ):
             left, _, right = line.partition(" - ")
             if right.startswith("cgroup2 "):
                 fields = left.split()
@@ -211,7 +228,9 @@ def _own() -> str:
 
 def _of(pid: int | str) -> str:
     with contextlib.suppress(OSError):
-        for line in read_proc(f"/proc/{pid}/cgroup").decode("utf-8", "surrogateescape").splitlines():
+        for line in (
+            read_proc(f"/proc/{pid}/cgroup").decode("utf-8", "surrogateescape").splitlines()
+        ):
             if line.startswith("0::/"):
                 return line[3:]
     return ""
@@ -228,8 +247,16 @@ def _sweep_abandoned(place: str) -> None:
     """Of homes that were removed while a host was dead. Only what is empty can be removed at all."""
     before = time.time() - ABANDONED_S
     with contextlib.suppress(OSError):
-        for home in [entry for entry in os.scandir(place) if _OF_A_HOME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)]:
-            if all(entry.stat(follow_symlinks=False).st_ctime < before for entry in (home, *os.scandir(home.path)) if entry.is_dir()):
+        for home in [
+            entry
+            for entry in os.scandir(place)
+            if _OF_A_HOME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]:
+            if all(
+                entry.stat(follow_symlinks=False).st_ctime < before
+                for entry in (home, *os.scandir(home.path))
+                if entry.is_dir()
+            ):
                 _remove(home.path)
 
 

@@ -29,8 +29,8 @@ _BYTES = 4096
 class Note(NamedTuple):
     act: int
     scanned: int
-    dirty: bool         # a key was typed at the prompt
-    ahead: bool         # or before it, and did not end a line
+    dirty: bool  # a key was typed at the prompt
+    ahead: bool  # or before it, and did not end a line
 
 
 class HalfLine:
@@ -56,8 +56,12 @@ class HalfLine:
             with open(self._path, "rb") as f:
                 data = f.read(_BYTES)
             crc, length = _HEAD.unpack_from(data)
-            body = data[_HEAD.size:_HEAD.size + length]
-            return [Note(int(a), int(s), bool(d), bool(h)) for a, s, d, h in json.loads(body)] if zlib.crc32(body) == crc else []
+            body = data[_HEAD.size : _HEAD.size + length]
+            return (
+                [Note(int(a), int(s), bool(d), bool(h)) for a, s, d, h in json.loads(body)]
+                if zlib.crc32(body) == crc
+                else []
+            )
         except (OSError, ValueError, TypeError, struct.error):
             return []
 

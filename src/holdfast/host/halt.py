@@ -41,18 +41,24 @@ from holdfast.wire.spawning import HALT_SIGNAL
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-HALT_WAIT_S = 2.0               # for the kernel to confirm it; beyond it `complete` is False
-PREFER_AFTER_S = 0.002          # what is not frozen by then has others before it
-END_WAIT_S = 5.0                # for everything to be dead
-FETCH_ROUNDS = 8                # who left the group may have children meanwhile
-SETTLE_S = 0.1                  # for processes that were told to stop, before all are looked at again
-PAUSE_S, PAUSE_SETTLE_S, PAUSE_MAX_S = 0.0005, 0.002, 0.01      # between looks at processes that stop one by one: the kernel has no event for that
-SHELLS_S = 0.1                  # for shells to stop before their jobs do: longer than that a halt does not wait for them
-SHELL_LOOKS = 32                # processes that are looked at for shells before all are stopped at once
+HALT_WAIT_S = 2.0  # for the kernel to confirm it; beyond it `complete` is False
+PREFER_AFTER_S = 0.002  # what is not frozen by then has others before it
+END_WAIT_S = 5.0  # for everything to be dead
+FETCH_ROUNDS = 8  # who left the group may have children meanwhile
+SETTLE_S = 0.1  # for processes that were told to stop, before all are looked at again
+PAUSE_S, PAUSE_SETTLE_S, PAUSE_MAX_S = (
+    0.0005,
+    0.002,
+    0.01,
+)  # between looks at processes that stop one by one: the kernel has no event for that
+SHELLS_S = (
+    0.1  # for shells to stop before their jobs do: longer than that a halt does not wait for them
+)
+SHELL_LOOKS = 32  # processes that are looked at for shells before all are stopped at once
 PROCESSES_MAX = 65_536
-CHILDREN_BYTES = 4096           # the kernel gives no more of such a list at once; what is shorter by half is the end of it
+CHILDREN_BYTES = 4096  # the kernel gives no more of such a list at once; what is shorter by half is the end of it
 _ORDERED = 1 << (HALT_SIGNAL - 1)
-THREADS = 256           # most of them never start
+THREADS = 256  # most of them never start
 
 T = TypeVar("T")
 
@@ -69,7 +75,7 @@ class Execution:
 @dataclass(frozen=True, slots=True)
 class Halted:
     how: How
-    pids: tuple[int, ...]       # who stands still, as this machine numbers them
+    pids: tuple[int, ...]  # who stands still, as this machine numbers them
     took_ms: float
     complete: bool
     last_act: int
@@ -111,7 +117,7 @@ class Halter:
             return await self.in_thread(_joining, self.halt_now, execution, last_act, begin)
 
     async def resume(self, execution: Execution) -> Resumed:
-        with hurrying(True):                # or those that go on would keep this from saying so
+        with hurrying(True):  # or those that go on would keep this from saying so
             return await self.in_thread(_joining, self.resume_now, execution)
 
     async def end(self, execution: Execution) -> bool:
@@ -126,7 +132,9 @@ class Halter:
         return await self.in_thread(self.layout_now, execution)
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._pool, functools.partial(work, *arguments))
+        return await asyncio.get_running_loop().run_in_executor(
+            self._pool, functools.partial(work, *arguments)
+        )
 
     def close(self) -> None:
         self._pool.shutdown(wait=False)
@@ -143,7 +151,11 @@ class Halter:
         """{"layout": "plain" | "contained", "halt": how, "says": a sentence}: for ls, who, attach."""
         how, _, init = self.way(execution)
         mapped = bool(init) and _mapped(init)
-        return {"layout": "contained" if init else "plain", "halt": how, "says": rules.says(bool(init), mapped, how)}
+        return {
+            "layout": "contained" if init else "plain",
+            "halt": how,
+            "says": rules.says(bool(init), mapped, how),
+        }
 
     def halted_now(self, execution: Execution) -> How | None:
         how, group, init = self.way(execution)
@@ -155,7 +167,12 @@ class Halter:
 
     # ------------------------------------------------------------ halt
 
-    def halt_now(self, execution: Execution, last_act: Callable[[], int] = lambda: 0, since: float | None = None) -> Halted:
+    def halt_now(
+        self,
+        execution: Execution,
+        last_act: Callable[[], int] = lambda: 0,
+        since: float | None = None,
+    ) -> Halted:
         begin = time.monotonic() if since is None else since
         how, group, init = self.way(execution)
         if group:
@@ -163,7 +180,9 @@ class Halter:
         else:
             pids, missed = self._stop(execution, init)
         took = (time.monotonic() - begin) * 1000
-        return Halted(how, tuple(sorted(pids)), round(took, 3), not missed, last_act(), tuple(sorted(missed)))
+        return Halted(
+            how, tuple(sorted(pids)), round(took, 3), not missed, last_act(), tuple(sorted(missed))
+        )
 
     def _freeze(self, execution: Execution, group: str, init: int) -> tuple[set[int], set[int]]:
         frozen = self.groups.freeze(group, True, PREFER_AFTER_S)
@@ -191,7 +210,9 @@ class Halter:
         likely, then all at once. Little is looked at before that: among many busy processes this one gets little time."""
         deadline, pause = time.monotonic() + HALT_WAIT_S, PAUSE_S
         root = _look((execution.root_pid,))
-        fresh = bool(root) and root[0].state != "T"         # else it is halted already, or its shell is no more: nothing to mark
+        fresh = (
+            bool(root) and root[0].state != "T"
+        )  # else it is halted already, or its shell is no more: nothing to mark
         refused: set[int] = set()
         if fresh or not rules.all_stopped(self._members(execution, init)):
             if init:
@@ -203,14 +224,16 @@ class Halter:
         while True:
             members, moved = self._walk(execution, init)
             running = {one.pid for one in members if one.running}
-            if not running - refused and (init or (not moved and {one.pid for one in members if one.state in "ZX"} <= dead)):
-                break                                       # in one look, and nobody can have changed places during it
+            if not running - refused and (
+                init or (not moved and {one.pid for one in members if one.state in "ZX"} <= dead)
+            ):
+                break  # in one look, and nobody can have changed places during it
             if time.monotonic() > deadline:
                 break
             dead = {one.pid for one in members if one.state in "ZX"}
-            if running and (not init or pause == PAUSE_MAX_S):     # init has had its time
+            if running and (not init or pause == PAUSE_MAX_S):  # init has had its time
                 refused |= {pid for pid in running if not _signal(pid, signal.SIGSTOP)}
-            if running and init:                            # nobody new can have come
+            if running and init:  # nobody new can have come
                 pause = _settled(running - refused, pause)
             elif running:
                 time.sleep(pause)
@@ -224,7 +247,9 @@ class Halter:
             _signal(init, signal.SIGCONT)
             _signal(init, HALT_SIGNAL)
             pause = PAUSE_S / 4
-            while pause < PAUSE_MAX_S and any(one.pending & _ORDERED or one.state == "R" for one in _look((init,))):
+            while pause < PAUSE_MAX_S and any(
+                one.pending & _ORDERED or one.state == "R" for one in _look((init,))
+            ):
                 time.sleep(pause)
                 pause *= 1.5
 
@@ -234,14 +259,19 @@ class Halter:
         deadline = time.monotonic() + SHELLS_S
         refused: set[int] = set()
         todo = _look(pid for pid in tops if pid not in spared)
-        for one in todo:                                    # grows while it is walked
+        for one in todo:  # grows while it is walked
             if one.running and not _signal(one.pid, signal.SIGSTOP):
                 refused.add(one.pid)
             elif fresh and one.state == "T" and not one.stopped_before and one.mark:
                 _signal(one.pid, one.mark)
-            children = _look(pid for pid in _children(one.pid)[:max(0, limit - len(todo))] if pid not in spared)
+            children = _look(
+                pid for pid in _children(one.pid)[: max(0, limit - len(todo))] if pid not in spared
+            )
             if any(child.session == one.session and child.group != one.group for child in children):
-                while any(shell.running for shell in _look((one.pid,))) and time.monotonic() < deadline:
+                while (
+                    any(shell.running for shell in _look((one.pid,)))
+                    and time.monotonic() < deadline
+                ):
                     time.sleep(PAUSE_S / 2)
             todo += children
         return refused
@@ -253,7 +283,7 @@ class Halter:
         how, group, init = self.way(execution)
         if group and self.groups.frozen(group):
             pids = self.groups.pids(group) - {init}
-            ordinary(pids)                                  # a host may have died before it came to that
+            ordinary(pids)  # a host may have died before it came to that
             done = self.groups.freeze(group, False, HALT_WAIT_S)
         else:
             pids = set()
@@ -270,10 +300,10 @@ class Halter:
         deadline = time.monotonic() + END_WAIT_S
         _, group, init = self.way(execution)
         if group and not self.groups.kill(group):
-            for pid in self.groups.pids(group):             # SIGKILL reaches frozen processes too
+            for pid in self.groups.pids(group):  # SIGKILL reaches frozen processes too
                 _signal(pid, signal.SIGKILL)
         if init:
-            _signal(init, signal.SIGKILL)                   # and with it the kernel kills them all
+            _signal(init, signal.SIGKILL)  # and with it the kernel kills them all
         pause = PAUSE_S
         while alive := [one for one in self._members(execution, 0) if one.state not in "ZX"]:
             for one in alive:
@@ -305,12 +335,12 @@ class Halter:
         spared = {os.getpid(), *self._spared()}
         todo = _children(init or execution.keeper_pid)
         seen = {*todo, *spared}
-        for pid in todo:                                    # grows while it is walked
+        for pid in todo:  # grows while it is walked
             if pid in spared:
                 continue
             yield pid
             fresh = [child for child in _children(pid) if child not in seen]
-            todo += fresh[:max(0, PROCESSES_MAX - len(todo))]
+            todo += fresh[: max(0, PROCESSES_MAX - len(todo))]
             seen.update(fresh)
 
 
@@ -323,7 +353,9 @@ def _look(pids: Iterable[int]) -> list[Member]:
     found: list[Member] = []
     for pid in pids:
         with contextlib.suppress(OSError, ValueError):
-            found.append(rules.member(pid, read_proc(f"/proc/{pid}/status").decode("utf-8", "replace")))
+            found.append(
+                rules.member(pid, read_proc(f"/proc/{pid}/status").decode("utf-8", "replace"))
+            )
     return found
 
 
@@ -352,11 +384,19 @@ def _init(execution: Execution) -> int:
             break
         if len(one.namespaced) > depth and one.namespaced[depth] == 1:
             return one.pid
-        if one.pid == execution.root_pid and one.parent == execution.keeper_pid and len(one.namespaced) == depth:
-            return 0                                        # the root itself, and in no namespace of its own
+        if (
+            one.pid == execution.root_pid
+            and one.parent == execution.keeper_pid
+            and len(one.namespaced) == depth
+        ):
+            return 0  # the root itself, and in no namespace of its own
         seen.add(one.pid)
-        pids = [one.parent] if len(one.namespaced) > depth and one.parent > 1 and one.parent not in seen else []
-    for child in _look(_children(execution.keeper_pid)):    # the root has ended, others go on
+        pids = (
+            [one.parent]
+            if len(one.namespaced) > depth and one.parent > 1 and one.parent not in seen
+            else []
+        )
+    for child in _look(_children(execution.keeper_pid)):  # the root has ended, others go on
         if len(child.namespaced) > depth and child.namespaced[depth] == 1:
             return child.pid
     return 0
@@ -391,7 +431,9 @@ def _mapped(pid: int) -> bool:
 def _frozen(pid: int) -> bool:
     """Of one that runs, in a group that is to freeze: in `do_freezer_trap`, which some compilers make a part of `get_signal`."""
     try:
-        return not half(pid) and read_proc(f"/proc/{pid}/wchan").startswith((b"do_freezer", b"get_signal"))
+        return not half(pid) and read_proc(f"/proc/{pid}/wchan").startswith(
+            (b"do_freezer", b"get_signal")
+        )
     except OSError:
         return False
 

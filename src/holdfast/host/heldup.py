@@ -23,9 +23,9 @@ from holdfast.host.process import read_short
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-LOOK_S: Final = 0.5              # while there are sessions with a gate at exec depth
+LOOK_S: Final = 0.5  # while there are sessions with a gate at exec depth
 HELD_S: Final = 2.0
-_MARK: Final = "slow"            # in the session's memory
+_MARK: Final = "slow"  # in the session's memory
 log = logging.getLogger("holdfast.host")
 
 
@@ -33,8 +33,8 @@ class HeldUp:
     """One per host."""
 
     def __init__(self) -> None:
-        self.reading: Session | None = None      # whose programs the loop reads now
-        self.turn = 0                            # which reading that is
+        self.reading: Session | None = None  # whose programs the loop reads now
+        self.turn = 0  # which reading that is
         self.replace: Callable[[], None] = lambda: None
         self._watched: set[str] = set()
         self._slow: set[str] = set()
@@ -48,7 +48,9 @@ class HeldUp:
         self._watched.add(session.id)
         self._wanted.set()
         if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, args=(threading.get_native_id(),), name="held up", daemon=True)
+            self._thread = threading.Thread(
+                target=self._watch, args=(threading.get_native_id(),), name="held up", daemon=True
+            )
             self._thread.start()
 
     def end(self, session: Session) -> None:
@@ -82,7 +84,10 @@ class HeldUp:
             elif (now := (self.turn, ran(loop))) != seen:
                 seen, since = now, time.monotonic()
             elif time.monotonic() - since > HELD_S:
-                log.critical("a program of session %s holds up the loop: the next host takes over", session.id)
+                log.critical(
+                    "a program of session %s holds up the loop: the next host takes over",
+                    session.id,
+                )
                 kept.write(f"{session.memory}/{_MARK}", ("",))
                 return self.replace()
 
@@ -96,8 +101,11 @@ def ran(thread: int) -> int:
     """How often a thread has given up its processor. If it runs, wants to, or was stopped, it is not held up: then never the same twice."""
     try:
         text = read_short(f"/proc/self/task/{thread}/status")
-        if text[text.index(b"State:") + 6:].split(maxsplit=1)[0] not in (b"S", b"D"):
+        if text[text.index(b"State:") + 6 :].split(maxsplit=1)[0] not in (b"S", b"D"):
             return time.monotonic_ns()
-        return sum(int(text[text.index(word) + len(word):].split(maxsplit=1)[0]) for word in (b"\nvoluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:"))
+        return sum(
+            int(text[text.index(word) + len(word) :].split(maxsplit=1)[0])
+            for word in (b"\nvoluntary_ctxt_switches:", b"nonvoluntary_ctxt_switches:")
+        )
     except (OSError, ValueError, IndexError):
         return time.monotonic_ns()

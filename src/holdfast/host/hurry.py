@@ -38,18 +38,20 @@ from collections.abc import Awaitable, Iterable, Iterator
 from typing import Final, TypeVar
 
 REALTIME: Final = os.SCHED_RR | os.SCHED_RESET_ON_FORK
-PRIORITY: Final = 1             # the lowest of those that wait for nobody
-PREFERRED: Final = b"-19"       # as a `nice` of a whole terminal session, for programs that are being frozen; no person uses that value
-SLICE_NS: Final = 100_000       # the least that the kernel takes
+PRIORITY: Final = 1  # the lowest of those that wait for nobody
+PREFERRED: Final = b"-19"  # as a `nice` of a whole terminal session, for programs that are being frozen; no person uses that value
+SLICE_NS: Final = 100_000  # the least that the kernel takes
 
 _SETATTR: Final = {"x86_64": 314, "aarch64": 274, "riscv64": 274}.get(platform.machine(), 0)
-_RESET_ON_FORK: Final = 1       # in the flags of struct sched_attr
+_RESET_ON_FORK: Final = 1  # in the flags of struct sched_attr
 _ATTRIBUTES: Final = struct.Struct("=IIQiIQQQ")
 _syscall: Final = _ctypes.dlsym(_ctypes.dlopen(None, os.RTLD_NOW), "syscall")  # type: ignore[arg-type]  # None: this process, libc included
 
 T = TypeVar("T")
 
-_hurried: dict[int, int] = {}   # threads of this process that run before all others: what they were before
+_hurried: dict[
+    int, int
+] = {}  # threads of this process that run before all others: what they were before
 _within = 0
 
 
@@ -71,15 +73,15 @@ def _share_all(pids: Iterable[int], before: bytes, after: bytes) -> None:
                 _share(pid, before, after)
                 done.add(session)
         except (PermissionError, FileNotFoundError):
-            return                      # nor the others; or this kernel has no such thing
-        except OSError:                 # gone: the session's next one stands for it
+            return  # nor the others; or this kernel has no such thing
+        except OSError:  # gone: the session's next one stands for it
             continue
 
 
 def _share(pid: int, before: bytes, after: bytes) -> None:
     fd = os.open(f"/proc/{pid}/autogroup", os.O_RDWR | os.O_CLOEXEC)
     try:
-        if os.read(fd, 64).split()[-1:] == [before]:        # "/autogroup-7 nice 0"
+        if os.read(fd, 64).split()[-1:] == [before]:  # "/autogroup-7 nice 0"
             os.write(fd, after)
     finally:
         os.close(fd)
@@ -91,7 +93,9 @@ def hurrying(whole: bool, *others: int) -> Iterator[None]:
     thread alone, any number of times at once."""
     global _within
     _within += 1
-    for thread in map(int, os.listdir("/proc/self/task")) if whole else (threading.get_native_id(),):
+    for thread in (
+        map(int, os.listdir("/proc/self/task")) if whole else (threading.get_native_id(),)
+    ):
         if (policy := _hurry(thread)) is not None:
             _hurried[thread] = policy
     mine = {pid: policy for pid in others if (policy := _hurry(pid)) is not None}
@@ -115,7 +119,7 @@ def join() -> None:
     thread = threading.get_native_id()
     if _within and (policy := _hurry(thread)) is not None:
         _hurried[thread] = policy
-        if not _within:                 # over just now
+        if not _within:  # over just now
             _calm(_hurried)
 
 
@@ -136,7 +140,9 @@ def short_slice(thread: int = 0) -> bool:
         return False
     with contextlib.suppress(OSError):
         nice = os.getpriority(os.PRIO_PROCESS, thread)
-        attributes = _ATTRIBUTES.pack(_ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, SLICE_NS, 0, 0)
+        attributes = _ATTRIBUTES.pack(
+            _ATTRIBUTES.size, os.SCHED_OTHER, _RESET_ON_FORK, nice, 0, SLICE_NS, 0, 0
+        )
         return bool(_ctypes.call_function(_syscall, (_SETATTR, thread, attributes, 0)) == 0)
     return False
 
@@ -148,7 +154,7 @@ def _hurry(thread: int) -> int | None:
         if policy & ~os.SCHED_RESET_ON_FORK == os.SCHED_OTHER:
             os.sched_setscheduler(thread, REALTIME, os.sched_param(PRIORITY))
             return policy
-    except OSError:                     # not allowed, or gone
+    except OSError:  # not allowed, or gone
         short_slice(thread)
     return None
 

@@ -10,7 +10,7 @@ from holdfast.host.words import words
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-JOBS_SHOWN: Final = 16           # the newest
+JOBS_SHOWN: Final = 16  # the newest
 COMMAND_CHARS: Final = 120
 
 
@@ -22,8 +22,12 @@ async def jobs(session: Session) -> list[dict[str, Any]]:
         if stat is None or stat.state in "ZX" or not lineage.same(pid, stat.start):
             continue
         cause = lineage.of(pid)
-        found.append({"pid": pid, "command": stat.comm, "actor": cause.actor, "act": cause.ref(session.ref)})
+        found.append(
+            {"pid": pid, "command": stat.comm, "actor": cause.actor, "act": cause.ref(session.ref)}
+        )
         if len(found) == JOBS_SHOWN:
             break
     said = await words(session, [one["pid"] for one in found])
-    return [{**one, "command": said.get(one["pid"], one["command"])[:COMMAND_CHARS]} for one in found]
+    return [
+        {**one, "command": said.get(one["pid"], one["command"])[:COMMAND_CHARS]} for one in found
+    ]

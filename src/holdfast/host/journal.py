@@ -33,9 +33,9 @@ from holdfast.model import signing
 from holdfast.model.errors import Lost, Unavailable, Usage
 from holdfast.model.probe import probe
 
-PAGE_ENTRIES: Final = 500              # read at once
+PAGE_ENTRIES: Final = 500  # read at once
 
-Fate = Callable[[dict[str, Any]], str]      # of an intent without outcome: applied, void or unknown
+Fate = Callable[[dict[str, Any]], str]  # of an intent without outcome: applied, void or unknown
 
 
 class Typist(NamedTuple):
@@ -50,12 +50,14 @@ class Typist(NamedTuple):
 
 
 class Recovered(NamedTuple):
-    outcomes: dict[str, int]           # how many intents became what
-    damaged: list[str]                 # sessions whose record is not what this machine signed
+    outcomes: dict[str, int]  # how many intents became what
+    damaged: list[str]  # sessions whose record is not what this machine signed
 
 
 class Journal:
-    def __init__(self, store: Store, private: bytes, clock: Callable[[], int] = time.time_ns) -> None:
+    def __init__(
+        self, store: Store, private: bytes, clock: Callable[[], int] = time.time_ns
+    ) -> None:
         self.machine = signing.show(signing.public(private))
         self._store = store
         self._private = private
@@ -85,12 +87,29 @@ class Journal:
     def keys(self, typist: Typist, number: int) -> None:
         """One input of raw keys. They are recorded as a range, with others of the same attachment that come at once."""
         item = self._writer.newest.get(typist.session)
-        if item is not None and item.last == number - 1 and item.draft.client == typist.client \
-                and item.draft.first is not None and number - item.draft.first < record.COVER_KEYS:
+        if (
+            item is not None
+            and item.last == number - 1
+            and item.draft.client == typist.client
+            and item.draft.first is not None
+            and number - item.draft.first < record.COVER_KEYS
+        ):
             item.last = number
             return
-        draft = Draft(typist.session, typist.epoch, "fact", record.KEYS, typist.actor, typist.modality,
-                      record.CHANNEL if typist.key is not None else record.HOST, typist.key, typist.client, first=number, number=number, originators=())
+        draft = Draft(
+            typist.session,
+            typist.epoch,
+            "fact",
+            record.KEYS,
+            typist.actor,
+            typist.modality,
+            record.CHANNEL if typist.key is not None else record.HOST,
+            typist.key,
+            typist.client,
+            first=number,
+            number=number,
+            originators=(),
+        )
         made = self._writer.admit(draft, UNSEEN, owed=True, wanted=False)
         if made is not None:
             made.last = number
@@ -98,12 +117,38 @@ class Journal:
     async def cover(self, typist: Typist, statement: bytes, signature: bytes) -> Written:
         """The actor's word for a range of keys; the caller has checked it against what came (`Uncovered.cover`)."""
         said = record.read_statement(statement, signature, typist.key or "")
-        record.expect(said, machine=self.machine, session=typist.session, epoch=typist.epoch, client=typist.client, kind=record.KEYS)
+        record.expect(
+            said,
+            machine=self.machine,
+            session=typist.session,
+            epoch=typist.epoch,
+            client=typist.client,
+            kind=record.KEYS,
+        )
         first, last = said.get("first"), said["number"]
-        if type(first) is not int or type(last) is not int or not 0 <= last - first < record.COVER_KEYS:
+        if (
+            type(first) is not int
+            or type(last) is not int
+            or not 0 <= last - first < record.COVER_KEYS
+        ):
             raise ValueError("not a range of keys")
-        draft = Draft(typist.session, typist.epoch, "fact", record.COVER, typist.actor, typist.modality, record.ACTOR, typist.key, typist.client,
-                      first=first, number=last, originators=(), statement=statement, signature=signature, commit=said["commit"])
+        draft = Draft(
+            typist.session,
+            typist.epoch,
+            "fact",
+            record.COVER,
+            typist.actor,
+            typist.modality,
+            record.ACTOR,
+            typist.key,
+            typist.client,
+            first=first,
+            number=last,
+            originators=(),
+            statement=statement,
+            signature=signature,
+            commit=said["commit"],
+        )
         return await self._wait(self._writer.admit(draft, UNSEEN, owed=True, wanted=True))
 
     def ack(self, written: Written, client: str, number: int) -> Signed:
@@ -149,9 +194,13 @@ class Journal:
         record would not verify, and a hostile actor could spoil it that way."""
         recent, read = self._writer.recent, self._writer.read
         if session not in read and hash not in recent.get(session, ()):
-            known: list[str] = await self._store.write(lambda db: table.newest_hashes(db, session, RECENT_ENTRIES))
+            known: list[str] = await self._store.write(
+                lambda db: table.newest_hashes(db, session, RECENT_ENTRIES)
+            )
             if session not in read:
-                newer = [one for one in recent.get(session, ()) if one not in known]      # written since it was looked
+                newer = [
+                    one for one in recent.get(session, ()) if one not in known
+                ]  # written since it was looked
                 recent[session] = deque([*known, *newer], RECENT_ENTRIES)
                 read.add(session)
         return hash in recent.get(session, ())
@@ -159,12 +208,18 @@ class Journal:
     def knows_now(self, session: str, hash: str) -> bool:
         """The same for what must not wait; False if it is not at hand."""
         tip = self.tip(session)
-        return (tip is not None and tip.hash == hash) or hash in self._writer.recent.get(session, ())
+        return (tip is not None and tip.hash == hash) or hash in self._writer.recent.get(
+            session, ()
+        )
 
     async def head(self, session: str) -> Signed | None:
         """The end of the chain, signed now. None if there is no record."""
         end: table.Tip = await self._store.write(lambda db: table.tip(db, session))
-        return record.head(self._private, session, end.seq, end.hash, self._clock()) if end.seq else None
+        return (
+            record.head(self._private, session, end.seq, end.hash, self._clock())
+            if end.seq
+            else None
+        )
 
     async def settled(self) -> None:
         """Returns when all that was posted until now is durable, or the disk takes nothing."""
@@ -175,10 +230,14 @@ class Journal:
 
     # ------------------------------------------------------------ reading
 
-    async def read(self, session: str, after: int = 0, limit: int = PAGE_ENTRIES, newest: bool = False) -> list[Written]:
+    async def read(
+        self, session: str, after: int = 0, limit: int = PAGE_ENTRIES, newest: bool = False
+    ) -> list[Written]:
         """The oldest entries after that number, or the newest ones; fewer than asked for if they are long."""
         limit = max(1, min(limit, PAGE_ENTRIES))
-        found: list[Written] = await self._store.write(table.newest(session, limit) if newest else table.page(session, after, limit))
+        found: list[Written] = await self._store.write(
+            table.newest(session, limit) if newest else table.page(session, after, limit)
+        )
         return found
 
     async def follow(self, session: str, after: int = 0) -> AsyncIterator[Written]:
@@ -192,7 +251,7 @@ class Journal:
                 try:
                     found = await self.read(session, after)
                 except Unavailable:
-                    found = []                          # told when it can be read again
+                    found = []  # told when it can be read again
                 for written in found:
                     after = written.seq
                     yield written
@@ -207,42 +266,73 @@ class Journal:
         for woken in self._followers.get(session, ()):
             woken.set()
 
-    async def export(self, session: str, name: str, operators: Mapping[str, Iterable[str]]) -> AsyncIterator[bytes]:
+    async def export(
+        self, session: str, name: str, operators: Mapping[str, Iterable[str]]
+    ) -> AsyncIterator[bytes]:
         """The lines of an export as it stands now. `operators`: every name known here, with its keys as text."""
         await self.settled()
         known: table.Bounds = await self._store.write(lambda db: table.bounds(db, session))
         first, end = known
         now = self._clock()
-        yield record.signed_line("header", record.header(self._private, self.machine, session, name, operators, first, end.seq, end.hash,
-                                                         1 if end.seq else 0, now))
+        yield record.signed_line(
+            "header",
+            record.header(
+                self._private,
+                self.machine,
+                session,
+                name,
+                operators,
+                first,
+                end.seq,
+                end.hash,
+                1 if end.seq else 0,
+                now,
+            ),
+        )
         after = first - 1
         while after < end.seq:
-            found: list[Written] = await self._store.write(table.page(session, after, PAGE_ENTRIES, end.seq))
+            found: list[Written] = await self._store.write(
+                table.page(session, after, PAGE_ENTRIES, end.seq)
+            )
             if not found or found[0].seq != after + 1:
                 raise Lost("entries were pruned while they were exported", "export again")
             for written in found:
                 yield record.entry_line(written)
             after = found[-1].seq
         if end.seq:
-            yield record.signed_line("head", record.head(self._private, session, end.seq, end.hash, now))
+            yield record.signed_line(
+                "head", record.head(self._private, session, end.seq, end.hash, now)
+            )
 
     # ------------------------------------------------------------ forgetting
 
-    async def redact(self, session: str, seqs: Sequence[int], actor: str, modality: str, reason: str = "") -> list[int]:
+    async def redact(
+        self, session: str, seqs: Sequence[int], actor: str, modality: str, reason: str = ""
+    ) -> list[int]:
         """Takes the contents of entries away, and records that in the same step. Gives those that had content."""
         if len(seqs) > table.REDACT_AT_ONCE:
-            raise Usage(f"at most {table.REDACT_AT_ONCE} entries at once", "redact them in several steps")
+            raise Usage(
+                f"at most {table.REDACT_AT_ONCE} entries at once", "redact them in several steps"
+            )
         await self.settled()
         gone: list[int] = []
 
         def job(db: apsw.Connection) -> Written | None:
             gone[:] = table.redact(db, session, seqs)
-            return self._told(db, session, record.REDACT, actor, modality, reason, {"seqs": list(gone)}) if gone else None
+            return (
+                self._told(
+                    db, session, record.REDACT, actor, modality, reason, {"seqs": list(gone)}
+                )
+                if gone
+                else None
+            )
 
         self._seen(await self._store.write(job))
         return gone
 
-    async def prune(self, session: str, before_time: int | None = None, keep: int | None = None) -> int:
+    async def prune(
+        self, session: str, before_time: int | None = None, keep: int | None = None
+    ) -> int:
         """Drops the oldest entries, up to a checkpoint that says so; never an intent that is still open. Gives how many went."""
         await self.settled()
         gone = [0]
@@ -253,7 +343,11 @@ class Journal:
             gone[0] = max(0, through - first + 1)
             if through < first:
                 return None
-            facts = {"through": through, "hash": table.hash_at(db, session, through), "entries": gone[0]}
+            facts = {
+                "through": through,
+                "hash": table.hash_at(db, session, through),
+                "entries": gone[0],
+            }
             written = self._told(db, session, record.CHECKPOINT, "host", "host", "", facts)
             table.prune(db, session, through)
             return written
@@ -261,11 +355,31 @@ class Journal:
         self._seen(await self._store.write(job))
         return gone[0]
 
-    def _told(self, db: apsw.Connection, session: str, kind: str, actor: str, modality: str, reason: str, facts: dict[str, Any]) -> Written:
+    def _told(
+        self,
+        db: apsw.Connection,
+        session: str,
+        kind: str,
+        actor: str,
+        modality: str,
+        reason: str,
+        facts: dict[str, Any],
+    ) -> Written:
         """Appends what the host itself has to say, and signs it at once."""
         end = table.tip(db, session)
         [last] = table.page(session, end.seq - 1, 1)(db)
-        draft = Draft(session, last.fields["epoch"], "fact", kind, actor, modality, record.HOST, originators=(), facts=facts, reason=reason)
+        draft = Draft(
+            session,
+            last.fields["epoch"],
+            "fact",
+            kind,
+            actor,
+            modality,
+            record.HOST,
+            originators=(),
+            facts=facts,
+            reason=reason,
+        )
         written = table.append(db, draft, end, self._clock())
         self._writer.sign(db, session, table.Tip(written.seq, written.hash))
         return written
@@ -277,7 +391,12 @@ class Journal:
 
     async def retain(self, before_time: int) -> int:
         """Drops what is older than that, of every session. Gives how many entries went."""
-        return sum([await self.prune(session, before_time) for session in await self._store.write(table.sessions)])
+        return sum(
+            [
+                await self.prune(session, before_time)
+                for session in await self._store.write(table.sessions)
+            ]
+        )
 
     async def forget(self, session: str) -> None:
         """Drops all that is recorded of a session."""
@@ -289,8 +408,15 @@ class Journal:
 
     async def recover(self, fate: Fate) -> Recovered:
         """Every intent without outcome gets one, as `fate` says. Before anything else is recorded."""
-        def look(db: apsw.Connection) -> tuple[list[dict[str, Any]], dict[str, Signed], dict[str, table.Bounds]]:
-            return table.open_intents(db), table.heads(db), {s: table.bounds(db, s) for s in table.sessions(db)}
+
+        def look(
+            db: apsw.Connection,
+        ) -> tuple[list[dict[str, Any]], dict[str, Signed], dict[str, table.Bounds]]:
+            return (
+                table.open_intents(db),
+                table.heads(db),
+                {s: table.bounds(db, s) for s in table.sessions(db)},
+            )
 
         intents, heads, ends = await self._store.write(look)
         counts: dict[str, int] = {}
@@ -299,7 +425,11 @@ class Journal:
             counts[result] = counts.get(result, 0) + 1
             self.post(record.outcome_of(intent, result, {"recovered": True}))
         probe("host.journal.recovering")
-        damaged = [session for session, end in ends.items() if not await self._is_ours(session, end, heads.get(session))]
+        damaged = [
+            session
+            for session, end in ends.items()
+            if not await self._is_ours(session, end, heads.get(session))
+        ]
         await self.settled()
         await self._writer.sign_heads([s for s in ends if s not in damaged])
         for session in ends.keys() - self._writer.tips.keys():
@@ -309,26 +439,50 @@ class Journal:
     async def _is_ours(self, session: str, known: table.Bounds, head: Signed | None) -> bool:
         """Whether the table still holds what this machine signed last. The whole of it is verified by whoever asks, on an export."""
         if head is None:
-            return True                                 # nothing was signed before the end came
+            return True  # nothing was signed before the end came
         try:
             _, said = read_signed(record.signed_line("head", head), self.machine)
         except ValueError:
             return False
         found = await self._store.write(lambda db: table.hash_at(db, session, said["seq"]))
-        return bool(said["session"] == session and said["seq"] <= known.tip.seq and found == said["hash"])
+        return bool(
+            said["session"] == session and said["seq"] <= known.tip.seq and found == said["hash"]
+        )
 
-    async def catch_up(self, session: str, epoch: int, applied: Callable[[dict[str, Any]], int]) -> int:
+    async def catch_up(
+        self, session: str, epoch: int, applied: Callable[[dict[str, Any]], int]
+    ) -> int:
         """Records keys that the keeper took and that a crash kept out of the record. `applied` is told the last entry of each client, and says up to
         which number the keeper took what it sent. Gives how many."""
-        known: dict[str, dict[str, Any]] = await self._store.write(lambda db: table.last_of_clients(db, session))
+        known: dict[str, dict[str, Any]] = await self._store.write(
+            lambda db: table.last_of_clients(db, session)
+        )
         count = 0
         for client, entry in known.items():
             last = applied(entry)
-            if last <= entry["number"] or entry["kind"] not in (record.KEYS, record.COVER, "attach"):
+            if last <= entry["number"] or entry["kind"] not in (
+                record.KEYS,
+                record.COVER,
+                "attach",
+            ):
                 continue
             count += last - entry["number"]
-            self.post(Draft(session, epoch, "fact", record.KEYS, entry["actor"], entry["modality"], record.HOST, client=client, first=max(entry["number"] + 1, last - record.RANGE_MAX + 1),
-                            number=last, originators=(), facts={"recovered": True}))
+            self.post(
+                Draft(
+                    session,
+                    epoch,
+                    "fact",
+                    record.KEYS,
+                    entry["actor"],
+                    entry["modality"],
+                    record.HOST,
+                    client=client,
+                    first=max(entry["number"] + 1, last - record.RANGE_MAX + 1),
+                    number=last,
+                    originators=(),
+                    facts={"recovered": True},
+                )
+            )
         return count
 
 

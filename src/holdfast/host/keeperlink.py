@@ -27,7 +27,10 @@ class StaleTerm(Exception):
 
 def stuck(session: str, pid: int) -> Unavailable:
     """Of a keeper that would have to do something, and does nothing."""
-    return Unavailable(f"the keeper of {session} (process {pid}) does not answer: it is stopped or hangs", f"`kill -CONT {pid}`, then try again")
+    return Unavailable(
+        f"the keeper of {session} (process {pid}) does not answer: it is stopped or hangs",
+        f"`kill -CONT {pid}`, then try again",
+    )
 
 
 class KeeperLink:
@@ -41,7 +44,9 @@ class KeeperLink:
         self.on_bell: Callable[[], None] = lambda: None
         self.on_packet: Callable[[int, bytes], None] = lambda kind, packet: None
         self.on_closed: Callable[[], None] = lambda: None
-        self.on_gate: Callable[[int, int], None] | None = None      # the listener (or -1), and with which error the kernel refused one
+        self.on_gate: Callable[[int, int], None] | None = (
+            None  # the listener (or -1), and with which error the kernel refused one
+        )
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._queue: deque[bytes] = deque()
@@ -64,8 +69,10 @@ class KeeperLink:
                 reason, value = wire.read_refused(packet)
                 if reason == wire.REFUSED_TERM:
                     raise StaleTerm(value)
-                raise PeerFault(f"the keeper speaks version {value} of its wire, this host {wire.VERSION}",
-                                "end the session with the release that made it, or run that release's host")
+                raise PeerFault(
+                    f"the keeper speaks version {value} of its wire, this host {wire.VERSION}",
+                    "end the session with the release that made it, or run that release's host",
+                )
             if not packet or packet[0] != wire.WELCOME or len(fds) != 3:
                 raise PeerFault("the keeper did not answer as one")
             link = cls(sock, wire.read_welcome(packet), fds)
@@ -107,7 +114,9 @@ class KeeperLink:
             if self.closed:
                 return
             try:
-                packet, fds, _, _ = socket.recv_fds(self._sock, KEEPER_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC)
+                packet, fds, _, _ = socket.recv_fds(
+                    self._sock, KEEPER_PACKET_BYTES, 1, socket.MSG_CMSG_CLOEXEC
+                )
             except BlockingIOError:
                 return
             except OSError:
@@ -152,7 +161,7 @@ class KeeperLink:
             except BlockingIOError:
                 self._loop.add_writer(self._sock, self._writable)
             except OSError:
-                return            # the reader side notices and reports
+                return  # the reader side notices and reports
         self._queue.append(packet)
 
     def _writable(self) -> None:

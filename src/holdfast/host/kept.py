@@ -13,7 +13,19 @@ def write(path: str, pieces: Iterable[str]) -> bool:
     """Whether it is there now. In a thread, one at a time for each path."""
     fresh = f"{path}.new"
     try:
-        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600), "w") as file:
+        with open(
+            os.open(
+                fresh,
+                os.O_WRONLY
+                | os.O_CREAT
+                | os.O_TRUNC
+                | os.O_CLOEXEC
+                | os.O_NOFOLLOW
+                | os.O_NONBLOCK,
+                0o600,
+            ),
+            "w",
+        ) as file:
             file.writelines(pieces)
         os.rename(fresh, path)
         return True
@@ -25,7 +37,9 @@ def write(path: str, pieces: Iterable[str]) -> bool:
 
 def read(path: str, most: int, fits: Callable[[int], bool] = lambda fd: True) -> bytes:
     """At most so much of it. OSError if there is no such file, or what was read does not fit."""
-    with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with open(
+        os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK), "rb"
+    ) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(f"{path} is no file")
         data = file.read(most)

@@ -27,12 +27,16 @@ from holdfast.model.probe import probe
 from holdfast.wire import keeper as wire
 
 INPUT_WINDOW_BYTES = INPUT_QUEUE_BYTES // 2
-ACTS_IN_FLIGHT = 128           # answers of a keeper that refuses them all must fit into its socket
-BARRIER = 0xFFFFFFFF           # tag of the question
-FULL_PAUSE_S = 0.05            # until a full keeper is asked again
-ORIGIN_REPLIES = 1             # the host's own answers to terminal queries; their number is the query's offset
-TYPED = ("command", "line", "paste")     # kinds of recorded acts that a keeper takes, and remembers that it did
-ORIGIN_HOST = 0                # acts of the host itself that are never retried
+ACTS_IN_FLIGHT = 128  # answers of a keeper that refuses them all must fit into its socket
+BARRIER = 0xFFFFFFFF  # tag of the question
+FULL_PAUSE_S = 0.05  # until a full keeper is asked again
+ORIGIN_REPLIES = 1  # the host's own answers to terminal queries; their number is the query's offset
+TYPED = (
+    "command",
+    "line",
+    "paste",
+)  # kinds of recorded acts that a keeper takes, and remembers that it did
+ORIGIN_HOST = 0  # acts of the host itself that are never retried
 
 _REASONS = {
     wire.REJECT_EPOCH: "another incarnation of this session is in charge",
@@ -62,7 +66,9 @@ class Lane:
         self._acked: dict[int, int] = {}
         self._sent: dict[int, int] = {}
         self._used: dict[int, int] = {}
-        self._last: dict[int, tuple[int, int]] = {}        # of each origin: the number and the sequence of its last act
+        self._last: dict[
+            int, tuple[int, int]
+        ] = {}  # of each origin: the number and the sequence of its last act
         for origin in link.welcome.origins:
             self._acked[origin.origin] = self._sent[origin.origin] = origin.origin_sequence
             self._last[origin.origin] = (origin.origin_sequence, origin.sequence)
@@ -71,9 +77,9 @@ class Lane:
         self._flight_bytes = 0
         self._waiting_bytes = 0
         self._window = INPUT_WINDOW_BYTES
-        self._asking = False               # the keeper was asked where it stands; nothing is sent meanwhile
+        self._asking = False  # the keeper was asked where it stands; nothing is sent meanwhile
         if link.ring.accepted != link.ring.written:
-            self._ask()                    # it still holds what an earlier host sent
+            self._ask()  # it still holds what an earlier host sent
 
     def acked(self, origin: int) -> int:
         """The highest number of this client that the keeper has taken."""
@@ -98,8 +104,12 @@ class Lane:
         origin = int(entry["client"], 16)
         if entry["kind"] not in (*TYPED, "keys", "cover", "attach"):
             self.use(origin, entry["number"])
-        elif entry.get("outcome") in ("applied", "unknown") and not self.known(origin, entry["number"]):
-            self._acked[origin] = self._sent[origin] = entry["number"]       # a keeper remembers the newest clients only; the record all of them
+        elif entry.get("outcome") in ("applied", "unknown") and not self.known(
+            origin, entry["number"]
+        ):
+            self._acked[origin] = self._sent[origin] = entry[
+                "number"
+            ]  # a keeper remembers the newest clients only; the record all of them
         return self.acked(origin)
 
     @property
@@ -119,28 +129,46 @@ class Lane:
 
     # ------------------------------------------------------------ submitting
 
-    def submit(self, kind: int, body: bytes, origin: int, number: int, want_done: bool = False,
-               flags: int = 0) -> asyncio.Future[int] | None:
+    def submit(
+        self,
+        kind: int,
+        body: bytes,
+        origin: int,
+        number: int,
+        want_done: bool = False,
+        flags: int = 0,
+    ) -> asyncio.Future[int] | None:
         """Puts an act in order. A repeat changes nothing. The future (if wanted) gives the act's sequence once it is taken."""
-        done: asyncio.Future[int] | None = asyncio.get_running_loop().create_future() if want_done else None
+        done: asyncio.Future[int] | None = (
+            asyncio.get_running_loop().create_future() if want_done else None
+        )
         if origin and self.known(origin, number):
             if done is not None:
                 self._settle_repeat(origin, number, done)
             return done
         if want_done or flags:
             self.link.unmute()
-        act = _Pending(kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0))
+        act = _Pending(
+            kind, 0, origin, number, body, done, flags | (wire.ACT_ACK if want_done else 0)
+        )
         if kind != wire.INPUT:
             if self._asking:
-                first = next((i for i, other in enumerate(self._waiting) if other.kind == wire.INPUT), len(self._waiting))
-                self._waiting.insert(first, act)          # before input that nobody reads, in their own order
+                first = next(
+                    (i for i, other in enumerate(self._waiting) if other.kind == wire.INPUT),
+                    len(self._waiting),
+                )
+                self._waiting.insert(
+                    first, act
+                )  # before input that nobody reads, in their own order
                 self._waiting_bytes += len(body)
             else:
                 self._send(act)
         elif self._waiting or not self._may_send(act):
             if self._waiting_bytes + len(body) > INPUT_WINDOW_BYTES:
-                raise Refused("the program does not read its input: too much is waiting already",
-                              "wait until it reads, or interrupt it (`holdfast send SESSION --key C-c`)")
+                raise Refused(
+                    "the program does not read its input: too much is waiting already",
+                    "wait until it reads, or interrupt it (`holdfast send SESSION --key C-c`)",
+                )
             act.flags |= wire.ACT_ACK
             self._waiting.append(act)
             self._waiting_bytes += len(body)
@@ -152,7 +180,12 @@ class Lane:
 
     def key(self, body: bytes, origin: int, number: int, flags: int) -> None:
         """Typed input that is known to be new: as `submit`, by the short way if nothing is in its way."""
-        if self._waiting or self._asking or len(self._flight) >= ACTS_IN_FLIGHT // 2 or self._flight_bytes + len(body) > self._window:
+        if (
+            self._waiting
+            or self._asking
+            or len(self._flight) >= ACTS_IN_FLIGHT // 2
+            or self._flight_bytes + len(body) > self._window
+        ):
             self.submit(wire.INPUT, body, origin, number, flags=flags)
             return
         if flags:
@@ -162,7 +195,7 @@ class Lane:
 
     def _remember(self, origin: int, number: int) -> None:
         self._sent.pop(origin, None)
-        self._sent[origin] = number                        # whoever was silent longest is forgotten first
+        self._sent[origin] = number  # whoever was silent longest is forgotten first
         if len(self._sent) > 4 * ORIGINS_KEPT:
             for old in list(self._sent)[:ORIGINS_KEPT]:
                 if old not in {p.origin for p in self._flight}:
@@ -182,16 +215,27 @@ class Lane:
         done.set_result(sequence if number == last else self.link.ring.accepted)
 
     def _may_send(self, act: _Pending) -> bool:
-        return not self._asking and (act.kind != wire.INPUT or (self._flight_bytes + len(act.body) <= self._window
-                                                                and len(self._flight) < ACTS_IN_FLIGHT))
+        return not self._asking and (
+            act.kind != wire.INPUT
+            or (
+                self._flight_bytes + len(act.body) <= self._window
+                and len(self._flight) < ACTS_IN_FLIGHT
+            )
+        )
 
     def _send(self, act: _Pending) -> None:
         if len(self._flight) >= ACTS_IN_FLIGHT // 2:
-            act.flags |= wire.ACT_ACK      # or nobody says when there is room again
+            act.flags |= wire.ACT_ACK  # or nobody says when there is room again
         self.sequence += 1
         act.sequence = self.sequence
         probe("host.act.sending")
-        self.link.send(wire.act(act.kind, (self.epoch, act.sequence, act.origin, act.origin_sequence, act.flags), act.body))
+        self.link.send(
+            wire.act(
+                act.kind,
+                (self.epoch, act.sequence, act.origin, act.origin_sequence, act.flags),
+                act.body,
+            )
+        )
         probe("host.act.sent")
         self._flight.append(act)
         self._flight_bytes += len(act.body)
@@ -213,7 +257,9 @@ class Lane:
     def settle(self) -> None:
         """The bell rang: what the keeper has taken is done."""
         accepted, written = self.link.ring.accepted, self.link.ring.written
-        while self._flight and self._flight[0].sequence <= (accepted if not self._flight[0].body else written):
+        while self._flight and self._flight[0].sequence <= (
+            accepted if not self._flight[0].body else written
+        ):
             act = self._flight.popleft()
             self._flight_bytes -= len(act.body)
             self._taken(act)
@@ -222,7 +268,7 @@ class Lane:
                 break
             self._taken(act)
         if not self._flight and not self._asking:
-            self._window = INPUT_WINDOW_BYTES            # what earlier hosts sent was written before ours
+            self._window = INPUT_WINDOW_BYTES  # what earlier hosts sent was written before ours
         self._go_on()
 
     def _go_on(self) -> None:
@@ -242,14 +288,16 @@ class Lane:
         """The keeper refused an act and all behind it. For want of room they wait; for any other reason they have failed."""
         sequence, reason, _ = wire.read_rejected(packet)
         if self._asking:
-            return                                       # of acts that are void already
+            return  # of acts that are void already
         void = [a for a in self._flight if a.sequence >= sequence]
         self._flight = deque(a for a in self._flight if a.sequence < sequence)
         self._flight_bytes = sum(len(a.body) for a in self._flight)
         if reason in (wire.REJECT_FULL, wire.REJECT_SEQUENCE):
             self._put_back(void)
         else:
-            error = Refused(f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}")
+            error = Refused(
+                f"the session did not take this: {_REASONS.get(reason, 'unknown reason')}"
+            )
             for act in void:
                 self._fail(act, error)
         self._ask(FULL_PAUSE_S if reason == wire.REJECT_FULL else 0.0)
@@ -258,11 +306,13 @@ class Lane:
         """Refused acts wait again, before what came after them. As in the keeper, sizes and signals do not wait for input, and a
         FLUSH discards the input before it."""
         flush = max((n for n, act in enumerate(void) if act.kind == wire.FLUSH), default=-1)
-        typed = [act for act in void[flush + 1:] if act.kind == wire.INPUT]
-        for act in void[:flush + 1]:
+        typed = [act for act in void[flush + 1 :] if act.kind == wire.INPUT]
+        for act in void[: flush + 1]:
             if act.kind == wire.INPUT:
                 if act.done is not None and not act.done.done():
-                    act.done.set_exception(Refused("somebody took the turn before the session took this"))
+                    act.done.set_exception(
+                        Refused("somebody took the turn before the session took this")
+                    )
                 self._taken(act)
         back = [*(act for act in void if act.kind != wire.INPUT), *typed]
         for act in reversed(back):
@@ -299,7 +349,9 @@ class Lane:
             self._sent[act.origin] = min(self._sent.get(act.origin, 0), act.origin_sequence - 1)
 
     def close(self) -> None:
-        error = Unavailable("the session ended before this was taken", "`holdfast ls --all` shows how it ended")
+        error = Unavailable(
+            "the session ended before this was taken", "`holdfast ls --all` shows how it ended"
+        )
         for act in (*self._flight, *self._waiting):
             if act.done is not None and not act.done.done():
                 act.done.set_exception(error)
@@ -318,4 +370,3 @@ def _follow(first: asyncio.Future[int], second: asyncio.Future[int]) -> None:
         second.set_exception(error)
     else:
         second.set_result(first.result())
-

@@ -27,7 +27,18 @@ def warn(standing: Standing, viewer: Viewer, now: float) -> float:
         passed = min((before for before in ENDS_SOON_S if ends - now <= before), default=None)
         if passed is not None and viewer.warned.get(right) != (ends, passed):
             viewer.warned[right] = (ends, passed)
-            if right == "observe" or ends < watching:         # who may not even watch does not type, either
-                others = [name for name in standing.grantors(right, session, now) if name != conn.operator]
-                conn.event("ends", session=session, right=right, at=ends, in_s=round(ends - now, 1), grantors=others[:GRANTORS_NAMED])
+            if (
+                right == "observe" or ends < watching
+            ):  # who may not even watch does not type, either
+                others = [
+                    name for name in standing.grantors(right, session, now) if name != conn.operator
+                ]
+                conn.event(
+                    "ends",
+                    session=session,
+                    right=right,
+                    at=ends,
+                    in_s=round(ends - now, 1),
+                    grantors=others[:GRANTORS_NAMED],
+                )
     return again

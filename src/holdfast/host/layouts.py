@@ -14,8 +14,18 @@ from holdfast.home import Home
 from holdfast.wire.keeper import Containment
 
 # Sockets and directories of sockets; of root and of whoever is in their group.
-DOORS = ("/run/docker.sock", "/run/docker", "/run/containerd", "/run/podman", "/run/crio", "/run/libvirt", "/run/lxd.socket",
-         "/run/snapd.socket", "/var/lib/lxd", "/var/snap/lxd/common/lxd")
+DOORS = (
+    "/run/docker.sock",
+    "/run/docker",
+    "/run/containerd",
+    "/run/podman",
+    "/run/crio",
+    "/run/libvirt",
+    "/run/lxd.socket",
+    "/run/snapd.socket",
+    "/var/lib/lxd",
+    "/var/snap/lxd/common/lxd",
+)
 DOORS_OF_ROOT = ("/run/systemd", "/run/dbus", "/run/screen")
 
 
@@ -26,8 +36,11 @@ def containment(home: Home, directory: str) -> Containment:
     if not home.explicit:
         hide.append(os.path.dirname(home.config))
     hide += DOORS_OF_ROOT if uid == 0 else [f"/run/screen/S-{uid}"]
-    return Containment(tuple(os.fsencode(p) for p in hide if os.path.lexists(p)), (os.fsencode(f"/run/user/{uid}"),),
-                       (os.fsencode(directory),))
+    return Containment(
+        tuple(os.fsencode(p) for p in hide if os.path.lexists(p)),
+        (os.fsencode(f"/run/user/{uid}"),),
+        (os.fsencode(directory),),
+    )
 
 
 def environment(directory: str) -> dict[str, str]:

@@ -31,12 +31,12 @@ from holdfast.host.session import Session
 from holdfast.host.telling import anyway, tell
 from holdfast.model.errors import Unavailable
 
-SAVE_S: Final = 0.5              # after a change; later where that takes long:
-SAVED_S: Final = 0.005           # between looks whether it is written
-SAVE_SHARE: Final = 50           # at most this part of the time is spent on it
-LOST_S: Final = 0.05             # after a loss, before it is looked again
-LOST_SHARE: Final = 10           # at most this part of the time is spent on that
-FILE: Final = "lineage"          # in the session's directory
+SAVE_S: Final = 0.5  # after a change; later where that takes long:
+SAVED_S: Final = 0.005  # between looks whether it is written
+SAVE_SHARE: Final = 50  # at most this part of the time is spent on it
+LOST_S: Final = 0.05  # after a loss, before it is looked again
+LOST_SHARE: Final = 10  # at most this part of the time is spent on that
+FILE: Final = "lineage"  # in the session's directory
 FILE_BYTES: Final = 16 << 20
 EXITED_KEPT: Final = 16_384
 
@@ -62,25 +62,29 @@ class Kin:
         self.on_change: list[Changed] = []
         self.beside: list[Beside] = []
         self.keeps_exited = False
-        self.raised = False                             # a process of a session goes on as another account, or may have while nobody looked
-        self._gone: dict[int, tuple[Session, Member]] = {}      # exited, and not forgotten yet
-        self._twice: set[int] = set()                           # two processes had this pid since then
-        self.on_exec: Callable[[int], None] = lambda pid: None     # a process of this machine runs another program now
+        self.raised = False  # a process of a session goes on as another account, or may have while nobody looked
+        self._gone: dict[int, tuple[Session, Member]] = {}  # exited, and not forgotten yet
+        self._twice: set[int] = set()  # two processes had this pid since then
+        self.on_exec: Callable[[int], None] = lambda pid: (
+            None
+        )  # a process of this machine runs another program now
         self._sessions: dict[str, Session] = {}
         self._owner: dict[int, Session] = {}
         self._events: procevents.Events | None = None
         self._saving: dict[str, asyncio.TimerHandle] = {}
-        self._waiting: set[str] = set()                 # sessions whose marks are waited for
+        self._waiting: set[str] = set()  # sessions whose marks are waited for
         self._save_s = SAVE_S
-        self._writing: set[str] = set()                 # sessions whose file is being written
+        self._writing: set[str] = set()  # sessions whose file is being written
         self._pen = threading.Lock()
-        self._missing = asyncio.Event()                 # something was lost since the last look at everything
+        self._missing = asyncio.Event()  # something was lost since the last look at everything
         self._searching: asyncio.Task[None] | None = None
 
     def open(self) -> None:
         """Where the kernel refuses, it is done without; `doctor` says why."""
         with contextlib.suppress(OSError):
-            self._events = procevents.Events(self._forked, self._exited, self._lost, lambda pid: self.on_exec(pid))
+            self._events = procevents.Events(
+                self._forked, self._exited, self._lost, lambda pid: self.on_exec(pid)
+            )
             self._events.on_account = self._other_account
             self._searching = asyncio.get_running_loop().create_task(self._search())
         tell(other.open for other in self.beside)
@@ -98,9 +102,11 @@ class Kin:
 
     def begin(self, session: Session) -> None:
         lineage = session.commands.lineage
-        if session.ring.accepted:                           # somebody has typed before this host came
+        if session.ring.accepted:  # somebody has typed before this host came
             lineage.typists, lineage.opened = None, True
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError
+        ):
             known = json.loads(kept.read(f"{session.memory}/{FILE}", FILE_BYTES))
             self.raised = True
             lineage.restore(known)
@@ -109,20 +115,34 @@ class Kin:
         self.catch_up()
         self._sessions[session.id] = self._owner[lineage.root] = session
         self._take(session, _living(session), None, True)
-        self.catch_up()                                     # what they have started since they were looked at, as their own
+        self.catch_up()  # what they have started since they were looked at, as their own
         tell((other.begin for other in self.beside), session)
 
     def looking(self, session: Session) -> frozenset[int]:
         """Before somebody reads all of its processes: who was there."""
         return frozenset(session.commands.lineage.members)
 
-    def seen(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None = None, whole: bool = True) -> bool:
+    def seen(
+        self,
+        session: Session,
+        living: dict[int, tuple[int, int]],
+        before: frozenset[int] | None = None,
+        whole: bool = True,
+    ) -> bool:
         """What was read of its processes, since `looking` gave `before`; `whole`: of all of them. Whether there were some that nobody saw begin: what those have started
         meanwhile was seen by nobody either. A look that comes back after the end says nothing."""
         self.catch_up()
-        return self._sessions.get(session.id) is session and self._take(session, living, before, whole)
+        return self._sessions.get(session.id) is session and self._take(
+            session, living, before, whole
+        )
 
-    def _take(self, session: Session, living: dict[int, tuple[int, int]], before: frozenset[int] | None, whole: bool) -> bool:
+    def _take(
+        self,
+        session: Session,
+        living: dict[int, tuple[int, int]],
+        before: frozenset[int] | None,
+        whole: bool,
+    ) -> bool:
         lineage = session.commands.lineage
         known = {pid: lineage.member(pid) for pid in lineage.members}
         new = lineage.found(living, before, whole)
@@ -133,7 +153,9 @@ class Kin:
                 if now is not None and self.keeps_exited:
                     self._twice.add(pid)
         exited = lineage.root not in self._owner
-        self._owner.update((pid, session) for pid in lineage.members if not (exited and pid == lineage.root))
+        self._owner.update(
+            (pid, session) for pid in lineage.members if not (exited and pid == lineage.root)
+        )
         self._save_soon(session)
         return bool(new)
 
@@ -178,9 +200,15 @@ class Kin:
         found = dict[int, tuple[Session, Cause]]()
         for pid in pids - self._twice if self.told else ():
             if (session := self._owner.get(pid)) is not None:
-                found[pid] = session, session.commands.lineage.doing(pid, None, self._takes_orders(session))
+                found[pid] = (
+                    session,
+                    session.commands.lineage.doing(pid, None, self._takes_orders(session)),
+                )
             elif (gone := self._gone.get(pid)) is not None:
-                found[pid] = gone[0], gone[0].commands.lineage.doing(pid, gone[1], self._takes_orders(gone[0]))
+                found[pid] = (
+                    gone[0],
+                    gone[0].commands.lineage.doing(pid, gone[1], self._takes_orders(gone[0])),
+                )
         return found
 
     def forget_exited(self) -> None:
@@ -188,12 +216,16 @@ class Kin:
         self._twice.clear()
 
     def _forked(self, parent: int, child: int) -> None:
-        if (before := self._owner.get(child)) is not None and not _same(before, child):      # nobody told that it was gone
+        if (before := self._owner.get(child)) is not None and not _same(
+            before, child
+        ):  # nobody told that it was gone
             self._is_gone(before, child, None, before.commands.lineage.exited(child))
         if child in self._gone:
             self._twice.add(child)
         session = self._owner.get(parent)
-        if session is not None and session.commands.lineage.forked(parent, child, self._takes_orders(session)):
+        if session is not None and session.commands.lineage.forked(
+            parent, child, self._takes_orders(session)
+        ):
             self._owner[child] = session
             self._save_soon(session)
             if session.commands.lineage.doubtful and session.id not in self._waiting:
@@ -203,6 +235,7 @@ class Kin:
 
     def _takes_orders(self, session: Session) -> Callable[[int], bool]:
         """Whether a process has the terminal and does what it reads there. Of one whose words may hold up the loop it is believed."""
+
         def takes(pid: int) -> bool:
             found = process.read_stat(pid)
             if found is None or found.pgrp != found.tpgid:
@@ -245,7 +278,10 @@ class Kin:
         self._owner.pop(pid, None)
         if self._events is not None:
             self._events.threads.discard(pid)
-        if self.keeps_exited and (member := was or session.commands.lineage.member(pid)) is not None:
+        if (
+            self.keeps_exited
+            and (member := was or session.commands.lineage.member(pid)) is not None
+        ):
             self._gone[pid] = session, member
             if len(self._gone) > EXITED_KEPT:
                 del self._gone[next(iter(self._gone))]
@@ -273,14 +309,23 @@ class Kin:
                         self._missing.set()
             pause = max(LOST_S, LOST_SHARE * (time.monotonic() - began))
 
-    def _tell(self, session: Session, what: str, pid: int, status: int | None = None, was: Member | None = None) -> None:
+    def _tell(
+        self,
+        session: Session,
+        what: str,
+        pid: int,
+        status: int | None = None,
+        was: Member | None = None,
+    ) -> None:
         tell(self.on_change, session, what, pid, status, was)
 
     # ------------------------------------------------------------ for the next host
 
     def _save_soon(self, session: Session) -> None:
         if session.id not in self._saving:
-            self._saving[session.id] = session.loop.call_later(self._save_s, self._begin_save, session)
+            self._saving[session.id] = session.loop.call_later(
+                self._save_s, self._begin_save, session
+            )
 
     async def saved(self, session: Session) -> None:
         """What is known now is written down when this returns: for what must mean the same to the next host."""
@@ -316,7 +361,9 @@ def _same(session: Session, pid: int) -> bool:
     """Whether this process is one that was found by a look, before its beginning was told; not another that has its pid."""
     member = session.commands.lineage.member(pid)
     found = process.read_stat(pid) if member is not None and member.start else None
-    return pid == session.commands.lineage.root or (found is not None and member is not None and found.start == member.start)
+    return pid == session.commands.lineage.root or (
+        found is not None and member is not None and found.start == member.start
+    )
 
 
 def _starts(pids: list[int]) -> dict[int, int]:
@@ -324,4 +371,7 @@ def _starts(pids: list[int]) -> dict[int, int]:
 
 
 def _living(session: Session) -> dict[int, tuple[int, int]]:
-    return {one.pid: (one.start, one.ppid) for one in observe.descendants(session.keeper_pid, with_argv=False)}
+    return {
+        one.pid: (one.start, one.ppid)
+        for one in observe.descendants(session.keeper_pid, with_argv=False)
+    }

@@ -28,8 +28,10 @@ if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
 EVENTS_AT_ONCE = 200
-GRAPH_BYTES = FRAME_BYTES - 64 * KiB       # of a graph in one answer
-HISTORY_BYTES = 3 << 20          # of scrollback in one answer: with the screen beside it, it must fit into FRAME_BYTES
+GRAPH_BYTES = FRAME_BYTES - 64 * KiB  # of a graph in one answer
+HISTORY_BYTES = (
+    3 << 20
+)  # of scrollback in one answer: with the screen beside it, it must fit into FRAME_BYTES
 
 
 async def events(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -37,10 +39,16 @@ async def events(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     only = session.id if session is not None else None
     if q["follow"]:
         await _follow_events(ops, conn, number, only, q["after"])
-    return {"events": await ops.engine.store.write(store.events_of(only, q["after"], min(q["limit"], store.EVENTS_KEPT)))}
+    return {
+        "events": await ops.engine.store.write(
+            store.events_of(only, q["after"], min(q["limit"], store.EVENTS_KEPT))
+        )
+    }
 
 
-async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | None, after: int) -> None:
+async def _follow_events(
+    ops: Ops, conn: Connection, number: int, only: str | None, after: int
+) -> None:
     """From the store, in its order and with its numbers: whoever follows sees each event once, also across a restart. That
     something happened only wakes this up."""
     woken = asyncio.Event()
@@ -49,9 +57,11 @@ async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | No
     try:
         while True:
             try:
-                events = await ops.engine.store.write(store.events_after(only, after, EVENTS_AT_ONCE))
+                events = await ops.engine.store.write(
+                    store.events_after(only, after, EVENTS_AT_ONCE)
+                )
             except Unavailable:
-                events = []                     # a full disk: what happens now is told when it could be written
+                events = []  # a full disk: what happens now is told when it could be written
             for event in events:
                 conn.event("happened", request=number, body=event)
                 after = event["number"]
@@ -64,13 +74,24 @@ async def _follow_events(ops: Ops, conn: Connection, number: int, only: str | No
 
 async def ls(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     e = ops.engine
-    seen = [s for s in e.sessions.values() if "observe" in e.authority.rights_of(conn.key, s.id, time.time())]
+    seen = [
+        s
+        for s in e.sessions.values()
+        if "observe" in e.authority.rights_of(conn.key, s.id, time.time())
+    ]
     relay = e.uplinks.state
     out = [describe(s, relay) for s in sorted(seen, key=lambda s: s.record.created)]
-    out += [unreachable(i, e.unreached[i].name if i in e.unreached else "", why, relay) for i, why in e.unreachable.items()]
+    out += [
+        unreachable(i, e.unreached[i].name if i in e.unreached else "", why, relay)
+        for i, why in e.unreachable.items()
+    ]
     if q["all"]:
         e.forget_old()
-        ended = [r for r in e.ended.values() if "observe" in e.authority.rights_of(conn.key, r.id, time.time())]
+        ended = [
+            r
+            for r in e.ended.values()
+            if "observe" in e.authority.rights_of(conn.key, r.id, time.time())
+        ]
         out += [describe_ended(r, relay) for r in sorted(ended, key=lambda r: r.ended or 0)]
     return {"sessions": out}
 
@@ -86,15 +107,30 @@ async def who(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     d = describe(s)
     device, turn = ops.engine.authority.device_of, d["turn"]
     shown = [{**one, "device": device(signing.read(one["key"]))} for one in d["operators"]]
-    return {"id": s.id, "name": s.name, "operators": shown, "turn": None if turn is None else {**turn, "device": device(s.turn.device)}, **s.layout,
-            "approvals": [facts(p) for p in ops.engine.desk.waiting() if p.binding.session == s.id and p.state == "waiting"]}
+    return {
+        "id": s.id,
+        "name": s.name,
+        "operators": shown,
+        "turn": None if turn is None else {**turn, "device": device(s.turn.device)},
+        **s.layout,
+        "approvals": [
+            facts(p)
+            for p in ops.engine.desk.waiting()
+            if p.binding.session == s.id and p.state == "waiting"
+        ],
+    }
 
 
 async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     found, conditions = ops.engine.find_any(q["session"]), waiting.conditions(q["for"])
     if isinstance(found, Record):
         if "exit" in conditions:
-            return {"for": "exit", "seen": found.reason, "exit_code": found.exit_code, "id": found.id}
+            return {
+                "for": "exit",
+                "seen": found.reason,
+                "exit_code": found.exit_code,
+                "id": found.id,
+            }
         raise waiting.ended(found)
     return {"id": found.id, **await waiting.wait(ops, found, conditions, q["timeout"])}
 
@@ -102,15 +138,33 @@ async def wait(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     found = ops.engine.find_any(q["session"])
     if isinstance(found, Record):
-        return {"id": found.id, "name": found.name, "state": found.state, "size": {"cols": found.cols, "rows": found.rows},
-                "lines": found.screen, "ansi": found.ansi, "cursor": None, "alternate": False, "title": "", "modes": {},
-                "offset": found.output_end, "exit_code": found.exit_code, "reason": found.reason, "waiting": None}
+        return {
+            "id": found.id,
+            "name": found.name,
+            "state": found.state,
+            "size": {"cols": found.cols, "rows": found.rows},
+            "lines": found.screen,
+            "ansi": found.ansi,
+            "cursor": None,
+            "alternate": False,
+            "title": "",
+            "modes": {},
+            "offset": found.output_end,
+            "exit_code": found.exit_code,
+            "reason": found.reason,
+            "waiting": None,
+        }
     session = found
 
     def look(s: Any) -> dict[str, Any]:
         x, y, visible = s.cursor
-        body = {"lines": s.text(), "cursor": {"x": x, "y": y, "visible": visible}, "alternate": s.alternate, "title": s.title,
-                "modes": s.modes()}
+        body = {
+            "lines": s.text(),
+            "cursor": {"x": x, "y": y, "visible": visible},
+            "alternate": s.alternate,
+            "title": s.title,
+            "modes": s.modes(),
+        }
         if q["ansi"]:
             body["ansi"] = s.ansi().decode("utf-8", "replace")
         if q["history"]:
@@ -119,30 +173,72 @@ async def view(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
     offset, body = await session.view.look(look)
     kind, why, foreground = await session.attention()
-    return {"id": session.id, "name": session.name, "state": session.state, "offset": offset,
-            "size": {"cols": session.size[0], "rows": session.size[1]}, **body, "exit_code": None, "gate": session.layout.get("gate"),
-            "waiting": {"for": kind, "why": why, "foreground": foreground}}
+    return {
+        "id": session.id,
+        "name": session.name,
+        "state": session.state,
+        "offset": offset,
+        "size": {"cols": session.size[0], "rows": session.size[1]},
+        **body,
+        "exit_code": None,
+        "gate": session.layout.get("gate"),
+        "waiting": {"for": kind, "why": why, "foreground": foreground},
+    }
 
 
 async def graph(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session = ops.engine.find(q["session"])
     if q["follow"]:
         await Follower(ops, conn, number, session).follow()
-        return {"id": session.id, "name": session.name, "reason": session.record.reason, "exit_code": session.record.exit_code}
+        return {
+            "id": session.id,
+            "name": session.name,
+            "reason": session.record.reason,
+            "exit_code": session.record.exit_code,
+        }
     if q["wrote"]:
-        return {"id": session.id, "name": session.name, **await written(ops.engine.writers, session, q["wrote"])}
+        return {
+            "id": session.id,
+            "name": session.name,
+            **await written(ops.engine.writers, session, q["wrote"]),
+        }
     kin = ops.engine.kin
     before = kin.looking(session)
     found = await session.looked(of_session, ops.engine.halter.groups, session)
     if session.ended.done():
         raise NotFound(f"session {session.name} has ended", "`holdfast ls --all` shows how")
-    kin.seen(session, {one.pid: (one.start, one.ppid) for one in found.processes}, before, whole="processes" not in found.cut)
+    kin.seen(
+        session,
+        {one.pid: (one.start, one.ppid) for one in found.processes},
+        before,
+        whole="processes" not in found.cut,
+    )
     state = await session.marks_seen()
     kind, why, command = await attend(session, state)
-    terminal = Terminal(*session.size, "line" if state.lflag & termios.ICANON else "raw", bool(state.lflag & termios.ECHO), state.foreground or None, command, kind, why)
-    known = await asyncio.to_thread(lambda: fitted(told(replace(found, terminal=terminal), session.commands.lineage, session.ref), GRAPH_BYTES))
-    return {"id": session.id, "name": session.name, "epoch": session.record.epoch, "events": kin.told, "file_events": ops.engine.writers.told,
-            "timers": await timers(ops.engine.writers, session), **known}
+    terminal = Terminal(
+        *session.size,
+        "line" if state.lflag & termios.ICANON else "raw",
+        bool(state.lflag & termios.ECHO),
+        state.foreground or None,
+        command,
+        kind,
+        why,
+    )
+    known = await asyncio.to_thread(
+        lambda: fitted(
+            told(replace(found, terminal=terminal), session.commands.lineage, session.ref),
+            GRAPH_BYTES,
+        )
+    )
+    return {
+        "id": session.id,
+        "name": session.name,
+        "epoch": session.record.epoch,
+        "events": kin.told,
+        "file_events": ops.engine.writers.told,
+        "timers": await timers(ops.engine.writers, session),
+        **known,
+    }
 
 
 async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -150,10 +246,21 @@ async def read(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     ring = session.ring
     start = ring.start if q["from"] is None else q["from"]
     if start > ring.head:
-        raise Usage(f"offset {start} is beyond the end {ring.head}", "offsets are absolute; see `holdfast ls --json`")
+        raise Usage(
+            f"offset {start} is beyond the end {ring.head}",
+            "offsets are absolute; see `holdfast ls --json`",
+        )
     if start < ring.start and q["strict"]:
         raise Lost(f"output {start} to {ring.start} has rolled off", range=[ring.start, ring.head])
-    stream = Stream(session, conn, number, start, None if q["follow"] else ring.head, RUN_PACE_WINDOW_S, raw=not q["for_terminal"])
+    stream = Stream(
+        session,
+        conn,
+        number,
+        start,
+        None if q["follow"] else ring.head,
+        RUN_PACE_WINDOW_S,
+        raw=not q["for_terminal"],
+    )
     try:
         stream.pump()
         if q["follow"]:
@@ -169,12 +276,23 @@ async def log(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dic
     def device(key: str | None) -> str | None:
         return None if key is None else ops.engine.authority.device_of(signing.read(key))
 
-    return await recordops.log(ops.engine.journal, conn, number, _recorded(ops, conn, q["session"])[0], q["after"], q["limit"], q["follow"], device)
+    return await recordops.log(
+        ops.engine.journal,
+        conn,
+        number,
+        _recorded(ops, conn, q["session"])[0],
+        q["after"],
+        q["limit"],
+        q["follow"],
+        device,
+    )
 
 
 async def log_export(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     session, name = _recorded(ops, conn, q["session"])
-    return await recordops.export(ops.engine.journal, conn, number, session, name, ops.engine.authority.everyone())
+    return await recordops.export(
+        ops.engine.journal, conn, number, session, name, ops.engine.authority.everyone()
+    )
 
 
 def _recorded(ops: Ops, conn: Connection, name: str) -> tuple[str, str]:
@@ -200,7 +318,11 @@ def _newest(lines: list[str]) -> list[str]:
     """The last lines that fit into an answer."""
     left = HISTORY_BYTES
     for n, line in enumerate(reversed(lines)):
-        left -= 2 * len(line.encode("utf-8", "replace")) if '"' in line or "\\" in line else len(line.encode("utf-8", "replace")) + 4
+        left -= (
+            2 * len(line.encode("utf-8", "replace"))
+            if '"' in line or "\\" in line
+            else len(line.encode("utf-8", "replace")) + 4
+        )
         if left < 0:
-            return lines[len(lines) - n:]
+            return lines[len(lines) - n :]
     return lines

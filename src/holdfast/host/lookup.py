@@ -16,19 +16,30 @@ import stat
 from typing import Final, NamedTuple
 
 from holdfast.host.apart import beginning
-from holdfast.host.walk import CACHED, GONE, IN_ROOT, NO_LINKS, PATH_ONLY, Unsure, openat2, rights, searchable, walk
+from holdfast.host.walk import (
+    CACHED,
+    GONE,
+    IN_ROOT,
+    NO_LINKS,
+    PATH_ONLY,
+    Unsure,
+    openat2,
+    rights,
+    searchable,
+    walk,
+)
 
 AT_FDCWD: Final = -100
 SELF: Final = ("/proc/self/", "/proc/thread-self/")
-_FIRST_LINE: Final = 256                              # of a script, as the kernel reads it
-_SCRIPTS_MAX: Final = 5                               # that run each other, likewise
+_FIRST_LINE: Final = 256  # of a script, as the kernel reads it
+_SCRIPTS_MAX: Final = 5  # that run each other, likewise
 
 
 class Script(NamedTuple):
     """What runs a script."""
 
-    by: tuple[str, ...]          # as its first line says; of a script that runs a script, that one's first
-    file: str                    # what that leads to
+    by: tuple[str, ...]  # as its first line says; of a script that runs a script, that one's first
+    file: str  # what that leads to
 
 
 def named(thread: int, path: str, dirfd: int = AT_FDCWD, empty: bool = False) -> tuple[str, str]:
@@ -37,7 +48,11 @@ def named(thread: int, path: str, dirfd: int = AT_FDCWD, empty: bool = False) ->
         return _shown(thread, path), f"/proc/{thread}/root{path}"
     start = f"/proc/{thread}/cwd" if dirfd == AT_FDCWD else f"/proc/{thread}/fd/{dirfd}"
     base = _link(start)
-    return (base, start) if empty and not path else (os.path.normpath(os.path.join(base, path)), f"{start}/{path}")
+    return (
+        (base, start)
+        if empty and not path
+        else (os.path.normpath(os.path.join(base, path)), f"{start}/{path}")
+    )
 
 
 def plain(thread: int, path: str, way: str) -> bool:
@@ -54,7 +69,7 @@ def absent_now(thread: int, way: str) -> int:
         top = os.open(root, PATH_ONLY)
     except OSError:
         return 0
-    path = way[len(root):]
+    path = way[len(root) :]
     try:
         os.close(openat2(top, path, NO_LINKS | IN_ROOT | CACHED))
         return 0
@@ -70,7 +85,9 @@ def _may_know(thread: int, top: int, path: str) -> bool:
         may = rights(thread)
     except Unsure:
         return False
-    return may.all or ("/../" not in path and searchable(top, path, may, NO_LINKS | IN_ROOT | CACHED))
+    return may.all or (
+        "/../" not in path and searchable(top, path, may, NO_LINKS | IN_ROOT | CACHED)
+    )
 
 
 def resolved(thread: int, path: str, way: str) -> str | int:
@@ -130,7 +147,7 @@ def _open(thread: int, way: str) -> int:
         try:
             return openat2(top, path, IN_ROOT)
         except OSError:
-            pass                                      # there is none; or a link that has no text, or that is another one to every process
+            pass  # there is none; or a link that has no text, or that is another one to every process
         finally:
             os.close(top)
     return walk(thread, start, path)

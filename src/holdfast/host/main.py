@@ -38,8 +38,8 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 
 LOG_BYTES = 4 * 1024 * 1024
-LOCK_WAIT_S = 1.0             # for a host that is just leaving
-STUCK_S = 1.0                 # until a thread that is still at work is one that hangs
+LOCK_WAIT_S = 1.0  # for a host that is just leaving
+STUCK_S = 1.0  # until a thread that is still at work is one that hangs
 log = logging.getLogger("holdfast.host")
 
 
@@ -51,7 +51,9 @@ def main() -> int:
 
         probes.arm_from(arm)
         os.environ["HOLDFAST_PROBE_KEPT"] = arm
-    service = Service(os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", ""))      # the address is ours, not our children's
+    service = Service(
+        os.environ.get("HOLDFAST_SERVICE", ""), os.environ.pop("NOTIFY_SOCKET", "")
+    )  # the address is ours, not our children's
     try:
         homes.prepare(home)
         cores.forbid()
@@ -68,8 +70,11 @@ def main() -> int:
         print(f"holdfast host: {e.message}\n  {e.recover}", file=sys.stderr, flush=True)
         return e.exit_code
     except OSError as e:
-        print(f"holdfast host: cannot use {home.state}: {e}\n  free disk space, make it writable, or set HOLDFAST_HOME to another directory",
-              file=sys.stderr, flush=True)
+        print(
+            f"holdfast host: cannot use {home.state}: {e}\n  free disk space, make it writable, or set HOLDFAST_HOME to another directory",
+            file=sys.stderr,
+            flush=True,
+        )
         return Unavailable.exit_code
 
 
@@ -127,7 +132,11 @@ def _logging(home: Home) -> None:
         handler = logging.StreamHandler()
     finally:
         os.umask(old)
-    logging.basicConfig(level=logging.INFO, handlers=[handler], format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        handlers=[handler],
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
 
 
 def _descriptors() -> tuple[int, int]:
@@ -141,7 +150,9 @@ def _descriptors() -> tuple[int, int]:
 
 async def _serve(home: Home, lock: int, service: Service) -> int:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception")))
+    loop.set_exception_handler(
+        lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception"))
+    )
     faulthandler.enable()
     stopping: asyncio.Future[str] = loop.create_future()
 
@@ -161,11 +172,19 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
         stop("again" if await service.comes_back() else "down")
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, (lambda: asked.add(loop.create_task(ask()))) if service.kind else (lambda: stop("down")))
+        loop.add_signal_handler(
+            number,
+            (lambda: asked.add(loop.create_task(ask())))
+            if service.kind
+            else (lambda: stop("down")),
+        )
     loop.add_signal_handler(signal.SIGHUP, stop, "restart")
     settings = config.settings(config.load(home.config))
     engine = Engine(home, settings, Store(home.database))
-    engine.still_ours = lambda: os.path.exists(f"{home.run}/host.lock") and os.path.samestat(os.fstat(lock), os.stat(f"{home.run}/host.lock"))
+    engine.still_ours = lambda: (
+        os.path.exists(f"{home.run}/host.lock")
+        and os.path.samestat(os.fstat(lock), os.stat(f"{home.run}/host.lock"))
+    )
     engine.on_superseded = lambda: stop("superseded")
     engine.nursery.descriptors = allowed = _descriptors()
     engine.nursery.apart = service.nursery
@@ -173,7 +192,10 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     loop.set_default_executor(threads.Pool(threads.THREADS, "host"))
     engine.store.start(loop)
     if engine.store.put_aside:
-        log.error("the database was unreadable and is now %s; sessions are rebuilt from their keepers", engine.store.put_aside)
+        log.error(
+            "the database was unreadable and is now %s; sessions are rebuilt from their keepers",
+            engine.store.put_aside,
+        )
     nursery = engine.nursery.look()
     await engine.adopt_all()
     probe("host.adopted")
@@ -192,15 +214,19 @@ async def _serve(home: Home, lock: int, service: Service) -> int:
     gc.collect()
     gc.freeze()
     how = await stopping
-    messages = {"down": "stopped by `holdfast down`; sessions keep running", "restart": "the host is being replaced",
-                "again": "the host is being restarted", "superseded": "another host has this home now"}
+    messages = {
+        "down": "stopped by `holdfast down`; sessions keep running",
+        "restart": "the host is being replaced",
+        "again": "the host is being restarted",
+        "superseded": "another host has this home now",
+    }
     probe("host.stopping")
     if how == "restart":
         service.replaced()
     else:
         service.stopping()
     if how == "down" and service.kind:
-        leave_stopped(home)                       # before anybody hears of it, and would start the next one
+        leave_stopped(home)  # before anybody hears of it, and would start the next one
     server.close(how, messages[how])
     telemetry.close()
     await engine.close()
@@ -229,8 +255,18 @@ def _replace(lock: int, allowed: tuple[int, int], service: Service, in_place: bo
     with cores.as_before():
         if in_place:
             os.execv(sys.executable, [sys.executable, "-m", "holdfast.host.main"])
-        log.error("host %d: a thread is stuck in the kernel, which keeps this process until a file system answers", os.getpid())
-        service.is_now(os.posix_spawn(sys.executable, [sys.executable, "-m", "holdfast.host.main"], os.environ, setsid=True))
+        log.error(
+            "host %d: a thread is stuck in the kernel, which keeps this process until a file system answers",
+            os.getpid(),
+        )
+        service.is_now(
+            os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-m", "holdfast.host.main"],
+                os.environ,
+                setsid=True,
+            )
+        )
     _vanish()
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.host.engine import Engine
 
 KEEPER_SUFFIX: Final = ".keeper"
-SHARED, MEMORY = "s", "memory"   # directories for sessions
+SHARED, MEMORY = "s", "memory"  # directories for sessions
 PATH_CHARS: Final = 256
 TOKEN_CHARS: Final = 64
 GIVEN_MAX: Final = 32
@@ -44,7 +44,7 @@ def remove(home: Home, session_id: str) -> None:
 
 
 def _made(path: str) -> str:
-    for one in (os.path.dirname(path), path):                 # makedirs gives the mode to the last of them only
+    for one in (os.path.dirname(path), path):  # makedirs gives the mode to the last of them only
         os.makedirs(one, mode=0o700, exist_ok=True)
     return path
 
@@ -54,29 +54,60 @@ def token(given: str | None) -> str:
     return (given or "")[:TOKEN_CHARS]
 
 
-async def prepare(engine: Engine, session_id: str, name: str, request: dict[str, Any], operator: str) -> tuple[Record, dict[str, Any], wire.Spawn]:
+async def prepare(
+    engine: Engine, session_id: str, name: str, request: dict[str, Any], operator: str
+) -> tuple[Record, dict[str, Any], wire.Spawn]:
     """What the store, the keeper and the nursery are told of it."""
     home, settings = engine.home, engine.settings
     nonce, contained = secrets.token_hex(16), bool(request.get("contained"))
     try:
         own = directory(home, session_id)
-        env = environment.of_session(request["env"], home, session_id, own) | (layouts.environment(own) if contained else {})
+        env = environment.of_session(request["env"], home, session_id, own) | (
+            layouts.environment(own) if contained else {}
+        )
         if request.get("agent"):
             await environment.refresh_agent(engine.threads, session_id, own, request["agent"])
         argv = request["argv"] or [settings.shell or env.get("SHELL") or "/bin/sh"]
         launched = launch.prepare(argv, Path(own), nonce, env, login=settings.login_shell)
     except OSError as e:
-        raise Unavailable(f"cannot write {home.run}: {e.strerror}", "free disk space or make the directory writable") from e
+        raise Unavailable(
+            f"cannot write {home.run}: {e.strerror}",
+            "free disk space or make the directory writable",
+        ) from e
     cols, rows = request["size"] or (COLS_DEFAULT, ROWS_DEFAULT)
-    label = {"name": name, "argv": argv, "cwd": request["cwd"], "shell": launched.kind, "nonce": nonce, "by": operator, "token": token(request.get("token"))}
+    label = {
+        "name": name,
+        "argv": argv,
+        "cwd": request["cwd"],
+        "shell": launched.kind,
+        "nonce": nonce,
+        "by": operator,
+        "token": token(request.get("token")),
+    }
     gate, gated = execgate.mode(request.get("gate"), settings.gate, contained)
     label |= gated
-    if len(json.dumps(label)) > LABEL_BYTES // 2:     # the store has all of it
+    if len(json.dumps(label)) > LABEL_BYTES // 2:  # the store has all of it
         label["argv"] = [argv[0][:PATH_CHARS], "..."]
-    label["given"] = request.get("given", [])[:GIVEN_MAX]     # variables that its maker set for it: theirs, not the machine's
-    record = Record(session_id, name, "creating", 1, time.time(), argv, request["cwd"], engine.boot, cols, rows)
+    label["given"] = request.get("given", [])[
+        :GIVEN_MAX
+    ]  # variables that its maker set for it: theirs, not the machine's
+    record = Record(
+        session_id, name, "creating", 1, time.time(), argv, request["cwd"], engine.boot, cols, rows
+    )
     spawn = wire.Spawn(
-        session_id, 1, session_id + KEEPER_SUFFIX, cols, rows, settings.ring_bytes, int(settings.host_away_s * 1000), json.dumps(label).encode(),
-        tuple(os.fsencode(a) for a in launched.argv), tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()), os.fsencode(request["cwd"]), request["umask"],
-        containment=layouts.containment(home, own) if contained else None, gate=gate)
+        session_id,
+        1,
+        session_id + KEEPER_SUFFIX,
+        cols,
+        rows,
+        settings.ring_bytes,
+        int(settings.host_away_s * 1000),
+        json.dumps(label).encode(),
+        tuple(os.fsencode(a) for a in launched.argv),
+        tuple(os.fsencode(f"{k}={v}") for k, v in launched.env.items()),
+        os.fsencode(request["cwd"]),
+        request["umask"],
+        containment=layouts.containment(home, own) if contained else None,
+        gate=gate,
+    )
     return record, label, spawn

@@ -26,5 +26,10 @@ def match(text: str, names: Mapping[str, str]) -> str | None:
 def free(argv: list[str], taken: Collection[str]) -> str:
     """A name after its program that nobody has."""
     base = os.path.basename(argv[0]) if argv else "shell"
-    base = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base).lstrip("-")[:BASE_CHARS] or "session"
+    base = (
+        "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base).lstrip(
+            "-"
+        )[:BASE_CHARS]
+        or "session"
+    )
     return next(n for i in range(1, len(taken) + 2) if (n := f"{base}-{i}") not in taken)

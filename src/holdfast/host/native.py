@@ -123,7 +123,9 @@ class Native:
         except (OSError, AttributeError) as error:
             raise EmulatorUnusable(f"cannot load the terminal emulator {path}: {error}") from error
         types = json.loads(described)
-        self.version = f"{types['library_version']}-{zlib.crc32(described):08x}-{os.stat(path).st_size:x}"
+        self.version = (
+            f"{types['library_version']}-{zlib.crc32(described):08x}-{os.stat(path).st_size:x}"
+        )
         self._types: dict[str, Any] = types["types"]
         for name in _STRUCTS:
             self._compare(name)
@@ -140,10 +142,14 @@ class Native:
         self._xtversion = self.ffi.new("uint8_t[]", XTVERSION)
         make = self.ffi.callback
         self.callbacks = {
-            "WRITE_PTY": make("void(GhosttyTerminal, void*, const uint8_t*, size_t)", self._on_reply),
+            "WRITE_PTY": make(
+                "void(GhosttyTerminal, void*, const uint8_t*, size_t)", self._on_reply
+            ),
             "XTVERSION": make("GhosttyString(GhosttyTerminal, void*)", self._on_xtversion),
             "SIZE": make("bool(GhosttyTerminal, void*, GhosttySizeReportSize*)", self._on_size),
-            "DEVICE_ATTRIBUTES": make("bool(GhosttyTerminal, void*, GhosttyDeviceAttributes*)", self._on_da),
+            "DEVICE_ATTRIBUTES": make(
+                "bool(GhosttyTerminal, void*, GhosttyDeviceAttributes*)", self._on_da
+            ),
         }
 
     def check(self, result: int, what: str) -> None:
@@ -157,13 +163,17 @@ class Native:
             offsets = {field: at.offset for field, at in ours.fields}
             same = offsets == {field: at["offset"] for field, at in theirs["fields"].items()}
         if not same:
-            raise EmulatorUnusable(f"the terminal emulator {self.version} has another layout of {name}")
+            raise EmulatorUnusable(
+                f"the terminal emulator {self.version} has another layout of {name}"
+            )
 
     def _constants(self, name: str) -> dict[str, int]:
         try:
             values: dict[str, int] = self._types[name]["values"]
         except KeyError as error:
-            raise EmulatorUnusable(f"the terminal emulator {self.version} does not know {name}") from error
+            raise EmulatorUnusable(
+                f"the terminal emulator {self.version} does not know {name}"
+            ) from error
         return values
 
     def _on_reply(self, _terminal: Any, userdata: Any, data: Any, length: int) -> None:
@@ -189,7 +199,9 @@ class Native:
 def _library_path() -> str:
     spec = find_spec("pyghostty")
     if spec is None or spec.origin is None:
-        raise EmulatorUnusable("pyghostty, the package that carries the terminal emulator, is not installed")
+        raise EmulatorUnusable(
+            "pyghostty, the package that carries the terminal emulator, is not installed"
+        )
     name = "libghostty-vt.dylib" if sys.platform == "darwin" else "libghostty-vt.so"
     return os.path.join(os.path.dirname(spec.origin), "_lib", name)
 

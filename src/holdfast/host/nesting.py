@@ -32,4 +32,6 @@ def refuse(target: Session, inside: str | None, viewers: Collection[Viewer]) -> 
         if inside == target.id:
             raise Nested(f"this terminal is inside session {target.name} itself")
         seen.add(inside)
-        inside = next((v.inside for v in viewers if v.session.id == inside and v.inside is not None), None)
+        inside = next(
+            (v.inside for v in viewers if v.session.id == inside and v.inside is not None), None
+        )

@@ -36,15 +36,17 @@ if TYPE_CHECKING:
     from holdfast.host.engine import Engine
     from holdfast.host.ops import Ops
 
-STILL_S: Final = 0.7             # between looks at a session where nothing moves
-SETTLE_S: Final = 0.5            # after something moved it is looked at in every round: a program prints its question before it waits for the answer
-SOON_S: Final = 0.02             # between an event and the round it begins: more come together
+STILL_S: Final = 0.7  # between looks at a session where nothing moves
+SETTLE_S: Final = 0.5  # after something moved it is looked at in every round: a program prints its question before it waits for the answer
+SOON_S: Final = 0.02  # between an event and the round it begins: more come together
 LOOK_SHARE: Final = 2
-ENDED_TOLD_MAX: Final = 64       # to whoever begins to follow: the newest
-ANSWER_S: Final = 1.0            # for a keeper to say how its terminal is; it is unknown then
+ENDED_TOLD_MAX: Final = 64  # to whoever begins to follow: the newest
+ANSWER_S: Final = 1.0  # for a keeper to say how its terminal is; it is unknown then
 LOOKS_AT_ONCE: Final = 2
-UNREAD_BYTES: Final = 64 * KiB   # that a reader may leave before the rest waits here, the newest of each session
-RECHECK_MAX_S: Final = 3600.0    # a clock that is set must not make a right outlive its end by more
+UNREAD_BYTES: Final = (
+    64 * KiB
+)  # that a reader may leave before the rest waits here, the newest of each session
+RECHECK_MAX_S: Final = 3600.0  # a clock that is set must not make a right outlive its end by more
 NO_ANSWER: Final = Attended("unknown", "its keeper does not answer", "", None, None)
 NOT_YOURS: Final = "you may not observe it any more"
 
@@ -67,9 +69,9 @@ class Asking:
 class _Seen:
     notice: Notice | None = None
     signs: tuple[Any, ...] = ()
-    looked: float = 0.0          # by the loop's clock
+    looked: float = 0.0  # by the loop's clock
     moved: float = 0.0
-    look: asyncio.Future[Notice] | None = None       # the last one
+    look: asyncio.Future[Notice] | None = None  # the last one
 
 
 class Noticing:
@@ -79,14 +81,16 @@ class Noticing:
         self._engine = engine
         self._asking: set[Asking] = set()
         self._seen: dict[str, _Seen] = {}
-        self._over: set[str] = set()                             # whose end was told, or came before anybody asked
-        self._stirs: Counter[str] = Counter()                    # processes that came and went
+        self._over: set[str] = set()  # whose end was told, or came before anybody asked
+        self._stirs: Counter[str] = Counter()  # processes that came and went
         self._woken = asyncio.Event()
         self._rounds: asyncio.Task[None] | None = None
-        self._next: dict[str, asyncio.Task[Notice]] = {}         # looks that have not begun
+        self._next: dict[str, asyncio.Task[Notice]] = {}  # looks that have not begun
         self._tasks: set[asyncio.Task[Notice]] = set()
         self._few = asyncio.Semaphore(LOOKS_AT_ONCE)
-        self._through: dict[str, asyncio.Event] = {}             # of a look: others need not wait for it any more
+        self._through: dict[
+            str, asyncio.Event
+        ] = {}  # of a look: others need not wait for it any more
         self.looks = 0
 
     # ------------------------------------------------------------ who asks
@@ -112,8 +116,15 @@ class Noticing:
 
     async def now(self, only: Iterable[str]) -> list[Notice]:
         """As it is, by looks that begin after this was asked."""
-        looked_at = [found for one in only if (found := self._engine.sessions.get(one)) is not None and not found.ending]
-        notices = {n.session: n for n in await asyncio.gather(*(self._fresh(session) for session in looked_at))}
+        looked_at = [
+            found
+            for one in only
+            if (found := self._engine.sessions.get(one)) is not None and not found.ending
+        ]
+        notices = {
+            n.session: n
+            for n in await asyncio.gather(*(self._fresh(session) for session in looked_at))
+        }
         return [n for one in only if (n := notices.get(one) or self._elsewhere(one)) is not None]
 
     def known(self) -> list[str]:
@@ -144,18 +155,37 @@ class Noticing:
 
     async def _round(self, now: float) -> None:
         due = []
-        for one in [one for one in self._engine.sessions if any(asking.wants(one) for asking in self._asking)]:
+        for one in [
+            one
+            for one in self._engine.sessions
+            if any(asking.wants(one) for asking in self._asking)
+        ]:
             session, seen = self._engine.sessions[one], self._seen.setdefault(one, _Seen())
-            signs = session.ring.head, session.ring.written, session.state, session.name, self._stirs[one], self._held(one)
+            signs = (
+                session.ring.head,
+                session.ring.written,
+                session.state,
+                session.name,
+                self._stirs[one],
+                self._held(one),
+            )
             if signs != seen.signs:
                 seen.signs, seen.moved = signs, now
-            if not session.ending and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S) and (seen.look is None or seen.look.done()):
+            if (
+                not session.ending
+                and (now - seen.moved < SETTLE_S or now - seen.looked >= STILL_S)
+                and (seen.look is None or seen.look.done())
+            ):
                 seen.looked = now
                 seen.look = asyncio.ensure_future(self._fresh(session))
-                seen.look.add_done_callback(_looked)                       # the others are told
+                seen.look.add_done_callback(_looked)  # the others are told
                 due.append(session.id)
         await asyncio.gather(*(self._through[one].wait() for one in due if one in self._through))
-        for one in [one for one in (*self._seen, *(self._engine.ended.keys() - self._over)) if one not in self._engine.sessions]:
+        for one in [
+            one
+            for one in (*self._seen, *(self._engine.ended.keys() - self._over))
+            if one not in self._engine.sessions
+        ]:
             if (notice := self._elsewhere(one)) is not None:
                 self._tell(notice)
             if one in self._engine.ended:
@@ -200,7 +230,12 @@ class Noticing:
         if doubtful(before, found.kind):
             found = await self._read(session)
         if found.kind == "working" and (held := self._held(session.id)):
-            return found._replace(kind="approval", why="a program that it would start waits for approval" if held == 1 else f"{held} programs that it would start wait for approval")
+            return found._replace(
+                kind="approval",
+                why="a program that it would start waits for approval"
+                if held == 1
+                else f"{held} programs that it would start wait for approval",
+            )
         return found
 
     async def _read(self, session: Session) -> Attended:
@@ -215,7 +250,10 @@ class Noticing:
 
     def _held(self, session: str) -> int:
         """Programs that wait in the kernel until somebody has decided."""
-        return sum(p.binding.session == session and p.binding.act == execution.ACT and p.state == "waiting" for p in self._engine.desk.approvals.open.values())
+        return sum(
+            p.binding.session == session and p.binding.act == execution.ACT and p.state == "waiting"
+            for p in self._engine.desk.approvals.open.values()
+        )
 
     def _elsewhere(self, session: str) -> Notice | None:
         """Of one that is not among the living."""
@@ -225,7 +263,16 @@ class Noticing:
         if session in engine.unreachable:
             known, before = engine.unreached.get(session), self.last(session)
             since = before.since if before is not None and before.kind == "unknown" else time.time()
-            return Notice(session, known.name if known is not None else "", "unknown", engine.unreachable[session], None, since, "", None)
+            return Notice(
+                session,
+                known.name if known is not None else "",
+                "unknown",
+                engine.unreachable[session],
+                None,
+                since,
+                "",
+                None,
+            )
         return None
 
     def _tell(self, notice: Notice) -> None:
@@ -246,27 +293,53 @@ def _looked(look: asyncio.Future[Notice]) -> None:
 
 def over(record: Record) -> Notice:
     kind = "lost" if record.reason.startswith("lost") else "exited"
-    return Notice(record.id, record.name, kind, record.reason, None, record.ended or 0.0, "", record.exit_code)
+    return Notice(
+        record.id, record.name, kind, record.reason, None, record.ended or 0.0, "", record.exit_code
+    )
 
 
 def _notice(session: Session, found: Attended, before: Notice | None) -> Notice:
-    made = Notice(session.id, session.name, found.kind, found.why, found.pid, time.time(), found.foreground, None)
+    made = Notice(
+        session.id,
+        session.name,
+        found.kind,
+        found.why,
+        found.pid,
+        time.time(),
+        found.foreground,
+        None,
+    )
     if before is not None:
-        return made._replace(since=before.since) if not news(before._replace(name=made.name), made) else made
+        return (
+            made._replace(since=before.since)
+            if not news(before._replace(name=made.name), made)
+            else made
+        )
     if found.kind == "working" and found.started is not None:
-        return made._replace(since=min(made.since, made.since - time.clock_gettime(time.CLOCK_BOOTTIME) + found.started))
-    quiet = max(0.0, time.monotonic() - session.last_activity) if found.kind in ("idle", "input", "secret") else 0.0
+        return made._replace(
+            since=min(
+                made.since, made.since - time.clock_gettime(time.CLOCK_BOOTTIME) + found.started
+            )
+        )
+    quiet = (
+        max(0.0, time.monotonic() - session.last_activity)
+        if found.kind in ("idle", "input", "secret")
+        else 0.0
+    )
     return made._replace(since=made.since - quiet)
 
 
 # ---------------------------------------------------------------- the operation
+
 
 async def attention(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """What the named sessions wait for, or all that may be seen; with `follow`, every change of it."""
     only = _named(ops, conn, q["sessions"])
     if q["follow"]:
         return {"attention": [n.facts() for n in await _Reader(ops, conn, number, only).follow()]}
-    notices = await ops.noticing.now(only if only is not None else [one for one in ops.noticing.known() if _may(ops, conn, one)])
+    notices = await ops.noticing.now(
+        only if only is not None else [one for one in ops.noticing.known() if _may(ops, conn, one)]
+    )
     return {"attention": [n.facts() for n in notices]}
 
 
@@ -274,7 +347,10 @@ def _named(ops: Ops, conn: Connection, words: list[Any]) -> list[str] | None:
     if not words:
         return None
     if len(words) > SESSIONS_MAX or not all(isinstance(word, str) for word in words):
-        raise Usage("`sessions` is a list of names", f"at most {SESSIONS_MAX}; none means all that you may observe")
+        raise Usage(
+            "`sessions` is a list of names",
+            f"at most {SESSIONS_MAX}; none means all that you may observe",
+        )
     found = list(dict.fromkeys(_find(ops, word) for word in words))
     for one in found:
         ops.may(conn, "observe", one)
@@ -284,7 +360,14 @@ def _named(ops: Ops, conn: Connection, words: list[Any]) -> list[str] | None:
 def _find(ops: Ops, word: str) -> str:
     """Also one whose keeper does not answer: that it cannot be looked at is what is told of it."""
     engine = ops.engine
-    silent = next((i for i in engine.unreachable if word in (i, engine.unreached[i].name if i in engine.unreached else i)), None)
+    silent = next(
+        (
+            i
+            for i in engine.unreachable
+            if word in (i, engine.unreached[i].name if i in engine.unreached else i)
+        ),
+        None,
+    )
     return silent if silent is not None else engine.find_any(word).id
 
 
@@ -307,14 +390,26 @@ class _Reader:
         noticing.begin(self._asking)
         authority.on_change.append(self._rights_changed)
         try:
-            for record in sorted(self._ops.engine.ended.values(), key=lambda one: one.ended or 0.0)[-ENDED_TOLD_MAX:] if self._only is None else ():
-                if _may(self._ops, self._conn, record.id):       # who followed another host knows it as running, perhaps
+            for record in (
+                sorted(self._ops.engine.ended.values(), key=lambda one: one.ended or 0.0)[
+                    -ENDED_TOLD_MAX:
+                ]
+                if self._only is None
+                else ()
+            ):
+                if _may(
+                    self._ops, self._conn, record.id
+                ):  # who followed another host knows it as running, perhaps
                     self._conn.event("over", request=self._number, body=over(record).facts())
-            for notice in await noticing.now(self._only if self._only is not None else noticing.known()):
+            for notice in await noticing.now(
+                self._only if self._only is not None else noticing.known()
+            ):
                 self._asking.put(notice)
             while True:
                 self._tell()
-                if self._only is not None and all(one in self._told and self._told[one].kind in OVER for one in self._only):
+                if self._only is not None and all(
+                    one in self._told and self._told[one].kind in OVER for one in self._only
+                ):
                     return [self._told[one] for one in self._only]
                 try:
                     async with asyncio.timeout(self._patience()):
@@ -331,7 +426,9 @@ class _Reader:
             self._check()
         pending = self._asking.pending
         for notice in pending.take() if self._conn.unread < UNREAD_BYTES else ():
-            if _may(self._ops, self._conn, notice.session) and news(self._told.get(notice.session), notice):
+            if _may(self._ops, self._conn, notice.session) and news(
+                self._told.get(notice.session), notice
+            ):
                 self._say(notice)
             if self._conn.unread >= UNREAD_BYTES:
                 break
@@ -343,7 +440,7 @@ class _Reader:
         self._conn.event("attention", request=self._number, body=notice.facts())
         self._told[notice.session] = notice
         if self._only is None and notice.kind in OVER:
-            del self._told[notice.session]           # nothing more comes of it
+            del self._told[notice.session]  # nothing more comes of it
 
     def _check(self) -> None:
         """Rights end while somebody follows: by being revoked, or by themselves."""
@@ -354,7 +451,13 @@ class _Reader:
             return
         for one in [one for one in self._told if not _may(self._ops, self._conn, one)]:
             last = self._told.pop(one)
-            self._conn.event("attention", request=self._number, body=Notice(one, last.name, "unknown", NOT_YOURS, None, time.time(), "", None).facts())
+            self._conn.event(
+                "attention",
+                request=self._number,
+                body=Notice(
+                    one, last.name, "unknown", NOT_YOURS, None, time.time(), "", None
+                ).facts(),
+            )
 
     def _rights_changed(self) -> None:
         """Some may be seen now that could not be before."""
@@ -369,7 +472,13 @@ class _Reader:
         if self._asking.pending and self._conn.unread >= UNREAD_BYTES:
             return OBSERVE_INTERVAL_S
         authority, now = self._ops.engine.authority, time.time()
-        first = min((authority.until(self._conn.key, "observe", one, now) for one in (self._only if self._only is not None else self._told)), default=FOREVER)
+        first = min(
+            (
+                authority.until(self._conn.key, "observe", one, now)
+                for one in (self._only if self._only is not None else self._told)
+            ),
+            default=FOREVER,
+        )
         return min(max(0.01, first - now), RECHECK_MAX_S) if first < FOREVER else None
 
 

@@ -20,22 +20,27 @@ from holdfast.model.probe import probe
 from holdfast.wire import notification as wire
 
 WORDS_MAX: Final = 131_072
-SOON_WORDS, SOON_BYTES = 512, 64 << 10                 # read on the loop; more takes milliseconds, and others wait
-LATER: Final = "it was not read to its end"            # of a program that has more than that
-ARGV_BYTES_MAX: Final = 2 << 20                        # what the kernel itself takes, as machines mostly are
+SOON_WORDS, SOON_BYTES = 512, 64 << 10  # read on the loop; more takes milliseconds, and others wait
+LATER: Final = "it was not read to its end"  # of a program that has more than that
+ARGV_BYTES_MAX: Final = 2 << 20  # what the kernel itself takes, as machines mostly are
 PATH_BYTES_MAX: Final = 4096
 _CHUNK: Final = 4096
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
 _PRESENT: Final = 1 << 63
-_POINTERS: Final = 64                                 # read at once at first
+_POINTERS: Final = 64  # read at once at first
 _AT_EMPTY_PATH: Final = 0x1000
 _X86_64, _I386, _ARM, _X32 = 0xC000_003E, 0x4000_0003, 0x4000_0028, 0x4000_0000
-_EXECVEAT: Final = {_X86_64: (322, _X32 | 545, _X32 | 322), _I386: (358,), 0xC000_00B7: (281,), _ARM: (387,)}
+_EXECVEAT: Final = {
+    _X86_64: (322, _X32 | 545, _X32 | 322),
+    _I386: (358,),
+    0xC000_00B7: (281,),
+    _ARM: (387,),
+}
 
 
 class Notified(NamedTuple):
     id: int
-    thread: int                  # as this process numbers it
+    thread: int  # as this process numbers it
     nr: int
     arch: int
     args: tuple[int, ...]
@@ -68,17 +73,34 @@ class Reading:
                 self._pages = _pages(one.thread)
             self._reader = _Reader(self._memory, self._pages)
             path = os.fsdecode(self._reader.text(path_at, PATH_BYTES_MAX))
-            dirfd = struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0] if at else lookup.AT_FDCWD
-            self.file, self.way = lookup.named(one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH))
+            dirfd = (
+                struct.unpack("<i", (one.args[0] & 0xFFFF_FFFF).to_bytes(4, "little"))[0]
+                if at
+                else lookup.AT_FDCWD
+            )
+            self.file, self.way = lookup.named(
+                one.thread, path, dirfd, at and bool(one.args[4] & _AT_EMPTY_PATH)
+            )
         except (OSError, _Unread, OverflowError, ValueError) as e:
-            self._why = LATER if str(e) == LATER else f"its memory cannot be read: {e.strerror if isinstance(e, OSError) else e}"
+            self._why = (
+                LATER
+                if str(e) == LATER
+                else f"its memory cannot be read: {e.strerror if isinstance(e, OSError) else e}"
+            )
 
     def program(self, soon: bool = False) -> Program:
         """With its words; `soon`: only if that is quick, else they are LATER."""
         if self._why:
             return Program("?", (), self._why)
         try:
-            return Program(self.file, tuple(os.fsdecode(word) for word in self._reader.words(self._argv_at, self._small, soon)), way=self.way)
+            return Program(
+                self.file,
+                tuple(
+                    os.fsdecode(word)
+                    for word in self._reader.words(self._argv_at, self._small, soon)
+                ),
+                way=self.way,
+            )
         except _Unread as e:
             return Program(self.file, (), LATER if soon else str(e), self.way)
         except (OSError, OverflowError, ValueError) as e:
@@ -99,7 +121,13 @@ def cwd_of(thread: int) -> str | None:
         return None
     try:
         path = os.readlink(f"/proc/{thread}/cwd")
-        return path if path.startswith("/") and not path.endswith(" (deleted)") and os.readlink(f"/proc/{thread}/root") == "/" else None
+        return (
+            path
+            if path.startswith("/")
+            and not path.endswith(" (deleted)")
+            and os.readlink(f"/proc/{thread}/root") == "/"
+            else None
+        )
     except OSError:
         return None
 
@@ -108,7 +136,11 @@ def process_of(thread: int) -> tuple[int, int] | None:
     """The process that a thread belongs to, and its parent."""
     try:
         text = read_short(f"/proc/{thread}/status")
-        found = {name: int(value.split()[0]) for name, _, value in (line.partition(b":") for line in text.splitlines()) if name in (b"Tgid", b"PPid")}
+        found = {
+            name: int(value.split()[0])
+            for name, _, value in (line.partition(b":") for line in text.splitlines())
+            if name in (b"Tgid", b"PPid")
+        }
         return found[b"Tgid"], found[b"PPid"]
     except (OSError, KeyError, ValueError, IndexError):
         return None
@@ -137,7 +169,7 @@ class _Unread(Exception):
 def _pages(thread: int) -> int:
     try:
         return os.open(f"/proc/{thread}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
-    except OSError as e:                                 # a kernel that does not say
+    except OSError as e:  # a kernel that does not say
         raise _Unread(LATER) from e
 
 
@@ -154,7 +186,7 @@ class _Reader:
         first, last = at // _PAGE, (at + count - 1) // _PAGE
         there = os.pread(self._pages, 8 * (last - first + 1), 8 * first)
         end = first
-        for (entry,) in struct.iter_unpack("=Q", there[:len(there) & ~7]):
+        for (entry,) in struct.iter_unpack("=Q", there[: len(there) & ~7]):
             if not entry & _PRESENT:
                 break
             end += 1

@@ -49,17 +49,40 @@ from holdfast.host.sockets import Table, table
 from holdfast.host.ttywait import blocked_on_tty, tty_rdev_of
 
 __all__ = [
-    "TICKS", "Liveness", "Process", "ProcessId", "Socket", "Stat", "TerminalMode", "alive", "attention",
-    "blocked_on_tty", "boot_id", "descendants", "foreground", "group", "identify", "listening", "liveness",
-    "parse_stat", "port_listening", "process", "terminal_facts", "terminal_mode", "terminal_rdev",
-    "tty_rdev_of", "unreadable",
+    "TICKS",
+    "Liveness",
+    "Process",
+    "ProcessId",
+    "Socket",
+    "Stat",
+    "TerminalMode",
+    "alive",
+    "attention",
+    "blocked_on_tty",
+    "boot_id",
+    "descendants",
+    "foreground",
+    "group",
+    "identify",
+    "listening",
+    "liveness",
+    "parse_stat",
+    "port_listening",
+    "process",
+    "terminal_facts",
+    "terminal_mode",
+    "terminal_rdev",
+    "tty_rdev_of",
+    "unreadable",
 ]
 
-WALK_PASSES_MAX = 4          # walks of a tree that keeps changing; the last one stands
-PROCESSES_MAX = 65_536       # of one session that are looked at
-SERVERS_LOOKED_AT_MAX = 64   # processes outside the terminal's session that may serve it (a tmux server)
+WALK_PASSES_MAX = 4  # walks of a tree that keeps changing; the last one stands
+PROCESSES_MAX = 65_536  # of one session that are looked at
+SERVERS_LOOKED_AT_MAX = (
+    64  # processes outside the terminal's session that may serve it (a tmux server)
+)
 
-TICKS = os.sysconf("SC_CLK_TCK")   # of the kernel's start times, in a second
+TICKS = os.sysconf("SC_CLK_TCK")  # of the kernel's start times, in a second
 
 _UNIX98_SLAVE_MAJOR = 136
 _TIOCGPTN = 0x80045430
@@ -67,12 +90,16 @@ _TIOCGPTN = 0x80045430
 
 # --- the tree -----------------------------------------------------------------------------------------------
 
+
 def descendants(root_pid: int, with_argv: bool = True) -> list[Process]:
     """Every process below `root_pid` (itself left out), parents before their children; zombies included."""
     found: dict[int, Process] = {}
     for _ in range(WALK_PASSES_MAX):
         seen, calm = _walk(root_pid, with_argv, known=found)
-        for pid, known in found.items():  # what this pass missed stays if it is still the same process
+        for (
+            pid,
+            known,
+        ) in found.items():  # what this pass missed stays if it is still the same process
             again = process(pid, with_argv) if pid not in seen else None
             if again is not None and again.start == known.start:
                 seen[pid] = again
@@ -82,7 +109,9 @@ def descendants(root_pid: int, with_argv: bool = True) -> list[Process]:
     return list(found.values())
 
 
-def _walk(root_pid: int, with_argv: bool, known: dict[int, Process]) -> tuple[dict[int, Process], bool]:
+def _walk(
+    root_pid: int, with_argv: bool, known: dict[int, Process]
+) -> tuple[dict[int, Process], bool]:
     """One pass, and whether nothing moved during it that the pass could have missed."""
     seen: dict[int, Process] = {}
     calm = True
@@ -91,7 +120,9 @@ def _walk(root_pid: int, with_argv: bool, known: dict[int, Process]) -> tuple[di
     todo = [root_pid]
     listed = {root_pid}
     for pid in todo:  # grows while it is walked: breadth first
-        children = children_of(pid)  # before the stat: who lives after it had not lost its children yet
+        children = children_of(
+            pid
+        )  # before the stat: who lives after it had not lost its children yet
         if pid != root_pid:
             one = process(pid, with_argv)
             if one is None:
@@ -103,7 +134,7 @@ def _walk(root_pid: int, with_argv: bool, known: dict[int, Process]) -> tuple[di
         if children:
             parents.append(pid)
             fresh = [child for child in children if child not in listed]
-            todo += fresh[:max(PROCESSES_MAX - len(todo), 0)]
+            todo += fresh[: max(PROCESSES_MAX - len(todo), 0)]
             listed.update(fresh)
     moved = any(child not in listed for pid in parents for child in children_of(pid))
     return seen, calm and not moved
@@ -142,12 +173,13 @@ def _all_by_parent() -> dict[int, list[int]]:
 
 # --- sockets ------------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class Socket:
     """A listening socket and a process that holds it. Of a unix socket `address` is the path, `port` None."""
 
     pid: int
-    proto: str        # "tcp", "tcp6", "unix"
+    proto: str  # "tcp", "tcp6", "unix"
     address: str
     port: int | None
 
@@ -165,13 +197,23 @@ def listening(pids: Iterable[int]) -> list[Socket]:
         except OSError:
             namespace = f"pid {pid}"
         if namespace not in tables:
-            tables[namespace] = {inode: one for inode, one in table(pid).items() if one.state == "listen"}
-        found += [_listener(pid, tables[namespace][inode]) for inode in sorted(inodes & tables[namespace].keys())]
+            tables[namespace] = {
+                inode: one for inode, one in table(pid).items() if one.state == "listen"
+            }
+        found += [
+            _listener(pid, tables[namespace][inode])
+            for inode in sorted(inodes & tables[namespace].keys())
+        ]
     return found
 
 
 def _listener(pid: int, one: graph.Socket) -> Socket:
-    return Socket(pid, one.kind, one.local.rpartition(":")[0].strip("[]") if one.port is not None else one.local, one.port)
+    return Socket(
+        pid,
+        one.kind,
+        one.local.rpartition(":")[0].strip("[]") if one.port is not None else one.local,
+        one.port,
+    )
 
 
 def port_listening(root_pid: int, port: int) -> Socket | None:
@@ -210,6 +252,7 @@ def _socket_inodes(pid: int) -> set[int]:
 
 # --- the terminal -------------------------------------------------------------------------------------------
 
+
 @dataclass(frozen=True, slots=True)
 class TerminalMode:
     icanon: bool | None
@@ -245,8 +288,14 @@ def group(processes: Iterable[Process], pgrp: int) -> list[Process]:
     return sorted((one for one in processes if one.pgrp == pgrp), key=lambda one: one.pid != pgrp)
 
 
-def terminal_facts(mode: TerminalMode, tty_rdev: int, root_pid: int, shell_pid: int | None,
-                   shell_at_prompt: bool | None, everyone: list[Process] | None = None) -> TerminalFacts:
+def terminal_facts(
+    mode: TerminalMode,
+    tty_rdev: int,
+    root_pid: int,
+    shell_pid: int | None,
+    shell_at_prompt: bool | None,
+    everyone: list[Process] | None = None,
+) -> TerminalFacts:
     """What `classify` wants. `shell_pid` leads its own session and group; None: no shell in charge. `everyone`: who is below `root_pid`, if that was just read."""
     tasks: list[TaskFact] = []
     if mode.fg_pgrp is not None:
@@ -254,22 +303,35 @@ def terminal_facts(mode: TerminalMode, tty_rdev: int, root_pid: int, shell_pid: 
         front = group(everyone, mode.fg_pgrp)
         tasks = [TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in front]
         if not mode.icanon and front and not any(task.wait in _WAITS for task in tasks):
-            outside = [one for one in everyone if one.session != front[0].session][:SERVERS_LOOKED_AT_MAX]
-            served = [TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in outside]
+            outside = [one for one in everyone if one.session != front[0].session][
+                :SERVERS_LOOKED_AT_MAX
+            ]
+            served = [
+                TaskFact(one.pid, one.comm, blocked_on_tty(one.pid, tty_rdev)) for one in outside
+            ]
             tasks += [task for task in served if task.wait in _WAITS]
-    return TerminalFacts(icanon=mode.icanon, echo=mode.echo, fg_pgrp=mode.fg_pgrp, shell_pgrp=shell_pid,
-                         shell_at_prompt=shell_at_prompt, fg_tasks=tuple(tasks))
+    return TerminalFacts(
+        icanon=mode.icanon,
+        echo=mode.echo,
+        fg_pgrp=mode.fg_pgrp,
+        shell_pgrp=shell_pid,
+        shell_at_prompt=shell_at_prompt,
+        fg_tasks=tuple(tasks),
+    )
 
 
 _WAITS = (TtyWait.READ, TtyWait.POLL, TtyWait.POLL_ANY)
 
 
-def attention(master_fd: int, root_pid: int, shell_pid: int | None,
-              shell_at_prompt: bool | None) -> Attention:
+def attention(
+    master_fd: int, root_pid: int, shell_pid: int | None, shell_at_prompt: bool | None
+) -> Attention:
     """One look: what the terminal waits for now, and why.
 
     `shell_at_prompt` must reflect the output up to this moment: a prompt mark still unread makes a prompt
     look like a program that asks for input.
     """
     mode = terminal_mode(master_fd)
-    return classify(terminal_facts(mode, terminal_rdev(master_fd), root_pid, shell_pid, shell_at_prompt))
+    return classify(
+        terminal_facts(mode, terminal_rdev(master_fd), root_pid, shell_pid, shell_at_prompt)
+    )

@@ -40,18 +40,19 @@ from holdfast.host.viewer import Viewer
 from holdfast.model.errors import NotAllowed, Usage
 
 SECONDS_MAX = 1e9
-RECHECK_MAX_S = 3600.0           # a clock that is set must not make a right outlive its end by more
+RECHECK_MAX_S = 3600.0  # a clock that is set must not make a right outlive its end by more
+
 
 class Field(NamedTuple):
     kind: type | tuple[type, ...]
-    default: Any = ...          # ...: required
+    default: Any = ...  # ...: required
 
 
 class Op(NamedTuple):
     handler: Callable[[Any, Connection, int, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
     fields: dict[str, Field]
-    right: str = ""             # needed on the session it names, or on the machine; "": who is known may, or the handler asks
-    act: bool = False           # it changes the session: signed, recorded, through the door
+    right: str = ""  # needed on the session it names, or on the machine; "": who is known may, or the handler asks
+    act: bool = False  # it changes the session: signed, recorded, through the door
 
 
 class Ops:
@@ -61,8 +62,10 @@ class Ops:
         self.viewers: dict[Connection, Viewer] = {}
         self.following = Looks()
         self.noticing = noticing.Noticing(engine)
-        self.under_way: Counter[str] = Counter()       # requests being answered, by operation
-        self._looking: dict[asyncio.Task[Any], tuple[Connection, str | None]] = {}      # requests that show something, and of which session
+        self.under_way: Counter[str] = Counter()  # requests being answered, by operation
+        self._looking: dict[
+            asyncio.Task[Any], tuple[Connection, str | None]
+        ] = {}  # requests that show something, and of which session
         self._denied: dict[asyncio.Task[Any], NotAllowed] = {}
         self._timer: asyncio.TimerHandle | None = None
         engine.authority.on_change.append(self.recheck)
@@ -70,14 +73,23 @@ class Ops:
     async def handle(self, conn: Connection, number: int, body: dict[str, Any]) -> dict[str, Any]:
         op = OPS.get(str(body.get("op")))
         if op is None:
-            raise Usage(f"unknown operation {str(body.get('op'))[:40]!a}", "this host may be older than the client")
+            raise Usage(
+                f"unknown operation {str(body.get('op'))[:40]!a}",
+                "this host may be older than the client",
+            )
         fields = check(op.fields, body)
-        session = self.engine.find_any(fields["session"]) if fields.get("session") and (op.right or op.act) else None
+        session = (
+            self.engine.find_any(fields["session"])
+            if fields.get("session") and (op.right or op.act)
+            else None
+        )
         if op.right:
             try:
                 self.may(conn, op.right, session.id if session is not None else None)
             except NotAllowed as e:
-                if op.right not in STARTS_PROGRAMS or not self._by_command(e, conn, op.right, session.id if session is not None else None):
+                if op.right not in STARTS_PROGRAMS or not self._by_command(
+                    e, conn, op.right, session.id if session is not None else None
+                ):
                     raise
                 fields["limited!"] = True
         self.under_way[op.handler.__name__] += 1
@@ -90,9 +102,11 @@ class Ops:
             if where is None or not acts.is_act(body["op"], fields):
                 return await op.handler(self, conn, number, fields)
             if body["op"] in acts.ON_MACHINE:
-                fields["asked!"] = body                  # as it was sent: what is signed has no defaults
+                fields["asked!"] = body  # as it was sent: what is signed has no defaults
             fields["act!"] = act = self.engine.door.act(conn, where, body["op"], fields)
-            return await self.engine.door.through(act, lambda: op.handler(self, conn, number, fields))
+            return await self.engine.door.through(
+                act, lambda: op.handler(self, conn, number, fields)
+            )
         except asyncio.CancelledError:
             if (denied := self._denied.pop(task, None)) is not None:
                 raise denied from None
@@ -107,19 +121,31 @@ class Ops:
 
     def place_of(self, conn: Connection, name: str) -> dict[str, Any]:
         if name == acts.MACHINE:
-            return {"id": name, "epoch": self.engine.door.here.epoch, "seen": self.engine.journal.seen(name)}
+            return {
+                "id": name,
+                "epoch": self.engine.door.here.epoch,
+                "seen": self.engine.journal.seen(name),
+            }
         found = self.engine.find_any(name)
         if not self.engine.authority.rights_of(conn.key, found.id, time.time()):
             self.may(conn, "observe", found.id)
-        return {"id": found.id, "epoch": found.epoch if isinstance(found, Record) else found.record.epoch, "seen": self.engine.journal.seen(found.id)}
+        return {
+            "id": found.id,
+            "epoch": found.epoch if isinstance(found, Record) else found.record.epoch,
+            "seen": self.engine.journal.seen(found.id),
+        }
 
     def may(self, conn: Connection, right: str, session: str | None) -> None:
         """Returns if its envelopes allow it there now; else says which right is missing, and who could give it (A5)."""
         self.engine.authority.may(conn.key, right, session, time.time())
 
-    def _by_command(self, refusal: NotAllowed, conn: Connection, right: str, session: str | None) -> bool:
+    def _by_command(
+        self, refusal: NotAllowed, conn: Connection, right: str, session: str | None
+    ) -> bool:
         """Whether it depends on the command, which the handler will look at."""
-        return "retry_in_s" not in refusal.facts and right in self.engine.authority.rights_of(conn.key, session, time.time())
+        return "retry_in_s" not in refusal.facts and right in self.engine.authority.rights_of(
+            conn.key, session, time.time()
+        )
 
     def recheck(self) -> None:
         """Rights have changed, or some have run out: who may not even watch any more is told so and dropped, whatever it is doing."""
@@ -127,14 +153,19 @@ class Ops:
         authority = self.engine.authority
         for session in self.engine.sessions.values():
             session.keyboard.again()
-            session.turn.lose(lambda key: not authority.dead(key), lambda name: bool(authority.devices(name, all=False)))
+            session.turn.lose(
+                lambda key: not authority.dead(key),
+                lambda name: bool(authority.devices(name, all=False)),
+            )
         for conn, viewer in list(self.viewers.items()):
             try:
                 self.may(conn, "observe", viewer.session.id)
             except NotAllowed as e:
                 conn.bye("admission", e.message, e.recover)
                 continue
-            viewer.observe = viewer.observe or "input" not in authority.rights_of(conn.key, viewer.session.id, now)
+            viewer.observe = viewer.observe or "input" not in authority.rights_of(
+                conn.key, viewer.session.id, now
+            )
             again = min(again, warn(authority, viewer, now))
         for task, (conn, looked_at) in list(self._looking.items()):
             try:
@@ -171,7 +202,12 @@ class Ops:
     # ------------------------------------------------------------ the host itself
 
     async def ping(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
-        return {"pid": os.getpid(), "release": __version__, "sessions": len(self.engine.sessions), "term": self.engine.term}
+        return {
+            "pid": os.getpid(),
+            "release": __version__,
+            "sessions": len(self.engine.sessions),
+            "term": self.engine.term,
+        }
 
     async def down(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         q["act!"].happened(restart=q["restart"])
@@ -180,10 +216,15 @@ class Ops:
 
     async def stats(self, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
         e = self.engine
-        return {"events": dict(sorted(e.events.counters.items())), "store": {"failures": e.store.failures, "last": e.store.last_failure},
-                "under_way": dict(+self.under_way), "viewers": sum(len(s.viewers) for s in e.sessions.values()), "sessions": len(e.sessions), "term": e.term,
-                "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers)}
-
+        return {
+            "events": dict(sorted(e.events.counters.items())),
+            "store": {"failures": e.store.failures, "last": e.store.last_failure},
+            "under_way": dict(+self.under_way),
+            "viewers": sum(len(s.viewers) for s in e.sessions.values()),
+            "sessions": len(e.sessions),
+            "term": e.term,
+            "skips": sum(v.skips for s in e.sessions.values() for v in s.viewers),
+        }
 
     def leave(self, conn: Connection, how: str) -> None:
         viewer = self.viewers.pop(conn, None)
@@ -195,7 +236,10 @@ def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {}
     unknown = sorted(set(body) - set(fields) - {"op"})
     if unknown:
-        raise Usage(f"unknown field {unknown[0]!a} in {body['op']}", "this host may be older than the client")
+        raise Usage(
+            f"unknown field {unknown[0]!a} in {body['op']}",
+            "this host may be older than the client",
+        )
     for name, field in fields.items():
         value = body.get(name, field.default)
         if value is ...:
@@ -205,7 +249,9 @@ def check(fields: dict[str, Field], body: dict[str, Any]) -> dict[str, Any]:
             value = float(value)
         if not (value is None and field.default is None) and (type(value) not in kinds):
             raise Usage(f"the field {name!a} of {body['op']} has the wrong type")
-        if (type(value) is int and not 0 <= value < 1 << 63) or (type(value) is float and not 0 <= value < SECONDS_MAX):
+        if (type(value) is int and not 0 <= value < 1 << 63) or (
+            type(value) is float and not 0 <= value < SECONDS_MAX
+        ):
             raise Usage(f"the field {name!a} of {body['op']} is out of range")
         out[name] = value
     return out
@@ -219,51 +265,187 @@ OPS: dict[str, Op] = {
     "down": Op(Ops.down, {**_ON_MACHINE, "restart": Field(bool, False)}, "manage", act=True),
     "stats": Op(Ops.stats, {}),
     "metrics": Op(metrics.metrics, {"families": Field(bool, False)}, "observe"),
-    "events": Op(looking.events, {"session": Field(str, None), "after": Field(int, 0), "limit": Field(int, 100), "follow": Field(bool, False)}, "observe"),
-    "new": Op(steering.new, {**_ON_MACHINE, "name": Field(str, None), "argv": Field(list), "cwd": _S, "env": Field(dict), "size": Field(list, None),
-                        "umask": Field(int, 0o077), "existing": Field(bool, False), "agent": Field(str, None), "token": Field(str, None), "contained": Field(bool, None), "given": Field(list, []), "gate": Field(str, None)}, "new", act=True),
+    "events": Op(
+        looking.events,
+        {
+            "session": Field(str, None),
+            "after": Field(int, 0),
+            "limit": Field(int, 100),
+            "follow": Field(bool, False),
+        },
+        "observe",
+    ),
+    "new": Op(
+        steering.new,
+        {
+            **_ON_MACHINE,
+            "name": Field(str, None),
+            "argv": Field(list),
+            "cwd": _S,
+            "env": Field(dict),
+            "size": Field(list, None),
+            "umask": Field(int, 0o077),
+            "existing": Field(bool, False),
+            "agent": Field(str, None),
+            "token": Field(str, None),
+            "contained": Field(bool, None),
+            "given": Field(list, []),
+            "gate": Field(str, None),
+        },
+        "new",
+        act=True,
+    ),
     "ls": Op(looking.ls, {"all": Field(bool, False)}),
     "get": Op(looking.get, {"session": _S}, "observe"),
     "rename": Op(steering.rename, {**_ACT, "name": _S}, "end", act=True),
     "end": Op(steering.end, {**_ACT, "again": Field(bool, False)}, "end", act=True),
-    "signal": Op(signalling.signal, {**_ACT, "pid": Field(int), "signal": _S, "tree": Field(bool, False)}, "signal", act=True),
+    "signal": Op(
+        signalling.signal,
+        {**_ACT, "pid": Field(int), "signal": _S, "tree": Field(bool, False)},
+        "signal",
+        act=True,
+    ),
     "forget": Op(steering.forget, {**_ON_MACHINE, "session": _S}, "end", act=True),
     "who": Op(looking.who, {"session": _S}, "observe"),
     "resolve": Op(references.resolve, {"ref": _S}),
     "place": Op(Ops.place, {"session": _S}),
-    "send": Op(steering.send, {**_ACT, "text": _S, "keys": Field(list, []), "paste": Field(bool, False)}, "input", act=True),
-    "run": Op(steering.run, {**_ACT, "text": _S, "timeout": Field(float, 0.0), "resume": Field(int, None), "for_terminal": Field(bool, False)}, "run", act=True),
+    "send": Op(
+        steering.send,
+        {**_ACT, "text": _S, "keys": Field(list, []), "paste": Field(bool, False)},
+        "input",
+        act=True,
+    ),
+    "run": Op(
+        steering.run,
+        {
+            **_ACT,
+            "text": _S,
+            "timeout": Field(float, 0.0),
+            "resume": Field(int, None),
+            "for_terminal": Field(bool, False),
+        },
+        "run",
+        act=True,
+    ),
     "cover": Op(attaching.cover, {"session": _S, "signed": Field(dict)}),
-    "log": Op(looking.log, {"session": _S, "after": Field(int, None), "limit": Field(int, 100), "follow": Field(bool, False)}),
+    "log": Op(
+        looking.log,
+        {
+            "session": _S,
+            "after": Field(int, None),
+            "limit": Field(int, 100),
+            "follow": Field(bool, False),
+        },
+    ),
     "log.export": Op(looking.log_export, {"session": _S}),
-    "wait": Op(looking.wait, {"session": _S, "for": Field((str, list)), "timeout": Field(float, 0.0)}, "observe"),
-    "attention": Op(noticing.attention, {"sessions": Field(list, []), "follow": Field(bool, False)}),
-    "view": Op(looking.view, {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)}, "observe"),
-    "graph": Op(looking.graph, {"session": _S, "follow": Field(bool, False), "wrote": Field(list, [])}, "observe"),
-    "read": Op(looking.read, {"session": _S, "from": Field(int, None), "follow": Field(bool, False), "strict": Field(bool, False),
-                          "for_terminal": Field(bool, False)}, "observe"),
-    "attach": Op(attaching.attach, {"session": _S, "cols": Field(int), "rows": Field(int), "observe": Field(bool, False),
-                              "scrollback": Field(int, None), "resume": Field(int, None),
-                              "agent": Field(str, None), "direct": Field(bool, False)}, "observe"),
+    "wait": Op(
+        looking.wait,
+        {"session": _S, "for": Field((str, list)), "timeout": Field(float, 0.0)},
+        "observe",
+    ),
+    "attention": Op(
+        noticing.attention, {"sessions": Field(list, []), "follow": Field(bool, False)}
+    ),
+    "view": Op(
+        looking.view,
+        {"session": _S, "ansi": Field(bool, False), "history": Field(int, 0)},
+        "observe",
+    ),
+    "graph": Op(
+        looking.graph,
+        {"session": _S, "follow": Field(bool, False), "wrote": Field(list, [])},
+        "observe",
+    ),
+    "read": Op(
+        looking.read,
+        {
+            "session": _S,
+            "from": Field(int, None),
+            "follow": Field(bool, False),
+            "strict": Field(bool, False),
+            "for_terminal": Field(bool, False),
+        },
+        "observe",
+    ),
+    "attach": Op(
+        attaching.attach,
+        {
+            "session": _S,
+            "cols": Field(int),
+            "rows": Field(int),
+            "observe": Field(bool, False),
+            "scrollback": Field(int, None),
+            "resume": Field(int, None),
+            "agent": Field(str, None),
+            "direct": Field(bool, False),
+        },
+        "observe",
+    ),
     "detach": Op(attaching.detach, {}),
     "refresh": Op(attaching.refresh, {}),
     "halt": Op(people.halt, _ACT, "halt", act=True),
     "resume": Op(people.resume, _ACT, "halt", act=True),
-    "operator.add": Op(people.add, {**_ON_MACHINE, "name": _S, "kind": _S, "key": _S, "device": Field(str, "")}, act=True),
+    "operator.add": Op(
+        people.add,
+        {**_ON_MACHINE, "name": _S, "kind": _S, "key": _S, "device": Field(str, "")},
+        act=True,
+    ),
     "operator.ls": Op(people.listed, {}),
     "operator.show": Op(people.show, {"name": _S}),
-    "operator.revoke": Op(people.revoke, {**_ON_MACHINE, "name": _S, "force": Field(bool, False), "grants": Field(bool, False)}, act=True),
+    "operator.revoke": Op(
+        people.revoke,
+        {**_ON_MACHINE, "name": _S, "force": Field(bool, False), "grants": Field(bool, False)},
+        act=True,
+    ),
     "envelopes": Op(people.mine, {}),
-    "grant": Op(people.grant, {**_ON_MACHINE, "name": Field(str, None), "rights": Field(list, []), "session": Field(str, None), "expires": Field(int, None),
-                               "rate": Field(list, None), "envelope": Field(str, None), "commands": Field(list, None)}, act=True),
-    "approvals": Op(deciding.approvals, {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)}),
+    "grant": Op(
+        people.grant,
+        {
+            **_ON_MACHINE,
+            "name": Field(str, None),
+            "rights": Field(list, []),
+            "session": Field(str, None),
+            "expires": Field(int, None),
+            "rate": Field(list, None),
+            "envelope": Field(str, None),
+            "commands": Field(list, None),
+        },
+        act=True,
+    ),
+    "approvals": Op(
+        deciding.approvals,
+        {"session": Field(str, None), "id": Field(str, None), "follow": Field(bool, False)},
+    ),
     "ways": Op(uplinks.ways, {}),
     "relays": Op(uplinks.lines, {}, "manage"),
     "relays.changed": Op(uplinks.relays_changed, dict(_ON_MACHINE), "manage", act=True),
-    **{answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S}) for answer in ("approve", "deny", "withdraw")},
-    **{name: Op(act, {**(_ON_MACHINE if name in acts.ON_MACHINE else {}), **{key: Field(*kind) for key, kind in fields.items()}}, act=name in acts.ON_MACHINE)
-       for name, (act, fields) in {**invitations.OPS, **devices.OPS}.items()},
+    **{
+        answer: Op(getattr(deciding, answer), {"id": _S, "binding": _S, "signature": _S})
+        for answer in ("approve", "deny", "withdraw")
+    },
+    **{
+        name: Op(
+            act,
+            {
+                **(_ON_MACHINE if name in acts.ON_MACHINE else {}),
+                **{key: Field(*kind) for key, kind in fields.items()},
+            },
+            act=name in acts.ON_MACHINE,
+        )
+        for name, (act, fields) in {**invitations.OPS, **devices.OPS}.items()
+    },
     "seize": Op(people.seize, _ACT, "turn.seize", act=True),
-    "turn": Op(people.turn, {"session": _S, "seq": Field(int, 0), "signed": Field(dict, None), "hold": Field(float, None), "act": Field(str, "show"), "to": Field(str, None),
-                             "wait": Field(float, 0.0)}, act=True),
+    "turn": Op(
+        people.turn,
+        {
+            "session": _S,
+            "seq": Field(int, 0),
+            "signed": Field(dict, None),
+            "hold": Field(float, None),
+            "act": Field(str, "show"),
+            "to": Field(str, None),
+            "wait": Field(float, 0.0),
+        },
+        act=True,
+    ),
 }

@@ -19,18 +19,24 @@ from holdfast.wire import keeper as wire
 if TYPE_CHECKING:
     from holdfast.host.viewer import Viewer
 
-RETURN_S = 3 * RECONNECT_MAX_S     # in which clients are back, from when a new host can be reached: half as long again is their longest pause, the rest is for a busy machine
-SETTLE_S = 0.5                     # from when the last of them is here until it has said where it was
-RETURN_MAX_S = 10.0                # if some who were attached when the last one died are not
-LATE_PART = 0.5                    # of a window: a host that looks this late was held up itself, and could serve nobody; ...
-EXCUSED = 3                        # ... so often in a row nobody is blamed for that
+RETURN_S = (
+    3 * RECONNECT_MAX_S
+)  # in which clients are back, from when a new host can be reached: half as long again is their longest pause, the rest is for a busy machine
+SETTLE_S = 0.5  # from when the last of them is here until it has said where it was
+RETURN_MAX_S = 10.0  # if some who were attached when the last one died are not
+LATE_PART = (
+    0.5  # of a window: a host that looks this late was held up itself, and could serve nobody; ...
+)
+EXCUSED = 3  # ... so often in a row nobody is blamed for that
 
 
 class Pace:
-    def __init__(self, link: KeeperLink, viewers: list[Viewer], snapshot_at: Callable[[], int]) -> None:
+    def __init__(
+        self, link: KeeperLink, viewers: list[Viewer], snapshot_at: Callable[[], int]
+    ) -> None:
         self.consumed = link.welcome.consumed
         self.window_s = PACE_WINDOW_S
-        self.returned = asyncio.Event()              # nobody is on the way back
+        self.returned = asyncio.Event()  # nobody is on the way back
         self.returned.set()
         self._link = link
         self._ring = link.ring
@@ -42,8 +48,8 @@ class Pace:
         self._excused = 0
         self._returning: asyncio.TimerHandle | None = None
         self._patience = 0.0
-        self.skips = 0                               # times that a viewer was not waited for
-        self.expected = 0                            # viewers that are on their way back, or are back
+        self.skips = 0  # times that a viewer was not waited for
+        self.expected = 0  # viewers that are on their way back, or are back
 
     @property
     def full(self) -> bool:
@@ -63,7 +69,11 @@ class Pace:
             self._window = self._loop.call_later(self.window_s, self._check)
 
     def _check(self) -> None:
-        late, self._window = self._window is not None and self._loop.time() - self._window.when() > LATE_PART * self.window_s, None
+        late, self._window = (
+            self._window is not None
+            and self._loop.time() - self._window.when() > LATE_PART * self.window_s,
+            None,
+        )
         self._excused = self._excused + 1 if late and self._excused < EXCUSED else 0
         for viewer in self._viewers if not self._excused else ():
             viewer.check_catching_up(self.window_s)
@@ -113,7 +123,13 @@ class Pace:
     def report(self) -> None:
         if self._returning is not None:
             return
-        floor = min([self._snapshot_at(), *(v.taken for v in self._viewers if v.paces), *self._held.values()])
+        floor = min(
+            [
+                self._snapshot_at(),
+                *(v.taken for v in self._viewers if v.paces),
+                *self._held.values(),
+            ]
+        )
         if floor > self.consumed:
             self.consumed = floor
             self._link.send(wire.consumed(floor))

@@ -87,8 +87,12 @@ class _Place:
     @classmethod
     def of(cls, emulator: Emulator) -> _Place:
         cursor = emulator.cursor
-        pen, protection, charsets = (emulator.extra(name) for name in ("style", "protection", "charsets"))
-        return cls(cursor.x, cursor.y, cursor.pending_wrap, emulator.mode(6), pen, protection, charsets)
+        pen, protection, charsets = (
+            emulator.extra(name) for name in ("style", "protection", "charsets")
+        )
+        return cls(
+            cursor.x, cursor.y, cursor.pending_wrap, emulator.mode(6), pen, protection, charsets
+        )
 
 
 def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
@@ -124,7 +128,12 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
         _rows(primary, scrollback, cols, rows),
     ]
     if not alternate:
-        out += [b"\x1b[?1049h", _PEN, _NO_KEYS, b"\x1b[?6l\x1b[H\x1b7\x1b[?1049l"]  # what was left in it
+        out += [
+            b"\x1b[?1049h",
+            _PEN,
+            _NO_KEYS,
+            b"\x1b[?6l\x1b[H\x1b7\x1b[?1049l",
+        ]  # what was left in it
     else:
         out += [*_kitty_stack(primary), _save(primary, _Place.of(primary)), b"\x1b[?1049h"]
         out += [_switch(tuple(mode for mode in ALTERNATES if emulator.mode(mode)), True)]
@@ -132,17 +141,29 @@ def paint(emulator: Emulator, scrollback: int, over: bool = True) -> bytes:
     out += [*keys, _save(emulator, saved), _PEN, b"\x1b[?6l", shape]
     out += [_title(emulator.title), *_colours(emulator), *_modes(emulator)]
     region = emulator.extra("scrolling_region")
-    out += [b"\x1b[?69h" if emulator.mode(69) else b"", region, b"\x1b[?6h" if emulator.mode(6) else b""]
-    out += [b"" if emulator.mode(2026) else b"\x1b[?2026l", b"\x1b[?25h" if emulator.mode(25) else b""]
+    out += [
+        b"\x1b[?69h" if emulator.mode(69) else b"",
+        region,
+        b"\x1b[?6h" if emulator.mode(6) else b"",
+    ]
+    out += [
+        b"" if emulator.mode(2026) else b"\x1b[?2026l",
+        b"\x1b[?25h" if emulator.mode(25) else b"",
+    ]
     out += [_cursor(emulator, _Place.of(emulator), last, region)]
-    out += [b"\x1b[4h" if emulator.mode(4, ansi=True) else b"", b"" if emulator.mode(7) else b"\x1b[?7l"]
+    out += [
+        b"\x1b[4h" if emulator.mode(4, ansi=True) else b"",
+        b"" if emulator.mode(7) else b"\x1b[?7l",
+    ]
     return b"".join(out)
 
 
 def unpaint(emulator: Emulator) -> bytes:
     """UNPAINT, and the user's own settings back where the session had changed them."""
     changed = [
-        _switch((mode,), default) for mode, default in PREFERENCES.items() if emulator.mode(mode) != default
+        _switch((mode,), default)
+        for mode, default in PREFERENCES.items()
+        if emulator.mode(mode) != default
     ]
     changed += [b"\x1b]104\x1b\\"] if emulator.palette_changes() else []
     changed += [b"\x1b]%d\x1b\\" % (100 + number) for number, _ in emulator.dynamic_colours()]
@@ -206,7 +227,9 @@ def row(emulator: Emulator, y: int, start: int, end: int) -> bytes:
 
 
 def _allowed(link: bytes) -> bool:
-    return link.lower().startswith(LINK_SCHEMES) and re.fullmatch(rb"[\x21-\x7e]+", link) is not None
+    return (
+        link.lower().startswith(LINK_SCHEMES) and re.fullmatch(rb"[\x21-\x7e]+", link) is not None
+    )
 
 
 # -- state ------------------------------------------------------------------------------------------------------------
@@ -252,7 +275,10 @@ def _modes(emulator: Emulator) -> list[bytes]:
         for mode, default in PREFERENCES.items()
         if emulator.mode(mode) != default
     ]
-    out += [b"\x1b=" if emulator.mode(66) else b"", b"\x1b[20h" if emulator.mode(20, ansi=True) else b""]
+    out += [
+        b"\x1b=" if emulator.mode(66) else b"",
+        b"\x1b[20h" if emulator.mode(20, ansi=True) else b"",
+    ]
     return [*out, emulator.extra("keyboard")]
 
 
@@ -262,8 +288,12 @@ def _title(title: bytes) -> bytes:
 
 
 def _colours(emulator: Emulator) -> list[bytes]:
-    out = [b"\x1b]4;%d;rgb:%02x/%02x/%02x\x1b\\" % (i, *rgb) for i, rgb in emulator.palette_changes()]
-    return out + [b"\x1b]%d;rgb:%02x/%02x/%02x\x1b\\" % (n, *rgb) for n, rgb in emulator.dynamic_colours()]
+    out = [
+        b"\x1b]4;%d;rgb:%02x/%02x/%02x\x1b\\" % (i, *rgb) for i, rgb in emulator.palette_changes()
+    ]
+    return out + [
+        b"\x1b]%d;rgb:%02x/%02x/%02x\x1b\\" % (n, *rgb) for n, rgb in emulator.dynamic_colours()
+    ]
 
 
 def _save(emulator: Emulator, place: _Place) -> bytes:
@@ -286,7 +316,9 @@ def _cell(emulator: Emulator, x: int, y: int) -> tuple[int, bytes]:
 _CELL = re.compile(rb"((?:\x1b\[[0-9;:]*m)*)(.*?)(?:\x1b\[0m)*", re.DOTALL)
 
 
-def _cursor(emulator: Emulator, place: _Place, last: tuple[bytes, bytes] | None, region: bytes) -> bytes:
+def _cursor(
+    emulator: Emulator, place: _Place, last: tuple[bytes, bytes] | None, region: bytes
+) -> bytes:
     """Pen and position, by writing the character before the cursor once more if it was the last one written."""
     top = left = 1
     if place.origin:

@@ -31,7 +31,9 @@ from typing import Any, Final
 from holdfast.core.facts import TEXT_BYTES_MAX, Unparseable
 
 PARSE_WAIT_S: Final = 4.0  # shfmt takes milliseconds; a machine under load takes its time
-TREE_BYTES_MAX: Final = 2 * 1024 * 1024  # of JSON: reading more of it would hold up the host for tens of milliseconds
+TREE_BYTES_MAX: Final = (
+    2 * 1024 * 1024
+)  # of JSON: reading more of it would hold up the host for tens of milliseconds
 DATA_BYTES_MAX: Final = 512 * 1024 * 1024  # memory of one shfmt
 KEPT_TEXTS: Final = 64
 KEPT_TEXT_BYTES: Final = 4096  # larger texts are not remembered: their trees are megabytes
@@ -41,7 +43,12 @@ _CANARY: Final = 'a |& "b$(c)" >d <<E\n`e`\nE'
 
 def find_shfmt() -> str | None:
     """The binary of the package `shfmt-py`, else that of the system."""
-    for directory in (sysconfig.get_path("scripts"), os.path.dirname(sys.executable), "/usr/local/bin", "/usr/bin"):
+    for directory in (
+        sysconfig.get_path("scripts"),
+        os.path.dirname(sys.executable),
+        "/usr/local/bin",
+        "/usr/bin",
+    ):
         path = f"{directory}/shfmt"
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path
@@ -68,7 +75,10 @@ class Parser:
             self._fits = self._try()
         if not self._fits:
             raise Unparseable(
-                "parser", "shfmt is missing" if self.binary is None else f"{self.binary} is not a shfmt that is known here"
+                "parser",
+                "shfmt is missing"
+                if self.binary is None
+                else f"{self.binary} is not a shfmt that is known here",
             )
         tree = self._tree(text, dialect)
         if len(text) <= KEPT_TEXT_BYTES:
@@ -119,7 +129,11 @@ class Parser:
             tree = json.loads(output)
         except (ValueError, RecursionError):
             raise Unparseable("parser", "the answer of shfmt is not JSON") from None
-        if not isinstance(tree, dict) or tree.get("Type") != "File" or not isinstance(tree.get("Stmts", []), list):
+        if (
+            not isinstance(tree, dict)
+            or tree.get("Type") != "File"
+            or not isinstance(tree.get("Stmts", []), list)
+        ):
             raise Unparseable("parser", "the answer of shfmt is not a tree")
         return tree
 
@@ -160,7 +174,12 @@ class Parser:
 
     def _read(self, child: subprocess.Popen[bytes]) -> bytes:
         assert child.stdout is not None
-        fd, deadline, pieces, size = child.stdout.fileno(), time.monotonic() + self.wait_s, list[bytes](), 0
+        fd, deadline, pieces, size = (
+            child.stdout.fileno(),
+            time.monotonic() + self.wait_s,
+            list[bytes](),
+            0,
+        )
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         while True:
@@ -179,7 +198,10 @@ class Parser:
 def _message(output: bytes) -> str:
     """shfmt's sentence, without the name of its input."""
     return (
-        output.decode("utf-8", "replace").strip().splitlines()[0].removeprefix("<standard input>:")[:160]
+        output.decode("utf-8", "replace")
+        .strip()
+        .splitlines()[0]
+        .removeprefix("<standard input>:")[:160]
         if output.strip()
         else ""
     )

@@ -25,16 +25,28 @@ from holdfast.host.fileevents import key_of
 LINKS_MAX: Final = 40
 NAMES_MAX: Final = 512
 _PROC: Final = 0x9FA0
-_KERNELS: Final = frozenset((_PROC, 0x62656572, 0x63677270, 0x27E0EB, 0x64626720, 0x74726163, 0x73636673, 0xCAFE4A11, 0x1CD1))     # sysfs, cgroups, debugfs, tracefs, securityfs, bpf, devpts
+_KERNELS: Final = frozenset(
+    (
+        _PROC,
+        0x62656572,
+        0x63677270,
+        0x27E0EB,
+        0x64626720,
+        0x74726163,
+        0x73636673,
+        0xCAFE4A11,
+        0x1CD1,
+    )
+)  # sysfs, cgroups, debugfs, tracefs, securityfs, bpf, devpts
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Piece(NamedTuple):
-    kind: str                    # "link", "directory", "file" (what stands at the end, whatever it is), "unknown" (nobody can say what does)
+    kind: str  # "link", "directory", "file" (what stands at the end, whatever it is), "unknown" (nobody can say what does)
     key: bytes | None = None
     stamp: Stamp = Stamp(0, 0)
-    ours: bool = True            # this account can write it, or replace it
-    ages: bool = True            # its change time says when it became what it is
+    ours: bool = True  # this account can write it, or replace it
+    ages: bool = True  # its change time says when it became what it is
 
 
 UNKNOWN: Final = Piece("unknown")
@@ -79,7 +91,9 @@ def _look(root: int, path: str, missing: set[str]) -> list[Piece]:
 def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
     todo, pieces, links, names = deque(path.split("/")), list[Piece](), 0, 0
     uid = os.geteuid()
-    stack: list[tuple[int, os.stat_result, bool]] = []         # below the root: descriptor, and whether this account can put something else in its place
+    stack: list[
+        tuple[int, os.stat_result, bool]
+    ] = []  # below the root: descriptor, and whether this account can put something else in its place
     try:
         while todo:
             name, names = todo.popleft(), names + 1
@@ -96,17 +110,21 @@ def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
                 fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=above)
             except FileNotFoundError:
                 if todo and not links and ".." not in path:
-                    missing.add(path[:len(path) - sum(map(len, todo)) - len(todo)])
+                    missing.add(path[: len(path) - sum(map(len, todo)) - len(todo)])
                 raise
             try:
                 facts = os.fstat(fd)
-                replaceable = uid == 0 or (bool(stack) and stack[-1][2]) or _replaceable(above, facts, uid)
+                replaceable = (
+                    uid == 0 or (bool(stack) and stack[-1][2]) or _replaceable(above, facts, uid)
+                )
                 if not stat.S_ISLNK(facts.st_mode):
                     stack.append((os.dup(fd), facts, replaceable))
                     continue
                 if _kind(fd) == _PROC:
                     return [UNKNOWN]
-                pieces.append(Piece("link", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size), replaceable))
+                pieces.append(
+                    Piece("link", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size), replaceable)
+                )
                 target, links = os.readlink("", dir_fd=fd), links + 1
             finally:
                 os.close(fd)
@@ -117,7 +135,10 @@ def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
             todo.extendleft(reversed(target.split("/")))
         if not stack:
             return pieces
-        pieces += [Piece("directory", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size)) for fd, facts, _ in stack[:-1]]
+        pieces += [
+            Piece("directory", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size))
+            for fd, facts, _ in stack[:-1]
+        ]
         return pieces + _last(*stack[-1], uid)
     finally:
         _close(stack)
@@ -127,7 +148,15 @@ def _last(fd: int, facts: os.stat_result, replaceable: bool, uid: int) -> list[P
     if _kind(fd) in _KERNELS or stat.S_ISCHR(facts.st_mode) or stat.S_ISBLK(facts.st_mode):
         return []
     ours = replaceable or facts.st_uid == uid or os.access(f"/proc/self/fd/{fd}", os.W_OK)
-    return [Piece("file", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size), ours, stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode))]
+    return [
+        Piece(
+            "file",
+            key_of(fd),
+            Stamp(facts.st_ctime_ns, facts.st_size),
+            ours,
+            stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode),
+        )
+    ]
 
 
 def _replaceable(directory: int, entry: os.stat_result, uid: int) -> bool:
@@ -135,7 +164,9 @@ def _replaceable(directory: int, entry: os.stat_result, uid: int) -> bool:
     facts = os.fstat(directory)
     if facts.st_uid == uid:
         return True
-    return os.access(f"/proc/self/fd/{directory}", os.W_OK) and not (facts.st_mode & stat.S_ISVTX and entry.st_uid != uid)
+    return os.access(f"/proc/self/fd/{directory}", os.W_OK) and not (
+        facts.st_mode & stat.S_ISVTX and entry.st_uid != uid
+    )
 
 
 def _kind(fd: int) -> int:
@@ -143,7 +174,7 @@ def _kind(fd: int) -> int:
     answer = ctypes.create_string_buffer(256)
     if _libc.fstatfs(fd, answer):
         raise OSError(ctypes.get_errno(), "fstatfs")
-    return int.from_bytes(answer.raw[:ctypes.sizeof(ctypes.c_long)], "little")
+    return int.from_bytes(answer.raw[: ctypes.sizeof(ctypes.c_long)], "little")
 
 
 def _close(stack: list[tuple[int, os.stat_result, bool]]) -> None:

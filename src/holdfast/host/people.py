@@ -16,8 +16,13 @@ from holdfast.model.errors import NotAllowed, NotFound, Usage
 if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
-TURN_RIGHTS = {"request": "turn.request", "hand": "turn.hand", "grant": "turn.hand", "refuse": "turn.hand"}
-TURN_ACTS_TO = ("hand", "grant", "refuse")       # acts on the turn that name somebody
+TURN_RIGHTS = {
+    "request": "turn.request",
+    "hand": "turn.hand",
+    "grant": "turn.hand",
+    "refuse": "turn.hand",
+}
+TURN_ACTS_TO = ("hand", "grant", "refuse")  # acts on the turn that name somebody
 
 
 def _key(text: str) -> bytes:
@@ -29,7 +34,13 @@ def _key(text: str) -> bytes:
 
 async def add(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority, key = ops.engine.authority, _key(q["key"])
-    await ops.engine.door.clear(q["act!"], number, "operator", details={"name": q["name"], "kind": q["kind"], "key": q["key"]}, wait_s=q["hold"] or 0.0)
+    await ops.engine.door.clear(
+        q["act!"],
+        number,
+        "operator",
+        details={"name": q["name"], "kind": q["kind"], "key": q["key"]},
+        wait_s=q["hold"] or 0.0,
+    )
     await q["act!"].intend()
     await authority.add_operator(q["name"], q["kind"], key, conn.key, time.time(), q["device"])
     return authority.describe(q["name"], time.time())
@@ -45,45 +56,79 @@ async def show(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
 
 async def revoke(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     authority, conn.revoking = ops.engine.authority, True
-    await authority.revoke_operator(q["name"], conn.key, time.time(), q["force"], q["grants"])       # neither a policy nor a disk keeps a stolen key alive
+    await authority.revoke_operator(
+        q["name"], conn.key, time.time(), q["force"], q["grants"]
+    )  # neither a policy nor a disk keeps a stolen key alive
     q["act!"].happened(name=q["name"])
     return authority.describe(q["name"], time.time())
 
 
 async def mine(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """The caller's own envelopes, to be handed on with its own key, here or on another machine."""
-    return {"key": signing.show(conn.key), "machine": signing.show(ops.engine.authority.machine),
-            "envelopes": [held.text for held in ops.engine.authority.envelopes(conn.key)]}
+    return {
+        "key": signing.show(conn.key),
+        "machine": signing.show(ops.engine.authority.machine),
+        "envelopes": [held.text for held in ops.engine.authority.envelopes(conn.key)],
+    }
 
 
 async def grant(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     """Rights for every key of an operator, from the machine on the caller's word; or an envelope that the caller signed itself."""
     authority, now = ops.engine.authority, time.time()
     if q["envelope"] is not None:
-        await ops.engine.door.clear(q["act!"], number, "grant", details={"envelope": q["envelope"], **_says(q["envelope"])}, wait_s=q["hold"] or 0.0)
+        await ops.engine.door.clear(
+            q["act!"],
+            number,
+            "grant",
+            details={"envelope": q["envelope"], **_says(q["envelope"])},
+            wait_s=q["hold"] or 0.0,
+        )
         await q["act!"].intend()
-        return _given(authority.name_of((held := await authority.give(q["envelope"], now)).holder), held)
+        return _given(
+            authority.name_of((held := await authority.give(q["envelope"], now)).holder), held
+        )
     if q["name"] is None or not q["rights"]:
         raise Usage("grant to whom, and what?", "holdfast grant NAME --rights read")
     if not authority.devices(authority.living(q["name"]).name, all=False):
-        raise NotFound(f"{q['name']} has no device that counts", f"`holdfast device ls {q['name']}`")
+        raise NotFound(
+            f"{q['name']} has no device that counts", f"`holdfast device ls {q['name']}`"
+        )
     session = ops.engine.find_any(q["session"]).id if q["session"] else None
     rate = tuple(q["rate"]) if q["rate"] else None
     if q["commands"] is not None and not all(isinstance(name, str) for name in q["commands"]):
         raise Usage("commands are names")
-    wanted = Scope(session=session, expires=q["expires"], commands=frozenset(q["commands"]) if q["commands"] else None, rate=(int(rate[0]), int(rate[1])) if rate else None)
-    details = {"name": q["name"], "rights": ",".join(map(str, q["rights"])), "session": q["session"] or "", "expires": str(q["expires"] or ""),
-               "commands": ",".join(map(str, q["commands"] or ())), "rate": str(q["rate"] or "")}
-    await ops.engine.door.clear(q["act!"], number, "grant", details=details, wait_s=q["hold"] or 0.0)
+    wanted = Scope(
+        session=session,
+        expires=q["expires"],
+        commands=frozenset(q["commands"]) if q["commands"] else None,
+        rate=(int(rate[0]), int(rate[1])) if rate else None,
+    )
+    details = {
+        "name": q["name"],
+        "rights": ",".join(map(str, q["rights"])),
+        "session": q["session"] or "",
+        "expires": str(q["expires"] or ""),
+        "commands": ",".join(map(str, q["commands"] or ())),
+        "rate": str(q["rate"] or ""),
+    }
+    await ops.engine.door.clear(
+        q["act!"], number, "grant", details=details, wait_s=q["hold"] or 0.0
+    )
     await q["act!"].intend()
     try:
-        return _given(q["name"], await authority.issue_to(q["name"], q["rights"], wanted, conn.key, now))
+        return _given(
+            q["name"], await authority.issue_to(q["name"], q["rights"], wanted, conn.key, now)
+        )
     except Malformed as e:
         raise Usage(f"no such envelope: {e}", "see docs/operators.md") from e
 
 
 def _given(name: str, held: roster.Held) -> dict[str, Any]:
-    facts = {"name": name, "rights": sorted(held.chain.last.rights), "scope": held.chain.last.scope.show()}
+    facts = {
+        "name": name,
+        "rights": sorted(held.chain.last.rights),
+        "scope": held.chain.last.scope.show(),
+    }
     return {**facts, "id": held.id.hex(), "outcome": {**facts, "link": held.id.hex()}}
 
 
@@ -93,7 +138,11 @@ def _says(text: str) -> dict[str, str]:
         last = read_link(decode(text)[-1].body)
     except (Malformed, IndexError) as e:
         raise NotAllowed(f"not accepted: {e}", "ask whoever gave it for a new one") from e
-    return {"holder": signing.show(last.holder), "gives": ",".join(sorted(last.rights)), "scope": str(last.scope.show())}
+    return {
+        "holder": signing.show(last.holder),
+        "gives": ",".join(sorted(last.rights)),
+        "scope": str(last.scope.show()),
+    }
 
 
 async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -101,12 +150,16 @@ async def turn(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     session, act, to = ops.engine.find(q["session"]), q["act"], q["to"]
     ops.may(conn, TURN_RIGHTS.get(act, "observe"), session.id)
     if (to is None) != (act not in TURN_ACTS_TO):
-        raise Usage(f"turn {act} needs an operator" if to is None else f"turn {act} names no operator")
+        raise Usage(
+            f"turn {act} needs an operator" if to is None else f"turn {act} names no operator"
+        )
     if act == "hand":
-        ops.engine.authority.living(to)                      # a turn in nobody's hands would keep everybody out
+        ops.engine.authority.living(to)  # a turn in nobody's hands would keep everybody out
     answer: dict[str, Any] = {}
     if act in TURN_RIGHTS or act == "release":
-        await ops.engine.door.clear(q["act!"], number, "turn", details={"act": act, "to": to or ""}, wait_s=q["hold"])
+        await ops.engine.door.clear(
+            q["act!"], number, "turn", details={"act": act, "to": to or ""}, wait_s=q["hold"]
+        )
         await q["act!"].intend()
     if act == "request":
         answer = await session.turn.request(conn.operator, conn.kind, float(q["wait"] or 0))
@@ -128,8 +181,14 @@ async def seize(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     q["act!"].happened(previous=session.turn.holder)
     previous, flushed = await taking
     ops.engine.tally.seizing.add(time.monotonic() - began)
-    return {"id": session.id, "name": session.name, "turn": session.turn.facts(), "previous": previous, "flushed": flushed,
-            "inherits": await session.turn.inherits()}
+    return {
+        "id": session.id,
+        "name": session.name,
+        "turn": session.turn.facts(),
+        "previous": previous,
+        "flushed": flushed,
+        "inherits": await session.turn.inherits(),
+    }
 
 
 async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -138,12 +197,33 @@ async def halt(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> di
     done = await ops.engine.halter.halt(execution(session), lambda: session.ring.accepted)
     ops.engine.tally.halting.add(done.took_ms / 1000)
     if session.state in ("live", "detached"):
-        session.change("halted", operator=conn.operator, how=done.how, took_ms=done.took_ms, complete=done.complete, act=done.last_act)
+        session.change(
+            "halted",
+            operator=conn.operator,
+            how=done.how,
+            took_ms=done.took_ms,
+            complete=done.complete,
+            act=done.last_act,
+        )
     session.tell_viewers("halted", operator=conn.operator, how=done.how)
-    q["act!"].happened(how=done.how, complete=done.complete, act=done.last_act, processes=len(done.pids), took_us=int(done.took_ms * 1000))
-    return {"id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
-            "processes": list(done.pids), "missed": list(done.missed), "act": done.last_act,
-            "ref": f"{session.ref}#{done.last_act}"}
+    q["act!"].happened(
+        how=done.how,
+        complete=done.complete,
+        act=done.last_act,
+        processes=len(done.pids),
+        took_us=int(done.took_ms * 1000),
+    )
+    return {
+        "id": session.id,
+        "name": session.name,
+        "how": done.how,
+        "complete": done.complete,
+        "took_ms": round(done.took_ms, 3),
+        "processes": list(done.pids),
+        "missed": list(done.missed),
+        "act": done.last_act,
+        "ref": f"{session.ref}#{done.last_act}",
+    }
 
 
 async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
@@ -155,8 +235,21 @@ async def resume(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> 
     if session.state == "halted":
         session.change("resumed", operator=conn.operator, how=done.how, took_ms=done.took_ms)
         if session.viewers:
-            session.change("attached", operator=conn.operator, modality=conn.modality, root_pid=session.record.root_pid, output=session.ring.head)
+            session.change(
+                "attached",
+                operator=conn.operator,
+                modality=conn.modality,
+                root_pid=session.record.root_pid,
+                output=session.ring.head,
+            )
     if was:
         session.tell_viewers("resumed", operator=conn.operator)
-    return {"halted": was, "id": session.id, "name": session.name, "how": done.how, "complete": done.complete, "took_ms": round(done.took_ms, 3),
-            "processes": list(done.pids)}
+    return {
+        "halted": was,
+        "id": session.id,
+        "name": session.name,
+        "how": done.how,
+        "complete": done.complete,
+        "took_ms": round(done.took_ms, 3),
+        "processes": list(done.pids),
+    }

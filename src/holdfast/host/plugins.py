@@ -34,7 +34,9 @@ from holdfast.host.policyworker import LENGTH
 GROUP: Final = "holdfast.policy"
 ANSWER_S: Final = 3.0  # for one act
 START_S: Final = 10.0  # for the worker and the plug-in's imports
-MEMORY_BYTES: Final = 1024 * 1024 * 1024  # address space of a worker; the interpreter itself maps about 200 MB
+MEMORY_BYTES: Final = (
+    1024 * 1024 * 1024
+)  # address space of a worker; the interpreter itself maps about 200 MB
 ANSWER_BYTES_MAX: Final = 64 * 1024
 FAILURES_MAX: Final = 5  # within PATIENCE_S: then nothing is started for as long
 PATIENCE_S: Final = 10.0
@@ -49,7 +51,10 @@ class Plugin(NamedTuple):
 
 def discover() -> list[Plugin]:
     """What is installed, in order of names."""
-    found = [Plugin(e.name, e.value, e.dist.version if e.dist is not None else "") for e in metadata.entry_points(group=GROUP)]
+    found = [
+        Plugin(e.name, e.value, e.dist.version if e.dist is not None else "")
+        for e in metadata.entry_points(group=GROUP)
+    ]
     return sorted(found)
 
 
@@ -69,7 +74,12 @@ class Worker:
         paths: Sequence[str] = (),
     ) -> None:
         self.plugin = plugin
-        self.answer_s, self.start_s, self.memory, self.paths = answer_s, start_s, memory, list(paths)
+        self.answer_s, self.start_s, self.memory, self.paths = (
+            answer_s,
+            start_s,
+            memory,
+            list(paths),
+        )
         self.starts = 0
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
@@ -240,14 +250,25 @@ class Worker:
 
     def _refused(self, why: str, version: str) -> Decision:
         return Decision(
-            Verdict.REFUSE, "", f"the policy {self.plugin.name} gave no answer: {shown(why)}", "", self.plugin.name, version
+            Verdict.REFUSE,
+            "",
+            f"the policy {self.plugin.name} gave no answer: {shown(why)}",
+            "",
+            self.plugin.name,
+            version,
         )
 
     def _decision(self, said: Any, version: str) -> Decision:
         name = self.plugin.name
         if said is None:
             return Decision(Verdict.NOTHING, "", "it has nothing to say", "", name, version)
-        if not isinstance(said, dict) or set(said) - {"verdict", "because", "rule", "by", "approvals"}:
+        if not isinstance(said, dict) or set(said) - {
+            "verdict",
+            "because",
+            "rule",
+            "by",
+            "approvals",
+        }:
             return self._refused("its answer has not the form that is documented", version)
         verdict, because, rule = said.get("verdict"), said.get("because", ""), said.get("rule", "")
         by, approvals = said.get("by", []), said.get("approvals", 1)

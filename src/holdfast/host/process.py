@@ -16,27 +16,30 @@ import os
 import time
 from dataclasses import dataclass
 
-CMDLINE_BYTES_MAX = 65_536   # of one process's argv that are kept
-PROC_BYTES_MAX = 1 << 20     # of one ordinary file in /proc
-HALF_S, HALF_RUNNING_S = 0.05, 1.0       # in the middle of an exec: until it hangs; until it does though it would run
+CMDLINE_BYTES_MAX = 65_536  # of one process's argv that are kept
+PROC_BYTES_MAX = 1 << 20  # of one ordinary file in /proc
+HALF_S, HALF_RUNNING_S = (
+    0.05,
+    1.0,
+)  # in the middle of an exec: until it hangs; until it does though it would run
 HALF_LOOK_S = 0.0005
-SHORT_BYTES = 2048           # half of the smallest page: a file of small records that gave less has no more
+SHORT_BYTES = 2048  # half of the smallest page: a file of small records that gave less has no more
 
 
-_hung: set[int] = set()      # that were `half` for so long
+_hung: set[int] = set()  # that were `half` for so long
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessId:
     pid: int
-    start: int     # ticks since boot
+    start: int  # ticks since boot
     boot: str
 
 
 class Liveness(enum.StrEnum):
-    RUNNING = "running"    # also when stopped or frozen
-    ZOMBIE = "zombie"      # exited, not yet collected
-    REUSED = "reused"      # the pid is another process now
+    RUNNING = "running"  # also when stopped or frozen
+    ZOMBIE = "zombie"  # exited, not yet collected
+    REUSED = "reused"  # the pid is another process now
     GONE = "gone"
     REBOOTED = "rebooted"  # the identity is from before the last boot
 
@@ -68,9 +71,17 @@ def parse_stat(data: bytes) -> Stat:
     if not opening or not closing:
         raise ValueError(f"not a stat line: {data[:80]!r}")
     field = rest.split()
-    return Stat(pid=int(pid), comm=comm.decode("utf-8", "replace"), state=field[0].decode(),
-                ppid=int(field[1]), pgrp=int(field[2]), session=int(field[3]), tty_nr=int(field[4]),
-                tpgid=int(field[5]), start=int(field[19]))
+    return Stat(
+        pid=int(pid),
+        comm=comm.decode("utf-8", "replace"),
+        state=field[0].decode(),
+        ppid=int(field[1]),
+        pgrp=int(field[2]),
+        session=int(field[3]),
+        tty_nr=int(field[4]),
+        tpgid=int(field[5]),
+        start=int(field[19]),
+    )
 
 
 def half(pid: int) -> bool:
@@ -113,7 +124,12 @@ def stat_line(pid: int) -> bytes:
     """Its stat. Of one that is `half` another program it is made of its status: hangs, and began nobody knows when."""
     if not half(pid):
         return read_short(f"/proc/{pid}/stat")
-    found = {name: value.split() for name, _, value in (line.partition(b":") for line in read_short(f"/proc/{pid}/status").splitlines())}
+    found = {
+        name: value.split()
+        for name, _, value in (
+            line.partition(b":") for line in read_short(f"/proc/{pid}/status").splitlines()
+        )
+    }
     numbers = [b"0"] * 49
     for at, name in ((0, b"PPid"), (1, b"NSpgid"), (2, b"NSsid"), (16, b"Threads")):
         numbers[at] = found[name][0]
@@ -179,9 +195,18 @@ def process(pid: int, with_argv: bool = True) -> Process | None:
     found = read_stat(pid)
     if found is None:
         return None
-    return Process(pid=pid, start=found.start, ppid=found.ppid, pgrp=found.pgrp, session=found.session,
-                   tty_nr=found.tty_nr, tpgid=found.tpgid, state=found.state, comm=found.comm,
-                   argv=read_argv(pid) if with_argv else ())
+    return Process(
+        pid=pid,
+        start=found.start,
+        ppid=found.ppid,
+        pgrp=found.pgrp,
+        session=found.session,
+        tty_nr=found.tty_nr,
+        tpgid=found.tpgid,
+        state=found.state,
+        comm=found.comm,
+        argv=read_argv(pid) if with_argv else (),
+    )
 
 
 def read_argv(pid: int) -> tuple[str, ...]:

@@ -22,41 +22,55 @@ from typing import Final
 
 from holdfast.host.telling import failed
 
-RECEIVE_BYTES: Final = 8 << 20          # of the socket's queue, where that is allowed
-MESSAGES_AT_ONCE: Final = 512           # before the loop goes on with other things
-CATCH_UP_MAX: Final = 16_384            # when what else is known must not be taken before them
+RECEIVE_BYTES: Final = 8 << 20  # of the socket's queue, where that is allowed
+MESSAGES_AT_ONCE: Final = 512  # before the loop goes on with other things
+CATCH_UP_MAX: Final = 16_384  # when what else is known must not be taken before them
 
 _NETLINK_CONNECTOR, _IDX_PROC, _VAL_PROC = 11, 1, 1
 _LISTEN = 1
 _SO_RCVBUFFORCE = 33
-_NLMSG = struct.Struct("=IHHII")        # length, type, flags, seq, pid
-_CN = struct.Struct("=IIIIHH")          # idx, val, seq, ack, length, flags
-_EVENT = struct.Struct("=IIQ")          # what, cpu, time
-_FORK = struct.Struct("=IIII")          # parent pid, parent tgid, child pid, child tgid
-_EXIT = struct.Struct("=IIII")          # pid, tgid, code, signal
-_EXEC = struct.Struct("=II")            # pid, tgid
+_NLMSG = struct.Struct("=IHHII")  # length, type, flags, seq, pid
+_CN = struct.Struct("=IIIIHH")  # idx, val, seq, ack, length, flags
+_EVENT = struct.Struct("=IIQ")  # what, cpu, time
+_FORK = struct.Struct("=IIII")  # parent pid, parent tgid, child pid, child tgid
+_EXIT = struct.Struct("=IIII")  # pid, tgid, code, signal
+_EXEC = struct.Struct("=II")  # pid, tgid
 _NONE, _FORKED, _EXECUTED, _UID, _GID, _EXITED = 0, 0x1, 0x2, 0x4, 0x40, 0x80000000
 _STATUS = struct.Struct("=I")
 _NLMSG_DONE = 3
 _BODY = _NLMSG.size + _CN.size
 _FACTS = _BODY + _EVENT.size
-_SMALLEST = _FACTS + 16                 # of all kinds the same: a union
+_SMALLEST = _FACTS + 16  # of all kinds the same: a union
 MESSAGE_BYTES: Final = 4096
 
 
 class Events:
     """One per host. Callbacks come on the loop."""
 
-    def __init__(self, on_fork: Callable[[int, int], None], on_exit: Callable[[int, int], None], on_lost: Callable[[], None],
-                 on_exec: Callable[[int], None] = lambda pid: None) -> None:
+    def __init__(
+        self,
+        on_fork: Callable[[int, int], None],
+        on_exit: Callable[[int, int], None],
+        on_lost: Callable[[], None],
+        on_exec: Callable[[int], None] = lambda pid: None,
+    ) -> None:
         """OSError with the reason if the kernel refuses to tell."""
-        self._on_fork, self._on_exit, self._on_lost, self._on_exec = on_fork, on_exit, on_lost, on_exec
-        self.on_account: Callable[[int], None] = lambda pid: None       # a process goes on as somebody else, or in another group: sudo, for example
-        self.threads: set[int] = set()              # processes whose first thread is gone: the exit of any other may be theirs
-        self._numbers: dict[int, int] = {}          # of each processor, the last message's
-        self.told = False                           # the kernel has begun
-        self.lost = 0                               # how often something was
-        self.heard = 0                              # messages
+        self._on_fork, self._on_exit, self._on_lost, self._on_exec = (
+            on_fork,
+            on_exit,
+            on_lost,
+            on_exec,
+        )
+        self.on_account: Callable[[int], None] = lambda pid: (
+            None
+        )  # a process goes on as somebody else, or in another group: sudo, for example
+        self.threads: set[int] = (
+            set()
+        )  # processes whose first thread is gone: the exit of any other may be theirs
+        self._numbers: dict[int, int] = {}  # of each processor, the last message's
+        self.told = False  # the kernel has begun
+        self.lost = 0  # how often something was
+        self.heard = 0  # messages
         self._loop = asyncio.get_running_loop()
         self._sock = _subscribed()
         self._loop.add_reader(self._sock.fileno(), self._read)
@@ -78,7 +92,7 @@ class Events:
                 continue
             try:
                 self._message(data)
-            except Exception as e:                           # whoever catches up needs the rest
+            except Exception as e:  # whoever catches up needs the rest
                 failed("what processes did", e)
                 self._missed()
 
@@ -97,7 +111,7 @@ class Events:
         self.heard += 1
         if what == _FORKED:
             _, parent, child, group = _FORK.unpack_from(data, _FACTS)
-            if child == group:                              # else a thread
+            if child == group:  # else a thread
                 self._on_fork(parent, child)
         elif what in (_UID, _GID):
             self.on_account(_FORK.unpack_from(data, _FACTS)[1])
@@ -120,7 +134,11 @@ class Events:
 
 
 def _subscribed() -> socket.socket:
-    sock = socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK, _NETLINK_CONNECTOR)
+    sock = socket.socket(
+        socket.AF_NETLINK,
+        socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK,
+        _NETLINK_CONNECTOR,
+    )
     try:
         sock.bind((0, _IDX_PROC))
         with contextlib.suppress(OSError):

@@ -74,5 +74,7 @@ def _may_open(path: str, info: os.stat_result, uid: int) -> bool:
         folder = os.stat(os.path.dirname(path))
     except OSError:
         return True
-    return uid == 0 or ((info.st_uid == uid or bool(info.st_mode & (stat.S_IRGRP | stat.S_IROTH)))
-                        and (folder.st_uid == uid or bool(folder.st_mode & (stat.S_IXGRP | stat.S_IXOTH))))
+    return uid == 0 or (
+        (info.st_uid == uid or bool(info.st_mode & (stat.S_IRGRP | stat.S_IROTH)))
+        and (folder.st_uid == uid or bool(folder.st_mode & (stat.S_IXGRP | stat.S_IXOTH)))
+    )

@@ -18,11 +18,15 @@ from holdfast.model.errors import Unavailable
 DAY_NS = 86400 * 10**9
 
 
-async def go_on_recording(journal: Journal, door: Door, sessions: Mapping[str, Session]) -> list[str]:
+async def go_on_recording(
+    journal: Journal, door: Door, sessions: Mapping[str, Session]
+) -> list[str]:
     """Before anybody is served. Gives the sessions whose record is not what this machine signed. A disk that takes nothing does not keep a
     host from serving: acts are refused then, and what is owed is written later."""
     try:
-        recovered = await journal.recover(lambda intent: fate(intent, sessions.get(intent["session"])))
+        recovered = await journal.recover(
+            lambda intent: fate(intent, sessions.get(intent["session"]))
+        )
         for session in sessions.values():
             await journal.catch_up(session.id, session.record.epoch, session.lane.taken)
         await journal.catch_up(MACHINE, door.here.epoch, door.recorded)

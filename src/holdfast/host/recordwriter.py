@@ -31,16 +31,16 @@ from holdfast.host.store import Store
 from holdfast.model.errors import Unavailable, Usage
 from holdfast.model.probe import probe
 
-GROUP_ENTRIES: Final = 512             # written together
-QUEUE_ENTRIES: Final = 4096            # waiting; beyond it intents fail and keys are counted, not recorded
-QUEUE_BYTES: Final = 16 << 20          # of content waiting
-POST_DELAY_S: Final = 0.05             # how long what is posted may gather
-KEYS_DELAY_S: Final = 1.5              # keys: their signature comes before, and takes them along; after a crash the keeper knows them
+GROUP_ENTRIES: Final = 512  # written together
+QUEUE_ENTRIES: Final = 4096  # waiting; beyond it intents fail and keys are counted, not recorded
+QUEUE_BYTES: Final = 16 << 20  # of content waiting
+POST_DELAY_S: Final = 0.05  # how long what is posted may gather
+KEYS_DELAY_S: Final = 1.5  # keys: their signature comes before, and takes them along; after a crash the keeper knows them
 HEAD_EVERY_S: Final = 1.0
-RETRY_S: Final = 1.0                   # until what is owed is tried again
-LATE_NS: Final = 1_000_000_000         # an entry written this long after it happened says so
-RECENT_ENTRIES: Final = 256            # of a session: what an actor may say it has seen last
-AT_ONCE: Final = ("seize", "halt")     # posted, but shown as soon as the disk takes it
+RETRY_S: Final = 1.0  # until what is owed is tried again
+LATE_NS: Final = 1_000_000_000  # an entry written this long after it happened says so
+RECENT_ENTRIES: Final = 256  # of a session: what an actor may say it has seen last
+AT_ONCE: Final = ("seize", "halt")  # posted, but shown as soon as the disk takes it
 
 
 @dataclass(slots=True, eq=False)
@@ -49,27 +49,41 @@ class Item:
     asked: int
     owed: bool
     future: asyncio.Future[Written] | None = None
-    last: int | None = None            # of keys: where the range ends so far
+    last: int | None = None  # of keys: where the range ends so far
 
 
 class RecordWriter:
-    def __init__(self, store: Store, private: bytes, clock: Callable[[], int], on_written: Callable[[str], None]) -> None:
-        self.failing = False                         # the disk took nothing the last time
-        self.newest: dict[str, Item] = {}            # session -> its last item, while it waits: keys are added to it
+    def __init__(
+        self,
+        store: Store,
+        private: bytes,
+        clock: Callable[[], int],
+        on_written: Callable[[str], None],
+    ) -> None:
+        self.failing = False  # the disk took nothing the last time
+        self.newest: dict[
+            str, Item
+        ] = {}  # session -> its last item, while it waits: keys are added to it
         self.tips: dict[str, Written] = {}
-        self.recent: dict[str, deque[str]] = {}      # hashes of the newest entries: those of this host, and of `read` sessions the older ones, too
+        self.recent: dict[
+            str, deque[str]
+        ] = {}  # hashes of the newest entries: those of this host, and of `read` sessions the older ones, too
         self.read: set[str] = set()
-        self.entries = 0                             # that were made durable
-        self.took = Histogram()                      # a group of them
+        self.entries = 0  # that were made durable
+        self.took = Histogram()  # a group of them
         self._store = store
         self._private = private
         self._clock = clock
         self._on_written = on_written
         self._queue: deque[Item] = deque()
         self._bytes = 0
-        self._asked = 0                              # how many items ever got a place, and how many of them have left the queue for good
+        self._asked = (
+            0  # how many items ever got a place, and how many of them have left the queue for good
+        )
         self._done = 0
-        self._lost: dict[str, tuple[int, int]] = {}  # session -> how many entries found no room, in which epoch
+        self._lost: dict[
+            str, tuple[int, int]
+        ] = {}  # session -> how many entries found no room, in which epoch
         self._head_at: dict[str, float] = {}
         self._unsigned: set[str] = set()
         self._writing: asyncio.Task[None] | None = None
@@ -88,7 +102,9 @@ class RecordWriter:
         """A place in the queue; None for what is owed and finds none. `wanted`: somebody waits for it."""
         draft = record.only_what_may_be_kept(draft, terminal)
         size = len(draft.content or b"")
-        room = len(self._queue) < (2 * QUEUE_ENTRIES if owed and draft.kind != record.KEYS else QUEUE_ENTRIES)
+        room = len(self._queue) < (
+            2 * QUEUE_ENTRIES if owed and draft.kind != record.KEYS else QUEUE_ENTRIES
+        )
         if not room or self._bytes + size > QUEUE_BYTES:
             if not owed:
                 raise Unavailable("the record cannot keep up", "try again in a moment")
@@ -96,13 +112,38 @@ class RecordWriter:
             return None
         if draft.session in self._lost:
             lost, epoch = self._lost.pop(draft.session)
-            gap = Draft(draft.session, epoch, "fact", record.GAP, "host", "host", record.HOST, originators=(), facts={"lost": lost})
+            gap = Draft(
+                draft.session,
+                epoch,
+                "fact",
+                record.GAP,
+                "host",
+                "host",
+                record.HOST,
+                originators=(),
+                facts={"lost": lost},
+            )
             self._place(Item(gap, self._clock(), True))
-        item = Item(draft, self._clock(), owed, asyncio.get_running_loop().create_future() if wanted else None)
+        item = Item(
+            draft,
+            self._clock(),
+            owed,
+            asyncio.get_running_loop().create_future() if wanted else None,
+        )
         self._place(item)
         self.newest[draft.session] = item
         self._bytes += size
-        self._go(0.0 if (wanted and not owed) or draft.kind in AT_ONCE else RETRY_S if self.failing else 0.0 if wanted else KEYS_DELAY_S if draft.kind == record.KEYS else POST_DELAY_S)
+        self._go(
+            0.0
+            if (wanted and not owed) or draft.kind in AT_ONCE
+            else RETRY_S
+            if self.failing
+            else 0.0
+            if wanted
+            else KEYS_DELAY_S
+            if draft.kind == record.KEYS
+            else POST_DELAY_S
+        )
         return item
 
     def _place(self, item: Item) -> None:
@@ -161,9 +202,17 @@ class RecordWriter:
         finally:
             self._writing = None
         if self._queue:
-            self._go(RETRY_S if self.failing else 0.0 if any(item.future is not None for item in self._queue) else POST_DELAY_S)
+            self._go(
+                RETRY_S
+                if self.failing
+                else 0.0
+                if any(item.future is not None for item in self._queue)
+                else POST_DELAY_S
+            )
 
-    def _group(self, batch: list[Item], sign: set[str]) -> Callable[[apsw.Connection], list[Written | Exception]]:
+    def _group(
+        self, batch: list[Item], sign: set[str]
+    ) -> Callable[[apsw.Connection], list[Written | Exception]]:
         def job(db: apsw.Connection) -> list[Written | Exception]:
             probe("host.journal.appending")
             tips: dict[str, table.Tip] = {}
@@ -173,8 +222,16 @@ class RecordWriter:
                 session = item.draft.session
                 end = tips.get(session) or table.tip(db, session)
                 try:
-                    written = table.append(db, item.draft, end, item.draft.time or item.asked, now - item.asked > LATE_NS)
-                except ValueError as e:                 # not canonical, too long: a defect of the caller, not of the disk
+                    written = table.append(
+                        db,
+                        item.draft,
+                        end,
+                        item.draft.time or item.asked,
+                        now - item.asked > LATE_NS,
+                    )
+                except (
+                    ValueError
+                ) as e:  # not canonical, too long: a defect of the caller, not of the disk
                     results.append(e)
                     continue
                 tips[session] = table.Tip(written.seq, written.hash)
@@ -224,7 +281,7 @@ class RecordWriter:
 
     async def close(self) -> None:
         await self.settled()
-        while self._queue and not self.failing:      # what was asked for meanwhile
+        while self._queue and not self.failing:  # what was asked for meanwhile
             await self.settled()
         for timer in (self._timer, self._head_timer):
             if timer is not None:
@@ -243,7 +300,12 @@ class RecordWriter:
     # ------------------------------------------------------------ heads
 
     def sign(self, db: apsw.Connection, session: str, end: table.Tip) -> None:
-        table.put_head(db, session, end.seq, record.head(self._private, session, end.seq, end.hash, self._clock()))
+        table.put_head(
+            db,
+            session,
+            end.seq,
+            record.head(self._private, session, end.seq, end.hash, self._clock()),
+        )
 
     def _sign_later(self, sessions: set[str]) -> None:
         self._unsigned |= sessions
@@ -259,6 +321,7 @@ class RecordWriter:
 
     async def sign_heads(self, sessions: Iterable[str]) -> None:
         """Signs the ends of these chains as they stand."""
+
         def job(db: apsw.Connection) -> None:
             for session in sessions:
                 if (end := table.tip(db, session)).seq:

@@ -22,12 +22,29 @@ async def resolve(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) ->
         return {"ref": q["ref"], "known": False, "state": "not known any more"}
     ops.may(conn, "observe", found.id)
     if isinstance(found, Record):
-        return {"ref": q["ref"], "known": True, "state": "ended", "exit_code": found.exit_code, "session": describe_ended(found)}
-    out: dict[str, Any] = {"ref": q["ref"], "known": True, "state": "live", "session": describe(found)}
+        return {
+            "ref": q["ref"],
+            "known": True,
+            "state": "ended",
+            "exit_code": found.exit_code,
+            "session": describe_ended(found),
+        }
+    out: dict[str, Any] = {
+        "ref": q["ref"],
+        "known": True,
+        "state": "live",
+        "session": describe(found),
+    }
     if ref.epoch is not None and ref.epoch != found.record.epoch:
         out["state"] = "another incarnation"
     elif ref.act is not None:
-        out["act"] = "applied" if ref.act <= found.ring.written else "accepted" if ref.act <= found.ring.accepted else "unknown"
+        out["act"] = (
+            "applied"
+            if ref.act <= found.ring.written
+            else "accepted"
+            if ref.act <= found.ring.accepted
+            else "unknown"
+        )
         out |= await ops.engine.aftermath.left_by(found, ref.act)
     if ref.output is not None:
         out["kept"] = found.ring.start <= ref.output[0] and ref.output[1] <= found.ring.head

@@ -19,8 +19,16 @@ from holdfast.host.process import half, read_short
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-LOOK_S: Final = 2.0              # for who waits to be found; who was not looked at by then counts as one
-_CALLS: Final = (b"59 ", b"322 ", b"11 ", b"358 ", b"221 ", b"281 ", b"387 ")      # execve and execveat, of all personalities
+LOOK_S: Final = 2.0  # for who waits to be found; who was not looked at by then counts as one
+_CALLS: Final = (
+    b"59 ",
+    b"322 ",
+    b"11 ",
+    b"358 ",
+    b"221 ",
+    b"281 ",
+    b"387 ",
+)  # execve and execveat, of all personalities
 
 
 async def rekindle(halter: Halter, session: Session) -> None:
@@ -50,12 +58,14 @@ def _again(halter: Halter, session: Session, waiting: set[int]) -> None:
 
 class _Waiting(NamedTuple):
     sure: set[int]
-    perhaps: set[int]            # not looked at yet
+    perhaps: set[int]  # not looked at yet
 
 
 def _look(session: Session, found: _Waiting) -> None:
     """In a thread of the session's: one of its processes may be half another program, and hang at a file system; nobody can look at it then."""
-    found.perhaps.update(one.pid for one in observe.descendants(session.keeper_pid, with_argv=False))
+    found.perhaps.update(
+        one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)
+    )
     for pid in sorted(found.perhaps):
         if _waits(pid):
             found.sure.add(pid)
@@ -67,6 +77,8 @@ def _waits(pid: int) -> bool:
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task") if not half(pid) else ():
             with contextlib.suppress(OSError):
-                if b"seccomp" in read_short(f"/proc/{pid}/task/{thread}/wchan") or read_short(f"/proc/{pid}/task/{thread}/syscall").startswith(_CALLS):
+                if b"seccomp" in read_short(f"/proc/{pid}/task/{thread}/wchan") or read_short(
+                    f"/proc/{pid}/task/{thread}/syscall"
+                ).startswith(_CALLS):
                     return True
     return False

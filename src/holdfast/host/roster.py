@@ -27,8 +27,8 @@ class Key(NamedTuple):
     key: bytes
     operator: str
     added: int
-    actor: bytes      # the key of who added it
-    name: str = ""    # of the device, among those of its operator
+    actor: bytes  # the key of who added it
+    name: str = ""  # of the device, among those of its operator
 
 
 class Operator(NamedTuple):
@@ -67,15 +67,19 @@ class Roster:
     held: list[Held] = field(default_factory=list)
     revoked: dict[Subject, Revocation] = field(default_factory=dict)
     unreadable: int = 0
-    lost: bool = False        # there was another roster before this one, and it is gone
+    lost: bool = False  # there was another roster before this one, and it is gone
 
 
 def load(store: Store, machine: bytes) -> Roster:
     """What the store has. Before its thread starts."""
     found = Roster(lost=bool(store.rows("SELECT 1 FROM meta WHERE key = 'follows_a_lost_one'")))
-    for name, kind, added, actor in store.rows("SELECT name, kind, added, actor FROM operators ORDER BY rowid"):
+    for name, kind, added, actor in store.rows(
+        "SELECT name, kind, added, actor FROM operators ORDER BY rowid"
+    ):
         found.operators[name] = Operator(name, kind, added, actor)
-    for key, operator, added, actor in store.rows("SELECT key, operator, added, actor FROM operator_keys ORDER BY rowid"):
+    for key, operator, added, actor in store.rows(
+        "SELECT key, operator, added, actor FROM operator_keys ORDER BY rowid"
+    ):
         found.keys[key] = Key(key, operator, added, actor)
     mine: dict[str, list[bytes]] = {}
     for one in found.keys.values():
@@ -85,11 +89,15 @@ def load(store: Store, machine: bytes) -> Roster:
         for key, name in devices.named(keys, names).items():
             found.keys[key] = found.keys[key]._replace(name=name)
             if not names.get(key):
-                store.post(save(key=found.keys[key]))        # for good: the next one must not be called so after a restart
+                store.post(
+                    save(key=found.keys[key])
+                )  # for good: the next one must not be called so after a restart
     for kind, subject, at, actor in store.rows("SELECT kind, subject, at, actor FROM revocations"):
         found.revoked[kind, subject] = Revocation(at, actor)
     seen: set[envelope.Link] = set()
-    for text, given, actor in store.rows("SELECT chain, given, actor FROM envelopes ORDER BY rowid"):
+    for text, given, actor in store.rows(
+        "SELECT chain, given, actor FROM envelopes ORDER BY rowid"
+    ):
         try:
             chain = envelope.verify(envelope.decode(text), [machine], seen)
         except envelope.Malformed:
@@ -99,30 +107,50 @@ def load(store: Store, machine: bytes) -> Roster:
     return found
 
 
-def save(operator: Operator | None = None, key: Key | None = None, held: Held | None = None, drop: Iterable[Held] = ()) -> Job:
+def save(
+    operator: Operator | None = None,
+    key: Key | None = None,
+    held: Held | None = None,
+    drop: Iterable[Held] = (),
+) -> Job:
     """All of these, or none."""
     gone = [(one.id,) for one in drop]
 
     def job(db: apsw.Connection) -> None:
         if operator is not None:
-            db.execute("INSERT INTO operators VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET kind=excluded.kind, added=excluded.added, actor=excluded.actor",
-                       operator)
+            db.execute(
+                "INSERT INTO operators VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET kind=excluded.kind, added=excluded.added, actor=excluded.actor",
+                operator,
+            )
         if key is not None:
-            db.execute("INSERT INTO operator_keys VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET operator=excluded.operator, added=excluded.added, "
-                       "actor=excluded.actor", key[:4])
-            db.execute("INSERT INTO devices (key, name) VALUES (?,?) ON CONFLICT DO UPDATE SET name=excluded.name", (key.key, key.name))
+            db.execute(
+                "INSERT INTO operator_keys VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET operator=excluded.operator, added=excluded.added, "
+                "actor=excluded.actor",
+                key[:4],
+            )
+            db.execute(
+                "INSERT INTO devices (key, name) VALUES (?,?) ON CONFLICT DO UPDATE SET name=excluded.name",
+                (key.key, key.name),
+            )
         for row in gone:
             db.execute("DELETE FROM envelopes WHERE link = ?", row)
         if held is not None:
-            db.execute("INSERT OR REPLACE INTO envelopes VALUES (?,?,?,?)", (held.id, held.text, held.given, held.actor))
+            db.execute(
+                "INSERT OR REPLACE INTO envelopes VALUES (?,?,?,?)",
+                (held.id, held.text, held.given, held.actor),
+            )
 
     return job
 
 
 def seen(key: bytes, at: int, way: str) -> Job:
     """When a device was last here, and by which way."""
+
     def job(db: apsw.Connection) -> None:
-        db.execute("INSERT INTO devices (key, seen, way) VALUES (?,?,?) ON CONFLICT DO UPDATE SET seen=excluded.seen, way=excluded.way", (key, at, way))
+        db.execute(
+            "INSERT INTO devices (key, seen, way) VALUES (?,?,?) ON CONFLICT DO UPDATE SET seen=excluded.seen, way=excluded.way",
+            (key, at, way),
+        )
 
     return job
 

@@ -21,19 +21,35 @@ from holdfast.host.screen import Screen
 from holdfast.host.session import Commit, Session
 from holdfast.host.shell.run import clear_run, rows_of_trigger, write_run
 from holdfast.host.stream import Stream
-from holdfast.model.errors import Busy, Impossible, Lost, NotFound, Refused, TimedOut, TurnHeld, Unavailable
+from holdfast.model.errors import (
+    Busy,
+    Impossible,
+    Lost,
+    NotFound,
+    Refused,
+    TimedOut,
+    TurnHeld,
+    Unavailable,
+)
 from holdfast.model.limits import RUN_PACE_WINDOW_S, RUN_TRIGGER_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.wire.keeper import State
 
-STARTING_WAIT_S = 10.0         # for the first prompt of a new session: its rc files may take a while
-BETWEEN_WAIT_S = 5.0           # for the prompt after a command, or for a line that was entered to be taken, while the shell itself has the terminal
-TYPED_WAIT_S = 1.0             # for a line that somebody has begun
+STARTING_WAIT_S = 10.0  # for the first prompt of a new session: its rc files may take a while
+BETWEEN_WAIT_S = 5.0  # for the prompt after a command, or for a line that was entered to be taken, while the shell itself has the terminal
+TYPED_WAIT_S = 1.0  # for a line that somebody has begun
 LOOK_AGAIN_S = 0.03
-SHOWN_S = 0.15                 # after a prompt: for the editor to show what was typed before it
+SHOWN_S = 0.15  # after a prompt: for the editor to show what was typed before it
 
 
-async def run(session: Session, conn: Connection, number: int, request: dict[str, Any], act: Act, commit: Commit) -> dict[str, Any]:
+async def run(
+    session: Session,
+    conn: Connection,
+    number: int,
+    request: dict[str, Any],
+    act: Act,
+    commit: Commit,
+) -> dict[str, Any]:
     """Streams the output to `conn` as answers to request `number`; gives the result."""
     runid = f"{conn.client:x}-{act.number}"
     known = session.commands.runs.get(runid)
@@ -43,7 +59,10 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
     try:
         if known is None:
             if act.repeat:
-                raise Lost("this run was typed, but no trace of it is left", "look at the screen: `holdfast view`")
+                raise Lost(
+                    "this run was typed, but no trace of it is left",
+                    "look at the screen: `holdfast view`",
+                )
             before = (await ready(session)).oflag
             session.may_write(conn.operator, take=False)
             await commit()
@@ -52,18 +71,38 @@ async def run(session: Session, conn: Connection, number: int, request: dict[str
             await _start(session, conn, act, runid, request["text"])
             await _began(session, started)
         elif known.end is None:
-            with contextlib.suppress(TurnHeld):          # the host is new, and somebody was quicker: it is followed all the same
+            with contextlib.suppress(
+                TurnHeld
+            ):  # the host is new, and somebody was quicker: it is followed all the same
                 session.turn.begin_long(conn.operator, conn.key)
                 holds = True
         onlcr = in_force(before, await _output_flags(session))
         begin = session.commands.runs.get(runid)
         if begin is None:
-            raise Lost("the session ended before the run could be followed", "look at the screen: `holdfast view`")
+            raise Lost(
+                "the session ended before the run could be followed",
+                "look at the screen: `holdfast view`",
+            )
         start = max(begin.start, int(request.get("resume") or 0))
-        watch.stream = Stream(session, conn, number, start, begin.end, RUN_PACE_WINDOW_S, OnlcrInverse() if onlcr else None,
-                              raw=not request["for_terminal"], known=lambda: _looked_at(session))
-        result = await _follow(session, watch.stream, begin, start, done, float(request["timeout"] or 0))
-        return {**result, "act": act.taken, "ref": f"{session.ref}#{act.taken}" if act.taken is not None else None}
+        watch.stream = Stream(
+            session,
+            conn,
+            number,
+            start,
+            begin.end,
+            RUN_PACE_WINDOW_S,
+            OnlcrInverse() if onlcr else None,
+            raw=not request["for_terminal"],
+            known=lambda: _looked_at(session),
+        )
+        result = await _follow(
+            session, watch.stream, begin, start, done, float(request["timeout"] or 0)
+        )
+        return {
+            **result,
+            "act": act.taken,
+            "ref": f"{session.ref}#{act.taken}" if act.taken is not None else None,
+        }
     finally:
         if holds:
             session.turn.end_long(conn.operator)
@@ -89,7 +128,11 @@ class _Watch:
 
     def _look(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, RunStarted) and effect.run == self.runid and not self.started.done():
+            if (
+                isinstance(effect, RunStarted)
+                and effect.run == self.runid
+                and not self.started.done()
+            ):
                 self.started.set_result(effect)
             elif isinstance(effect, RunDone) and effect.run == self.runid and not self.done.done():
                 self.done.set_result(effect)
@@ -114,13 +157,17 @@ async def ready(session: Session) -> State:
     """The terminal, when the shell shows its prompt and nobody has typed on it. A shell that is starting, or between two commands, is
     waited for; a program in the foreground is not: it is named."""
     if session.commands.kind is None:
-        raise Impossible(f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
-                         "use `holdfast send`, or make a session with bash, zsh or sh as its program")
+        raise Impossible(
+            f"session {session.name} runs {' '.join(session.record.argv)[:60]!a}, not a shell that holdfast started",
+            "use `holdfast send`, or make a session with bash, zsh or sh as its program",
+        )
     begun = since = session.loop.time()
     patience = STARTING_WAIT_S
     while True:
         if session.state == "halted":
-            raise Refused(f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on")
+            raise Refused(
+                f"session {session.name} is halted", f"`holdfast resume {session.name}` goes on"
+            )
         state = await session.terminal()
         shell = session.commands.shell
         own = state.foreground == session.record.root_pid
@@ -129,7 +176,13 @@ async def ready(session: Session) -> State:
         if own and shell.at_prompt and shell.line_open and session.turn.took_back:
             shell.settled()
             continue
-        if own and shell.at_prompt and shell.typeahead and not shell.line_dirty and await _was_read(session):
+        if (
+            own
+            and shell.at_prompt
+            and shell.typeahead
+            and not shell.line_dirty
+            and await _was_read(session)
+        ):
             shell.settled()
             continue
         before, now = patience, session.loop.time()
@@ -140,7 +193,7 @@ async def ready(session: Session) -> State:
         else:
             patience = 0.0
         if patience != before:
-            since = now                                  # what is waited for now has not been waited for before
+            since = now  # what is waited for now has not been waited for before
         if now - since >= patience or now - begun >= STARTING_WAIT_S:
             raise await _busy(session, own)
         await asyncio.wait({session.ended}, timeout=LOOK_AGAIN_S)
@@ -152,7 +205,7 @@ async def _was_read(session: Session) -> bool:
     """Whether what was typed before the prompt came went to the program that ran then (`q` to a pager): else the shell's editor would have it on
     the line by now. Only text can be seen there; of keys alone nothing is known."""
     text = b"".join(piece.data for piece in session.turn.staged.pieces)
-    end = text[len(text.rstrip(bytes(range(0x21, 0x7F)))):].decode()
+    end = text[len(text.rstrip(bytes(range(0x21, 0x7F)))) :].decode()
     if not end or session.loop.time() - session.commands.prompted < SHOWN_S:
         return False
 
@@ -171,18 +224,29 @@ async def _busy(session: Session, own: bool) -> Busy:
         return Busy(f"the shell is not at its prompt: {what} is in the foreground", foreground=what)
     if shell.line_dirty:
         who = session.turn.staged.by or "somebody"
-        return Busy(f"{who} has typed on the command line without entering it",
-                    f"wait until it is entered or cleared, or ask {who}; `holdfast seize` takes over with what is there", by=who)
-    return Busy("the shell has not taken what was typed before" if shell.open_run is None else "another run is under way")
+        return Busy(
+            f"{who} has typed on the command line without entering it",
+            f"wait until it is entered or cleared, or ask {who}; `holdfast seize` takes over with what is there",
+            by=who,
+        )
+    return Busy(
+        "the shell has not taken what was typed before"
+        if shell.open_run is None
+        else "another run is under way"
+    )
 
 
 async def _start(session: Session, conn: Connection, act: Act, runid: str, text: str) -> None:
-    if session.commands.kind is None or not session.commands.shell.ready:          # somebody was quicker
+    if session.commands.kind is None or not session.commands.shell.ready:  # somebody was quicker
         raise await _busy(session, own=True)
     try:
-        trigger = write_run(Path(session.directory), session.commands.kind, runid, text, _rows(session))
+        trigger = write_run(
+            Path(session.directory), session.commands.kind, runid, text, _rows(session)
+        )
     except OSError as e:
-        raise Unavailable(f"cannot write the command's text: {e.strerror}", "free disk space") from e
+        raise Unavailable(
+            f"cannot write the command's text: {e.strerror}", "free disk space"
+        ) from e
     probe("host.run.written")
     session.commands.shaping.entered(text, act.writers)
     act.taken = await session.type(conn.operator, conn.client, act.number, trigger, key=conn.key)
@@ -198,12 +262,20 @@ def _rows(session: Session) -> int:
 async def _began(session: Session, started: asyncio.Future[RunStarted]) -> None:
     await _or_end(session, started, RUN_TRIGGER_WAIT_S)
     if not started.done() and not session.ended.done():
-        raise Lost("the shell has not said that it began the command; it may still do so",
-                   "look at the screen (`holdfast view`) before trying again; the shell's hooks may be gone")
+        raise Lost(
+            "the shell has not said that it began the command; it may still do so",
+            "look at the screen (`holdfast view`) before trying again; the shell's hooks may be gone",
+        )
 
 
-async def _follow(session: Session, stream: Stream, begin: Run, start: int, done: asyncio.Future[RunDone],
-                  timeout: float) -> dict[str, Any]:
+async def _follow(
+    session: Session,
+    stream: Stream,
+    begin: Run,
+    start: int,
+    done: asyncio.Future[RunDone],
+    timeout: float,
+) -> dict[str, Any]:
     end, code = begin.end, begin.exit_code
     try:
         stream.pump()
@@ -211,17 +283,25 @@ async def _follow(session: Session, stream: Stream, begin: Run, start: int, done
             await _or_end(session, done, timeout or None)
             if done.done():
                 end, code = done.result().output_end, done.result().exit
-            elif session.ended.done():              # `exit` or `exec`: the session's own end is the command's
+            elif session.ended.done():  # `exit` or `exec`: the session's own end is the command's
                 end, code = session.record.output_end, session.record.exit_code
             else:
-                raise TimedOut(f"the command still runs after {timeout:g} s; it was not stopped",
-                               "`holdfast wait SESSION --for command`, or interrupt it with `holdfast send SESSION --key C-c`")
+                raise TimedOut(
+                    f"the command still runs after {timeout:g} s; it was not stopped",
+                    "`holdfast wait SESSION --for command`, or interrupt it with `holdfast send SESSION --key C-c`",
+                )
             stream.until(end)
         if not stream.done.done():
             await stream.done
         ref = f"{session.ref}:{start}-{end}"
-        return {"exit_code": code, "output": {"start": start, "end": end, "ref": ref}, "lost": stream.lost, "session": session.id,
-                "ended": session.ended.done(), "outcome": {} if code is None else {"exit_code": code}}
+        return {
+            "exit_code": code,
+            "output": {"start": start, "end": end, "ref": ref},
+            "lost": stream.lost,
+            "session": session.id,
+            "ended": session.ended.done(),
+            "outcome": {} if code is None else {"exit_code": code},
+        }
     finally:
         stream.close()
         if done.done() and not done.cancelled():

@@ -54,7 +54,11 @@ _CUT = re.compile(
     rb"\x1b(?:"
     rb"\[[^\x18\x1a\x1b\x40-\x7e\x80-\xff]*+[chnpqrtux\x80-\xff]"  # CSI that may be answered
     rb"|[\x00-\x17\x19\x1c-\x2f\x7f]*+[Z\x80-\xff]"  # DECID; a C1 byte, which acts inside a sequence
-    rb"|P[^\x18\x1a\x1b\x80-\x9f]*+" + _BROKEN + rb"|[X^_][^\x18\x1a\x1b\x80-\x9f]*+" + _BROKEN + rb")"
+    rb"|P[^\x18\x1a\x1b\x80-\x9f]*+"
+    + _BROKEN
+    + rb"|[X^_][^\x18\x1a\x1b\x80-\x9f]*+"
+    + _BROKEN
+    + rb")"
 )
 _SAFE = re.compile(
     rb"\x1b\[(?:\?62;22c|>1;277;0c|0n|\d{1,5};\d{1,5}R|\??\d{1,5};[0-4]\$y|\?\d{1,2}u|\?999;[12]n"
@@ -191,7 +195,12 @@ class Screen:
             complete = complete or not native
             portable = self._paint(PORTABLE_LINES, over=False) + inside if complete else b""
         level = 1 if complete else 0
-        parts = version().encode(), inside, zlib.compress(native, level), zlib.compress(portable, level)
+        parts = (
+            version().encode(),
+            inside,
+            zlib.compress(native, level),
+            zlib.compress(portable, level),
+        )
         lengths = [len(part) for part in parts]
         body = b"".join((_BODY.pack(self._cols, self._rows, self._lines, *lengths), *parts))
         return _HEAD.pack(_MAGIC, FORMAT, blake2b(body, digest_size=16).digest()) + body
@@ -204,7 +213,9 @@ class Screen:
         magic, form, digest = _HEAD.unpack_from(blob)
         body = memoryview(blob)[_HEAD.size :]
         if magic != _MAGIC or form != FORMAT:
-            raise SnapshotUnreadable(f"not a screen snapshot of format {FORMAT}: {magic!r} format {form}")
+            raise SnapshotUnreadable(
+                f"not a screen snapshot of format {FORMAT}: {magic!r} format {form}"
+            )
         if blake2b(body, digest_size=16).digest() != digest:
             raise SnapshotUnreadable("the screen snapshot is damaged: its checksum is wrong")
         cols, rows, lines, *lengths = _BODY.unpack_from(body)
@@ -317,7 +328,8 @@ class Screen:
     def ansi(self) -> bytes:
         """The visible rows as text with SGR, one line each, without trailing blanks."""
         return b"".join(
-            line + b"\x1b[0m\n" for line in self._emulator.rows_vt(self._emulator.history_rows, self._rows)
+            line + b"\x1b[0m\n"
+            for line in self._emulator.rows_vt(self._emulator.history_rows, self._rows)
         )
 
     def width(self, text: str) -> int:

@@ -65,7 +65,7 @@ class HotSelector(selectors.BaseSelector):
             else:
                 self._epoll.unregister(fd)
         except OSError:
-            pass                     # closed by its owner before
+            pass  # closed by its owner before
         return key
 
     def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
@@ -95,7 +95,8 @@ class HotSelector(selectors.BaseSelector):
             key = self._keys.get(fd)
             if key is not None and event:
                 mask = (selectors.EVENT_READ if event & ~select.EPOLLOUT else 0) | (
-                    selectors.EVENT_WRITE if event & ~select.EPOLLIN else 0)
+                    selectors.EVENT_WRITE if event & ~select.EPOLLIN else 0
+                )
                 if mask & key.events:
                     ready.append((key, mask & key.events))
         return ready
@@ -113,7 +114,9 @@ class HotSelector(selectors.BaseSelector):
 
 
 def _mask(events: int) -> int:
-    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (select.EPOLLOUT if events & selectors.EVENT_WRITE else 0)
+    return (select.EPOLLIN if events & selectors.EVENT_READ else 0) | (
+        select.EPOLLOUT if events & selectors.EVENT_WRITE else 0
+    )
 
 
 def _fd(fileobj: Any) -> int:
@@ -124,7 +127,9 @@ class HotLoop(asyncio.SelectorEventLoop):
     """The host's loop: asyncio's own, on a HotSelector."""
 
     def __init__(self) -> None:
-        self.hot = HotSelector(lambda e: self.call_exception_handler({"message": "in a hot callback", "exception": e}))
+        self.hot = HotSelector(
+            lambda e: self.call_exception_handler({"message": "in a hot callback", "exception": e})
+        )
         super().__init__(self.hot)
 
 

@@ -16,6 +16,7 @@ class Serially:
 
     async def do(self, work: Coroutine[Any, Any, T]) -> T:
         """After all that was begun before."""
+
         async def go() -> T:
             async with self._alone:
                 return await work
@@ -24,10 +25,11 @@ class Serially:
 
     def beside(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """To its end, in no order."""
+
         def done(task: asyncio.Task[T]) -> None:
             self._tasks.discard(task)
             if not task.cancelled():
-                task.exception()               # whoever waits is told; if nobody does any more, it is no defect of the host
+                task.exception()  # whoever waits is told; if nobody does any more, it is no defect of the host
 
         task = asyncio.ensure_future(work)
         self._tasks.add(task)

@@ -21,7 +21,7 @@ from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import frames, hello, version
 
-REQUESTS_MAX = 256       # of one client at a time
+REQUESTS_MAX = 256  # of one client at a time
 ACCEPT_PAUSE_S = 0.2
 
 
@@ -44,13 +44,15 @@ class Server:
             sock, _ = self._listener.accept()
         except BlockingIOError:
             return
-        except OSError:                        # no descriptor left: perhaps soon; until then it must not be asked in a circle
+        except (
+            OSError
+        ):  # no descriptor left: perhaps soon; until then it must not be asked in a circle
             self._loop.remove_reader(self._listener)
             self._loop.call_later(ACCEPT_PAUSE_S, self._listen_again)
             return
         pid, uid = unix.peer(sock)
         if uid not in (os.geteuid(), 0) or not self._room():
-            sock.close()                       # the directory's mode keeps others out; this is the second lock
+            sock.close()  # the directory's mode keeps others out; this is the second lock
             return
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         self.connections.add(Connection(sock, pid, self._frame, self._closed))
@@ -65,9 +67,15 @@ class Server:
     def _room(self) -> bool:
         """Whether there is room for one more, if need be by sending the oldest away that has not said who it is."""
         if len(self.connections) >= CLIENTS_MAX:
-            silent = min((conn for conn in self.connections if not conn.client), key=lambda conn: conn.since, default=None)
+            silent = min(
+                (conn for conn in self.connections if not conn.client),
+                key=lambda conn: conn.since,
+                default=None,
+            )
             if silent is not None:
-                silent.bye("protocol", "too many connections, and this one has not said whose it is")
+                silent.bye(
+                    "protocol", "too many connections, and this one has not said whose it is"
+                )
         return len(self.connections) < CLIENTS_MAX
 
     def _listen_again(self) -> None:
@@ -109,7 +117,13 @@ class Server:
             if number in conn.tasks:
                 raise PeerFault(f"request number {number} is in use")
             if len(conn.tasks) >= REQUESTS_MAX:
-                return conn.fail(number, Refused(f"{REQUESTS_MAX} requests of this client are under way", "wait for their answers"))
+                return conn.fail(
+                    number,
+                    Refused(
+                        f"{REQUESTS_MAX} requests of this client are under way",
+                        "wait for their answers",
+                    ),
+                )
             conn.tasks[number] = self._begun(self._request(conn, number, body))
         elif kind == frames.SEEN:
             viewer = self.ops.viewers.get(conn)
@@ -134,9 +148,17 @@ class Server:
     def _hello(self, conn: Connection, body: dict[str, Any]) -> None:
         chosen = version.choose(body.get("lowest"), body.get("version"))
         if chosen is None:
-            return conn.bye("version", f"this host speaks versions {frames.LOWEST} to {frames.VERSION} of the wire")
+            return conn.bye(
+                "version",
+                f"this host speaks versions {frames.LOWEST} to {frames.VERSION} of the wire",
+            )
         client, operator, modality = body.get("client"), body.get("operator"), body.get("modality")
-        if not isinstance(client, int) or not 1 < client < 1 << 64 or not isinstance(operator, str) or not isinstance(modality, str):
+        if (
+            not isinstance(client, int)
+            or not 1 < client < 1 << 64
+            or not isinstance(operator, str)
+            or not isinstance(modality, str)
+        ):
             raise PeerFault("an introduction needs client, operator, modality and key")
         try:
             conn.operator, conn.modality = ids.check_name(operator), ids.check_name(modality)
@@ -144,7 +166,11 @@ class Server:
         except (Usage, ValueError) as e:
             raise PeerFault(str(e)) from e
         conn.hello = body
-        conn.challenge = {"version": chosen, "machine": signing.show(self.engine.authority.machine), "nonce": os.urandom(hello.NONCE_BYTES).hex()}
+        conn.challenge = {
+            "version": chosen,
+            "machine": signing.show(self.engine.authority.machine),
+            "nonce": os.urandom(hello.NONCE_BYTES).hex(),
+        }
         conn.send(frames.pack_json(frames.CHALLENGE, conn.challenge))
 
     def _proof(self, conn: Connection, body: dict[str, Any]) -> None:
@@ -158,31 +184,65 @@ class Server:
         if not signing.verify(conn.key, hello.DOMAIN, statement, signature):
             return conn.bye("admission", f"this is not the key of {conn.operator}")
         conn.binding = hello.binding(statement, signature)
-        conn.tasks[0] = self._begun(self._admit(conn, statement, body.get("recovery"), body.get("invitation")))
+        conn.tasks[0] = self._begun(
+            self._admit(conn, statement, body.get("recovery"), body.get("invitation"))
+        )
 
-    async def _admit(self, conn: Connection, statement: bytes, recovery: Any, invitation: Any) -> None:
+    async def _admit(
+        self, conn: Connection, statement: bytes, recovery: Any, invitation: Any
+    ) -> None:
         """The key is its own; is it somebody's who is known here? Nobody was ever known: it is the first, and has admin."""
         authority, joined = self.engine.authority, {}
         try:
             if authority.needs_first and invitation is None and not conn.channel:
-                with contextlib.suppress(Refused):                   # somebody else was first
-                    await authority.first_identity(conn.operator, "human", conn.key, time.time(), os.uname().nodename)
+                with contextlib.suppress(Refused):  # somebody else was first
+                    await authority.first_identity(
+                        conn.operator, "human", conn.key, time.time(), os.uname().nodename
+                    )
                     self.engine.door.came(conn, "first")
             if recovery is not None and conn.channel:
-                raise NotAllowed("nobody recovers from another machine", "use a terminal of the machine itself")
+                raise NotAllowed(
+                    "nobody recovers from another machine", "use a terminal of the machine itself"
+                )
             if recovery is not None:
-                await authority.recover(bytes.fromhex(str(recovery["statement"])), bytes.fromhex(str(recovery["signature"])), time.time(), os.uname().nodename)
+                await authority.recover(
+                    bytes.fromhex(str(recovery["statement"])),
+                    bytes.fromhex(str(recovery["signature"])),
+                    time.time(),
+                    os.uname().nodename,
+                )
                 self.engine.door.came(conn, "recover")
             if invitation is not None:
-                joined = {"joined": (found := await self.engine.invitations.join(conn.operator, conn.key, statement, invitation, conn.waits))}
+                joined = {
+                    "joined": (
+                        found := await self.engine.invitations.join(
+                            conn.operator, conn.key, statement, invitation, conn.waits
+                        )
+                    )
+                }
                 if not found["again"]:
-                    self.engine.door.came(conn, "join", by=found["by"], invitation=str(invitation["id"]), rights=found["rights"], scope=found["scope"],
-                                          **({"of": found["of"], "device": found["device"]} if found["of"] else {}))
+                    self.engine.door.came(
+                        conn,
+                        "join",
+                        by=found["by"],
+                        invitation=str(invitation["id"]),
+                        rights=found["rights"],
+                        scope=found["scope"],
+                        **({"of": found["of"], "device": found["device"]} if found["of"] else {}),
+                    )
             who = authority.who(conn.key)
             if who.name != conn.operator:
-                raise NotAllowed(f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}")
-            if sum(one.operator == conn.operator and one.client > 0 for one in self.connections) >= OPERATOR_CLIENTS_MAX:
-                raise Refused(f"{conn.operator} has {OPERATOR_CLIENTS_MAX} connections already", "close some of them")
+                raise NotAllowed(
+                    f"this key is {who.name}'s, not {conn.operator}'s", f"use --as {who.name}"
+                )
+            if (
+                sum(one.operator == conn.operator and one.client > 0 for one in self.connections)
+                >= OPERATOR_CLIENTS_MAX
+            ):
+                raise Refused(
+                    f"{conn.operator} has {OPERATOR_CLIENTS_MAX} connections already",
+                    "close some of them",
+                )
         except HoldfastError as e:
             return conn.bye("admission", e.message, e.recover)
         except (ValueError, TypeError, KeyError) as e:
@@ -193,9 +253,21 @@ class Server:
         conn.client = hello.origin(conn.hello["key"], conn.hello["client"])
         conn.introduced()
         self.engine.devices.came(conn)
-        conn.send(frames.pack_json(frames.WELCOME, {"version": conn.challenge["version"], "host": os.uname().nodename,
-                                                    "home": self.engine.home.state, "pid": os.getpid(), "release": __version__,
-                                                    "device": authority.device_of(conn.key), **joined, **self._about(conn)}))
+        conn.send(
+            frames.pack_json(
+                frames.WELCOME,
+                {
+                    "version": conn.challenge["version"],
+                    "host": os.uname().nodename,
+                    "home": self.engine.home.state,
+                    "pid": os.getpid(),
+                    "release": __version__,
+                    "device": authority.device_of(conn.key),
+                    **joined,
+                    **self._about(conn),
+                },
+            )
+        )
 
     def _about(self, conn: Connection) -> dict[str, Any]:
         """What an act on the session that the client named is to be signed for; nothing if there is no such session for it."""
@@ -216,8 +288,16 @@ class Server:
         except asyncio.CancelledError:
             conn.fail(number, Refused("cancelled"))
         except Exception as e:
-            self._loop.call_exception_handler({"message": f"request {body.get('op')}", "exception": e})
-            conn.fail(number, HoldfastError(f"internal error: {type(e).__name__}: {e}", "the host's log has the details; please report it"))
+            self._loop.call_exception_handler(
+                {"message": f"request {body.get('op')}", "exception": e}
+            )
+            conn.fail(
+                number,
+                HoldfastError(
+                    f"internal error: {type(e).__name__}: {e}",
+                    "the host's log has the details; please report it",
+                ),
+            )
         finally:
             conn.tasks.pop(number, None)
             if conn.revoking:
@@ -228,7 +308,9 @@ class Server:
         viewer = self.ops.viewers.get(conn)
         if viewer is None:
             if conn.client:
-                conn.event("refused", name="refused", message="not attached", recover="attach first")
+                conn.event(
+                    "refused", name="refused", message="not attached", recover="attach first"
+                )
                 return
             raise PeerFault("not introduced")
         number, flags, data = frames.read_input(payload)
@@ -251,7 +333,11 @@ class Server:
         holder = session.turn.holder
         alone = not any(v is not viewer and not v.observe for v in session.viewers)
         viewer.resized(cols, rows)
-        if not viewer.observe and viewer.resizes and (holder == conn.operator or (holder is None and alone)):
+        if (
+            not viewer.observe
+            and viewer.resizes
+            and (holder == conn.operator or (holder is None and alone))
+        ):
             session.resize(cols, rows)
 
     def close(self, reason: str, message: str) -> None:

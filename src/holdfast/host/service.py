@@ -19,7 +19,7 @@ from holdfast.transport import readiness
 
 HOST_UNIT = "holdfast-host.service"
 NURSERY_UNIT = "holdfast-nursery.service"
-ASK_S = 2.0            # for the manager to say what it is about to do
+ASK_S = 2.0  # for the manager to say what it is about to do
 _COMES_BACK = frozenset(("restart", "try-restart", "start"))
 
 
@@ -42,17 +42,25 @@ class Service:
                 os.unlink(home.service)
             return
         with contextlib.suppress(OSError):
-            os.unlink(home.stopped)                 # the manager was asked for a host
+            os.unlink(home.stopped)  # the manager was asked for a host
         _write(home.service, self.kind)
 
     def ready(self, sessions: int) -> None:
-        readiness.tell(self.address, readiness.READY, f"STATUS=serves {sessions} session{'' if sessions == 1 else 's'} that ran already" if sessions else "STATUS=serves")
+        readiness.tell(
+            self.address,
+            readiness.READY,
+            f"STATUS=serves {sessions} session{'' if sessions == 1 else 's'} that ran already"
+            if sessions
+            else "STATUS=serves",
+        )
 
     def stopping(self) -> None:
         readiness.tell(self.address, readiness.STOPPING)
 
     def replaced(self) -> None:
-        readiness.tell(self.address, readiness.RELOADING, f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        readiness.tell(
+            self.address, readiness.RELOADING, f"MONOTONIC_USEC={time.monotonic_ns() // 1000}"
+        )
 
     def is_now(self, pid: int) -> None:
         """Another process is the host from now on."""
@@ -60,10 +68,22 @@ class Service:
 
     async def comes_back(self) -> bool:
         """Whether the manager that ends this host starts the next one. If it does not say, it does."""
-        command = ("systemctl", *(("--user",) if self.kind == "user" else ()), "list-jobs", "--no-legend", "--plain", "--no-pager")
+        command = (
+            "systemctl",
+            *(("--user",) if self.kind == "user" else ()),
+            "list-jobs",
+            "--no-legend",
+            "--plain",
+            "--no-pager",
+        )
         try:
             async with asyncio.timeout(ASK_S):
-                process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL)
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=asyncio.subprocess.PIPE,
+                    stderr=asyncio.subprocess.DEVNULL,
+                )
                 out, _ = await process.communicate()
         except (OSError, TimeoutError):
             return True
@@ -72,7 +92,11 @@ class Service:
 
 def ends_in_a_start(jobs: str) -> bool:
     """From `systemctl list-jobs`: number, unit, kind, state. No job of ours at all: a signal from somebody else."""
-    kinds = [words[2] for line in jobs.splitlines() if len(words := line.split()) >= 4 and words[1] == HOST_UNIT]
+    kinds = [
+        words[2]
+        for line in jobs.splitlines()
+        if len(words := line.split()) >= 4 and words[1] == HOST_UNIT
+    ]
     return any(kind in _COMES_BACK for kind in kinds)
 
 

@@ -57,10 +57,12 @@ from holdfast.wire.frames import SCREEN_LAG
 if TYPE_CHECKING:
     from holdfast.host.keyboard import Keyboard
 
-EXIT_DRAIN_MAX_S = 10.0        # of a program that ended while its background jobs go on printing
-SEIZE_WAIT_S = 5.0             # for the keeper to say that what was on its way is discarded
-MUTE_S = 0.01                  # how much later the host may look at output that nobody waits for through it
-UNKNOWN_STATUS = 0xFF00        # the keeper could not learn the exit code of a process that was not its child
+EXIT_DRAIN_MAX_S = 10.0  # of a program that ended while its background jobs go on printing
+SEIZE_WAIT_S = 5.0  # for the keeper to say that what was on its way is discarded
+MUTE_S = 0.01  # how much later the host may look at output that nobody waits for through it
+UNKNOWN_STATUS = (
+    0xFF00  # the keeper could not learn the exit code of a process that was not its child
+)
 
 
 P = ParamSpec("P")
@@ -69,14 +71,24 @@ Commit = Callable[[], Awaitable[None]]
 
 
 class Session:
-    def __init__(self, record: Record, link: KeeperLink, label: dict[str, Any], directory: str, memory: str, pool: Executor, threads: Threads,
-                 on_event: Callable[[Session, str, dict[str, Any]], None], keeper_pid: int) -> None:
+    def __init__(
+        self,
+        record: Record,
+        link: KeeperLink,
+        label: dict[str, Any],
+        directory: str,
+        memory: str,
+        pool: Executor,
+        threads: Threads,
+        on_event: Callable[[Session, str, dict[str, Any]], None],
+        keeper_pid: int,
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.record = record
         self.id = record.id
         self.label = label
-        self.directory = directory                         # its programs get there
-        self.memory = memory                               # for the next host
+        self.directory = directory  # its programs get there
+        self.memory = memory  # for the next host
         self.link = link
         self.ring = link.ring
         self.keeper_pid = keeper_pid
@@ -84,24 +96,34 @@ class Session:
         self.view = View(link.ring, link.snapshot_fd, pool)
         self.turn = SessionTurn(self)
         self.viewers: list[Viewer] = []
-        self.streams: list[Callable[[], None]] = []        # readers that follow the ring: run, read --follow
+        self.streams: list[
+            Callable[[], None]
+        ] = []  # readers that follow the ring: run, read --follow
         quiet_s = time.time() - self.view.notes.get("active", time.time())
-        self.last_activity = time.monotonic() - (max(0.0, quiet_s) if self.view.notes.get("scanned") == self.ring.head else 0.0)
+        self.last_activity = time.monotonic() - (
+            max(0.0, quiet_s) if self.view.notes.get("scanned") == self.ring.head else 0.0
+        )
         self.commands = Commands(label, directory, self.view.notes, record.root_pid)
         self.pace = Pace(link, self.viewers, lambda: self.view.snapshot_at)
         self.scanned = int(self.view.notes.get("scanned", self.view.fed))
         before = self.ring.copy(max(self.ring.start, self.scanned - LOOKBACK_BYTES), self.scanned)
-        self.filter = filter_after(before, holding=True)   # of all viewers that are up to date
+        self.filter = filter_after(before, holding=True)  # of all viewers that are up to date
         self.ended: asyncio.Future[None] = self.loop.create_future()
-        self.keyboard: Keyboard                            # set by whoever makes this
+        self.keyboard: Keyboard  # set by whoever makes this
         self.gaps: list[tuple[int, int]] = []
-        self.layout = {"layout": "unknown", "halt": "unknown", "says": ""}     # until the kernel was asked
+        self.layout = {
+            "layout": "unknown",
+            "halt": "unknown",
+            "says": "",
+        }  # until the kernel was asked
         self._on_event, self._threads = on_event, threads
         self._states: dict[int, asyncio.Future[wire.State]] = {}
         self._tag = 0
-        self.ends: set[asyncio.Future[None]] = set()       # orders to end it that are being carried out
+        self.ends: set[asyncio.Future[None]] = set()  # orders to end it that are being carried out
         self._ending: asyncio.Task[None] | None = None
-        self._eof: asyncio.Future[None] | None = None      # set once the root process ended: the end of output
+        self._eof: asyncio.Future[None] | None = (
+            None  # set once the root process ended: the end of output
+        )
         self._asked_size: tuple[int, int] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         link.on_bell = self._bell
@@ -113,7 +135,11 @@ class Session:
         self.view.on_progress = self._view_moved
         self.view.on_gap = self._gap
         self.view.on_snapshot = self.pace.report
-        self.view.saved_notes = lambda: {"scanned": self.scanned, "active": time.time() - time.monotonic() + self.last_activity, **self.commands.save()}
+        self.view.saved_notes = lambda: {
+            "scanned": self.scanned,
+            "active": time.time() - time.monotonic() + self.last_activity,
+            **self.commands.save(),
+        }
         self.view.may_lag = lambda: bool(self.viewers) and not any(v.foreign for v in self.viewers)
         if link.welcome.status >= 0:
             self._begin_end(link.welcome.status)
@@ -170,7 +196,11 @@ class Session:
 
     def _done(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and not isinstance(error, HoldfastError):
+        if (
+            not task.cancelled()
+            and (error := task.exception()) is not None
+            and not isinstance(error, HoldfastError)
+        ):
             self.loop.call_exception_handler({"message": f"session {self.id}", "exception": error})
 
     async def in_thread(self, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -182,7 +212,10 @@ class Session:
         try:
             return await self._threads.looked(self.id, work, *args, **kwargs)
         except TimeoutError:
-            raise Unavailable(f"{self.name} cannot be looked at: something that it uses does not answer", "look for a file server or a FUSE program that hangs; its output and its keys are not affected") from None
+            raise Unavailable(
+                f"{self.name} cannot be looked at: something that it uses does not answer",
+                "look for a file server or a FUSE program that hangs; its output and its keys are not affected",
+            ) from None
 
     async def or_end(self, future: asyncio.Future[Any], timeout: float | None = None) -> bool:
         """Waits for `future`, the end of the session or the time; True if the future came."""
@@ -196,7 +229,7 @@ class Session:
         if self.link.closed and self.ended.done():
             return
         self.lane.settle()
-        flags = self.ring.flags                          # before the head: the end is told after the last byte
+        flags = self.ring.flags  # before the head: the end is told after the last byte
         head = self.ring.head
         if head > self.scanned:
             self.last_activity = time.monotonic()
@@ -206,8 +239,14 @@ class Session:
             self.view.poke()
         tell(self.streams)
         self.pace.look()
-        if self._eof is None and not self.streams and not self.commands.watchers and not self.lane.awaited and all(v.tag for v in self.viewers):
-            self.link.mute(MUTE_S)                       # who watches reads the ring; the rest can wait a moment
+        if (
+            self._eof is None
+            and not self.streams
+            and not self.commands.watchers
+            and not self.lane.awaited
+            and all(v.tag for v in self.viewers)
+        ):
+            self.link.mute(MUTE_S)  # who watches reads the ring; the rest can wait a moment
         if flags & ring_layout.FLAG_EOF and self._eof is not None and not self._eof.done():
             self._eof.set_result(None)
 
@@ -227,12 +266,14 @@ class Session:
             for viewer in self.viewers:
                 viewer.give(self.scanned, len(piece), data, held, self.filter.pending)
             decided = self.scanned + len(piece) - self.filter.pending
-            self.view.seen(self.scanned - held, decided, self.filter.in_line and flows(bytes(piece)))
+            self.view.seen(
+                self.scanned - held, decided, self.filter.in_line and flows(bytes(piece))
+            )
             if len(data) + self.filter.pending != len(piece) + held:
                 self.view.poke(urgent=True)
             self.commands.feed(self.scanned, piece)
             start, self.scanned = self.scanned, self.scanned + len(piece)
-            if not self.ring.intact(start):                 # overwritten while it was sent: screens are needed
+            if not self.ring.intact(start):  # overwritten while it was sent: screens are needed
                 for viewer in self.viewers:
                     self.spawn(viewer.refresh(SCREEN_LAG))
 
@@ -274,7 +315,9 @@ class Session:
         if not lifecycle.running(self.state):
             raise Refused(f"session {self.name} has ended", "`holdfast ls --all` shows how")
         if self.state == "halted":
-            raise Refused(f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on")
+            raise Refused(
+                f"session {self.name} is halted", f"`holdfast resume {self.name}` goes on"
+            )
         if take:
             self.turn.write(operator)
         else:
@@ -284,7 +327,17 @@ class Session:
         """Raw keys of an attached client, let through by its keyboard."""
         self.lane.key(data, client, number, wire.ACT_ACK if ack else 0)
 
-    async def type(self, operator: str, client: int, number: int, data: bytes, commit: Commit | None = None, repeat: bool = False, key: bytes = b"", writers: Sequence[str] = UNSEEN) -> int:
+    async def type(
+        self,
+        operator: str,
+        client: int,
+        number: int,
+        data: bytes,
+        commit: Commit | None = None,
+        repeat: bool = False,
+        key: bytes = b"",
+        writers: Sequence[str] = UNSEEN,
+    ) -> int:
         """Typed input as one act; returns its number once the session has taken it. `commit` writes down that it will be: whose turn it is
         is asked before, and again afterwards, because that took time. Who was overtaken by a later act of the same client is told so: its number is
         used up, and it must not be taken for a repeat of what was done."""
@@ -294,8 +347,13 @@ class Session:
                 await commit()
             await self.look_and_ask(operator)
             if self.lane.known(client, number):
-                raise Refused("a later act of this client was quicker", "do it again, with a number of its own")
-            self.commands.typed(operator, data, self.lane.next, self.scanned, (client, number), writers)
+                raise Refused(
+                    "a later act of this client was quicker",
+                    "do it again, with a number of its own",
+                )
+            self.commands.typed(
+                operator, data, self.lane.next, self.scanned, (client, number), writers
+            )
             self.turn.typed(operator, data, time.monotonic(), key)
         done = self.lane.submit(wire.INPUT, data, client, number, want_done=True)
         assert done is not None
@@ -321,7 +379,7 @@ class Session:
         """Takes the turn; what the old holder had on its way is discarded. Gives who had it, and whether the keeper said that it did so."""
         previous = self.turn.take(operator, key)
         if previous is None and self.turn.writer == operator:
-            return None, True                            # what is on its way is its own
+            return None, True  # what is on its way is its own
         error = TurnHeld(f"{operator} took the turn", holder=operator)
         clients = {v.conn.client: v.conn for v in self.viewers}
         for client, number in self.lane.void(error):
@@ -338,18 +396,30 @@ class Session:
 
     def follow_size(self, viewer: Viewer) -> None:
         """The size follows the turn holder: who writes brings their terminal's size."""
-        if viewer.sane and viewer.resizes and viewer.size != self.size and viewer.size != self._asked_size:
+        if (
+            viewer.sane
+            and viewer.resizes
+            and viewer.size != self.size
+            and viewer.size != self._asked_size
+        ):
             self.resize(*viewer.size)
 
     def resize(self, cols: int, rows: int) -> None:
         """An act like any other; degenerate sizes are ignored."""
-        if not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX) or (cols, rows) == self.size:
+        if (
+            not (COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX)
+            or (cols, rows) == self.size
+        ):
             return
         self._asked_size = (cols, rows)
         self.keyboard.again()
-        done = self.lane.submit(wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0, want_done=True)
+        done = self.lane.submit(
+            wire.RESIZE, wire.resize_body(cols, rows), ORIGIN_HOST, 0, want_done=True
+        )
         assert done is not None
-        done.add_done_callback(lambda f: self._resized() if not f.cancelled() and f.exception() is None else None)
+        done.add_done_callback(
+            lambda f: self._resized() if not f.cancelled() and f.exception() is None else None
+        )
 
     def _resized(self) -> None:
         _, cols, rows = self.ring.resized
@@ -370,13 +440,30 @@ class Session:
         self._company()
         self.keyboard.begin(viewer)
         if self.state == "detached":
-            self.change("attached", operator=viewer.conn.operator, modality=viewer.conn.modality, root_pid=self.record.root_pid, output=self.ring.head)
+            self.change(
+                "attached",
+                operator=viewer.conn.operator,
+                modality=viewer.conn.modality,
+                root_pid=self.record.root_pid,
+                output=self.ring.head,
+            )
         holder = self.turn.holder
-        if not viewer.observe and viewer.sane and viewer.resizes and alone and holder in (None, viewer.conn.operator):
+        if (
+            not viewer.observe
+            and viewer.sane
+            and viewer.resizes
+            and alone
+            and holder in (None, viewer.conn.operator)
+        ):
             self.resize(*viewer.size)
         for other in self.viewers:
             if other is not viewer:
-                other.conn.event("joined", session=self.id, operator=viewer.conn.operator, modality=viewer.conn.modality)
+                other.conn.event(
+                    "joined",
+                    session=self.id,
+                    operator=viewer.conn.operator,
+                    modality=viewer.conn.modality,
+                )
 
     def _company(self) -> None:
         """So many have to come back if this host dies."""
@@ -387,7 +474,9 @@ class Session:
         """Lets a viewer on this machine read the ring itself; gives its bell, or -1 if that cannot be had now."""
         bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._tag = (self._tag + 1) & 0x7FFFFFFF or 1
-        if len(self.viewers) >= BELLS_MAX or not self.link.send_descriptor(wire.listen(self._tag), bell):
+        if len(self.viewers) >= BELLS_MAX or not self.link.send_descriptor(
+            wire.listen(self._tag), bell
+        ):
             os.close(bell)
             return -1
         viewer.tag = self._tag
@@ -395,7 +484,11 @@ class Session:
 
     def behind(self) -> list[Viewer]:
         """Who has not been sent all there is."""
-        return [v for v in self.viewers if not (v.closed or v.foreign or v.tag) and v.offset < self.ring.head]
+        return [
+            v
+            for v in self.viewers
+            if not (v.closed or v.foreign or v.tag) and v.offset < self.ring.head
+        ]
 
     def remove_viewer(self, viewer: Viewer, how: str) -> None:
         if viewer not in self.viewers:
@@ -410,8 +503,14 @@ class Session:
         if not any(v.conn.operator == operator for v in self.viewers):
             self.turn.leave(operator)
         if not self.viewers and self.state == "live":
-            self.change("left", operator=operator, modality=viewer.conn.modality, how=how,
-                        root_pid=self.record.root_pid, output=self.ring.head)
+            self.change(
+                "left",
+                operator=operator,
+                modality=viewer.conn.modality,
+                how=how,
+                root_pid=self.record.root_pid,
+                output=self.ring.head,
+            )
         self.tell_viewers("left", operator=operator)
         self.pace.report()
 
@@ -427,7 +526,9 @@ class Session:
             async with asyncio.timeout(5):
                 return await future
         except TimeoutError as e:
-            raise Unavailable("the keeper does not answer", "it may be stopped; the session is not lost") from e
+            raise Unavailable(
+                "the keeper does not answer", "it may be stopped; the session is not lost"
+            ) from e
         finally:
             self._states.pop(tag, None)
 
@@ -454,13 +555,15 @@ class Session:
     async def _finish(self, status: int) -> None:
         """The root process ended: take what was still printed, keep code and last screen, then let the keeper go."""
         probe("host.exit.seen")
-        await self.pace.returned.wait()          # who was attached when the last host died gets the end of it
+        await (
+            self.pace.returned.wait()
+        )  # who was attached when the last host died gets the end of it
         with anyway(f"the last output of {self.id}"):
             self._eof = self.loop.create_future()
             self.link.unmute()
             self._bell()
             await self._drained(self._eof)
-        while self.ends:                         # who is left needs its keeper until they are gone, too
+        while self.ends:  # who is left needs its keeper until they are gone, too
             await asyncio.wait(self.ends)
         code: int | None = None
         reason = "exited"
@@ -486,12 +589,19 @@ class Session:
         with anyway(what):
             r.survivors = len(await asyncio.to_thread(observe.descendants, self.keeper_pid, False))
         with anyway(what), contextlib.suppress(OSError, ValueError):
-            _, (r.screen, r.ansi) = await self.view.look(lambda s: (s.text(), s.ansi().decode("utf-8", "replace")))
+            _, (r.screen, r.ansi) = await self.view.look(
+                lambda s: (s.text(), s.ansi().decode("utf-8", "replace"))
+            )
         tell((*(viewer.pump for viewer in self.viewers), *self.streams))
         r.ended, r.exit_code, r.reason = time.time(), code, reason
         r.output_start, r.output_end = self.ring.start, self.ring.head
         with anyway(what):
-            self.change("exited" if status >= 0 else "lost", exit_code=code, reason=reason, survivors=r.survivors)
+            self.change(
+                "exited" if status >= 0 else "lost",
+                exit_code=code,
+                reason=reason,
+                survivors=r.survivors,
+            )
         r.state = "ended"
         with anyway(what):
             self.lane.close()

@@ -40,13 +40,13 @@ from holdfast.host.witness import SCARCE, Witness
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-SAVE_S: Final = 0.5              # after a change
-FILE: Final = "shaping"          # in the session's memory
+SAVE_S: Final = 0.5  # after a change
+FILE: Final = "shaping"  # in the session's memory
 FILE_BYTES: Final = 4 << 20
 KEY_BYTES: Final = 32
-HEAD_BYTES: Final = 64          # of a file: which mark it is of
-STAGED_BYTES: Final = 1000       # of a line: a longer one is not known whole
-SHOWN_MAX: Final = 16            # pieces that whoever takes over is shown
+HEAD_BYTES: Final = 64  # of a file: which mark it is of
+STAGED_BYTES: Final = 1000  # of a line: a longer one is not known whole
+SHOWN_MAX: Final = 16  # pieces that whoever takes over is shown
 
 WritersOf = Callable[["Session", Sequence[str]], Iterable[Shaped]]
 
@@ -57,15 +57,23 @@ class Shaping:
     def __init__(self, directory: str, kind: str | None, label: Mapping[str, Any]) -> None:
         """`kind`: of the shell; None: there is none. The session's `label` says which variables its maker set for it."""
         self.directory, self.listens, self._posix = directory, kind is not None, kind == "posix"
-        self.shape = Shape({str(name): str(label.get("by") or UNKNOWN) for name in label.get("given") or ()})
-        self.begun: Callable[[], bytes] = bytes          # what stands on the line already
-        self.genuine: Callable[[int, int], bool] = lambda slot, fd: True      # whether the shell itself wrote what is open there
+        self.shape = Shape(
+            {str(name): str(label.get("by") or UNKNOWN) for name in label.get("given") or ()}
+        )
+        self.begun: Callable[[], bytes] = bytes  # what stands on the line already
+        self.genuine: Callable[[int, int], bool] = lambda slot, fd: (
+            True
+        )  # whether the shell itself wrote what is open there
         self.on_change: Callable[[], None] = lambda: None
-        self.taken: set[int] = set()                     # marks whose files are not emptied yet
+        self.taken: set[int] = set()  # marks whose files are not emptied yet
         self.key = secrets.token_bytes(KEY_BYTES)
-        self._entered: bool | None = None                # whether what was entered since the prompt may define functions; None: nothing was
+        self._entered: bool | None = (
+            None  # whether what was entered since the prompt may define functions; None: nothing was
+        )
         self._asks = self._asks_before = 0
-        self._through: tuple[str, ...] | None = None     # whose aliases and functions what was entered may run through; None: nothing was
+        self._through: tuple[str, ...] | None = (
+            None  # whose aliases and functions what was entered may run through; None: nothing was
+        )
 
     @property
     def view(self) -> View:
@@ -84,14 +92,24 @@ class Shaping:
         if self.listens:
             defines = text is None or self.shape.may_define(text)
             self._entered = bool(self._entered) or defines
-            self._through = (*(self._through or ()), *self.shape.through(text), *(writers if self.shape.reads_in(text) else ()))
+            self._through = (
+                *(self._through or ()),
+                *self.shape.through(text),
+                *(writers if self.shape.reads_in(text) else ()),
+            )
             if defines:
                 self._ask()
 
     def _ask(self) -> None:
         self._asks += 1
         with contextlib.suppress(OSError):
-            os.close(os.open(f"{self.directory}/{BODIES}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600))
+            os.close(
+                os.open(
+                    f"{self.directory}/{BODIES}",
+                    os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK,
+                    0o600,
+                )
+            )
 
     # ------------------------------------------------------------ the shell's marks
 
@@ -100,16 +118,30 @@ class Shaping:
         if self.listens and seq > self.shape.seq:
             self._asks_before = self._asks
             defines = self._entered is not False
-            self.shape.began(cause, seq, defines, self.shape.through(None) if self._through is None else self._through, over)
+            self.shape.began(
+                cause,
+                seq,
+                defines,
+                self.shape.through(None) if self._through is None else self._through,
+                over,
+            )
             if self._entered is None:
                 self._ask()
             self.on_change()
 
     def mark(self, seq: int, prompt: bool) -> None:
         """A mark that has a snapshot beside it. A POSIX shell has none beside a prompt, except the first: what was typed there it never says."""
-        if not self.listens or seq <= self.shape.seq or (self._posix and prompt and seq > 1 and self.shape.quiet):
+        if (
+            not self.listens
+            or seq <= self.shape.seq
+            or (self._posix and prompt and seq > 1 and self.shape.quiet)
+        ):
             return
-        data = _slot(f"{self.directory}/{SLOT}{seq % SLOTS}", SNAPSHOT_BYTES + 1, lambda fd: self.genuine(seq % SLOTS, fd))
+        data = _slot(
+            f"{self.directory}/{SLOT}{seq % SLOTS}",
+            SNAPSHOT_BYTES + 1,
+            lambda fd: self.genuine(seq % SLOTS, fd),
+        )
         found = read(data) if data is not None else None
         if found is None or found.seq != seq:
             self.shape.missed(seq)
@@ -143,7 +175,7 @@ class Shapes:
         """`find`: a session by its id; `writers`: who wrote these files (host/writers.py). Both are called in threads."""
         self._find, self._writers = find, writers
         self._witness: Witness | None = None
-        self._wants = ""                                 # why there is none, though there could be
+        self._wants = ""  # why there is none, though there could be
         self._saving: dict[str, asyncio.TimerHandle] = {}
         self._writing: set[str] = set()
         self._pen = threading.Lock()
@@ -151,7 +183,7 @@ class Shapes:
     def open(self) -> None:
         try:
             self._witness, self._wants = Witness(), ""
-        except AttributeError:                           # a C library without it
+        except AttributeError:  # a C library without it
             pass
         except OSError as e:
             self._wants = str(e.strerror) if e.errno in SCARCE and os.geteuid() == 0 else ""
@@ -163,10 +195,16 @@ class Shapes:
         if (witness := self._witness) is not None and shaping.listens:
             witness.begin(session)
             shaping.genuine = lambda slot, fd: witness.genuine(session, slot, fd)
-        elif self._wants and shaping.listens:            # a program may have seen to that
+        elif self._wants and shaping.listens:  # a program may have seen to that
             shaping.genuine = lambda slot, fd: False
-            session.event("originators.doubted", operator="unknown", because=f"the kernel does not tell who opens the files in which the shell says what it is made of: {self._wants}")
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+            session.event(
+                "originators.doubted",
+                operator="unknown",
+                because=f"the kernel does not tell who opens the files in which the shell says what it is made of: {self._wants}",
+            )
+        with contextlib.suppress(
+            OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError
+        ):
             if (saved := _slot(f"{session.memory}/{FILE}", FILE_BYTES)) is not None:
                 shaping.restore(json.loads(saved))
         shaping.begun = session.turn.begun
@@ -181,14 +219,18 @@ class Shapes:
     def close(self, sessions: Iterable[Session]) -> None:
         for session in sessions:
             if session.id in self._saving or session.id in self._writing:
-                self._write(session, session.commands.shaping.save(), session.commands.shaping.taken)
+                self._write(
+                    session, session.commands.shaping.save(), session.commands.shaping.taken
+                )
             self.end(session)
         if self._witness is not None:
             self._witness.close()
 
     # ------------------------------------------------------------ what an act would touch
 
-    def touched(self, request: Request, facts: Facts | None, view: View | None = None) -> tuple[Shaped, ...]:
+    def touched(
+        self, request: Request, facts: Facts | None, view: View | None = None
+    ) -> tuple[Shaped, ...]:
         """Of the shell as it is, or was in `view`. In a thread: files are looked at."""
         session = self._find(request.session)
         if session is None:
@@ -198,27 +240,72 @@ class Shapes:
         view = view or session.commands.shaping.view
         text = request.content.decode("utf-8", "replace")
         reader = request.foreground if request.act != "run" else ""
-        return bounded((*request.shaped, *touched(view, facts, text, request.actor.operator, request.cwd, (), reader, self._world(session, request))), request.actor.operator)
+        return bounded(
+            (
+                *request.shaped,
+                *touched(
+                    view,
+                    facts,
+                    text,
+                    request.actor.operator,
+                    request.cwd,
+                    (),
+                    reader,
+                    self._world(session, request),
+                ),
+            ),
+            request.actor.operator,
+        )
 
     def kinds(self, session: Session, actor: str) -> frozenset[str]:
         """Of which kinds something there may be another's. Files always may."""
         return kinds_of_others(session.commands.shaping.view, actor) | {"file"}
 
-    def _by_program(self, session: Session, request: Request, facts: Facts | None) -> tuple[Shaped, ...]:
+    def _by_program(
+        self, session: Session, request: Request, facts: Facts | None
+    ) -> tuple[Shaped, ...]:
         """Of a program that is about to be executed in the session."""
         world = self._world(session, request)
-        files = [path for command in (facts.commands if facts is not None else ()) for path in (*(place.path for item in command.paths for place in item if not place.glob), *world.implied(command, request.cwd))]
+        files = [
+            path
+            for command in (facts.commands if facts is not None else ())
+            for path in (
+                *(place.path for item in command.paths for place in item if not place.glob),
+                *world.implied(command, request.cwd),
+            )
+        ]
         path = request.content.split(b"\0", 1)[0].decode("utf-8", "surrogateescape")
-        return bounded((*request.shaped, *touched_by_program(session.commands.shaping.view, path, [*dict.fromkeys(files)], request.actor.operator, (), world)), request.actor.operator)
+        return bounded(
+            (
+                *request.shaped,
+                *touched_by_program(
+                    session.commands.shaping.view,
+                    path,
+                    [*dict.fromkeys(files)],
+                    request.actor.operator,
+                    (),
+                    world,
+                ),
+            ),
+            request.actor.operator,
+        )
 
     def _world(self, session: Session, request: Request) -> World:
         contained = request.contained
         root = f"/proc/{session.record.root_pid}/root" if contained else ""
 
         def exists(path: str) -> bool:
-            return os.path.lexists(root + path) if contained else os.access(path, os.X_OK) and os.path.isfile(path)
+            return (
+                os.path.lexists(root + path)
+                if contained
+                else os.access(path, os.X_OK) and os.path.isfile(path)
+            )
 
-        return World(exists, lambda names: self._writers(session, names), lambda command, cwd: implied(command, cwd, request.home))
+        return World(
+            exists,
+            lambda names: self._writers(session, names),
+            lambda command, cwd: implied(command, cwd, request.home),
+        )
 
     # ------------------------------------------------------------ writing it down
 
@@ -235,7 +322,9 @@ class Shapes:
 
     async def _save(self, session: Session) -> None:
         shaping, shell, taken = session.commands.shaping, session.commands.shell, set[int]()
-        if shell.at_prompt and not shell.submitted:      # else it may be about to write into one of them
+        if (
+            shell.at_prompt and not shell.submitted
+        ):  # else it may be about to write into one of them
             taken, shaping.taken = shaping.taken, taken
         try:
             await asyncio.to_thread(self._write, session, shaping.save(), taken)
@@ -247,8 +336,13 @@ class Shapes:
         with self._pen, contextlib.suppress(OSError):
             if kept.write(f"{session.memory}/{FILE}", (json.dumps(known),)):
                 doubted = self._witness.doubted(session) if self._witness is not None else ()
-                for slot, mark in (*((seq % SLOTS, seq) for seq in taken), *((slot, None) for slot in doubted)):
-                    with contextlib.suppress(OSError):       # one of them may have been made something else
+                for slot, mark in (
+                    *((seq % SLOTS, seq) for seq in taken),
+                    *((slot, None) for slot in doubted),
+                ):
+                    with contextlib.suppress(
+                        OSError
+                    ):  # one of them may have been made something else
                         self._empty(session, slot, mark)
 
     def _empty(self, session: Session, slot: int, seq: int | None) -> None:
@@ -256,7 +350,10 @@ class Shapes:
         path = f"{session.directory}/{SLOT}{slot}"
 
         def still() -> bool:
-            return seq is None or ((head := _slot(path, HEAD_BYTES)) is not None and head.split(b"\0")[2:3] == [b"%d" % seq])
+            return seq is None or (
+                (head := _slot(path, HEAD_BYTES)) is not None
+                and head.split(b"\0")[2:3] == [b"%d" % seq]
+            )
 
         if still():
             if self._witness is not None:
@@ -268,8 +365,16 @@ class Shapes:
 def changes(session: Session) -> list[dict[str, Any]]:
     """What is not as it was in its shell, and whose doing that is, for whoever takes over (A6)."""
     view = session.commands.shaping.view
-    found = [one for piece, author in view.authors.items() if piece[0] != "hash"
-             for one in shaped(piece, author, name=view.state.cwd if piece[0] == "cwd" and view.state is not None else None)]
+    found = [
+        one
+        for piece, author in view.authors.items()
+        if piece[0] != "hash"
+        for one in shaped(
+            piece,
+            author,
+            name=view.state.cwd if piece[0] == "cwd" and view.state is not None else None,
+        )
+    ]
     if view.blind and session.commands.kind is not None:
         found.insert(0, Shaped("shell", view.blind, UNKNOWN))
     return [one.show(session.ref) for one in found[:SHOWN_MAX]]
@@ -286,7 +391,7 @@ def _edited(line: bytes) -> bytes:
         elif made and made[-1] < 0x80:
             made.pop()
         elif made:
-            return line                     # part of a character: not followed
+            return line  # part of a character: not followed
     return bytes(made)
 
 

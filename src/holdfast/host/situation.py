@@ -40,9 +40,9 @@ from holdfast.host.connection import Connection
 from holdfast.host.session import Session
 from holdfast.model import signing
 
-READ_ACTS: Final = frozenset((*TEXT_ACTS, "keys"))     # somebody reads what they carry
+READ_ACTS: Final = frozenset((*TEXT_ACTS, "keys"))  # somebody reads what they carry
 ENVIRON_BYTES: Final = 1 << 18
-PLACE_S: Final = 2.0               # for a directory's file system to say which one it is
+PLACE_S: Final = 2.0  # for a directory's file system to say which one it is
 NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 _shown = functools.lru_cache(1024)(signing.show)
@@ -64,11 +64,17 @@ class Seen(NamedTuple):
     """What is known before the directory is looked at."""
 
     request: Request
-    where: int | None = None           # the process whose directory counts
-    marks: tuple[object, ...] = ()     # that the fingerprint is made of
+    where: int | None = None  # the process whose directory counts
+    marks: tuple[object, ...] = ()  # that the fingerprint is made of
 
 
-async def situation(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
+async def situation(
+    session: Session | None,
+    conn: Connection,
+    act: str,
+    content: bytes = b"",
+    details: Mapping[str, str] = NOTHING,
+) -> Request:
     """The request for an act of this connection; without a session, one on the machine. A file system that does not answer holds up nobody: of a
     directory there nothing is known."""
     if session is not None:
@@ -82,7 +88,13 @@ async def situation(session: Session | None, conn: Connection, act: str, content
         return _at(seen, NOWHERE)
 
 
-def observed(session: Session | None, conn: Connection, act: str, content: bytes = b"", details: Mapping[str, str] = NOTHING) -> Request:
+def observed(
+    session: Session | None,
+    conn: Connection,
+    act: str,
+    content: bytes = b"",
+    details: Mapping[str, str] = NOTHING,
+) -> Request:
     """The same, for whoever may wait for the file system."""
     if session is not None:
         _learn(session, _home(session.record.root_pid))
@@ -96,26 +108,53 @@ def _at(seen: Seen, place: Place) -> Request:
     return replace(seen.request, cwd=place.path, state=fingerprint(*seen.marks, place.inode))
 
 
-def _look(session: Session | None, conn: Connection, act: str, content: bytes, details: Mapping[str, str]) -> Seen:
+def _look(
+    session: Session | None, conn: Connection, act: str, content: bytes, details: Mapping[str, str]
+) -> Seen:
     if session is None:
         return Seen(Request(act, actor(conn, None), content=content, details=details))
     request = _request(session, conn, act, content, details)
     root = process.read_stat(session.record.root_pid)
     if root is None or root.start != session.record.root_start:
-        return Seen(replace(request, foreground="?", state=fingerprint(session.id, session.record.epoch, "gone")))
+        return Seen(
+            replace(
+                request, foreground="?", state=fingerprint(session.id, session.record.epoch, "gone")
+            )
+        )
     who = (session.record.boot, session.record.root_pid, root.start)
     if act not in READ_ACTS:
         return Seen(replace(request, home=home_of(session), state=fingerprint(*who)))
     foreground, reader = _foreground(session, root)
-    shell = foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
-    where = reader.pid if shell and reader is not None else root.pid if session.commands.kind is not None else None
-    typed = () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
-    return Seen(replace(request, home=home_of(session), shell=shell or request.shell, foreground=foreground, beneath=session.commands.kind is not None,
-                        shadowed=session.commands.shaping.view.shadowed(conn.operator), shaped=_on_the_line(session, conn.operator)),
-                where, (*who, *typed))
+    shell = (
+        foreground if foreground in SHELLS and reader is not None and reader.pid != root.pid else ""
+    )
+    where = (
+        reader.pid
+        if shell and reader is not None
+        else root.pid
+        if session.commands.kind is not None
+        else None
+    )
+    typed = (
+        () if act == "run" else (foreground, root.tpgid, reader.start if reader is not None else 0)
+    )
+    return Seen(
+        replace(
+            request,
+            home=home_of(session),
+            shell=shell or request.shell,
+            foreground=foreground,
+            beneath=session.commands.kind is not None,
+            shadowed=session.commands.shaping.view.shadowed(conn.operator),
+            shaped=_on_the_line(session, conn.operator),
+        ),
+        where,
+        (*who, *typed),
+    )
 
 
 # ------------------------------------------------------------ keys: microseconds, and no I/O
+
 
 def quick_keys_request(session: Session, conn: Connection, data: bytes) -> Request:
     """For one stroke, from what is known already: what reads it is "?" unless the shell's own marks say that it waits at its prompt."""
@@ -126,7 +165,12 @@ def line_request(session: Session, conn: Connection, line: bytes) -> Request:
     """For a line that is entered at the shell's own prompt just now, from what is known already."""
     view = session.commands.shaping.view
     cwd = view.state.cwd or None if view.state is not None else None
-    return replace(_request(session, conn, "line", line, NOTHING, ""), cwd=cwd, shadowed=view.shadowed(conn.operator), shaped=_on_the_line(session, conn.operator))
+    return replace(
+        _request(session, conn, "line", line, NOTHING, ""),
+        cwd=cwd,
+        shadowed=view.shadowed(conn.operator),
+        shaped=_on_the_line(session, conn.operator),
+    )
 
 
 def at_prompt(session: Session) -> bool:
@@ -135,8 +179,14 @@ def at_prompt(session: Session) -> bool:
 
 # ------------------------------------------------------------ parts
 
+
 def actor(conn: Connection, session: Session | None) -> Actor:
-    return Actor(conn.operator, _shown(conn.key), conn.kind, session is not None and attached(session, conn.operator))
+    return Actor(
+        conn.operator,
+        _shown(conn.key),
+        conn.kind,
+        session is not None and attached(session, conn.operator),
+    )
 
 
 def attached(session: Session, operator: str) -> bool:
@@ -144,10 +194,30 @@ def attached(session: Session, operator: str) -> bool:
     return any(v.conn.operator == operator and not v.observe for v in session.viewers)
 
 
-def _request(session: Session, conn: Connection, act: str, content: bytes, details: Mapping[str, str], foreground: str = "?") -> Request:
+def _request(
+    session: Session,
+    conn: Connection,
+    act: str,
+    content: bytes,
+    details: Mapping[str, str],
+    foreground: str = "?",
+) -> Request:
     kind = session.commands.kind
-    return Request(act, actor(conn, session), session.id, session.name, session.record.epoch, content, None, session.record.cwd or None,
-                   None, "sh" if kind == "posix" else kind or "bash", foreground, session.layout.get("layout") == "contained", details=details)
+    return Request(
+        act,
+        actor(conn, session),
+        session.id,
+        session.name,
+        session.record.epoch,
+        content,
+        None,
+        session.record.cwd or None,
+        None,
+        "sh" if kind == "posix" else kind or "bash",
+        foreground,
+        session.layout.get("layout") == "contained",
+        details=details,
+    )
 
 
 def _on_the_line(session: Session, operator: str) -> tuple[Shaped, ...]:
@@ -166,7 +236,11 @@ def _foreground(session: Session, root: process.Stat) -> tuple[str, process.Stat
     leader = process.read_stat(root.tpgid)
     if leader is not None and leader.pgrp == root.tpgid and leader.state not in "ZX":
         return leader.comm, leader
-    group = [p for p in observe.group(observe.descendants(session.keeper_pid, with_argv=False), root.tpgid) if p.state not in "ZX"]     # the first of a pipeline has ended
+    group = [
+        p
+        for p in observe.group(observe.descendants(session.keeper_pid, with_argv=False), root.tpgid)
+        if p.state not in "ZX"
+    ]  # the first of a pipeline has ended
     chosen = next((p for p in group if is_interpreter(p.comm)), group[0] if group else None)
     return ("?", None) if chosen is None else (chosen.comm, process.read_stat(chosen.pid))
 
@@ -193,8 +267,16 @@ async def look_for_home(session: Session) -> None:
     if session in _homes:
         return
     if (known := _looking.get(session)) is None or known[0].done():
-        known = _looking[session] = asyncio.ensure_future(session.in_thread(_home, session.record.root_pid)), session.loop.time() + PLACE_S
-        known[0].add_done_callback(lambda look: _learn(session, look.result() if not look.cancelled() and look.exception() is None else None))
+        known = _looking[session] = (
+            asyncio.ensure_future(session.in_thread(_home, session.record.root_pid)),
+            session.loop.time() + PLACE_S,
+        )
+        known[0].add_done_callback(
+            lambda look: _learn(
+                session,
+                look.result() if not look.cancelled() and look.exception() is None else None,
+            )
+        )
     await asyncio.wait({known[0]}, timeout=max(0.0, known[1] - session.loop.time()))
 
 

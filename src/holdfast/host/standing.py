@@ -21,10 +21,19 @@ from holdfast.model.errors import NotAllowed, NotFound, Refused
 from holdfast.model.limits import DECISIONS_KEPT, GRANTORS_KEPT_S, GRANTORS_NAMED
 
 FOREVER = float("inf")
-ID_SHOWN = 12                        # characters of an envelope's id, for people
+ID_SHOWN = 12  # characters of an envelope's id, for people
 RECOVER = "whoever controls the machine's account can run `holdfast operator recover`"
-MANAGES = ("manage", "grant")        # who has both can let others in
-_NEAREST = ("command", "expired", "early", "session", "machine", "revoked", "right", "holder")     # of several reasons, the one that says most
+MANAGES = ("manage", "grant")  # who has both can let others in
+_NEAREST = (
+    "command",
+    "expired",
+    "early",
+    "session",
+    "machine",
+    "revoked",
+    "right",
+    "holder",
+)  # of several reasons, the one that says most
 
 
 class Standing:
@@ -39,12 +48,22 @@ class Standing:
         self._buckets: dict[tuple[bytes, int, int], rate.Bucket] = {}
         self._yes: dict[tuple[bytes, str, str | None], tuple[float, float]] = {}
         self._grantors: dict[tuple[str, str | None], tuple[float, list[str]]] = {}
-        self.on_change: list[Callable[[], None]] = []    # called after every change: what was cached or shown is to be asked again
+        self.on_change: list[
+            Callable[[], None]
+        ] = []  # called after every change: what was cached or shown is to be asked again
         self.version = 0
 
     # ------------------------------------------------------------ asking
 
-    def may(self, key: bytes, right: str, session: str | None, now: float, command: Command | None = None, spend: bool = True) -> None:
+    def may(
+        self,
+        key: bytes,
+        right: str,
+        session: str | None,
+        now: float,
+        command: Command | None = None,
+        spend: bool = True,
+    ) -> None:
         """Returns if this key has the right there and then, or raises NotAllowed. `spend` counts it against rates: once for each act."""
         yes = self._yes.get((key, right, session))
         if yes is not None and yes[0] <= now < yes[1]:
@@ -65,14 +84,26 @@ class Standing:
         """Whose key this is. NotAllowed for a stranger and for whoever was revoked."""
         known = self._roster.keys.get(key)
         if known is None:
-            raise NotAllowed("this key belongs to nobody who is known here", RECOVER if self._roster.lost else "an operator with `manage` adds it: `holdfast operator add`",
-                             key=signing.show(key))
+            raise NotAllowed(
+                "this key belongs to nobody who is known here",
+                RECOVER
+                if self._roster.lost
+                else "an operator with `manage` adds it: `holdfast operator add`",
+                key=signing.show(key),
+            )
         if key in self._dead_keys or ("operator", known.operator.encode()) in self._roster.revoked:
             if ("operator", known.operator.encode()) in self._roster.revoked:
-                raise NotAllowed(f"{known.operator} was revoked", "ask an operator with `manage`; what was revoked does not come back", operator=known.operator)
-            raise NotAllowed(f"the device {known.name} of {known.operator} was revoked: this key does not count any more",
-                             f"on another device of {known.operator}: `holdfast device add`; then here: `holdfast join CODE --as {known.operator} --new-key`",
-                             operator=known.operator, device=known.name)
+                raise NotAllowed(
+                    f"{known.operator} was revoked",
+                    "ask an operator with `manage`; what was revoked does not come back",
+                    operator=known.operator,
+                )
+            raise NotAllowed(
+                f"the device {known.name} of {known.operator} was revoked: this key does not count any more",
+                f"on another device of {known.operator}: `holdfast device add`; then here: `holdfast join CODE --as {known.operator} --new-key`",
+                operator=known.operator,
+                device=known.name,
+            )
         return self._roster.operators[known.operator]
 
     def counts(self, shown: str) -> bool:
@@ -86,7 +117,9 @@ class Standing:
     def dead(self, key: bytes) -> bool:
         """Whether it counted once and was revoked, alone or with its operator."""
         known = self._roster.keys.get(key)
-        return key in self._dead_keys or (known is not None and ("operator", known.operator.encode()) in self._roster.revoked)
+        return key in self._dead_keys or (
+            known is not None and ("operator", known.operator.encode()) in self._roster.revoked
+        )
 
     def device_of(self, key: bytes) -> str | None:
         """What the device with this key is called, also one that was revoked."""
@@ -95,16 +128,32 @@ class Standing:
 
     def devices(self, name: str, all: bool = True) -> list[Key]:
         """Of one operator, the oldest first. `all`: those that were revoked, too."""
-        return [one for one in self._roster.keys.values() if one.operator == name and (all or not self.dead(one.key))]
+        return [
+            one
+            for one in self._roster.keys.values()
+            if one.operator == name and (all or not self.dead(one.key))
+        ]
 
     def device(self, name: str, word: str) -> Key:
         """The one that is called so, or has this key."""
         mine = {one.key: one for one in self.devices(self._operator(name).name)}
-        return mine[devices.find(word, {key: one.name for key, one in mine.items()}, {key: signing.show(key) for key in mine}, name)]
+        return mine[
+            devices.find(
+                word,
+                {key: one.name for key, one in mine.items()},
+                {key: signing.show(key) for key in mine},
+                name,
+            )
+        ]
 
     def living_keys(self, now: float) -> list[bytes]:
         """Of everybody who is known, may do anything at all, and was not revoked; the newest first."""
-        alive = [one for one in self._roster.keys.values() if self.counts(signing.show(one.key)) and any(self.state_of(held, now) == "valid" for held in self._held.get(one.key, ()))]
+        alive = [
+            one
+            for one in self._roster.keys.values()
+            if self.counts(signing.show(one.key))
+            and any(self.state_of(held, now) == "valid" for held in self._held.get(one.key, ()))
+        ]
         return [one.key for one in sorted(alive, key=lambda one: -one.added)]
 
     def approves(self, shown: str, session: str, now: float) -> bool:
@@ -128,13 +177,25 @@ class Standing:
         found: set[str] = set()
         if key in self._roster.keys:
             for held in self._held.get(key, ()):
-                found |= {right for right in held.chain.last.rights if self._could(held, right, session, now)}
+                found |= {
+                    right
+                    for right in held.chain.last.rights
+                    if self._could(held, right, session, now)
+                }
         return frozenset(found)
 
     def until(self, key: bytes, right: str, session: str | None, now: float) -> float:
         """Until when it may, as things are: a moment at which to ask again, `now` if it may not."""
-        ends = [held.chain.last.scope.expires for held in self._held.get(key, ()) if self._could(held, right, session, now)]
-        return FOREVER if None in ends else float(max((end for end in ends if end is not None), default=now))
+        ends = [
+            held.chain.last.scope.expires
+            for held in self._held.get(key, ())
+            if self._could(held, right, session, now)
+        ]
+        return (
+            FOREVER
+            if None in ends
+            else float(max((end for end in ends if end is not None), default=now))
+        )
 
     @property
     def needs_first(self) -> bool:
@@ -146,8 +207,13 @@ class Standing:
         kept = self._grantors.get((right, session))
         if kept is not None and kept[0] <= now < kept[0] + GRANTORS_KEPT_S:
             return kept[1]
-        found = {self._roster.keys[key].operator for key, mine in self._held.items() if key in self._roster.keys for held in mine
-                 if self._could(held, "grant", session, now) and self._could(held, right, session, now)}
+        found = {
+            self._roster.keys[key].operator
+            for key, mine in self._held.items()
+            if key in self._roster.keys
+            for held in mine
+            if self._could(held, "grant", session, now) and self._could(held, right, session, now)
+        }
         if len(self._grantors) >= DECISIONS_KEPT:
             self._grantors.clear()
         self._grantors[right, session] = (now, sorted(found))
@@ -157,12 +223,27 @@ class Standing:
         """Whether the envelope allows it there now, if the command is one it allows and the rate is not used up."""
         commands = held.chain.last.scope.commands
         facts = Facts(self.machine, session, None if commands is None else (commands,))
-        return isinstance(envelope.judge(held.chain, held.holder, right, facts, now, self._revoked), Allowed)
+        return isinstance(
+            envelope.judge(held.chain, held.holder, right, facts, now, self._revoked), Allowed
+        )
 
-    def _verdicts(self, key: bytes, right: str, facts: Facts, now: float) -> list[tuple[Allowed | Denied, Held]]:
-        return [(envelope.judge(held.chain, key, right, facts, now, self._revoked), held) for held in self._held.get(key, ())]
+    def _verdicts(
+        self, key: bytes, right: str, facts: Facts, now: float
+    ) -> list[tuple[Allowed | Denied, Held]]:
+        return [
+            (envelope.judge(held.chain, key, right, facts, now, self._revoked), held)
+            for held in self._held.get(key, ())
+        ]
 
-    def _decide(self, key: bytes, right: str, session: str | None, now: float, command: Command | None, spend: bool) -> None:
+    def _decide(
+        self,
+        key: bytes,
+        right: str,
+        session: str | None,
+        now: float,
+        command: Command | None,
+        spend: bool,
+    ) -> None:
         operator = self.who(key)
         verdicts = self._verdicts(key, right, Facts(self.machine, session, command), now)
         wait: float | None = None
@@ -171,30 +252,61 @@ class Standing:
                 if held.chain.last.scope.commands is None or right not in scope.STARTS_PROGRAMS:
                     if len(self._yes) >= DECISIONS_KEPT:
                         self._yes.clear()
-                    self._yes[key, right, session] = (verdict.since, FOREVER if verdict.until is None else verdict.until)
+                    self._yes[key, right, session] = (
+                        verdict.since,
+                        FOREVER if verdict.until is None else verdict.until,
+                    )
                 return
         for verdict, held in verdicts:
             if isinstance(verdict, Allowed):
                 grants = {link.id: devices.grant(link) for link in held.chain.links}
-                left = rate.take([self._bucket(grants[link], count, seconds, now) for link, count, seconds in verdict.rates], now) if spend else 0.0
+                left = (
+                    rate.take(
+                        [
+                            self._bucket(grants[link], count, seconds, now)
+                            for link, count, seconds in verdict.rates
+                        ],
+                        now,
+                    )
+                    if spend
+                    else 0.0
+                )
                 if left <= 0.0:
                     return
                 wait = left if wait is None else min(wait, left)
         where = f" in session {session}" if session else ""
-        facts: dict[str, Any] = {"operator": operator.name, "right": right, **({"session": session} if session else {})}
+        facts: dict[str, Any] = {
+            "operator": operator.name,
+            "right": right,
+            **({"session": session} if session else {}),
+        }
         if wait is not None:
-            raise NotAllowed(f"{operator.name} used the right `{right}`{where} as often as it may for now", f"again in {wait:.1f} s",
-                             **facts, retry_in_s=round(wait, 3))
-        near, which = min(((verdict, held) for verdict, held in verdicts if isinstance(verdict, Denied)),
-                          key=lambda one: (_NEAREST.index(one[0].code), -(one[1].chain.last.scope.expires or 0)), default=(None, None))
+            raise NotAllowed(
+                f"{operator.name} used the right `{right}`{where} as often as it may for now",
+                f"again in {wait:.1f} s",
+                **facts,
+                retry_in_s=round(wait, 3),
+            )
+        near, which = min(
+            ((verdict, held) for verdict, held in verdicts if isinstance(verdict, Denied)),
+            key=lambda one: (_NEAREST.index(one[0].code), -(one[1].chain.last.scope.expires or 0)),
+            default=(None, None),
+        )
         why = near.reason if near else "no envelope was given"
         if near and which and near.code == "expired":
             why += f" (it was from {self.name_of(which.actor)}: {which.id.hex()[:ID_SHOWN]})"
         names = self.grantors(right, session, now)
-        grant = f"holdfast grant {operator.name} --rights {right}" + (f" --session {session}" if session and right not in rights.MACHINE_WIDE else "")
-        raise NotAllowed(f"{operator.name} lacks the right `{right}`{where}: {why}",
-                         f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `{grant}`" if names else f"nobody here can grant it; {RECOVER}",
-                         **facts, grantors=names[:GRANTORS_NAMED])
+        grant = f"holdfast grant {operator.name} --rights {right}" + (
+            f" --session {session}" if session and right not in rights.MACHINE_WIDE else ""
+        )
+        raise NotAllowed(
+            f"{operator.name} lacks the right `{right}`{where}: {why}",
+            f"{' or '.join(names[:GRANTORS_NAMED])} can grant it: `{grant}`"
+            if names
+            else f"nobody here can grant it; {RECOVER}",
+            **facts,
+            grantors=names[:GRANTORS_NAMED],
+        )
 
     def _bucket(self, grant: bytes, count: int, seconds: int, now: float) -> rate.Bucket:
         found = self._buckets.get((grant, count, seconds))
@@ -206,7 +318,10 @@ class Standing:
 
     def _orphans(self, subjects: Iterable[Subject], now: float) -> bool:
         """Whether revoking these takes the last who can let others in. Who can for good counts before who can for a time."""
-        after = Revoked(self._links | {s for kind, s in subjects if kind == "link"}, self._dead_keys | {s for kind, s in subjects if kind == "key"})
+        after = Revoked(
+            self._links | {s for kind, s in subjects if kind == "link"},
+            self._dead_keys | {s for kind, s in subjects if kind == "key"},
+        )
         for lasting in (True, False):
             if self._managers(self._revoked, now, lasting):
                 return not self._managers(after, now, lasting)
@@ -214,9 +329,18 @@ class Standing:
 
     def _managers(self, revoked: Revoked, now: float, lasting: bool) -> set[str]:
         facts = Facts(self.machine)
-        return {self._roster.keys[held.holder].operator for held in self.all_held() if held.holder in self._roster.keys
-                and not (lasting and held.chain.last.scope.expires is not None)
-                and all(isinstance(envelope.judge(held.chain, held.holder, right, facts, now, revoked), Allowed) for right in MANAGES)}
+        return {
+            self._roster.keys[held.holder].operator
+            for held in self.all_held()
+            if held.holder in self._roster.keys
+            and not (lasting and held.chain.last.scope.expires is not None)
+            and all(
+                isinstance(
+                    envelope.judge(held.chain, held.holder, right, facts, now, revoked), Allowed
+                )
+                for right in MANAGES
+            )
+        }
 
     # ------------------------------------------------------------ listing
 
@@ -228,35 +352,75 @@ class Standing:
         return list(self._held.get(key, ()))
 
     def state_of(self, held: Held, now: float) -> str:
-        verdict = envelope.judge(held.chain, held.holder, "", Facts(self.machine), now, self._revoked)
+        verdict = envelope.judge(
+            held.chain, held.holder, "", Facts(self.machine), now, self._revoked
+        )
         if isinstance(verdict, Denied) and verdict.code == "revoked":
             return "revoked"
         within = held.chain.last.scope
-        return "expired" if within.expires is not None and now >= within.expires else "early" if now < (within.not_before or 0) else "valid"
+        return (
+            "expired"
+            if within.expires is not None and now >= within.expires
+            else "early"
+            if now < (within.not_before or 0)
+            else "valid"
+        )
 
     def describe(self, name: str, now: float) -> dict[str, Any]:
         """An operator with its keys and envelopes, as `operator show` prints it."""
         operator = self._operator(name)
         keys = [one for one in self._roster.keys.values() if one.operator == name]
-        return {"name": name, "kind": operator.kind, "added": operator.added, "added_by": self.name_of(operator.actor),
-                **self.when("operator", name.encode()),
-                "keys": [{"key": signing.show(one.key), "device": one.name, "added": one.added, "added_by": self.name_of(one.actor), **self.when("key", one.key)} for one in keys],
-                "envelopes": [{"id": held.id.hex(), "holder": signing.show(held.holder), "rights": sorted(held.chain.last.rights),
-                               "scope": held.chain.last.scope.show(), "given": held.given, "given_by": self.name_of(held.actor),
-                               "through": [self.name_of(key) for key in held.chain.keys[:-1]], "state": self.state_of(held, now)}
-                              for one in keys for held in self._held.get(one.key, ())]}
+        return {
+            "name": name,
+            "kind": operator.kind,
+            "added": operator.added,
+            "added_by": self.name_of(operator.actor),
+            **self.when("operator", name.encode()),
+            "keys": [
+                {
+                    "key": signing.show(one.key),
+                    "device": one.name,
+                    "added": one.added,
+                    "added_by": self.name_of(one.actor),
+                    **self.when("key", one.key),
+                }
+                for one in keys
+            ],
+            "envelopes": [
+                {
+                    "id": held.id.hex(),
+                    "holder": signing.show(held.holder),
+                    "rights": sorted(held.chain.last.rights),
+                    "scope": held.chain.last.scope.show(),
+                    "given": held.given,
+                    "given_by": self.name_of(held.actor),
+                    "through": [self.name_of(key) for key in held.chain.keys[:-1]],
+                    "state": self.state_of(held, now),
+                }
+                for one in keys
+                for held in self._held.get(one.key, ())
+            ],
+        }
 
     def operators(self, now: float) -> list[dict[str, Any]]:
         return [self.describe(name, now) for name in self._roster.operators]
 
     def when(self, kind: str, subject: bytes) -> dict[str, Any]:
         found = self._roster.revoked.get((kind, subject))
-        return {"revoked": found.at if found else None, "revoked_by": self.name_of(found.actor) if found else None}
+        return {
+            "revoked": found.at if found else None,
+            "revoked_by": self.name_of(found.actor) if found else None,
+        }
 
     def _operator(self, name: str) -> Operator:
         found = self._roster.operators.get(name)
         if found is None:
-            raise NotFound(f"no operator {name[:80]!a} is known here", "`holdfast operator ls` lists them", what="operator", word=name[:80])
+            raise NotFound(
+                f"no operator {name[:80]!a} is known here",
+                "`holdfast operator ls` lists them",
+                what="operator",
+                word=name[:80],
+            )
         return found
 
     def kind_of(self, name: str) -> str | None:
@@ -266,7 +430,11 @@ class Standing:
 
     def only_people(self, session: str, now: float) -> bool:
         """Whether nobody but people may act in that session."""
-        return not any((self.kind_of(one.operator) or "agent") != "human" and self.rights_of(one.key, session, now) & {"run", "input"} for one in self._roster.keys.values())
+        return not any(
+            (self.kind_of(one.operator) or "agent") != "human"
+            and self.rights_of(one.key, session, now) & {"run", "input"}
+            for one in self._roster.keys.values()
+        )
 
     def living(self, name: str) -> Operator:
         """The operator of that name, if it is one who is known and was not revoked."""

@@ -48,10 +48,10 @@ CREATE TABLE IF NOT EXISTS revocations (
 CREATE TABLE IF NOT EXISTS approvals (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 CREATE TABLE IF NOT EXISTS invitations (id TEXT PRIMARY KEY, body TEXT NOT NULL) STRICT;
 """
-EVENTS_KEPT = 10_000          # the newest ones; the record proper is not this table
-GROUP_JOBS = 256              # committed together
-OWED_JOBS = 2_000             # kept while the disk takes nothing; beyond it the oldest are dropped
-RETRY_S = 1.0                 # how often what is owed is tried again
+EVENTS_KEPT = 10_000  # the newest ones; the record proper is not this table
+GROUP_JOBS = 256  # committed together
+OWED_JOBS = 2_000  # kept while the disk takes nothing; beyond it the oldest are dropped
+RETRY_S = 1.0  # how often what is owed is tried again
 
 
 @dataclass
@@ -78,13 +78,13 @@ class Record:
     output_start: int = 0
     output_end: int = 0
     survivors: int = 0
-    viewers: int = 0              # attached; after a restart of the host: on their way back
+    viewers: int = 0  # attached; after a restart of the host: on their way back
 
 
 class _Job(NamedTuple):
     work: Callable[[apsw.Connection], Any]
     future: asyncio.Future[Any] | None = None
-    owed: bool = True             # tried again until it is durable; otherwise a failure is told
+    owed: bool = True  # tried again until it is durable; otherwise a failure is told
 
 
 class Store:
@@ -93,7 +93,7 @@ class Store:
         self.failures = 0
         self.last_failure = ""
         self.put_aside: str | None = None
-        self.took = Histogram()       # until a group was durable; of the writer's thread
+        self.took = Histogram()  # until a group was durable; of the writer's thread
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._owed: deque[_Job] = deque(maxlen=OWED_JOBS)
         self._db = self._open()
@@ -121,10 +121,14 @@ class Store:
                 return db
         except apsw.BusyError as e:
             pid = _locked_by(self.path) or "unknown"
-            raise Unavailable(f"another process ({pid}) has {self.path} open",
-                              f"if it is a host whose lock file was removed, `kill {pid}` ends it; sessions keep running") from e
+            raise Unavailable(
+                f"another process ({pid}) has {self.path} open",
+                f"if it is a host whose lock file was removed, `kill {pid}` ends it; sessions keep running",
+            ) from e
         except (apsw.Error, OSError) as e:
-            raise Unavailable(f"cannot open {self.path}: {e}", "free disk space or make the directory writable") from e
+            raise Unavailable(
+                f"cannot open {self.path}: {e}", "free disk space or make the directory writable"
+            ) from e
 
     def _try_open(self) -> apsw.Connection:
         old = os.umask(0o177)
@@ -134,11 +138,15 @@ class Store:
             os.umask(old)
         db.set_busy_timeout(2000)
         # The lock first: it keeps out every other connection (also a person's sqlite3, which may have the bug) only if WAL begins under it.
-        db.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL")
+        db.execute(
+            "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL"
+        )
         version = _number(db.execute("PRAGMA user_version"))
         if version > SCHEMA:
             db.close()
-            raise Unavailable(f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast")
+            raise Unavailable(
+                f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast"
+            )
         if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
             db.close()
             raise apsw.CorruptError(str(found[:1]))
@@ -155,7 +163,9 @@ class Store:
             jobs = [*self._owed, *(job for job in taken if job is not None)]
             self._owed.clear()
             if not self._commit(jobs):
-                for job in jobs:                   # one by one: what can be done is done, and each failure is its own
+                for (
+                    job
+                ) in jobs:  # one by one: what can be done is done, and each failure is its own
                     self._commit([job])
             if None in taken:
                 self._db.close()
@@ -179,8 +189,10 @@ class Store:
             began = time.monotonic()
             self._db.execute("COMMIT")
             self.took.add(time.monotonic() - began)
-        except Exception as e:                     # whatever it was: the writer goes on, or nobody is ever answered again
-            if self._db.in_transaction:            # a full disk has ended it already
+        except (
+            Exception
+        ) as e:  # whatever it was: the writer goes on, or nobody is ever answered again
+            if self._db.in_transaction:  # a full disk has ended it already
                 self._db.execute("ROLLBACK")
             if len(jobs) != 1:
                 return False
@@ -190,7 +202,13 @@ class Store:
             if job.owed and isinstance(e, apsw.Error | OSError):
                 self._owed.append(job)
             elif job.future is not None:
-                self._tell(job.future, Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable"))
+                self._tell(
+                    job.future,
+                    Unavailable(
+                        f"cannot write {self.path}: {e}",
+                        "free disk space or make the directory writable",
+                    ),
+                )
             return True
         for job, result in zip(jobs, results, strict=True):
             if job.future is not None:
@@ -208,7 +226,7 @@ class Store:
         assert self._loop is not None
         try:
             self._loop.call_soon_threadsafe(settle)
-        except RuntimeError:      # the loop is gone: nobody waits any more
+        except RuntimeError:  # the loop is gone: nobody waits any more
             pass
 
     def post(self, work: Callable[[apsw.Connection], Any]) -> None:
@@ -230,10 +248,15 @@ class Store:
     def next_term(self) -> int:
         """A number above every earlier host's of this home."""
         try:
-            return _number(self._db.execute(
-                "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"))
+            return _number(
+                self._db.execute(
+                    "INSERT INTO meta VALUES ('term', 1) ON CONFLICT(key) DO UPDATE SET value = value + 1 RETURNING value"
+                )
+            )
         except apsw.Error as e:
-            raise Unavailable(f"cannot write {self.path}: {e}", "free disk space or make the directory writable") from e
+            raise Unavailable(
+                f"cannot write {self.path}: {e}", "free disk space or make the directory writable"
+            ) from e
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         return self._db.execute(query).fetchall()
@@ -241,7 +264,7 @@ class Store:
     def records(self) -> list[Record]:
         """What can be read of it; a row that cannot is left out, for its keeper knows better."""
         found = []
-        for body, in self._db.execute("SELECT body FROM sessions").fetchall():
+        for (body,) in self._db.execute("SELECT body FROM sessions").fetchall():
             try:
                 record = Record(**json.loads(str(body)))
             except (ValueError, TypeError):
@@ -254,10 +277,16 @@ class Store:
 
 def _locked_by(path: str) -> int:
     """The process that keeps us from a file, as the kernel has it; 0 if it does not say."""
-    flock = struct.Struct("hhqqi")                    # type, whence, start, length, pid
+    flock = struct.Struct("hhqqi")  # type, whence, start, length, pid
     try:
         with open(path, "rb+") as file:
-            return int(flock.unpack(fcntl.fcntl(file, fcntl.F_GETLK, flock.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)))[4])
+            return int(
+                flock.unpack(
+                    fcntl.fcntl(
+                        file, fcntl.F_GETLK, flock.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+                    )
+                )[4]
+            )
     except OSError:
         return 0
 
@@ -278,8 +307,11 @@ def save(record: Record) -> Callable[[apsw.Connection], None]:
     row = (record.id, record.name, record.state, record.ended, json.dumps(asdict(record)))
 
     def job(db: apsw.Connection) -> None:
-        db.execute("INSERT INTO sessions VALUES (?,?,?,?,?) ON CONFLICT(id) DO UPDATE SET "
-                   "name=excluded.name, state=excluded.state, ended=excluded.ended, body=excluded.body", row)
+        db.execute(
+            "INSERT INTO sessions VALUES (?,?,?,?,?) ON CONFLICT(id) DO UPDATE SET "
+            "name=excluded.name, state=excluded.state, ended=excluded.ended, body=excluded.body",
+            row,
+        )
 
     return job
 
@@ -291,33 +323,49 @@ def forget(session: str) -> Callable[[apsw.Connection], None]:
     return job
 
 
-def event(at: float, session: str, name: str, body: dict[str, Any]) -> Callable[[apsw.Connection], None]:
+def event(
+    at: float, session: str, name: str, body: dict[str, Any]
+) -> Callable[[apsw.Connection], None]:
     row = (at, session, name, json.dumps(body))
 
     def job(db: apsw.Connection) -> None:
         db.execute("INSERT INTO events (at, session, event, body) VALUES (?,?,?,?)", row)
         if db.last_insert_rowid() % 1000 == 0:
-            db.execute("DELETE FROM events WHERE number <= ?", (db.last_insert_rowid() - EVENTS_KEPT,))
+            db.execute(
+                "DELETE FROM events WHERE number <= ?", (db.last_insert_rowid() - EVENTS_KEPT,)
+            )
 
     return job
 
 
-def events_after(session: str | None, after: int, limit: int) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
+def events_after(
+    session: str | None, after: int, limit: int
+) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     """The oldest ones after that number."""
     return _events(session, after, limit, "ASC")
 
 
-def events_of(session: str | None, after: int, limit: int) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
+def events_of(
+    session: str | None, after: int, limit: int
+) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     """The newest ones, oldest first."""
     newest = _events(session, after, limit, "DESC")
     return lambda db: newest(db)[::-1]
 
 
-def _events(session: str | None, after: int, limit: int, order: str) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
+def _events(
+    session: str | None, after: int, limit: int, order: str
+) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     def job(db: apsw.Connection) -> list[dict[str, Any]]:
         where, args = ("session = ? AND ", [session]) if session else ("", [])
-        rows = db.execute(f"SELECT number, at, session, event, body FROM events WHERE {where} number > ? "
-                          f"ORDER BY number {order} LIMIT ?", (*args, after, limit)).fetchall()
-        return [{"number": n, "time": at, "session": s, "event": e, **json.loads(str(b))} for n, at, s, e, b in rows]
+        rows = db.execute(
+            f"SELECT number, at, session, event, body FROM events WHERE {where} number > ? "
+            f"ORDER BY number {order} LIMIT ?",
+            (*args, after, limit),
+        ).fetchall()
+        return [
+            {"number": n, "time": at, "session": s, "event": e, **json.loads(str(b))}
+            for n, at, s, e, b in rows
+        ]
 
     return job

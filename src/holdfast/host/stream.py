@@ -18,16 +18,28 @@ from holdfast.wire import frames
 
 
 class Stream:
-    def __init__(self, session: Session, conn: Connection, number: int, start: int, end: int | None, patience_s: float,
-                 undo: OnlcrInverse | None = None, raw: bool = False, known: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        conn: Connection,
+        number: int,
+        start: int,
+        end: int | None,
+        patience_s: float,
+        undo: OnlcrInverse | None = None,
+        raw: bool = False,
+        known: Callable[[], int] | None = None,
+    ) -> None:
         self.session, self.conn, self.number = session, conn, number
         self.offset = start
-        self.end = end                            # None: until told
+        self.end = end  # None: until told
         self.done: asyncio.Future[None] = session.loop.create_future()
         self.lost = 0
         self._filter = None if raw else ViewerFilter()
         self._undo = undo
-        self._known = known                       # how far it is known that the end has not come; None: as far as there is output
+        self._known = (
+            known  # how far it is known that the end has not come; None: as far as there is output
+        )
         self._patience_s = patience_s
         self._moved_at = session.loop.time()
         self._timer: asyncio.TimerHandle | None = None
@@ -58,7 +70,9 @@ class Stream:
             if self._undo is not None:
                 data = self._undo.feed(data)
             end = start + len(piece)
-            conn.send_pair(frames.data_header(self.number, start, end - self._held(), len(data)), data)
+            conn.send_pair(
+                frames.data_header(self.number, start, end - self._held(), len(data)), data
+            )
             if not ring.intact(start):
                 self._gap(ring.start)
                 continue
@@ -73,7 +87,9 @@ class Stream:
 
     def _held(self) -> int:
         """Bytes at the end of what was read that are not handed on yet: who goes on elsewhere goes on before them."""
-        return (self._filter.pending if self._filter is not None else 0) + (self._undo.pending if self._undo is not None else 0)
+        return (self._filter.pending if self._filter is not None else 0) + (
+            self._undo.pending if self._undo is not None else 0
+        )
 
     def _gap(self, to: int) -> None:
         to = min(to, self.end) if self.end is not None else to
@@ -94,11 +110,13 @@ class Stream:
         self.pump()
 
     def _finish(self) -> None:
-        tail = (self._filter.flush() if self._filter is not None else b"")
+        tail = self._filter.flush() if self._filter is not None else b""
         if self._undo is not None:
             tail = bytes(self._undo.feed(tail)) + self._undo.close()
         if tail and not self.conn.closed:
-            self.conn.send(frames.data_header(self.number, self.offset, self.offset, len(tail)) + tail)
+            self.conn.send(
+                frames.data_header(self.number, self.offset, self.offset, len(tail)) + tail
+            )
         self.close()
 
     def close(self) -> None:

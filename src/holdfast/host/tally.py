@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class Totals(NamedTuple):
-    output: int = 0              # bytes that programs put out
-    rolled: int = 0              # bytes that no buffer has any more
-    skips: int = 0               # times that a viewer was shown the newest screen instead of what it had missed
-    typed: int = 0               # inputs of raw keys
-    untaken: int = 0             # those that were refused
+    output: int = 0  # bytes that programs put out
+    rolled: int = 0  # bytes that no buffer has any more
+    skips: int = 0  # times that a viewer was shown the newest screen instead of what it had missed
+    typed: int = 0  # inputs of raw keys
+    untaken: int = 0  # those that were refused
 
     def plus(self, other: Totals, sign: int = 1) -> Totals:
         return Totals(*(a + sign * b for a, b in zip(self, other, strict=True)))
@@ -33,11 +33,13 @@ class Tally:
 
     def __init__(self) -> None:
         self.seizing, self.halting = Histogram(), Histogram()
-        self.refusals: Counter[str] = Counter()          # requests that failed, by the name of the error
-        self.spans: Counter[str] = Counter()             # by what became of them
+        self.refusals: Counter[str] = Counter()  # requests that failed, by the name of the error
+        self.spans: Counter[str] = Counter()  # by what became of them
         self.connections: set[Connection] = set()
         self.began = time.time()
-        self._before: dict[Session, Totals] = {}         # of sessions that run: what was there before this host had them
+        self._before: dict[
+            Session, Totals
+        ] = {}  # of sessions that run: what was there before this host had them
         self._ended = Totals()
 
     def begin(self, session: Session) -> None:

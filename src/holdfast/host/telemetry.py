@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from holdfast.host.tally import Tally
     from holdfast.host.traces import Traces
 
-PAGES_MAX: Final = 16                # at a time
-AGAIN_S, AGAIN_MAX_S = 1.0, 60.0     # until a port that is taken is tried again
+PAGES_MAX: Final = 16  # at a time
+AGAIN_S, AGAIN_MAX_S = 1.0, 60.0  # until a port that is taken is tried again
 log = logging.getLogger("holdfast.telemetry")
 
 
@@ -33,15 +33,21 @@ class Telemetry:
         self._pages = 0
         self._traces: Traces | None = None
         begin = asyncio.get_running_loop().create_task
-        self._tasks = [*([begin(self._serve(*address.endpoint(settings.metrics)))] if settings.metrics else ()),
-                       *([begin(self._trace(settings.otlp, settings.trace_names))] if settings.otlp else ())]
+        self._tasks = [
+            *(
+                [begin(self._serve(*address.endpoint(settings.metrics)))]
+                if settings.metrics
+                else ()
+            ),
+            *([begin(self._trace(settings.otlp, settings.trace_names))] if settings.otlp else ()),
+        ]
 
     async def _trace(self, where: str, names: bool) -> None:
         try:
             traces = await asyncio.to_thread(_traces, where, self._engine.tally, names)
         except HoldfastError as e:
             log.error("%s: %s", e.message, e.recover)
-        except Exception as e:                    # what else a library may not like about its settings
+        except Exception as e:  # what else a library may not like about its settings
             log.error("no traces: %s: %s", type(e).__name__, e)
         else:
             self._traces, self._engine.door.on_over = traces, traces.over
@@ -64,7 +70,9 @@ class Telemetry:
                     continue
                 self._pages += 1
                 try:
-                    await loop.connect_accepted_socket(lambda: Page(lambda: metrics.text(self._engine), TYPE, self._left), sock)
+                    await loop.connect_accepted_socket(
+                        lambda: Page(lambda: metrics.text(self._engine), TYPE, self._left), sock
+                    )
                 except OSError:
                     sock.close()
                     self._left()
@@ -74,7 +82,10 @@ class Telemetry:
             raise ValueError("the numbers are for this machine")
         pause = AGAIN_S
         while True:
-            sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+            sock = socket.socket(
+                socket.AF_INET6 if ":" in host else socket.AF_INET,
+                socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC,
+            )
             try:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 sock.bind((host, port))
@@ -83,7 +94,12 @@ class Telemetry:
             except OSError as e:
                 sock.close()
                 if pause == AGAIN_S:
-                    log.error("no metrics on %s:%d: %s; tried again until it is free", host, port, e.strerror)
+                    log.error(
+                        "no metrics on %s:%d: %s; tried again until it is free",
+                        host,
+                        port,
+                        e.strerror,
+                    )
             await asyncio.sleep(pause)
             pause = min(2 * pause, AGAIN_MAX_S)
 

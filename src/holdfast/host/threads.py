@@ -15,11 +15,13 @@ from typing import Any, Final, NamedTuple, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
-THREADS: Final = 1024            # most of them never start; those that hang, in however many sessions, are never all
-SESSION_THREADS: Final = 4       # of those, for one session: what its acts need
-SESSION_LOOKS: Final = 2         # and for those who look at it
-LOOK_S: Final = 10.0             # until a look is given up
-SLOT_S: Final = 1.0              # until others do not wait for it any more
+THREADS: Final = (
+    1024  # most of them never start; those that hang, in however many sessions, are never all
+)
+SESSION_THREADS: Final = 4  # of those, for one session: what its acts need
+SESSION_LOOKS: Final = 2  # and for those who look at it
+LOOK_S: Final = 10.0  # until a look is given up
+SLOT_S: Final = 1.0  # until others do not wait for it any more
 
 
 _at_work: set[Future[Any]] = set()
@@ -41,7 +43,7 @@ def at_work() -> bool:
 
 class Share(NamedTuple):
     whose: Hashable
-    most: int                    # threads at a time
+    most: int  # threads at a time
 
 
 class Stuck(TimeoutError):
@@ -69,7 +71,7 @@ class _Room:
             if turn in self.waiting:
                 self.waiting.remove(turn)
             elif not turn.cancelled() and turn.exception() is None:
-                self.leave()                     # it was given a thread, and does not come any more
+                self.leave()  # it was given a thread, and does not come any more
             raise
 
     def leave(self) -> None:
@@ -97,7 +99,9 @@ class Threads:
         self.pool = Pool(most, name)
         self._rooms: dict[Hashable, _Room] = {}
 
-    async def do(self, shares: tuple[Share, ...], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def do(
+        self, shares: tuple[Share, ...], work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """What it gives, or raises. The narrowest share comes first: who waits in it takes nothing from the wider ones."""
         rooms = list[_Room]()
         try:
@@ -112,7 +116,7 @@ class Threads:
         loop, late = asyncio.get_running_loop(), False
 
         def over(_: Future[T]) -> None:
-            with contextlib.suppress(RuntimeError):      # the loop is closed
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(back)
 
         def back() -> None:
@@ -129,12 +133,18 @@ class Threads:
                 for room in rooms:
                     room.give_up()
 
-    async def of(self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def of(
+        self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         return await self.do((Share(session, SESSION_THREADS),), work, *args, **kwargs)
 
-    async def looked(self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def looked(
+        self, session: str, work: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """For what only wants to know. TimeoutError: something that the session uses does not answer."""
-        return await asyncio.wait_for(self.do((Share(("look", session), SESSION_LOOKS),), work, *args, **kwargs), LOOK_S)
+        return await asyncio.wait_for(
+            self.do((Share(("look", session), SESSION_LOOKS),), work, *args, **kwargs), LOOK_S
+        )
 
     def _leave(self, shares: tuple[Share, ...], rooms: list[_Room]) -> None:
         for room in rooms:
@@ -148,7 +158,11 @@ class Threads:
         self.pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def briefly(slot: asyncio.Lock | asyncio.Semaphore, work: Coroutine[Any, Any, T], left: Callable[[], None] = lambda: None) -> T:
+async def briefly(
+    slot: asyncio.Lock | asyncio.Semaphore,
+    work: Coroutine[Any, Any, T],
+    left: Callable[[], None] = lambda: None,
+) -> T:
     """What only one or few do at a time, to leave others the processor: who takes longer than SLOT_S hangs, and needs none. `left`: others can go on."""
     working = None
     try:

@@ -16,10 +16,19 @@ from holdfast.host.notified import cwd_of
 from holdfast.host.session import Session
 from holdfast.host.writers import Writers
 
-EACH_MAX: Final = 128            # files of one directory
+EACH_MAX: Final = 128  # files of one directory
 _FILES: Final = ("/etc/crontab", "/etc/anacrontab")
 _OF_ACCOUNT: Final = ("/var/spool/cron/crontabs", "/var/spool/cron/tabs", "/var/spool/cron")
-_DIRECTORIES: Final = ("/etc/cron.d", "/etc/cron.hourly", "/etc/cron.daily", "/etc/cron.weekly", "/etc/cron.monthly", "/var/spool/cron/atjobs", "/var/spool/at", "/var/spool/cron/atspool")
+_DIRECTORIES: Final = (
+    "/etc/cron.d",
+    "/etc/cron.hourly",
+    "/etc/cron.daily",
+    "/etc/cron.weekly",
+    "/etc/cron.monthly",
+    "/var/spool/cron/atjobs",
+    "/var/spool/at",
+    "/var/spool/cron/atspool",
+)
 _UNITS: Final = ("/etc/systemd/system", "/run/systemd/system")
 _HOME_UNITS: Final = (".config/systemd/user", ".local/share/systemd/user")
 
@@ -33,8 +42,19 @@ async def timers(writers: Writers, session: Session) -> list[dict[str, Any]]:
 async def written(writers: Writers, session: Session, names: list[Any]) -> dict[str, Any]:
     """Who wrote these; `file_events`: whether the kernel tells. What does not begin with a slash is meant from where the session's program is."""
     where = cwd_of(session.record.root_pid)
-    found = await writers.each(session, [name if where is None else os.path.join(where, name) for name in names if isinstance(name, str)])
-    return {"wrote": _shown(found, session), "file_events": writers.told, "not_told": dict(writers.refused)}
+    found = await writers.each(
+        session,
+        [
+            name if where is None else os.path.join(where, name)
+            for name in names
+            if isinstance(name, str)
+        ],
+    )
+    return {
+        "wrote": _shown(found, session),
+        "file_events": writers.told,
+        "not_told": dict(writers.refused),
+    }
 
 
 def candidates(process: str) -> list[str]:
@@ -44,7 +64,11 @@ def candidates(process: str) -> list[str]:
     except (OSError, KeyError):
         return []
     root, home = f"{process}/root", account.pw_dir
-    found = [path for path in (*_FILES, *(f"{where}/{account.pw_name}" for where in _OF_ACCOUNT)) if os.path.isfile(root + path)]
+    found = [
+        path
+        for path in (*_FILES, *(f"{where}/{account.pw_name}" for where in _OF_ACCOUNT))
+        if os.path.isfile(root + path)
+    ]
     for where in _DIRECTORIES:
         found += _listed(root, where, "")
     for where in (*_UNITS, *(f"{home}/{one}" for one in _HOME_UNITS)):
@@ -54,7 +78,11 @@ def candidates(process: str) -> list[str]:
 
 def _listed(root: str, where: str, ending: str) -> list[str]:
     with contextlib.suppress(OSError), os.scandir(root + where) as entries:
-        return sorted(f"{where}/{one.name}" for one, _ in zip(entries, range(EACH_MAX), strict=False) if one.name.endswith(ending) and not one.name.startswith(".") and one.is_file())
+        return sorted(
+            f"{where}/{one.name}"
+            for one, _ in zip(entries, range(EACH_MAX), strict=False)
+            if one.name.endswith(ending) and not one.name.startswith(".") and one.is_file()
+        )
     return []
 
 

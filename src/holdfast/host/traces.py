@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan, Tracer
     from opentelemetry.sdk.trace.export import SpanExporter
 
-QUEUE_ACTS: Final = 1024         # that wait to be sent
-BATCH_ACTS: Final = 128          # sent together
-GATHER_S: Final = 1.0            # for others that come, before a batch is sent
-SEND_S: Final = 5.0              # for one batch, retries included
-CLOSE_S: Final = 0.5             # for what still waits when the host goes
+QUEUE_ACTS: Final = 1024  # that wait to be sent
+BATCH_ACTS: Final = 128  # sent together
+GATHER_S: Final = 1.0  # for others that come, before a batch is sent
+SEND_S: Final = 5.0  # for one batch, retries included
+CLOSE_S: Final = 0.5  # for what still waits when the host goes
 ENVIRONMENT: Final = "environment"
 PATH: Final = "/v1/traces"
 log = logging.getLogger("holdfast.traces")
@@ -40,7 +40,7 @@ class Done(NamedTuple):
     """An act that is over, as its span will tell it."""
 
     kind: str
-    began: int                   # nanoseconds since 1970, as the rest
+    began: int  # nanoseconds since 1970, as the rest
     ended: int
     phases: tuple[tuple[str, int, int], ...]
     facts: dict[str, str | int]
@@ -70,14 +70,24 @@ class Traces:
             self._tally.spans["dropped"] += 1 + len(phases)
             return
         facts: dict[str, str | int] = {
-            "holdfast.session.id": act.session.id, "holdfast.session.epoch": act.epoch, "holdfast.act.number": act.number, "holdfast.act.kind": act.kind, "holdfast.act.verdict": verdict,
-            "holdfast.actor.kind": kind(act.conn.kind), "holdfast.actor.modality": modality(act.conn.modality), "holdfast.originators.count": act.shapers}
+            "holdfast.session.id": act.session.id,
+            "holdfast.session.epoch": act.epoch,
+            "holdfast.act.number": act.number,
+            "holdfast.act.kind": act.kind,
+            "holdfast.act.verdict": verdict,
+            "holdfast.actor.kind": kind(act.conn.kind),
+            "holdfast.actor.modality": modality(act.conn.modality),
+            "holdfast.originators.count": act.shapers,
+        }
         if act.taken is not None:
             facts["holdfast.act.sequence"] = act.taken
         if act.written is not None:
             facts["holdfast.record.seq"] = act.written.seq
         if self._names:
-            facts |= {"holdfast.actor.name": act.conn.operator, "holdfast.session.name": act.session.name}
+            facts |= {
+                "holdfast.actor.name": act.conn.operator,
+                "holdfast.session.name": act.session.name,
+            }
         self._queue.append(Done(act.kind, act.began, ended, phases, facts))
         self._woken.set()
 
@@ -95,7 +105,9 @@ class Traces:
             self._woken.clear()
             self._closing.wait(GATHER_S)
             while self._queue:
-                self._send([self._queue.popleft() for _ in range(min(BATCH_ACTS, len(self._queue)))])
+                self._send(
+                    [self._queue.popleft() for _ in range(min(BATCH_ACTS, len(self._queue)))]
+                )
         self._exporter.shutdown()
 
     def _send(self, batch: list[Done]) -> None:
@@ -103,24 +115,33 @@ class Traces:
             for done in batch:
                 self._make(done)
             count, taken, why = len(self._gathered), self._export(), ""
-        except Exception as e:                       # whatever a library does wrong is no reason to end this thread
+        except Exception as e:  # whatever a library does wrong is no reason to end this thread
             count, taken, why = len(self._gathered), False, f": {type(e).__name__}"
         self._gathered.clear()
         self._tally.spans["exported" if taken else "failed"] += count
         if taken is self._failing:
             self._failing = not taken
-            log.warning("the collector takes traces again" if taken else f"the collector does not take traces{why}; they are dropped, and counted as failed")
+            log.warning(
+                "the collector takes traces again"
+                if taken
+                else f"the collector does not take traces{why}; they are dropped, and counted as failed"
+            )
 
     def _export(self) -> bool:
         from opentelemetry.sdk.trace.export import SpanExportResult
 
-        return not self._gathered or self._exporter.export(tuple(self._gathered)) is SpanExportResult.SUCCESS
+        return (
+            not self._gathered
+            or self._exporter.export(tuple(self._gathered)) is SpanExportResult.SUCCESS
+        )
 
     def _make(self, done: Done) -> None:
         from opentelemetry.context import Context
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
-        span = self._tracer.start_span(f"act {done.kind}", Context(), SpanKind.SERVER, dict(done.facts), start_time=done.began)
+        span = self._tracer.start_span(
+            f"act {done.kind}", Context(), SpanKind.SERVER, dict(done.facts), start_time=done.began
+        )
         inside = set_span_in_context(span, Context())
         for phase, began, ended in done.phases:
             self._tracer.start_span(phase, inside, start_time=began).end(ended)
@@ -139,7 +160,10 @@ def _tracer(gathered: list[ReadableSpan]) -> Tracer:
             if span.context is not None and span.context.trace_flags.sampled:
                 gathered.append(span)
 
-    provider = TracerProvider(resource=Resource.create({"service.name": "holdfast", "service.version": __version__}), shutdown_on_exit=False)
+    provider = TracerProvider(
+        resource=Resource.create({"service.name": "holdfast", "service.version": __version__}),
+        shutdown_on_exit=False,
+    )
     provider.add_span_processor(Gather())
     made: Any = provider.get_tracer("holdfast", __version__)
     assert isinstance(made, Tracer), "OTEL_SDK_DISABLED is set"
@@ -149,9 +173,19 @@ def _tracer(gathered: list[ReadableSpan]) -> Tracer:
 def to_collector(where: str, tally: Tally, names: bool) -> Traces:
     """To that address, or to where the standard OTEL_* variables say. Impossible: the extra is not installed."""
     for noisy in ("opentelemetry", "urllib3", "requests"):
-        logging.getLogger(noisy).setLevel(logging.CRITICAL)       # each batch that fails would fill the log; it is said once
+        logging.getLogger(noisy).setLevel(
+            logging.CRITICAL
+        )  # each batch that fails would fill the log; it is said once
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as e:
-        raise Impossible("traces are configured, but OpenTelemetry is not installed", "install holdfast[otel]") from e
-    return Traces(OTLPSpanExporter(endpoint=None if where == ENVIRONMENT else where.rstrip("/") + PATH, timeout=SEND_S), tally, names)
+        raise Impossible(
+            "traces are configured, but OpenTelemetry is not installed", "install holdfast[otel]"
+        ) from e
+    return Traces(
+        OTLPSpanExporter(
+            endpoint=None if where == ENVIRONMENT else where.rstrip("/") + PATH, timeout=SEND_S
+        ),
+        tally,
+        names,
+    )

@@ -28,16 +28,23 @@ from holdfast.core.attention import TtyWait
 from holdfast.host.filestat import known
 from holdfast.host.process import half, parse_stat, read_proc
 
-THREADS_MAX = 256        # looked at per process; a terminal is read by one of the first threads
-POLL_FDS_MAX = 4096      # descriptors of one poll set that are looked at
+THREADS_MAX = 256  # looked at per process; a terminal is read by one of the first threads
+POLL_FDS_MAX = 4096  # descriptors of one poll set that are looked at
 SELECT_FDS_MAX = 65_536  # bits of one select set
-EPOLL_DEPTH_MAX = 3      # epoll inside epoll; the kernel itself allows 5
+EPOLL_DEPTH_MAX = 3  # epoll inside epoll; the kernel itself allows 5
 
 _READABLE = 0x001 | 0x040  # POLLIN, POLLRDNORM; the same bits in epoll
 _DEV_TTY = os.makedev(5, 0)
 _COMPAT_STACK = 1 << 32
 _PTY_READ_WCHANS = ("wait_woken", "n_tty_read")
-_POLL_WCHANS = ("poll_schedule_timeout", "do_epoll_wait", "ep_poll", "do_sys_poll", "do_poll", "do_select")
+_POLL_WCHANS = (
+    "poll_schedule_timeout",
+    "do_epoll_wait",
+    "ep_poll",
+    "do_sys_poll",
+    "do_poll",
+    "do_select",
+)
 _URING_WCHANS = ("io_cqring_wait",)
 
 
@@ -54,14 +61,31 @@ class _Calls:
 
 
 _CALLS = {
-    "x86_64": _Calls(reads={0: 0, 19: 0, 40: 1, 275: 0}, polls=frozenset({7, 271}),
-                     selects=frozenset({23, 270}), epolls=frozenset({232, 281, 441}), restart=219),
-    "aarch64": _Calls(reads={63: 0, 65: 0, 71: 1, 76: 0}, polls=frozenset({73}), selects=frozenset({72}),
-                      epolls=frozenset({22, 441}), restart=128),
+    "x86_64": _Calls(
+        reads={0: 0, 19: 0, 40: 1, 275: 0},
+        polls=frozenset({7, 271}),
+        selects=frozenset({23, 270}),
+        epolls=frozenset({232, 281, 441}),
+        restart=219,
+    ),
+    "aarch64": _Calls(
+        reads={63: 0, 65: 0, 71: 1, 76: 0},
+        polls=frozenset({73}),
+        selects=frozenset({72}),
+        epolls=frozenset({22, 441}),
+        restart=128,
+    ),
 }
 _MACHINE = _CALLS.get(os.uname().machine)
-_ORDER = (TtyWait.READ, TtyWait.POLL, TtyWait.POLL_ANY, TtyWait.UNKNOWN, TtyWait.NONE, TtyWait.STOPPED,
-          TtyWait.GONE)
+_ORDER = (
+    TtyWait.READ,
+    TtyWait.POLL,
+    TtyWait.POLL_ANY,
+    TtyWait.UNKNOWN,
+    TtyWait.NONE,
+    TtyWait.STOPPED,
+    TtyWait.GONE,
+)
 
 
 def blocked_on_tty(pid: int, tty_rdev: int) -> TtyWait:
@@ -122,13 +146,19 @@ class _Thread:
 
     def _by_syscall(self, line: bytes) -> TtyWait:
         words = line.split()
-        if len(words) < 9:  # "running", or "-1 sp pc": blocked outside of any call, like a page fault
+        if (
+            len(words) < 9
+        ):  # "running", or "-1 sp pc": blocked outside of any call, like a page fault
             return TtyWait.NONE
         number, args, sp = int(words[0]), [int(word, 16) for word in words[1:7]], int(words[7], 16)
         if _MACHINE is None or sp < _COMPAT_STACK:
             return self._by_wchan()
         if number in _MACHINE.reads:
-            return TtyWait.READ if self._is_terminal(_fd(args[_MACHINE.reads[number]])) else TtyWait.NONE
+            return (
+                TtyWait.READ
+                if self._is_terminal(_fd(args[_MACHINE.reads[number]]))
+                else TtyWait.NONE
+            )
         if number == _MACHINE.uring_enter:
             return self._by_wchan()
         restarted_poll = number == _MACHINE.restart and self._wchan().startswith(_POLL_WCHANS)
@@ -159,7 +189,9 @@ class _Thread:
             for name in os.listdir(f"{self.task}/fd"):
                 link = os.readlink(f"{self.task}/fd/{name}")
                 has_socket = has_socket or link.startswith("socket:")
-                has_terminal = has_terminal or (link.startswith("/") and self._is_terminal(int(name)))
+                has_terminal = has_terminal or (
+                    link.startswith("/") and self._is_terminal(int(name))
+                )
         except FileNotFoundError:
             return TtyWait.UNKNOWN  # a descriptor closed while we looked; the next look will see
         except PermissionError:
@@ -179,7 +211,9 @@ class _Thread:
             return False
         if not stat.S_ISCHR(found.mode):
             return False
-        return found.rdev == self.tty_rdev or (found.rdev == _DEV_TTY and self.own_tty == self.tty_rdev)
+        return found.rdev == self.tty_rdev or (
+            found.rdev == _DEV_TTY and self.own_tty == self.tty_rdev
+        )
 
     def _wchan(self) -> str:
         return read_proc(f"{self.task}/wchan").decode("ascii", "replace")
@@ -192,11 +226,15 @@ class _Thread:
             os.close(fd)
 
     def _poll_fds(self, address: int, count: int) -> list[int]:
-        data = self._memory(address, min(count & 0xFFFFFFFF, POLL_FDS_MAX) * 8) if count and address else b""
+        data = (
+            self._memory(address, min(count & 0xFFFFFFFF, POLL_FDS_MAX) * 8)
+            if count and address
+            else b""
+        )
         found = []
         for at in range(0, len(data) - 7, 8):
-            fd = int.from_bytes(data[at:at + 4], "little", signed=True)
-            if int.from_bytes(data[at + 4:at + 6], "little") & _READABLE:
+            fd = int.from_bytes(data[at : at + 4], "little", signed=True)
+            if int.from_bytes(data[at + 4 : at + 6], "little") & _READABLE:
                 found.append(fd)
         return found
 

@@ -24,11 +24,11 @@ from holdfast.model.errors import Busy, Refused, TimedOut, TurnHeld, Unavailable
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-BEGUN = "begun"                 # in the session's directory
+BEGUN = "begun"  # in the session's directory
 RECALLED = b"(typed before the host was restarted)"
 HIDDEN = b"(hidden)"
 CONTENDED_MAX = 64
-HELD_INPUTS_MAX = 64           # of one viewer, while it is found out whether somebody's line is in the way
+HELD_INPUTS_MAX = 64  # of one viewer, while it is found out whether somebody's line is in the way
 
 
 _WORDS = {"line": "a line", "paste": "a paste", "sequence": "a key", "character": "a character"}
@@ -39,12 +39,16 @@ class SessionTurn:
         self._session = session
         self.rules = Turn()
         self.staged = Staged()
-        self.device = b""                       # the key with which its holder wrote or took it last; empty if it was given to them
-        self.writer: str | None = None          # who wrote last, of whom something may still be on its way; unknown after a restart
-        self._kept = self._recall()             # whose line is begun, as it is written down
+        self.device = b""  # the key with which its holder wrote or took it last; empty if it was given to them
+        self.writer: str | None = (
+            None  # who wrote last, of whom something may still be on its way; unknown after a restart
+        )
+        self._kept = self._recall()  # whose line is begun, as it is written down
         self._timer: asyncio.TimerHandle | None = None
         self._asking: dict[str, list[asyncio.Future[Effect]]] = {}
-        self._contended: set[tuple[str, str]] = set()      # who was told to have been refused, in whose favour, since the turn last moved
+        self._contended: set[tuple[str, str]] = (
+            set()
+        )  # who was told to have been refused, in whose favour, since the turn last moved
 
     # ------------------------------------------------------------ facts
 
@@ -59,8 +63,12 @@ class SessionTurn:
         if holder is None:
             return None
         state = self.rules.state
-        return {"holder": holder, "since": time.time() - (now - state.since), "idle_s": round(now - state.last_write, 3),
-                "waiting": list(self.rules.waiting())}
+        return {
+            "holder": holder,
+            "since": time.time() - (now - state.since),
+            "idle_s": round(now - state.last_write, 3),
+            "waiting": list(self.rules.waiting()),
+        }
 
     async def inherits(self) -> dict[str, Any]:
         """What whoever takes over finds: text that others have begun, byte by byte with its author, and what still runs. Nothing of what the terminal hides."""
@@ -71,14 +79,24 @@ class SessionTurn:
             except Unavailable:
                 return await self._found([])
             commands = self._session.commands
-            editing = commands.kind in ("bash", "zsh") and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
+            editing = (
+                commands.kind in ("bash", "zsh")
+                and commands.shell.at_prompt
+                and state.foreground == self._session.record.root_pid
+            )
             if not (state.lflag & termios.ECHO or editing):
                 pieces = [Piece(piece.operator, HIDDEN) for piece in pieces]
         return await self._found(pieces)
 
     async def _found(self, pieces: list[Piece]) -> dict[str, Any]:
-        return {"staged": [{"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")} for p in pieces], "jobs": await jobs(self._session),
-                "changed": changes(self._session)}
+        return {
+            "staged": [
+                {"operator": p.operator, "text": p.data.decode("utf-8", "backslashreplace")}
+                for p in pieces
+            ],
+            "jobs": await jobs(self._session),
+            "changed": changes(self._session),
+        }
 
     def begun(self) -> bytes:
         """What stands on the line before what is typed next, by whomever."""
@@ -86,17 +104,26 @@ class SessionTurn:
 
     def begun_by(self) -> tuple[str, ...]:
         """Who has typed what stands on the line."""
-        return tuple(dict.fromkeys(piece.operator for piece in self.staged.pieces)) if self._has_lines() else ()
+        return (
+            tuple(dict.fromkeys(piece.operator for piece in self.staged.pieces))
+            if self._has_lines()
+            else ()
+        )
 
     def _has_lines(self) -> bool:
         """Whether what was typed stands on a line that somebody could still finish."""
         commands = self._session.commands
-        return not self.took_back and (commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead)
+        return not self.took_back and (
+            commands.kind is None or commands.shell.line_dirty or commands.shell.typeahead
+        )
 
     @property
     def took_back(self) -> bool:
         """Whether all that was typed on the line is gone from it again, or never was text."""
-        return self.staged.open and left_nothing(b"".join(piece.data for piece in self.staged.pieces), self._session.commands.kind is not None)
+        return self.staged.open and left_nothing(
+            b"".join(piece.data for piece in self.staged.pieces),
+            self._session.commands.kind is not None,
+        )
 
     # ------------------------------------------------------------ writing
 
@@ -117,13 +144,20 @@ class SessionTurn:
         if holder is None:
             self._refuse_if_unfinished(operator, now)
         elif holder != operator:
-            raise TurnHeld(f"{holder} holds the turn (last wrote {now - self.rules.state.last_write:.1f} s ago)", holder=holder)
+            raise TurnHeld(
+                f"{holder} holds the turn (last wrote {now - self.rules.state.last_write:.1f} s ago)",
+                holder=holder,
+            )
 
     async def look(self) -> None:
         """A terminal without lines (vim, a pager) has none that could be unfinished: only line mode and a shell at its prompt do."""
         state = await self._session.terminal()
         commands = self._session.commands
-        at_prompt = commands.kind is not None and commands.shell.at_prompt and state.foreground == self._session.record.root_pid
+        at_prompt = (
+            commands.kind is not None
+            and commands.shell.at_prompt
+            and state.foreground == self._session.record.root_pid
+        )
         if not (state.lflag & termios.ICANON or at_prompt):
             self.staged.settle()
 
@@ -141,7 +175,11 @@ class SessionTurn:
         cannot be written costs the caution, not the session."""
         self._kept = begun
         with contextlib.suppress(OSError):
-            fd = os.open(f"{self._session.memory}/{BEGUN}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            fd = os.open(
+                f"{self._session.memory}/{BEGUN}",
+                os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC,
+                0o600,
+            )
             try:
                 os.write(fd, begun.encode())
             finally:
@@ -159,11 +197,14 @@ class SessionTurn:
 
     def _refuse_if_unfinished(self, operator: str, now: float) -> None:
         if self.rules.holder(now) is not None:
-            return                                         # held: the refusal will say by whom
+            return  # held: the refusal will say by whom
         found = self.staged.in_the_way(operator, now, self._has_lines())
         if found is not None:
-            raise Unfinished(f"{found.operator} has begun {_WORDS[found.kind]} and not finished it",
-                             "wait until it is entered or given up, or take over with what is there: `holdfast seize SESSION`", by=found.operator)
+            raise Unfinished(
+                f"{found.operator} has begun {_WORDS[found.kind]} and not finished it",
+                "wait until it is entered or given up, or take over with what is there: `holdfast seize SESSION`",
+                by=found.operator,
+            )
 
     def begin_long(self, operator: str, key: bytes) -> None:
         self.write(operator)
@@ -187,10 +228,13 @@ class SessionTurn:
                     return {"asked": True}
                 if not await self._session.or_end(answer, wait_s):
                     self._publish(self.rules.withdraw(operator, time.monotonic()))
-                    raise TimedOut(f"{self.holder or 'nobody'} did not give the turn within {wait_s:g} s", "ask again, or `holdfast seize`")
+                    raise TimedOut(
+                        f"{self.holder or 'nobody'} did not give the turn within {wait_s:g} s",
+                        "ask again, or `holdfast seize`",
+                    )
             if answer.done() and isinstance(outcome := answer.result(), Withdrawn):
                 raise TurnHeld(f"the request was {outcome.why}", holder=self.holder or "")
-            now = self.facts()                             # as it is in this very moment: what is found there takes another, in which somebody may seize it
+            now = self.facts()  # as it is in this very moment: what is found there takes another, in which somebody may seize it
             return {"asked": False, "turn": now, "inherits": await self.inherits()}
         finally:
             self._asking[operator].remove(answer)
@@ -216,7 +260,10 @@ class SessionTurn:
 
     def _asked(self, operator: str) -> None:
         if operator not in self.rules.waiting():
-            raise Refused(f"{operator} does not ask for the turn", "`holdfast who SESSION` shows who does; `turn hand` needs no request")
+            raise Refused(
+                f"{operator} does not ask for the turn",
+                "`holdfast who SESSION` shows who does; `turn hand` needs no request",
+            )
 
     def release(self, operator: str) -> None:
         self._publish(self.rules.release(operator, time.monotonic()))
@@ -248,7 +295,12 @@ class SessionTurn:
             other, why = error.facts.get("by"), "unfinished"
         else:
             return
-        if other and other != operator and (operator, other) not in self._contended and len(self._contended) < CONTENDED_MAX:
+        if (
+            other
+            and other != operator
+            and (operator, other) not in self._contended
+            and len(self._contended) < CONTENDED_MAX
+        ):
             self._contended.add((operator, other))
             self._session.event("turn.refused", operator=operator, holder=other, why=why)
 
@@ -257,7 +309,10 @@ class SessionTurn:
     def _refused(self, effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, Denied):
-                raise TurnHeld(f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)", holder=effect.holder)
+                raise TurnHeld(
+                    f"{effect.holder} holds the turn (last wrote {effect.idle_for:.1f} s ago)",
+                    holder=effect.holder,
+                )
 
     def _publish(self, effects: list[Effect]) -> None:
         session = self._session
@@ -269,27 +324,54 @@ class SessionTurn:
                 self._contended.clear()
                 if effect.how in ("hand", "grant", "seize"):
                     self.staged.inherit(effect.holder)
-                session.tell_viewers("turn", holder=effect.holder, previous=effect.previous, how=effect.how, waiting=list(self.rules.waiting()))
+                session.tell_viewers(
+                    "turn",
+                    holder=effect.holder,
+                    previous=effect.previous,
+                    how=effect.how,
+                    waiting=list(self.rules.waiting()),
+                )
                 if effect.how != "write":
                     session.spawn(self._show_inherited(effect.holder))
-                session.event("turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how)
+                session.event(
+                    "turn.taken", holder=effect.holder, previous=effect.previous, how=effect.how
+                )
                 self._answer(effect.holder, effect)
             elif isinstance(effect, Asked):
-                session.tell_viewers("turn_asked", operator=effect.operator, holder=effect.holder, waiting=list(self.rules.waiting()))
+                session.tell_viewers(
+                    "turn_asked",
+                    operator=effect.operator,
+                    holder=effect.holder,
+                    waiting=list(self.rules.waiting()),
+                )
                 session.event("turn.asked", operator=effect.operator, holder=effect.holder)
             elif isinstance(effect, Withdrawn):
-                session.tell_viewers("turn_withdrawn", operator=effect.operator, why=effect.why, waiting=list(self.rules.waiting()))
+                session.tell_viewers(
+                    "turn_withdrawn",
+                    operator=effect.operator,
+                    why=effect.why,
+                    waiting=list(self.rules.waiting()),
+                )
                 session.event("turn.withdrawn", operator=effect.operator, why=effect.why)
                 self._answer(effect.operator, effect)
             elif not isinstance(effect, Denied):
-                session.tell_viewers("turn", holder=self.holder, previous=effect.previous, how="free", waiting=list(self.rules.waiting()))
+                session.tell_viewers(
+                    "turn",
+                    holder=self.holder,
+                    previous=effect.previous,
+                    how="free",
+                    waiting=list(self.rules.waiting()),
+                )
                 session.event("turn.freed", previous=effect.previous)
         self._watch()
 
     async def _show_inherited(self, holder: str) -> None:
         found = await self.inherits()
         for viewer in self._session.viewers:
-            if viewer.conn.operator == holder and (found["staged"] or any(one["actor"] != holder for one in (*found["jobs"], *found["changed"]))):
+            if viewer.conn.operator == holder and (
+                found["staged"]
+                or any(one["actor"] != holder for one in (*found["jobs"], *found["changed"]))
+            ):
                 viewer.conn.event("inherits", session=self._session.id, **found)
 
     def _answer(self, operator: str, effect: Effect) -> None:
@@ -301,7 +383,9 @@ class SessionTurn:
         """One timer while the turn is held: viewers are told when it lapses."""
         deadline = self.rules.deadline()
         if self._timer is None and deadline is not None:
-            self._timer = self._session.loop.call_later(max(0.0, deadline - time.monotonic()), self._due)
+            self._timer = self._session.loop.call_later(
+                max(0.0, deadline - time.monotonic()), self._due
+            )
 
     def _due(self) -> None:
         self._timer = None

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast.uplink")
 
 AGAIN_FIRST_S: Final = 0.05
-REPLACED_S: Final = 60.0                 # before a host that was replaced by another with the same key tries again
-QUEUE_BYTES: Final = 512 * KiB           # towards the relay, before streams stop reading
-HANDSHAKE_S: Final = 20.0                # until a stream's channel must be established
+REPLACED_S: Final = 60.0  # before a host that was replaced by another with the same key tries again
+QUEUE_BYTES: Final = 512 * KiB  # towards the relay, before streams stop reading
+HANDSHAKE_S: Final = 20.0  # until a stream's channel must be established
 
 
 class Replaced(NotAllowed):
@@ -63,11 +63,13 @@ class Stream:
         self._uplink = uplink
         self._loop = asyncio.get_running_loop()
         self._tunnel = Tunnel(uplink.channel())
-        self._begun = False                      # something came
+        self._begun = False  # something came
         self._sock: socket.socket | None = None
         self._reading = self._writing = False
-        self._plain = bytearray()                # for the connection, not taken yet
-        self._timer: asyncio.TimerHandle | None = self._loop.call_later(HANDSHAKE_S, self.close, outer.TIMEOUT, "no handshake within the time allowed")
+        self._plain = bytearray()  # for the connection, not taken yet
+        self._timer: asyncio.TimerHandle | None = self._loop.call_later(
+            HANDSHAKE_S, self.close, outer.TIMEOUT, "no handshake within the time allowed"
+        )
         self.closed = False
 
     def data(self, payload: bytes) -> None:
@@ -75,7 +77,7 @@ class Stream:
             return self.close(outer.REFUSED, "this way in is closed")
         if not self._begun:
             self._begun = True
-            self._uplink.begun()                 # before it is answered
+            self._uplink.begun()  # before it is answered
             if self._uplink.spent:
                 return self.close(outer.REFUSED, "this way in is closed")
         step = self._tunnel.data(payload, time.monotonic())
@@ -83,7 +85,10 @@ class Stream:
         if self._tunnel.reason:
             if self._sock is None:
                 self._uplink.failed()
-            return self.close(outer.FLOW if self._tunnel.reason == "flow" else outer.PROTOCOL, "the channel is broken")
+            return self.close(
+                outer.FLOW if self._tunnel.reason == "flow" else outer.PROTOCOL,
+                "the channel is broken",
+            )
         if self._sock is None and self._tunnel.channel.established and not self._begin():
             return self.close(outer.LIMIT, "no room for another client")
         if step.data:
@@ -110,7 +115,9 @@ class Stream:
         ours, theirs = unix.pair()
         ours.setblocking(False)
         self._sock = ours
-        if self._uplink.server.admit(theirs, self._tunnel.channel.handshake_hash.hex(), lambda: self._tunnel.on_the_way):
+        if self._uplink.server.admit(
+            theirs, self._tunnel.channel.handshake_hash.hex(), lambda: self._tunnel.on_the_way
+        ):
             return True
         theirs.close()
         return False
@@ -139,7 +146,7 @@ class Stream:
         except OSError:
             data = b""
         if not data:
-            return self.finish()                 # the host closed it
+            return self.finish()  # the host closed it
         self._send(self._tunnel.put(data, time.monotonic()))
         self.look()
 
@@ -162,7 +169,9 @@ class Stream:
         self._grant(count)
         if bool(self._plain) != self._writing:
             self._writing = not self._writing
-            self._loop.add_writer(self._sock, self._hand_on) if self._writing else self._loop.remove_writer(self._sock)
+            self._loop.add_writer(
+                self._sock, self._hand_on
+            ) if self._writing else self._loop.remove_writer(self._sock)
 
     def _grant(self, count: int) -> None:
         if (given := self._tunnel.took(count)) and not self._tunnel.reason:
@@ -196,23 +205,34 @@ class Stream:
 
 
 class Uplink:
-    def __init__(self, relay: Relay, server: Server, route_key: bytes, passes: Callable[[], tuple[bytes, ...]], channel: Callable[[bytes], Channel],
-                 generation: Callable[[], int], failed: Callable[[], None] = lambda: None, begun: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        relay: Relay,
+        server: Server,
+        route_key: bytes,
+        passes: Callable[[], tuple[bytes, ...]],
+        channel: Callable[[bytes], Channel],
+        generation: Callable[[], int],
+        failed: Callable[[], None] = lambda: None,
+        begun: Callable[[], None] = lambda: None,
+    ) -> None:
         """`channel` makes a stream's, for this route; `generation` gives a number that only grows; `begun` is told of each stream that says something, before it is
         answered, `failed` of one that came to nothing."""
         self.relay, self.server, self.failed, self.begun = relay, server, failed, begun
         self.route = route.route(signing.public(route_key))
         self._channel = channel
-        self.state = "connecting"                # connecting, registered, or refused
-        self.detail = ""                         # why it is not registered
+        self.state = "connecting"  # connecting, registered, or refused
+        self.detail = ""  # why it is not registered
         self.since = time.time()
-        self.spent = False                       # nobody comes in any more who has not
+        self.spent = False  # nobody comes in any more who has not
         self._route_key, self._passes = route_key, passes
         self._streams: dict[int, Stream] = {}
         self._loop = asyncio.get_running_loop()
         self._carrier: Carrier | None = None
         self._take: Callable[[outer.Frame], None] = self._frame
-        self._ended: asyncio.Future[None] = self._loop.create_future()       # with what ended the connection; only ever an exception
+        self._ended: asyncio.Future[None] = (
+            self._loop.create_future()
+        )  # with what ended the connection; only ever an exception
         self._writing = self._filled = False
         self._heard = 0.0
         self._now = asyncio.Event()
@@ -244,8 +264,13 @@ class Uplink:
             except NotAllowed as e:
                 why, state, replaced = e.message, "refused", isinstance(e, Replaced)
             except (HoldfastError, OSError, TimeoutError) as e:
-                why, state = e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__, "connecting"
-            except Exception as e:               # a defect of ours or of a library must not end the line for ever
+                why, state = (
+                    e.message if isinstance(e, HoldfastError) else str(e) or type(e).__name__,
+                    "connecting",
+                )
+            except (
+                Exception
+            ) as e:  # a defect of ours or of a library must not end the line for ever
                 log.exception("relay %s", address.name(self.relay.url))
                 why, state = f"internal error: {type(e).__name__}: {e}", "connecting"
             finally:
@@ -272,7 +297,12 @@ class Uplink:
 
     async def _connect(self) -> None:
         carrier = await dialled(self._loop, self.relay)
-        self._carrier, self._ended, self._writing, self._filled = carrier, self._loop.create_future(), False, False
+        self._carrier, self._ended, self._writing, self._filled = (
+            carrier,
+            self._loop.create_future(),
+            False,
+            False,
+        )
         add_hot(self._loop, carrier.fileno(), self._readable)
         try:
             await self._watch(await self._register())
@@ -288,25 +318,37 @@ class Uplink:
         welcomed, registered = (self._loop.create_future() for _ in range(2))
         async with asyncio.timeout(REMOTE_WAIT_S):
             self._take = self._only(outer.Welcome, welcomed)
-            self._say(outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}"))
+            self._say(
+                outer.Hello(outer.LOWEST, outer.VERSION, outer.HOST, f"holdfast {__version__}")
+            )
             welcome = await self._or_end(welcomed)
             assert isinstance(welcome, outer.Welcome)
             outer.chosen(welcome)
             generation = self._generation()
             self._told = self._passes()
-            signature = route.sign(self._route_key, address.name(self.relay.url), welcome.nonce, generation)
+            signature = route.sign(
+                self._route_key, address.name(self.relay.url), welcome.nonce, generation
+            )
             self._take = self._only(outer.Registered, registered)
-            self._say(outer.Register(signing.public(self._route_key), generation, signature, self._told))
+            self._say(
+                outer.Register(signing.public(self._route_key), generation, signature, self._told)
+            )
             if await self._or_end(registered) != outer.Registered(self.route):
                 raise PeerFault("the relay registered something else")
         return float(welcome.ping_s)
 
-    def _only(self, kind: type[outer.Frame], found: asyncio.Future[outer.Frame]) -> Callable[[outer.Frame], None]:
+    def _only(
+        self, kind: type[outer.Frame], found: asyncio.Future[outer.Frame]
+    ) -> Callable[[outer.Frame], None]:
         """Takes one frame, which must be of that kind, and all others once it is REGISTERED."""
+
         def take(frame: outer.Frame) -> None:
             if isinstance(frame, outer.Close):
                 if frame.code in (outer.UNAUTHORIZED, outer.REFUSED):
-                    raise NotAllowed(f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}", "`holdfast relay token` there makes a token")
+                    raise NotAllowed(
+                        f"it does not let this machine in{': ' + frame.reason if frame.reason else ''}",
+                        "`holdfast relay token` there makes a token",
+                    )
                 raise self._closed(frame)
             if found.done() or not isinstance(frame, kind):
                 raise PeerFault("the relay answers something else")
@@ -317,6 +359,7 @@ class Uplink:
                 self._patience.reached(time.monotonic())
                 log.info("registered at the relay %s", address.name(self.relay.url))
                 probe("host.uplink.registered")
+
         return take
 
     async def _or_end(self, found: asyncio.Future[outer.Frame]) -> outer.Frame:
@@ -327,8 +370,13 @@ class Uplink:
 
     def _closed(self, frame: outer.Close) -> HoldfastError:
         if frame.code == outer.REPLACED:
-            return Replaced("another host has registered as this machine", "if its home was copied, remove keys/machine from the copy")
-        return Unavailable(f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}")
+            return Replaced(
+                "another host has registered as this machine",
+                "if its home was copied, remove keys/machine from the copy",
+            )
+        return Unavailable(
+            f"it closed the line ({outer.CODES[frame.code]}){': ' + frame.reason if frame.reason else ''}"
+        )
 
     async def _watch(self, ping_s: float) -> None:
         """Until the connection ends. A relay that says nothing is asked, and is gone if it does not answer."""
@@ -356,13 +404,13 @@ class Uplink:
                     return
                 self._take(outer.decode(message, outer.TO_HOST))
             self._drained()
-        except Exception as e:                   # whatever it is, it must not end the line for ever
+        except Exception as e:  # whatever it is, it must not end the line for ever
             self._end(e)
 
     def _end(self, why: Exception) -> None:
         if not self._ended.done():
             self._ended.set_exception(why)
-            self._ended.exception()              # it is looked at, but perhaps not after this line was given up
+            self._ended.exception()  # it is looked at, but perhaps not after this line was given up
             if self._carrier is not None:
                 remove_hot(self._loop, self._carrier.fileno())
 
@@ -445,7 +493,14 @@ class Uplink:
             self.send(outer.Passes(passes))
 
     def facts(self) -> dict[str, Any]:
-        return {"url": self.relay.url, "state": self.state, "since": self.since, "detail": self.detail, "streams": len(self._streams), "own": self.relay.own}
+        return {
+            "url": self.relay.url,
+            "state": self.state,
+            "since": self.since,
+            "detail": self.detail,
+            "streams": len(self._streams),
+            "own": self.relay.own,
+        }
 
     async def close(self) -> None:
         """Streams end; who was on them is told to come back by the host's own farewell, which went before."""

@@ -35,15 +35,28 @@ PASS: Final = b"pass/1\0"
 
 
 class Uplinks:
-    def __init__(self, home: Home, machine: Identity, authority: Authority, invited: Callable[[], list[bytes]], met: Callable[[], list[str]]) -> None:
+    def __init__(
+        self,
+        home: Home,
+        machine: Identity,
+        authority: Authority,
+        invited: Callable[[], list[bytes]],
+        met: Callable[[], list[str]],
+    ) -> None:
         """`invited` gives the passes of who may come with a code's link, `met` the codes that may still be used."""
-        self._home, self._machine, self._authority, self._invited, self._met = home, machine, authority, invited, met
-        self._passwords: dict[str, bytes] = {}       # of codes that may still be typed
-        self._meetings: dict[str, dict[str, Uplink]] = {}      # where they are waited for: id, address
+        self._home, self._machine, self._authority, self._invited, self._met = (
+            home,
+            machine,
+            authority,
+            invited,
+            met,
+        )
+        self._passwords: dict[str, bytes] = {}  # of codes that may still be typed
+        self._meetings: dict[str, dict[str, Uplink]] = {}  # where they are waited for: id, address
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Server | None = None
-        self._lines: dict[str, Uplink] = {}          # by address
-        self.trouble = ""                            # why the file with the relays cannot be used
+        self._lines: dict[str, Uplink] = {}  # by address
+        self.trouble = ""  # why the file with the relays cannot be used
         authority.on_change.append(self.changed)
 
     async def begin(self, server: Server) -> None:
@@ -70,17 +83,28 @@ class Uplinks:
         for line in self._lines.values():
             line.again()
         if wanted.keys() - self._lines.keys():
-            from holdfast.host.uplink import Uplink  # brings what seals and frames: only who dials needs it
+            from holdfast.host.uplink import (
+                Uplink,
+            )  # brings what seals and frames: only who dials needs it
 
             for url, one in wanted.items():
                 if url in self._lines:
                     continue
                 try:
                     known_as = name(url)
-                except HoldfastError as e:           # written there by hand: the others are dialled all the same
+                except (
+                    HoldfastError
+                ) as e:  # written there by hand: the others are dialled all the same
                     self.trouble = e.message
                     continue
-                self._lines[url] = Uplink(one, self._server, keys.route_key(self._machine, known_as), partial(self._passes, known_as), self._responder, self._generation)
+                self._lines[url] = Uplink(
+                    one,
+                    self._server,
+                    keys.route_key(self._machine, known_as),
+                    partial(self._passes, known_as),
+                    self._responder,
+                    self._generation,
+                )
         self._meet()
 
     def _generation(self) -> int:
@@ -104,7 +128,11 @@ class Uplinks:
     def _meet(self) -> None:
         """Waits where there is a line now, and nowhere else."""
         for at in self._meetings.values():
-            for url in [url for url, line in at.items() if url not in self._lines or self._lines[url].relay != line.relay]:
+            for url in [
+                url
+                for url, line in at.items()
+                if url not in self._lines or self._lines[url].relay != line.relay
+            ]:
                 self._closing(at.pop(url))
         if not self._lines or not self._passwords or self._server is None:
             return
@@ -112,26 +140,38 @@ class Uplinks:
         from holdfast.host.uplink import Uplink
 
         def channel(password: bytes, at: bytes) -> Channel:
-            return meeting.Meeting(False, at, keys.static(self._machine), password, time.monotonic())
+            return meeting.Meeting(
+                False, at, keys.static(self._machine), password, time.monotonic()
+            )
 
         for id, password in self._passwords.items():
             passes = (route.digest(meeting.pass_(id)),)
             for url, line in self._lines.items():
                 if url not in self._meetings.setdefault(id, {}):
-                    self._meetings[id][url] = Uplink(line.relay, self._server, meeting.route_key(id), partial(_the_same, passes), partial(channel, password),
-                                                     self._generation, partial(self._burnt, id), partial(self._tried, id))
+                    self._meetings[id][url] = Uplink(
+                        line.relay,
+                        self._server,
+                        meeting.route_key(id),
+                        partial(_the_same, passes),
+                        partial(channel, password),
+                        self._generation,
+                        partial(self._burnt, id),
+                        partial(self._tried, id),
+                    )
 
     def _tried(self, id: str) -> None:
         """Somebody comes with a code, right or wrong: a host after this one does not offer it again, whatever becomes of us before it is answered."""
         if not codes.drop(self._home, id):
-            self._burnt(id)                      # that cannot be made sure of: then nobody is answered
+            self._burnt(id)  # that cannot be made sure of: then nobody is answered
 
     def _burnt(self, id: str) -> None:
         """Somebody had another code: this one is not offered any more. The link still counts: it has more in it than a code."""
         if self._passwords.pop(id, None) is not None:
             codes.drop(self._home, id)
         for line in self._meetings.pop(id, {}).values():
-            line.spent = True                    # at once: many guesses may have been made ready side by side, and one counts
+            line.spent = (
+                True  # at once: many guesses may have been made ready side by side, and one counts
+            )
             self._closing(line)
 
     def _closing(self, line: Uplink) -> None:
@@ -142,21 +182,47 @@ class Uplinks:
     @property
     def state(self) -> str:
         """The best of all lines: whether this machine can be reached from elsewhere."""
-        return max((line.state for line in self._lines.values()), key=lambda state: ("refused", "connecting", "registered").index(state), default="none")
+        return max(
+            (line.state for line in self._lines.values()),
+            key=lambda state: ("refused", "connecting", "registered").index(state),
+            default="none",
+        )
 
     def facts(self) -> list[dict[str, Any]]:
         return [line.facts() for line in self._lines.values()]
 
     def elsewhere(self) -> dict[str, Any] | None:
         """How who knows nothing of this machine yet can reach it: for the link of an invitation. None: it cannot."""
-        doors = [[url, base64url.encode(line.route)] for url, line in self._doors() if line.state == "registered"]
-        return {"key": base64url.encode(self._machine.public), "static": base64url.encode(agreement.public(keys.static(self._machine))), "doors": doors} if doors else None
+        doors = [
+            [url, base64url.encode(line.route)]
+            for url, line in self._doors()
+            if line.state == "registered"
+        ]
+        return (
+            {
+                "key": base64url.encode(self._machine.public),
+                "static": base64url.encode(agreement.public(keys.static(self._machine))),
+                "doors": doors,
+            }
+            if doors
+            else None
+        )
 
     def ways(self, key: bytes) -> dict[str, Any]:
         """How the holder of this key comes here from elsewhere."""
         signed = static.sign(self._machine.secret())
-        return {"machine": signing.show(self._machine.public), "static": {"statement": signed.statement.decode(), "signature": signed.signature.hex()},
-                "ways": [{"url": url, "route": base64url.encode(line.route), "pass": base64url.encode(self._pass(name(url), key))} for url, line in self._doors()]}
+        return {
+            "machine": signing.show(self._machine.public),
+            "static": {"statement": signed.statement.decode(), "signature": signed.signature.hex()},
+            "ways": [
+                {
+                    "url": url,
+                    "route": base64url.encode(line.route),
+                    "pass": base64url.encode(self._pass(name(url), key)),
+                }
+                for url, line in self._doors()
+            ],
+        }
 
     def _doors(self) -> list[tuple[str, Uplink]]:
         """In the order in which a client should try: everybody can speak WebSocket, gRPC is an extra."""
@@ -167,7 +233,10 @@ class Uplinks:
 
     def _passes(self, relay: str) -> tuple[bytes, ...]:
         """The newest keys first, if there are more than a relay takes; who is invited before all."""
-        known = [*self._invited(), *(self._pass(relay, key) for key in self._authority.living_keys(time.time()))]
+        known = [
+            *self._invited(),
+            *(self._pass(relay, key) for key in self._authority.living_keys(time.time())),
+        ]
         return tuple(sorted({route.digest(one) for one in known[:PASSES_MAX]}))
 
     def changed(self) -> None:
@@ -178,7 +247,10 @@ class Uplinks:
             self._burnt(id)
 
     async def close(self) -> None:
-        for line in [*self._lines.values(), *(line for lines in self._meetings.values() for line in lines.values())]:
+        for line in [
+            *self._lines.values(),
+            *(line for lines in self._meetings.values() for line in lines.values()),
+        ]:
             await line.close()
 
 
@@ -188,6 +260,7 @@ def _the_same(passes: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 # ------------------------------------------------------------ operations
 
+
 async def ways(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
     return ops.engine.uplinks.ways(conn.key)
 
@@ -196,9 +269,15 @@ async def lines(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> d
     return {"relays": ops.engine.uplinks.facts(), "trouble": ops.engine.uplinks.trouble}
 
 
-async def relays_changed(ops: Ops, conn: Connection, number: int, q: dict[str, Any]) -> dict[str, Any]:
+async def relays_changed(
+    ops: Ops, conn: Connection, number: int, q: dict[str, Any]
+) -> dict[str, Any]:
     """Somebody changed the list of relays: an act, though the list is a file of this account, for it opens or closes a way in."""
     await ops.engine.door.clear(q["act!"], number, "relays", wait_s=q["hold"] or 0.0)
     await q["act!"].intend()
     await ops.engine.uplinks.reload()
-    return {"relays": ops.engine.uplinks.facts(), "trouble": ops.engine.uplinks.trouble, "outcome": {"relays": [one["url"] for one in ops.engine.uplinks.facts()]}}
+    return {
+        "relays": ops.engine.uplinks.facts(),
+        "trouble": ops.engine.uplinks.trouble,
+        "outcome": {"relays": [one["url"] for one in ops.engine.uplinks.facts()]},
+    }

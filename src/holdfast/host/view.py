@@ -28,10 +28,14 @@ from holdfast.model.probe import probe
 from holdfast.wire import snapshot
 from holdfast.wire.ring import RingReader
 
-FLOOD_DELAY_S = 0.1            # under flood the screen follows less closely: more of the backlog may be passed over
-FLOOD_SHARE = 3 / 8            # of the ring: such a backlog is passed over at once; at a half viewers begin to be hurried
-INLINE_BYTES = 32 * 1024       # fed on the loop; more goes to the pool
-SKIM_BYTES = 1536 * 1024       # a backlog worth looking at for what may be passed over
+FLOOD_DELAY_S = (
+    0.1  # under flood the screen follows less closely: more of the backlog may be passed over
+)
+FLOOD_SHARE = (
+    3 / 8
+)  # of the ring: such a backlog is passed over at once; at a half viewers begin to be hurried
+INLINE_BYTES = 32 * 1024  # fed on the loop; more goes to the pool
+SKIM_BYTES = 1536 * 1024  # a backlog worth looking at for what may be passed over
 _HEAD = struct.Struct("<I")
 T = TypeVar("T")
 
@@ -43,7 +47,11 @@ def stored(snapshot_fd: int, ring: RingReader) -> tuple[bytes, int, dict[str, An
         offset, data = found
         try:
             length = _HEAD.unpack_from(data)[0]
-            return data[_HEAD.size + length:], offset, json.loads(data[_HEAD.size:_HEAD.size + length])
+            return (
+                data[_HEAD.size + length :],
+                offset,
+                json.loads(data[_HEAD.size : _HEAD.size + length]),
+            )
         except (ValueError, struct.error):
             pass
     return b"", ring.start, {}
@@ -56,12 +64,17 @@ class View:
         self._screen: Screen | None = None
         self.snapshot_at = self.fed
         self.skimmed = 0
-        self._looking = 0               # who waits for an answer
+        self._looking = 0  # who waits for an answer
         self._flood = False
-        self._due = 0                   # up to here it must be emulated soon: a program waits for an answer
-        self._flooded_to = -1           # the head when the newest lines of a flood were left for later
-        self._plain = (self.fed, self.fed)      # from, to: the last stretch of output that only prints and colours lines
-        self.may_lag: Callable[[], bool] = lambda: False      # whether the screen of a flood may wait for its end
+        self._due = 0  # up to here it must be emulated soon: a program waits for an answer
+        self._flooded_to = -1  # the head when the newest lines of a flood were left for later
+        self._plain = (
+            self.fed,
+            self.fed,
+        )  # from, to: the last stretch of output that only prints and colours lines
+        self.may_lag: Callable[[], bool] = lambda: (
+            False
+        )  # whether the screen of a flood may wait for its end
         self._every = min(SNAPSHOT_EVERY_BYTES, ring.size // 4)
         self.on_reply: Callable[[int, bytes], None] = lambda offset, data: None
         self.on_progress: Callable[[], None] = lambda: None
@@ -75,7 +88,7 @@ class View:
         self._timer: asyncio.TimerHandle | None = None
         self._quiet: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._stale = False             # the screen was resized since the last snapshot
+        self._stale = False  # the screen was resized since the last snapshot
         self.closed = False
 
     @property
@@ -108,7 +121,9 @@ class View:
             self._timer = None
             self._go()
         elif self._timer is None:
-            self._timer = self._loop.call_later(FLOOD_DELAY_S if self._flood else VIEW_DELAY_S, self._go)
+            self._timer = self._loop.call_later(
+                FLOOD_DELAY_S if self._flood else VIEW_DELAY_S, self._go
+            )
 
     def _go(self) -> None:
         self._timer = None
@@ -127,7 +142,11 @@ class View:
         """Whether a flood comes as quickly as before, so that its newest lines are likely to be pushed out too."""
         head, before = self.ring.head, self._flooded_to
         self._flooded_to = -1
-        if not self._flood or head - self.fed > self.ring.size * FLOOD_SHARE or not self._may_wait():
+        if (
+            not self._flood
+            or head - self.fed > self.ring.size * FLOOD_SHARE
+            or not self._may_wait()
+        ):
             return False
         if before >= 0 and head - before < VIEW_SLICE_BYTES:
             return False
@@ -156,7 +175,7 @@ class View:
 
     async def _catch_up(self) -> None:
         if self._lock.locked():
-            return                      # whoever holds it goes on until the head
+            return  # whoever holds it goes on until the head
         async with self._lock:
             await self._feed_to_head()
 
@@ -175,7 +194,7 @@ class View:
             if (cols, rows) != self.screen.size:
                 if self.fed >= at:
                     self.screen.resize(cols, rows)
-                    self._stale = True                 # a new host would not know of this size at this place
+                    self._stale = True  # a new host would not know of this size at this place
                     self._note_quiet()
                     continue
                 limit = min(limit, at - self.fed)
@@ -195,7 +214,11 @@ class View:
             return False
         count, pen = skim(self.ring.copy(start, end) or b"", SCROLLBACK_LINES + self.screen.size[1])
         at, cols, rows = self.ring.resized
-        if not count or not self.ring.intact(start) or ((cols, rows) != self.screen.size and at < start + count):
+        if (
+            not count
+            or not self.ring.intact(start)
+            or ((cols, rows) != self.screen.size and at < start + count)
+        ):
             return False
         self.screen.feed(pen + b"\x1b[3J")
         self.fed = start + count
@@ -231,7 +254,9 @@ class View:
             if len(data) <= INLINE_BYTES:
                 replies = self.screen.feed_replies(data)
             else:
-                replies = await self._loop.run_in_executor(self._pool, self.screen.feed_replies, data)
+                replies = await self._loop.run_in_executor(
+                    self._pool, self.screen.feed_replies, data
+                )
             self._fed(start, len(data), replies)
             if self.fed - self.snapshot_at >= self._every:
                 await self._save()
@@ -262,12 +287,16 @@ class View:
         if self.closed:
             return
         offset, notes = self._place()
-        busy = self.ring.head - self.fed > VIEW_SLICE_BYTES      # a flood: the portable part can wait for quiet
+        busy = (
+            self.ring.head - self.fed > VIEW_SLICE_BYTES
+        )  # a flood: the portable part can wait for quiet
         blob = await self._loop.run_in_executor(self._pool, self.screen.save, not busy)
         probe("host.snapshot.saved")
         if self.closed:
             return
-        await self._loop.run_in_executor(self._pool, snapshot.store, self._snapshot_fd, offset, notes + blob)
+        await self._loop.run_in_executor(
+            self._pool, snapshot.store, self._snapshot_fd, offset, notes + blob
+        )
         self._saved_at(offset)
 
     def _save_now(self) -> None:

@@ -39,9 +39,11 @@ if TYPE_CHECKING:
     from holdfast.host.session import Session
 
 PAINT_BYTES = FRAME_BYTES - 64 * KiB
-LAG_SKIP_BYTES = 512 * KiB     # a viewer that lags and is this far behind gets the newest screen instead of the backlog; ...
-AFAR_SKIP_BYTES = 64 * KiB     # ... of one on another machine, where a screen costs no more than that
-CATCH_UP_S = 1.0               # for a backlog to be worth waiting for, at the pace of who waits
+LAG_SKIP_BYTES = (
+    512 * KiB
+)  # a viewer that lags and is this far behind gets the newest screen instead of the backlog; ...
+AFAR_SKIP_BYTES = 64 * KiB  # ... of one on another machine, where a screen costs no more than that
+CATCH_UP_S = 1.0  # for a backlog to be worth waiting for, at the pace of who waits
 
 
 def _fitting(screen: Screen, scrollback: int, over: bool) -> bytes:
@@ -54,7 +56,15 @@ def _fitting(screen: Screen, scrollback: int, over: bool) -> bytes:
 
 
 class Viewer:
-    def __init__(self, conn: Connection, session: Session, cols: int, rows: int, observe: bool, scrollback: int | None) -> None:
+    def __init__(
+        self,
+        conn: Connection,
+        session: Session,
+        cols: int,
+        rows: int,
+        observe: bool,
+        scrollback: int | None,
+    ) -> None:
         self.conn = conn
         self.session = session
         self.size = (cols, rows)
@@ -64,21 +74,25 @@ class Viewer:
         self.lagging = False
         self.pace_mark = 0
         self.skip_bytes = AFAR_SKIP_BYTES if conn.channel else LAG_SKIP_BYTES
-        self.warned: dict[str, tuple[float, float]] = {}         # by right: which end was foretold, and how long before
-        self.inside: str | None = None          # the session this viewer's own terminal belongs to, if any
+        self.warned: dict[
+            str, tuple[float, float]
+        ] = {}  # by right: which end was foretold, and how long before
+        self.inside: str | None = None  # the session this viewer's own terminal belongs to, if any
         self.sane = COLS_MIN <= cols <= COLS_MAX and ROWS_MIN <= rows <= ROWS_MAX
-        self.resizes = True                     # it may bring its terminal's size to the session
+        self.resizes = True  # it may bring its terminal's size to the session
         self.skips = 0
-        self.held: deque[tuple[int, bytes, bool]] = deque()     # keys that wait until somebody's line was looked at
-        self._live = False                      # a screen has been sent; output may follow
+        self.held: deque[tuple[int, bytes, bool]] = (
+            deque()
+        )  # keys that wait until somebody's line was looked at
+        self._live = False  # a screen has been sent; output may follow
         self._painting = False
-        self._filter: ViewerFilter | None = None    # None: up to date, the session's filter is ours
+        self._filter: ViewerFilter | None = None  # None: up to date, the session's filter is ours
         self._letterbox: Letterbox | None = None
         self._render_timer: asyncio.TimerHandle | None = None
         self._rendered_at = -1
         self._told_ack = 0
         self.closed = False
-        self.tag = 0                            # not 0: it reads the ring itself, woken by the keeper's bell of this number
+        self.tag = 0  # not 0: it reads the ring itself, woken by the keeper's bell of this number
 
     @property
     def foreign(self) -> bool:
@@ -104,7 +118,9 @@ class Viewer:
         ring = self.session.ring
         if resume is not None and not self.foreign and ring.start <= resume <= ring.head:
             self._live = True
-            self._behind(resume, filter_after(ring.copy(max(ring.start, resume - LOOKBACK_BYTES), resume)))
+            self._behind(
+                resume, filter_after(ring.copy(max(ring.start, resume - LOOKBACK_BYTES), resume))
+            )
             self.pump()
             return True
         await self.refresh(frames.SCREEN_ATTACH if resume is None else frames.SCREEN_RESUME)
@@ -126,7 +142,9 @@ class Viewer:
                 self._rendered_at = offset
             else:
                 self._letterbox = None
-                offset, paint = await self.session.view.look(lambda screen: _fitting(screen, self.scrollback, over))
+                offset, paint = await self.session.view.look(
+                    lambda screen: _fitting(screen, self.scrollback, over)
+                )
                 shown = reason
             if self.closed:
                 return None
@@ -138,7 +156,10 @@ class Viewer:
             self.lagging = self.lagging and self.tag != 0
         finally:
             self._painting = False
-        if (self.size, self.session.size) != sizes:       # changed while it was drawn, and nobody could say so
+        if (
+            self.size,
+            self.session.size,
+        ) != sizes:  # changed while it was drawn, and nobody could say so
             return await self.refresh(frames.SCREEN_RESIZE, over=False)
         self.pump()
 
@@ -164,19 +185,35 @@ class Viewer:
         """From here on by itself, until it has caught up with what the session has looked at."""
         self.offset, self._filter = offset, own
 
-    def give(self, start: int, length: int, data: bytes | memoryview, held: int, pending: int) -> None:
+    def give(
+        self, start: int, length: int, data: bytes | memoryview, held: int, pending: int
+    ) -> None:
         """New output, already filtered, to a viewer that has everything before it. The filter held back `held` bytes before,
         and holds `pending` now: ranges are told without them, so that each begins where the last one ended."""
-        if self._filter is not None or not self._live or self.closed or self._letterbox is not None or self.tag:
+        if (
+            self._filter is not None
+            or not self._live
+            or self.closed
+            or self._letterbox is not None
+            or self.tag
+        ):
             return
         self.offset = start + length
         self._told_ack = self.acked
-        self.conn.send_pair(frames.output_header(start - held, self.offset - pending, self._told_ack, len(data)), data)
+        self.conn.send_pair(
+            frames.output_header(start - held, self.offset - pending, self._told_ack, len(data)),
+            data,
+        )
         probe("host.output.sent")
 
     def before_new(self, offset: int, shared: ViewerFilter) -> None:
         """Called before the session filters new output at `offset`: who cannot take it now goes on alone from here."""
-        if self._filter is None and self._live and not self.tag and (self.conn.blocked or self.offset != offset):
+        if (
+            self._filter is None
+            and self._live
+            and not self.tag
+            and (self.conn.blocked or self.offset != offset)
+        ):
             self._behind(self.offset, copy(shared))
 
     def pump(self) -> None:
@@ -206,11 +243,13 @@ class Viewer:
             conn.send_pair(frames.output_header(begin, delivered, acked, len(data)), data)
             probe("host.backlog.sent")
             if not ring.intact(start):
-                continue                        # overwritten while it was sent: the next round sees it and refreshes
+                continue  # overwritten while it was sent: the next round sees it and refreshes
             self.offset = end
         if self.offset >= head:
             self.lagging = False
-            if self.offset == head:             # beyond it: back from a restart, ahead of what this host has looked at
+            if (
+                self.offset == head
+            ):  # beyond it: back from a restart, ahead of what this host has looked at
                 self._filter = None
         self.tell_ack(force=False)
 
@@ -221,7 +260,12 @@ class Viewer:
 
     def seen(self, offset: int) -> None:
         """A viewer that reads the ring itself tells how far it is."""
-        if not self.closed and self.tag and self._letterbox is None and self.offset < offset <= self.session.ring.head:
+        if (
+            not self.closed
+            and self.tag
+            and self._letterbox is None
+            and self.offset < offset <= self.session.ring.head
+        ):
             self.offset = offset
             if self.session.ring.head - offset <= 2 * SEEN_EVERY_BYTES:
                 self.lagging = False
@@ -229,7 +273,12 @@ class Viewer:
     def tell_ack(self, force: bool) -> None:
         """An answer for keys the program does not echo, when the client asked for one."""
         acked = self.acked
-        if acked > self._told_ack and (force or self._told_ack < self.conn.wants_ack) and not self.conn.blocked and self._live:
+        if (
+            acked > self._told_ack
+            and (force or self._told_ack < self.conn.wants_ack)
+            and not self.conn.blocked
+            and self._live
+        ):
             self._told_ack = acked
             at = self.offset - (self._filter or self.session.filter).pending
             self.conn.send(frames.output_header(at, at, acked, 0))
@@ -237,7 +286,12 @@ class Viewer:
     @property
     def falls_behind(self) -> bool:
         """There is a backlog for it that may take it long."""
-        return self._filter is not None and self.paces and not self.tag and self.session.ring.head - self.offset > self.skip_bytes
+        return (
+            self._filter is not None
+            and self.paces
+            and not self.tag
+            and self.session.ring.head - self.offset > self.skip_bytes
+        )
 
     def check_catching_up(self, window_s: float) -> None:
         """Called once per window while it falls behind: the newest screen, rather than a backlog that takes it longer than CATCH_UP_S."""
@@ -249,10 +303,14 @@ class Viewer:
     def check_pace(self) -> None:
         """Called once per window while the ring is under pressure."""
         behind, taken = self.session.ring.head - self.offset, self.taken
-        if taken - self.pace_mark < PACE_BYTES and behind > (2 * SEEN_EVERY_BYTES if self.tag else 0):
+        if taken - self.pace_mark < PACE_BYTES and behind > (
+            2 * SEEN_EVERY_BYTES if self.tag else 0
+        ):
             if self.tag and not self.lagging and self._letterbox is None:
                 self.skipped()
-                self.session.spawn(self.refresh(frames.SCREEN_LAG))     # waits in its socket until it reads again
+                self.session.spawn(
+                    self.refresh(frames.SCREEN_LAG)
+                )  # waits in its socket until it reads again
             self.lagging = True
         self.pace_mark = taken
 
@@ -275,7 +333,9 @@ class Viewer:
         self.offset = self.session.ring.head
         self._told_ack = self.acked
         if data:
-            self.conn.send_pair(frames.output_header(offset, offset, self._told_ack, len(data)), data)
+            self.conn.send_pair(
+                frames.output_header(offset, offset, self._told_ack, len(data)), data
+            )
         if self.session.ring.head > self.session.view.fed:
             self.schedule_render()
 

@@ -27,19 +27,30 @@ if TYPE_CHECKING:
     from holdfast.host.ops import Ops
 
 SIMPLE = ("idle", "input", "secret")
-CONDITIONS_MAX: Final = 16         # of one wait
-TEXT_WINDOW_BYTES = 256 * 1024     # text is searched in pieces of this size ...
-SEARCH_S = 0.25                    # of processor time for one such piece
-TEXT_OVERLAP_BYTES = 4 * 1024      # ... that overlap by this much: the longest text that is surely found
-NAMED_MAX: Final = 8               # processes in an error's words
+CONDITIONS_MAX: Final = 16  # of one wait
+TEXT_WINDOW_BYTES = 256 * 1024  # text is searched in pieces of this size ...
+SEARCH_S = 0.25  # of processor time for one such piece
+TEXT_OVERLAP_BYTES = (
+    4 * 1024
+)  # ... that overlap by this much: the longest text that is surely found
+NAMED_MAX: Final = 8  # processes in an error's words
 
 Check = Callable[["Ops", Session], Awaitable[dict[str, Any]]]
 
 
 def conditions(given: str | list[Any]) -> list[str]:
-    words = [given] if isinstance(given, str) else list(dict.fromkeys(given)) if all(isinstance(one, str) for one in given) else []
+    words = (
+        [given]
+        if isinstance(given, str)
+        else list(dict.fromkeys(given))
+        if all(isinstance(one, str) for one in given)
+        else []
+    )
     if not 0 < len(words) <= CONDITIONS_MAX:
-        raise Usage(f"1 to {CONDITIONS_MAX} conditions can be waited for at once", "`for` is one, or a list of them")
+        raise Usage(
+            f"1 to {CONDITIONS_MAX} conditions can be waited for at once",
+            "`for` is one, or a list of them",
+        )
     for one in words:
         _parse(one)
     return words
@@ -47,8 +58,13 @@ def conditions(given: str | list[Any]) -> list[str]:
 
 def ended(session: Session | Record) -> NotFound:
     record = session if isinstance(session, Record) else session.record
-    return NotFound(f"session {record.name} has ended ({record.reason}); that cannot happen any more", "`holdfast ls --all` shows how",
-                    state="ended", reason=record.reason, exit_code=record.exit_code)
+    return NotFound(
+        f"session {record.name} has ended ({record.reason}); that cannot happen any more",
+        "`holdfast ls --all` shows how",
+        state="ended",
+        reason=record.reason,
+        exit_code=record.exit_code,
+    )
 
 
 async def wait(ops: Ops, session: Session, conditions: list[str], timeout: float) -> dict[str, Any]:
@@ -56,11 +72,29 @@ async def wait(ops: Ops, session: Session, conditions: list[str], timeout: float
         async with asyncio.timeout(timeout or None):
             return await _first(ops, session, conditions)
     except TimeoutError as e:
-        kind, why, _ = await session.attention() if not session.ended.done() else ("ended", "the session has ended", "")
-        recover = "a shell at its prompt is `--for idle`" if "input" in conditions and kind == "idle" else f"`holdfast resume {session.name}` lets it go on" if kind == "halted" else None
-        unseen = await _unseen(ops, session) if any(one.startswith("port:") for one in conditions) and not session.ended.done() else ""
+        kind, why, _ = (
+            await session.attention()
+            if not session.ended.done()
+            else ("ended", "the session has ended", "")
+        )
+        recover = (
+            "a shell at its prompt is `--for idle`"
+            if "input" in conditions and kind == "idle"
+            else f"`holdfast resume {session.name}` lets it go on"
+            if kind == "halted"
+            else None
+        )
+        unseen = (
+            await _unseen(ops, session)
+            if any(one.startswith("port:") for one in conditions) and not session.ended.done()
+            else ""
+        )
         what = " or ".join(conditions)
-        raise TimedOut(f"{what} did not happen within {timeout:g} s (now: {kind}; {why}){unseen}", recover, state=kind) from e
+        raise TimedOut(
+            f"{what} did not happen within {timeout:g} s (now: {kind}; {why}){unseen}",
+            recover,
+            state=kind,
+        ) from e
 
 
 async def _first(ops: Ops, session: Session, conditions: list[str]) -> dict[str, Any]:
@@ -75,7 +109,7 @@ async def _first(ops: Ops, session: Session, conditions: list[str]) -> dict[str,
                     return {"for": checks[check], **check.result()}
                 if not isinstance(error, NotFound):
                     raise error
-                refused = error                  # the session has ended: that may be what another waits for
+                refused = error  # the session has ended: that may be what another waits for
         raise refused or ended(session)
     finally:
         for check in checks:
@@ -99,7 +133,10 @@ def _parse(condition: str) -> Check:
         return lambda ops, session: _command(session)
     if condition in SIMPLE:
         return lambda ops, session: _attention(ops, session, condition)
-    raise Usage(f"cannot wait for {condition!a}", "one of: idle, input, secret, exit, command, text:REGEX, port:NUMBER")
+    raise Usage(
+        f"cannot wait for {condition!a}",
+        "one of: idle, input, secret, exit, command, text:REGEX, port:NUMBER",
+    )
 
 
 async def _exit(session: Session) -> dict[str, Any]:
@@ -114,7 +151,9 @@ async def _command(session: Session) -> dict[str, Any]:
     def watch(effects: list[Effect]) -> None:
         for effect in effects:
             if isinstance(effect, CommandFinished | RunDone) and not found.done():
-                found.set_result({"seen": f"a command finished with {effect.exit}", "exit_code": effect.exit})
+                found.set_result(
+                    {"seen": f"a command finished with {effect.exit}", "exit_code": effect.exit}
+                )
 
     session.commands.watchers.append(watch)
     try:
@@ -137,10 +176,21 @@ async def _port(ops: Ops, session: Session, port: int) -> dict[str, Any]:
     while True:
         if session.ended.done():
             raise ended(session)
-        found = next((one for one in await asyncio.to_thread(_listening, ops, session) if one.port == port), None)
+        found = next(
+            (one for one in await asyncio.to_thread(_listening, ops, session) if one.port == port),
+            None,
+        )
         if found is not None:
-            cause, at = session.commands.lineage.of(found.pid), f"[{found.address}]" if ":" in found.address else found.address
-            return {"seen": f"process {found.pid} listens on {at}:{found.port}", "pid": found.pid, "actor": cause.actor, "act": cause.ref(session.ref)}
+            cause, at = (
+                session.commands.lineage.of(found.pid),
+                f"[{found.address}]" if ":" in found.address else found.address,
+            )
+            return {
+                "seen": f"process {found.pid} listens on {at}:{found.port}",
+                "pid": found.pid,
+                "actor": cause.actor,
+                "act": cause.ref(session.ref),
+            }
         await asyncio.wait({session.ended}, timeout=OBSERVE_INTERVAL_S)
 
 
@@ -151,14 +201,21 @@ def _listening(ops: Ops, session: Session) -> list[observe.Socket]:
 
 async def _unseen(ops: Ops, session: Session) -> str:
     """Who might listen without our knowing."""
-    closed = await asyncio.to_thread(lambda: observe.unreadable(graph.members(ops.engine.halter.groups, session)))
+    closed = await asyncio.to_thread(
+        lambda: observe.unreadable(graph.members(ops.engine.halter.groups, session))
+    )
     named = ", ".join(map(str, closed[:NAMED_MAX])) + (" ..." if len(closed) > NAMED_MAX else "")
-    return f"; what these listen on cannot be seen, because they run as somebody else: {named}" if closed else ""
+    return (
+        f"; what these listen on cannot be seen, because they run as somebody else: {named}"
+        if closed
+        else ""
+    )
 
 
 def search(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
     """Bounded in time: a pattern like (a+)+$ may need longer than the universe lasts, and everybody's keys would wait for it. The
     matcher looks for signals as it goes; an alarm stops it. It counts this process's time: on a busy machine any pattern takes long."""
+
     def stop(*_: object) -> None:
         raise TimeoutError
 
@@ -170,7 +227,10 @@ def search(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
     except TimeoutError as e:
-        raise Usage(f"the pattern {pattern.pattern[:60]!a} takes too long to search for", "avoid repetitions inside repetitions") from e
+        raise Usage(
+            f"the pattern {pattern.pattern[:60]!a} takes too long to search for",
+            "avoid repetitions inside repetitions",
+        ) from e
     finally:
         signal.signal(signal.SIGVTALRM, before)
 
@@ -193,7 +253,7 @@ async def _text(session: Session, pattern: re.Pattern[str]) -> dict[str, Any]:
                 if data is not None and (match := search(pattern, plain(data))):
                     return {"seen": match.group(0)[:500], "where": "output"}
                 offset = end
-                await asyncio.sleep(0)                # others have their turn: under flood there is always more
+                await asyncio.sleep(0)  # others have their turn: under flood there is always more
             if session.ended.done():
                 raise ended(session)
             arrived = asyncio.ensure_future(more.wait())

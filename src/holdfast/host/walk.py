@@ -23,14 +23,14 @@ PATH_ONLY: Final = os.O_PATH | os.O_CLOEXEC
 NO_LINKS, IN_ROOT, CACHED = 0x04, 0x10, 0x20
 _NO_MAGIC: Final = 0x02
 _STEP: Final = PATH_ONLY | os.O_NOFOLLOW
-_LINKS_MAX: Final = 40                                # as the kernel's
+_LINKS_MAX: Final = 40  # as the kernel's
 _STEPS_MAX: Final = 4096
-_OPENAT2: Final = 437                                 # on every machine
+_OPENAT2: Final = 437  # on every machine
 _HOW: Final = struct.Struct("=QQQ")
-_PROC: Final = 0x9FA0                                 # its file systems' number
-_PROC_TOP: Final = 1                                  # and the inode of their first directory
+_PROC: Final = 0x9FA0  # its file systems' number
+_PROC_TOP: Final = 1  # and the inode of their first directory
 _STATFS_BYTES: Final = 256
-_SEARCH: Final = 1 << 1 | 1 << 2                      # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+_SEARCH: Final = 1 << 1 | 1 << 2  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
 _USERS: Final = os.stat("/proc/self/ns/user").st_ino  # the namespace in which our own rights count
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -55,16 +55,25 @@ def rights(thread: int) -> Rights:
     """Unsure, if it is gone."""
     try:
         text = read_short(f"/proc/{thread}/status")
-        uid = text[text.index(b"\nUid:") + 5:].split(None, 4)[3]
+        uid = text[text.index(b"\nUid:") + 5 :].split(None, 4)[3]
         at = text.index(b"\nCapEff:") + 8
-        mighty = int(text[at:text.index(b"\n", at)], 16) & _SEARCH and os.stat(f"/proc/{thread}/ns/user").st_ino == _USERS
+        mighty = (
+            int(text[at : text.index(b"\n", at)], 16) & _SEARCH
+            and os.stat(f"/proc/{thread}/ns/user").st_ino == _USERS
+        )
         return Rights(bool(mighty), int(uid))
     except (OSError, ValueError, IndexError) as e:
         raise Unsure(str(e)) from e
 
 
 def openat2(top: int, path: str, resolve: int) -> int:
-    fd: int = _libc.syscall(ctypes.c_long(_OPENAT2), ctypes.c_int(top), os.fsencode(path), _HOW.pack(PATH_ONLY, 0, resolve), ctypes.c_size_t(_HOW.size))
+    fd: int = _libc.syscall(
+        ctypes.c_long(_OPENAT2),
+        ctypes.c_int(top),
+        os.fsencode(path),
+        _HOW.pack(PATH_ONLY, 0, resolve),
+        ctypes.c_size_t(_HOW.size),
+    )
     if fd < 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), path)
     return fd
@@ -95,7 +104,11 @@ class _Walk:
     def go(self, start: str, path: str) -> int:
         try:
             self._top = self._kept(os.open(f"/proc/{self._thread}/root", PATH_ONLY))
-            at = self._top if path.startswith("/") else self._kept(os.open(f"/proc/{self._thread}/{start}", PATH_ONLY))
+            at = (
+                self._top
+                if path.startswith("/")
+                else self._kept(os.open(f"/proc/{self._thread}/{start}", PATH_ONLY))
+            )
         except OSError as e:
             raise Unsure(str(e)) from e
         todo = _steps(path)
@@ -155,7 +168,9 @@ class _Walk:
 
     def _is_top(self, at: int, here: os.stat_result) -> bool:
         top = os.fstat(self._top)
-        return (here.st_dev, here.st_ino) == (top.st_dev, top.st_ino) and _mount(at) == _mount(self._top)
+        return (here.st_dev, here.st_ino) == (top.st_dev, top.st_ino) and _mount(at) == _mount(
+            self._top
+        )
 
     def _self(self, proc: int, name: str) -> list[str]:
         """How that `/proc`, which may be of another namespace, calls the task."""
@@ -177,7 +192,9 @@ class _Walk:
 
 def _steps(path: str) -> list[str]:
     """Its names, the first at the end. A slash at the end means a directory."""
-    return [*reversed([name for name in path.split("/") if name] + ([""] if path.endswith("/") else []))]
+    return [
+        *reversed([name for name in path.split("/") if name] + ([""] if path.endswith("/") else []))
+    ]
 
 
 def _magic(directory: int, name: str) -> bool:
@@ -194,7 +211,12 @@ def _mount(fd: int) -> str:
 
 
 def _status(path: str) -> dict[str, list[str]]:
-    return {name: value.split() for name, _, value in (line.partition(":") for line in read_short(path).decode("utf-8", "replace").splitlines())}
+    return {
+        name: value.split()
+        for name, _, value in (
+            line.partition(":") for line in read_short(path).decode("utf-8", "replace").splitlines()
+        )
+    }
 
 
 def _type(fd: int) -> int:

@@ -31,9 +31,14 @@ from holdfast.host.shell.launch import SLOT, SLOTS
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-READS_MAX: Final = 256           # of the kernel's queue, at one mark: more than it can hold
-TRIES: Final = 3                 # whether somebody writes it: the shell may have had it open when that was asked, and have closed it when it was looked for
-SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)     # a program can have used it up
+READS_MAX: Final = 256  # of the kernel's queue, at one mark: more than it can hold
+TRIES: Final = 3  # whether somebody writes it: the shell may have had it open when that was asked, and have closed it when it was looked for
+SCARCE: Final = (
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
+    errno.ENOSPC,
+)  # a program can have used it up
 _NO_NAMELESS: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
@@ -50,8 +55,8 @@ class Witness:
         """OSError if the kernel does not tell who it was."""
         self._group = fileevents.group()
         self._watched: dict[bytes, _Watched] = {}
-        self._doubted: set[bytes] = set()            # files that another opened
-        self._live: set[int] = set()                 # sessions, by their identity
+        self._doubted: set[bytes] = set()  # files that another opened
+        self._live: set[int] = set()  # sessions, by their identity
 
     def close(self) -> None:
         if self._group >= 0:
@@ -65,8 +70,15 @@ class Witness:
                 fd = os.open(_path(session, slot), _LOOK)
                 try:
                     self._watch(session, slot, fd)
-                    if (key := fileevents.key_of(fd)) is not None and not _nobody_writes(fd, session.commands.lineage.root):
-                        self._doubt(key, self._watched[key], None, "another program had the file in which the shell says what it is made of open before it was watched")
+                    if (key := fileevents.key_of(fd)) is not None and not _nobody_writes(
+                        fd, session.commands.lineage.root
+                    ):
+                        self._doubt(
+                            key,
+                            self._watched[key],
+                            None,
+                            "another program had the file in which the shell says what it is made of open before it was watched",
+                        )
                 finally:
                     os.close(fd)
 
@@ -79,28 +91,48 @@ class Witness:
         """Whether this file, which was just read, holds the shell's own words."""
         self._read()
         key = fileevents.key_of(fd)
-        return key is not None and self._watched.get(key) == (session, slot) and key not in self._doubted
+        return (
+            key is not None
+            and self._watched.get(key) == (session, slot)
+            and key not in self._doubted
+        )
 
     def doubted(self, session: Session) -> list[int]:
         """Of which of its files that is not so: they want replacing."""
-        return sorted(one.slot for key in [*self._doubted] if (one := self._watched.get(key)) is not None and one.session is session)
+        return sorted(
+            one.slot
+            for key in [*self._doubted]
+            if (one := self._watched.get(key)) is not None and one.session is session
+        )
 
     def replace(self, session: Session, slot: int, still: Callable[[], bool]) -> None:
         """An empty one in its place, if that is `still` wanted when all is ready: the shell goes on, and may have written into it again."""
         path = _path(session, slot)
-        fresh = f"{path}.{secrets.token_hex(8)}"     # which nobody can be there before
+        fresh = f"{path}.{secrets.token_hex(8)}"  # which nobody can be there before
         try:
-            fd, nameless = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600), True
+            fd, nameless = (
+                os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600),
+                True,
+            )
         except OSError as e:
             if e.errno not in _NO_NAMELESS:
                 raise
-            fd, nameless = os.open(fresh, os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), False      # a file system that has no files without a name
+            fd, nameless = (
+                os.open(
+                    fresh,
+                    os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW,
+                    0o600,
+                ),
+                False,
+            )  # a file system that has no files without a name
         kept = False
         try:
-            os.fchmod(fd, 0o600)                     # whatever the umask is
+            os.fchmod(fd, 0o600)  # whatever the umask is
             self._watch(session, slot, fd)
             if nameless:
-                os.link(f"/proc/self/fd/{fd}", fresh, src_dir_fd=fd)         # with it Python asks for the file behind the link, which is the one
+                os.link(
+                    f"/proc/self/fd/{fd}", fresh, src_dir_fd=fd
+                )  # with it Python asks for the file behind the link, which is the one
             elif not _nobody_writes(fd, None):
                 raise OSError(errno.EBUSY, "somebody was quicker", fresh)
             if still():
@@ -119,13 +151,15 @@ class Witness:
         fileevents.watch(self._group, fd)
         if (key := fileevents.key_of(fd)) is not None:
             self._watched[key] = _Watched(session, slot)
-            if id(session) not in self._live:        # it ended meanwhile
+            if id(session) not in self._live:  # it ended meanwhile
                 self._forget(key)
 
     def _keep(self, session: Session, slot: int, fd: int) -> None:
         """Only this one is that file now."""
         key = fileevents.key_of(fd)
-        for old in [old for old, one in [*self._watched.items()] if one == (session, slot) and old != key]:
+        for old in [
+            old for old, one in [*self._watched.items()] if one == (session, slot) and old != key
+        ]:
             self._forget(old)
 
     def _forget(self, key: bytes) -> None:
@@ -136,43 +170,66 @@ class Witness:
         for _ in range(READS_MAX):
             try:
                 data = os.read(self._group, fileevents.BYTES_AT_ONCE)
-            except BlockingIOError:                  # nothing more
+            except BlockingIOError:  # nothing more
                 return
             except OSError:
                 break
             _, found, lost = fileevents.parsed(data, os.getpid())
             for _, pid, key in found:
-                if (one := self._watched.get(key)) is not None and pid != one.session.commands.lineage.root and key not in self._doubted:
+                if (
+                    (one := self._watched.get(key)) is not None
+                    and pid != one.session.commands.lineage.root
+                    and key not in self._doubted
+                ):
                     self._doubt(key, one, pid)
             if lost:
                 self._lost()
-        self._lost()                                 # there are more, and who knows of whom
+        self._lost()  # there are more, and who knows of whom
 
     def _lost(self) -> None:
         for key, one in [*self._watched.items()]:
             if key not in self._doubted:
                 self._doubt(key, one, None)
 
-    def _doubt(self, key: bytes, one: _Watched, pid: int | None, because: str = "the kernel told of too many at once") -> None:
+    def _doubt(
+        self,
+        key: bytes,
+        one: _Watched,
+        pid: int | None,
+        because: str = "the kernel told of too many at once",
+    ) -> None:
         first = not self.doubted(one.session)
         self._doubted.add(key)
         if first:
             cause = one.session.commands.lineage.of(pid) if pid is not None else None
-            one.session.event("originators.doubted", **({"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)} if cause is not None else {"operator": "unknown"}),
-                              because="another program opened the file in which the shell says what it is made of" if pid is not None else because)
+            one.session.event(
+                "originators.doubted",
+                **(
+                    {"pid": pid, "operator": cause.actor, "caused_by": cause.ref(one.session.ref)}
+                    if cause is not None
+                    else {"operator": "unknown"}
+                ),
+                because="another program opened the file in which the shell says what it is made of"
+                if pid is not None
+                else because,
+            )
 
 
 def _nobody_writes(fd: int, but: int | None) -> bool:
     """Whether no process (`but` this one) has the file open for writing, or mapped. It is open here for reading only."""
     for _ in range(TRIES):
         try:
-            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)       # who opens it just now is not to end this process
+            fcntl.fcntl(
+                fd, fcntl.F_SETSIG, signal.SIGURG
+            )  # who opens it just now is not to end this process
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             return True
         except OSError as e:
-            if e.errno not in (errno.EAGAIN, errno.EACCES) or (but is not None and _has_open(but, os.fstat(fd))):
-                return True                          # a file system that knows of no leases says something else
+            if e.errno not in (errno.EAGAIN, errno.EACCES) or (
+                but is not None and _has_open(but, os.fstat(fd))
+            ):
+                return True  # a file system that knows of no leases says something else
     return False
 
 

@@ -17,7 +17,7 @@ from holdfast.model.errors import Unavailable
 if TYPE_CHECKING:
     from holdfast.host.session import Session
 
-WORDS_S: Final = 0.5             # for all of them
+WORDS_S: Final = 0.5  # for all of them
 
 
 async def words(session: Session, pids: Sequence[int]) -> dict[int, str]:

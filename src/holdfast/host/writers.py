@@ -37,18 +37,18 @@ from holdfast.host.lineage import Kin
 from holdfast.host.session import Session
 from holdfast.host.threads import Share, Threads
 
-SAVE_S: Final = 0.5              # after a change; later where that takes long:
-SAVE_SHARE: Final = 20           # at most this part of the time is spent on it
-SETTLE_AT_ONCE: Final = 256      # before the loop goes on with other things
-SETTLE_MAX: Final = 4096         # before they are written
-ROWS_AT_ONCE: Final = 128        # written between two breaths
+SAVE_S: Final = 0.5  # after a change; later where that takes long:
+SAVE_SHARE: Final = 20  # at most this part of the time is spent on it
+SETTLE_AT_ONCE: Final = 256  # before the loop goes on with other things
+SETTLE_MAX: Final = 4096  # before they are written
+ROWS_AT_ONCE: Final = 128  # written between two breaths
 BREATH_S: Final = 0.002
 FILE: Final = "writers"
 FILE_BYTES: Final = 16 << 20
 REST_S: Final = 30.0
-LOOKERS: Final = 2               # for one session
-LOOK_S: Final = 2.0              # for all paths of one question
-LEAVE_S: Final = 1.0             # for all file systems, when the host leaves
+LOOKERS: Final = 2  # for one session
+LOOK_S: Final = 2.0  # for all paths of one question
+LEAVE_S: Final = 1.0  # for all file systems, when the host leaves
 _STEADY: Final = time.CLOCK_BOOTTIME
 
 P = ParamSpec("P")
@@ -63,15 +63,19 @@ class Writers:
         self.table = Table()
         self._kin, self._path = kin, f"{directory}/{FILE}"
         self._events: fileevents.Events | None = None
-        self._marked: dict[str, tuple[bytes, str]] = {}          # device -> how its keys begin, and a path to it
-        self._tried: set[bytes] = set()                          # file systems of files that were asked for, and that are not marked
-        self.refused: dict[str, str] = {}                        # mount points that could not be marked, and why
+        self._marked: dict[
+            str, tuple[bytes, str]
+        ] = {}  # device -> how its keys begin, and a path to it
+        self._tried: set[bytes] = (
+            set()
+        )  # file systems of files that were asked for, and that are not marked
+        self.refused: dict[str, str] = {}  # mount points that could not be marked, and why
         self._sessions: dict[str, Session] = {}
-        self._running: dict[int, Author] = {}                    # without events: whose each process is
-        self._orders: dict[str, Author] = {}                     # ... and what each shell executes
+        self._running: dict[int, Author] = {}  # without events: whose each process is
+        self._orders: dict[str, Author] = {}  # ... and what each shell executes
         self._activity = Activity(time.time())
         self._opened = False
-        self._behind = False                                     # not all was known when a mark was taken
+        self._behind = False  # not all was known when a mark was taken
         self._saving: asyncio.Handle | None = None
         self._resting: asyncio.TimerHandle | None = None
         self._save_s = SAVE_S
@@ -88,12 +92,25 @@ class Writers:
     # ------------------------------------------------------------ sessions
 
     def open(self) -> None:
-        self._loop, self._thread, self._opened = asyncio.get_running_loop(), threading.get_ident(), True
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, IndexError, OverflowError, RecursionError, StopIteration):
+        self._loop, self._thread, self._opened = (
+            asyncio.get_running_loop(),
+            threading.get_ident(),
+            True,
+        )
+        with contextlib.suppress(
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            IndexError,
+            OverflowError,
+            RecursionError,
+            StopIteration,
+        ):
             self._restore()
         try:
             self._events = fileevents.Events(self._written, self._all_told, self._lost)
-        except (OSError, AttributeError):                        # AttributeError: a C library without it
+        except (OSError, AttributeError):  # AttributeError: a C library without it
             self._kin.on_change.append(self._happened)
             return
         self._kin.keeps_exited = True
@@ -104,7 +121,11 @@ class Writers:
         self._sessions[session.id] = session
         self._save_soon()
         if self._events is not None:
-            for whose in ("/proc/self", f"/proc/{session.record.root_pid}") if len(self._sessions) == 1 else (f"/proc/{session.record.root_pid}",):
+            for whose in (
+                ("/proc/self", f"/proc/{session.record.root_pid}")
+                if len(self._sessions) == 1
+                else (f"/proc/{session.record.root_pid}",)
+            ):
                 self._mark_soon(session, whose)
         else:
             session.commands.listeners.append(lambda effects: self._ordered(session, effects))
@@ -112,7 +133,14 @@ class Writers:
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
             self.catch_up()
-            for running in (*filter(None, (self._orders.pop(session.id, None),)), *(self._running.pop(pid) for pid, who in [*self._running.items()] if who.session == session.id)):
+            for running in (
+                *filter(None, (self._orders.pop(session.id, None),)),
+                *(
+                    self._running.pop(pid)
+                    for pid, who in [*self._running.items()]
+                    if who.session == session.id
+                ),
+            ):
                 self._activity.ended(running, time.time())
             if not self._sessions:
                 self._wake()
@@ -175,8 +203,11 @@ class Writers:
             self.refused[mount.point] = e.strerror or "cannot be opened"
             return
         try:
-            if mount.kind != "btrfs" and fileevents.device_name(os.fstat(fd).st_dev) != mount.device:
-                return                                           # something else is mounted over it
+            if (
+                mount.kind != "btrfs"
+                and fileevents.device_name(os.fstat(fd).st_dev) != mount.device
+            ):
+                return  # something else is mounted over it
             events.mark(f"/proc/self/fd/{fd}")
             self._marked[mount.device] = (key := fileevents.key_of(fd) or b"")[:8], path
             self._tried.discard(key[:8])
@@ -190,7 +221,9 @@ class Writers:
 
     def _mark_more(self, session: Session, systems: set[bytes]) -> None:
         """What was mounted since its session began."""
-        if self._events is not None and (new := systems - self._tried - {system for system, _ in [*self._marked.values()]}):
+        if self._events is not None and (
+            new := systems - self._tried - {system for system, _ in [*self._marked.values()]}
+        ):
             self._tried |= new
             self._mark_soon(session, f"/proc/{session.record.root_pid}")
 
@@ -198,7 +231,9 @@ class Writers:
         """Whether each is still there: a file system that was unmounted took its mark with it."""
         if self._events is not None:
             there = self._events.marked()
-            for device in [one for one in [*self._marked] if fileevents.device_number(one) not in there]:
+            for device in [
+                one for one in [*self._marked] if fileevents.device_number(one) not in there
+            ]:
                 self.table.lost_on(self._marked.pop(device)[0])
 
     # ------------------------------------------------------------ the kernel's word
@@ -211,7 +246,11 @@ class Writers:
     def _written(self, events: list[fileevents.Event]) -> None:
         self._clock()
         doers = self._kin.doers({pid for _, pid, _ in events})
-        authors = {pid: Author(session.id, cause) for pid, (session, cause) in doers.items() if not (self._behind and pid == session.commands.lineage.root)}
+        authors = {
+            pid: Author(session.id, cause)
+            for pid, (session, cause) in doers.items()
+            if not (self._behind and pid == session.commands.lineage.root)
+        }
         table, wrote = self.table, self.table.wrote
         for mask, pid, key in events:
             if mask & fileevents.WRITES:
@@ -238,7 +277,9 @@ class Writers:
 
     # ------------------------------------------------------------ without it: who ran when
 
-    def _happened(self, session: Session, what: str, pid: int, status: int | None, was: Member | None) -> None:
+    def _happened(
+        self, session: Session, what: str, pid: int, status: int | None, was: Member | None
+    ) -> None:
         if what == "started":
             self._running[pid] = who = Author(session.id, session.commands.lineage.of(pid))
             self._activity.began(who, time.time())
@@ -248,10 +289,15 @@ class Writers:
     def _ordered(self, session: Session, effects: list[Effect]) -> None:
         self._clock()
         for effect in effects:
-            if isinstance(effect, CommandStarted | PromptShown) and (before := self._orders.pop(session.id, None)) is not None:
+            if (
+                isinstance(effect, CommandStarted | PromptShown)
+                and (before := self._orders.pop(session.id, None)) is not None
+            ):
                 self._activity.ended(before, time.time())
             if isinstance(effect, CommandStarted):
-                self._orders[session.id] = who = Author(session.id, session.commands.lineage.now or Cause(UNKNOWN, None))
+                self._orders[session.id] = who = Author(
+                    session.id, session.commands.lineage.now or Cause(UNKNOWN, None)
+                )
                 self._activity.began(who, time.time())
 
     def _ran(self, moment: float) -> list[Author] | None:
@@ -259,8 +305,19 @@ class Writers:
         known = self._activity.at(moment)
         if known is None:
             return None
-        lineages = [(one.id, one.commands.lineage, one.commands.kind is not None) for one in self._sessions.values()]
-        return [*known, *(Author(id, lineage.of(pid)) for id, lineage, shell in lineages for pid in lineage.members if pid not in self._running and not (shell and pid == lineage.root))]
+        lineages = [
+            (one.id, one.commands.lineage, one.commands.kind is not None)
+            for one in self._sessions.values()
+        ]
+        return [
+            *known,
+            *(
+                Author(id, lineage.of(pid))
+                for id, lineage, shell in lineages
+                for pid in lineage.members
+                if pid not in self._running and not (shell and pid == lineage.root)
+            ),
+        ]
 
     # ------------------------------------------------------------ answers
 
@@ -272,7 +329,9 @@ class Writers:
         """Everybody who is known to have a hand in what stands there. Blocks: for a thread."""
         found = paths.look(session.record.root_pid, session.record.root_start, path)
         try:
-            answer: tuple[Shaped, ...] = self._on_loop(lambda: self._judged(session, [(path, found)]))
+            answer: tuple[Shaped, ...] = self._on_loop(
+                lambda: self._judged(session, [(path, found)])
+            )
         except TooLate:
             return (Shaped("file", path, UNKNOWN),)
         return answer
@@ -282,7 +341,11 @@ class Writers:
         found: dict[str, list[paths.Piece]] = {}
         paths.look_all(session.record.root_pid, session.record.root_start, names, found)
         try:
-            answer: tuple[Shaped, ...] = self._on_loop(lambda: self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in names]))
+            answer: tuple[Shaped, ...] = self._on_loop(
+                lambda: self._judged(
+                    session, [(path, found.get(path, [paths.UNKNOWN])) for path in names]
+                )
+            )
         except TooLate:
             return tuple(Shaped("file", path, UNKNOWN) for path in names)
         return answer
@@ -293,22 +356,50 @@ class Writers:
         if not wanted:
             return ()
         found: dict[str, list[paths.Piece]] = {}
-        await self.looked(session, paths.look_all, session.record.root_pid, session.record.root_start, wanted, found)
+        await self.looked(
+            session,
+            paths.look_all,
+            session.record.root_pid,
+            session.record.root_start,
+            wanted,
+            found,
+        )
         return self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in wanted])
 
-    async def looked(self, session: Session, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T | None:
+    async def looked(
+        self, session: Session, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T | None:
         """What somebody found who looks at file systems; None: they did not answer in LOOK_S, or all who could look for this session still wait for one that does not."""
         try:
-            return await asyncio.wait_for(self._threads.do((Share(session.id, LOOKERS),), look, *args, **kwargs), LOOK_S)
+            return await asyncio.wait_for(
+                self._threads.do((Share(session.id, LOOKERS),), look, *args, **kwargs), LOOK_S
+            )
         except TimeoutError:
             return None
 
-    def _judged(self, session: Session, looks: list[tuple[str, list[paths.Piece]]]) -> tuple[Shaped, ...]:
+    def _judged(
+        self, session: Session, looks: list[tuple[str, list[paths.Piece]]]
+    ) -> tuple[Shaped, ...]:
         self._check_marks()
         self.catch_up()
         self._clock()
-        self._mark_more(session, {piece.key[:8] for _, pieces in looks for piece in pieces[-1:] if piece.key is not None})
-        return tuple(dict.fromkeys(one for path, pieces in looks for piece in reversed(pieces) for one in self._piece(session, path, piece)))
+        self._mark_more(
+            session,
+            {
+                piece.key[:8]
+                for _, pieces in looks
+                for piece in pieces[-1:]
+                if piece.key is not None
+            },
+        )
+        return tuple(
+            dict.fromkeys(
+                one
+                for path, pieces in looks
+                for piece in reversed(pieces)
+                for one in self._piece(session, path, piece)
+            )
+        )
 
     def _clock(self) -> None:
         self.table.clock(time.time(), time.clock_gettime(_STEADY))
@@ -316,8 +407,14 @@ class Writers:
     def _piece(self, session: Session, path: str, piece: paths.Piece) -> tuple[Shaped, ...]:
         entry = self.table.entry(piece.key, piece.stamp) if piece.key is not None else None
         unknown = (Shaped("file", path, UNKNOWN),)
-        if piece.kind == "directory":                            # what is in it comes and goes; who put it in the place of another counts
-            return () if entry is None or not entry.hands else shaped(entry._replace(content=entry.hands[0], perhaps=()), session.id, path)
+        if (
+            piece.kind == "directory"
+        ):  # what is in it comes and goes; who put it in the place of another counts
+            return (
+                ()
+                if entry is None or not entry.hands
+                else shaped(entry._replace(content=entry.hands[0], perhaps=()), session.id, path)
+            )
         if piece.kind == "unknown" or self._behind:
             return unknown
         if entry is not None:
@@ -328,7 +425,11 @@ class Writers:
             return unknown
         if not piece.ours and self._kin.told and not self._kin.raised:
             return ()
-        return guessed(self._ran(piece.stamp.changed / 1e9), session.id, path) if self._kin.told and piece.ages else unknown
+        return (
+            guessed(self._ran(piece.stamp.changed / 1e9), session.id, path)
+            if self._kin.told and piece.ages
+            else unknown
+        )
 
     def _on_loop(self, work: Callable[[], Any]) -> Any:
         if threading.get_ident() == self._thread:
@@ -367,20 +468,38 @@ class Writers:
 
     def _settle_now(self) -> None:
         """On the loop, by a host that leaves: what does not answer soon stays unknown."""
-        unsettled, now, stamps, deadline = self.table.unsettled(SETTLE_MAX), time.time_ns(), dict[bytes, Stamp](), time.monotonic() + LEAVE_S
-        for looking in [self._threads.pool.submit(self._stamps, *one) for one in self._wanted(unsettled)]:
+        unsettled, now, stamps, deadline = (
+            self.table.unsettled(SETTLE_MAX),
+            time.time_ns(),
+            dict[bytes, Stamp](),
+            time.monotonic() + LEAVE_S,
+        )
+        for looking in [
+            self._threads.pool.submit(self._stamps, *one) for one in self._wanted(unsettled)
+        ]:
             with contextlib.suppress(TimeoutError):
                 stamps |= looking.result(max(0.0, deadline - time.monotonic()))
         self._settle(unsettled, stamps, now)
 
-    def _settle(self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int) -> int:
+    def _settle(
+        self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int
+    ) -> int:
         """How many could be. What was told meanwhile is newer than what was found."""
         self.catch_up()
-        return 0 if self._behind else sum(self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled)
+        return (
+            0
+            if self._behind
+            else sum(
+                self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled
+            )
+        )
 
     def _wanted(self, unsettled: list[tuple[bytes, Entry]]) -> list[tuple[bytes, str, list[bytes]]]:
         """Of each file system: how its keys begin, a path to it, and which of them are wanted."""
-        found = [(system, path, [key for key, _ in unsettled if key.startswith(system)]) for system, path in [*self._marked.values()]]
+        found = [
+            (system, path, [key for key, _ in unsettled if key.startswith(system)])
+            for system, path in [*self._marked.values()]
+        ]
         return [one for one in found if one[2]]
 
     async def _stamped(self, unsettled: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
@@ -388,7 +507,12 @@ class Writers:
         found: dict[bytes, Stamp] = {}
         for system, path, keys in self._wanted(unsettled):
             with contextlib.suppress(TimeoutError):
-                found |= await asyncio.wait_for(self._threads.do((Share(("stamps", system), 1),), self._stamps, system, path, keys), LOOK_S)
+                found |= await asyncio.wait_for(
+                    self._threads.do(
+                        (Share(("stamps", system), 1),), self._stamps, system, path, keys
+                    ),
+                    LOOK_S,
+                )
         return found
 
     def _stamps(self, system: bytes, path: str, wanted: list[bytes]) -> dict[bytes, Stamp]:
@@ -397,7 +521,9 @@ class Writers:
             mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
                 if (fileevents.key_of(mount) or b"")[:8] == system:
-                    found = {key: stamp for key in wanted if (stamp := _stamp(mount, key)) is not None}
+                    found = {
+                        key: stamp for key in wanted if (stamp := _stamp(mount, key)) is not None
+                    }
             finally:
                 os.close(mount)
         return found
@@ -414,7 +540,9 @@ class Writers:
             kept.write(self._path, lines())
 
     def _restore(self) -> None:
-        (boot, raised), *rows = (json.loads(line) for line in kept.read(self._path, FILE_BYTES).splitlines())
+        (boot, raised), *rows = (
+            json.loads(line) for line in kept.read(self._path, FILE_BYTES).splitlines()
+        )
         self._kin.raised = self._kin.raised or bool(raised)
         self.table.restore(rows, boot == process.boot_id())
         self._clock()

@@ -31,11 +31,13 @@ class Acts:
     def __init__(self, ring: Ring, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
         self.ring = ring
         self.accepted = self.written = accepted
-        self.asked = 0                                  # the highest sequence whose effect a host wants to hear of
-        self.origins = origins                          # client -> (client, its number, sequence), longest silent first
-        self.queue: list[tuple[int, bytes, int]] = []   # input the terminal has not taken: sequence, bytes, client
-        self.queued = 0                                 # bytes of it
-        self.done = 0                                   # bytes of the first one that the terminal did take
+        self.asked = 0  # the highest sequence whose effect a host wants to hear of
+        self.origins = origins  # client -> (client, its number, sequence), longest silent first
+        self.queue: list[
+            tuple[int, bytes, int]
+        ] = []  # input the terminal has not taken: sequence, bytes, client
+        self.queued = 0  # bytes of it
+        self.done = 0  # bytes of the first one that the terminal did take
 
     def repeats(self, origin: int, number: int) -> bool:
         """Whether this act of this client was taken under an earlier sequence."""
@@ -68,7 +70,7 @@ class Acts:
             data = queue[0][1]
             if self.done < len(data):
                 try:
-                    count = os.write(master, data[self.done:] if self.done else data)
+                    count = os.write(master, data[self.done :] if self.done else data)
                 except BlockingIOError:
                     return
                 self.done += count

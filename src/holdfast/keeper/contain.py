@@ -48,15 +48,35 @@ else:
     import _signal as signal
 
 _NEWNS, _NEWUSER, _NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = 1, 2, 4, 8, 0x20, 0x1000, 0x4000, 1 << 18
-_OPTIONS = {b"nosuid": _NOSUID, b"nodev": _NODEV, b"noexec": _NOEXEC, b"noatime": 0x400, b"nodiratime": 0x800,
-            b"relatime": 1 << 21}
+_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = (
+    1,
+    2,
+    4,
+    8,
+    0x20,
+    0x1000,
+    0x4000,
+    1 << 18,
+)
+_OPTIONS = {
+    b"nosuid": _NOSUID,
+    b"nodev": _NODEV,
+    b"noexec": _NOEXEC,
+    b"noatime": 0x400,
+    b"nodiratime": 0x800,
+    b"relatime": 1 << 21,
+}
 _COVER = b"mode=0555,size=64k,nr_inodes=64"
 _OWN = b"mode=0700,size=10%"
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _SHARED_OF_DEV = ("shm", "mqueue", "hugepages")
-_LINKS_OF_DEV = (("ptmx", "pts/ptmx"), ("fd", "/proc/self/fd"), ("stdin", "/proc/self/fd/0"),
-                 ("stdout", "/proc/self/fd/1"), ("stderr", "/proc/self/fd/2"))
+_LINKS_OF_DEV = (
+    ("ptmx", "pts/ptmx"),
+    ("fd", "/proc/self/fd"),
+    ("stdin", "/proc/self/fd/0"),
+    ("stdout", "/proc/self/fd/1"),
+    ("stderr", "/proc/self/fd/2"),
+)
 _READ_ONLY_OF_PROC = (b"sys", b"sysrq-trigger", b"irq", b"bus", b"fs")
 _CGROUPS = b"/sys/fs/cgroup"
 
@@ -65,7 +85,9 @@ _CGROUPS = b"/sys/fs/cgroup"
 FORBIDDEN = (2, 16, 17, 19, 21, 22, 27, 32, 33, 38, 39, 40)
 _PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
 _CAPABILITY_HEADER = struct.pack("Ii", 0x2008_0522, 0)
-_CAPABILITIES = struct.Struct("6I")         # effective, permitted, inheritable: the lower 32, then the upper 32
+_CAPABILITIES = struct.Struct(
+    "6I"
+)  # effective, permitted, inheritable: the lower 32, then the upper 32
 
 _SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
 _SAID_BYTES = 1000
@@ -82,7 +104,7 @@ class Program:
 
     def __init__(self, pid: int, line: _socket.socket, listener: int) -> None:
         self.pid, self._line = pid, line
-        self.listener = listener                # of its exec gate, as launch.gated gives it
+        self.listener = listener  # of its exec gate, as launch.gated gives it
 
     def let_go(self) -> None:
         self._line.send(b"go")
@@ -97,11 +119,26 @@ def _call(what: str, name: str, *arguments: object) -> None:
         raise NotAllowed(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
-def _mount(source: bytes | None, target: bytes, kind: bytes | None, flags: int, options: bytes | None = None) -> None:
-    _call(f"mounting {os.fsdecode(target)}", "mount", source, target, kind, ctypes.c_ulong(flags), options)
+def _mount(
+    source: bytes | None,
+    target: bytes,
+    kind: bytes | None,
+    flags: int,
+    options: bytes | None = None,
+) -> None:
+    _call(
+        f"mounting {os.fsdecode(target)}",
+        "mount",
+        source,
+        target,
+        kind,
+        ctypes.c_ulong(flags),
+        options,
+    )
 
 
 # ---------------------------------------------------------------- the launcher: namespaces and files
+
 
 def enter(containment: Containment) -> bool:
     """This process: new namespaces, and the files as they are to be. Children are in the new pid namespace.
@@ -119,7 +156,9 @@ def enter(containment: Containment) -> bool:
     if as_root:
         _own_devices()
         _read_only(b"/sys")
-    _mount(b"devpts", b"/dev/pts", b"devpts", _NOSUID | _NOEXEC, b"newinstance,ptmxmode=0666,mode=0600")
+    _mount(
+        b"devpts", b"/dev/pts", b"devpts", _NOSUID | _NOEXEC, b"newinstance,ptmxmode=0666,mode=0600"
+    )
     return as_root
 
 
@@ -132,7 +171,11 @@ def _unshare() -> bool:
     uid, gid = os.geteuid(), os.getegid()
     _call("a user namespace", "unshare", _NEWUSER)
     try:
-        for name, text in (("setgroups", b"deny"), ("uid_map", b"0 %d 1" % uid), ("gid_map", b"0 %d 1" % gid)):
+        for name, text in (
+            ("setgroups", b"deny"),
+            ("uid_map", b"0 %d 1" % uid),
+            ("gid_map", b"0 %d 1" % gid),
+        ):
             fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
             os.write(fd, text)
             os.close(fd)
@@ -148,7 +191,9 @@ def _hide(path: bytes, keep: tuple[bytes, ...]) -> None:
         if os.path.lexists(path):
             _mount(b"/dev/null", path, None, _BIND)
         return
-    below = [p for p in map(os.path.realpath, keep) if p.startswith(path + b"/") and os.path.isdir(p)]
+    below = [
+        p for p in map(os.path.realpath, keep) if p.startswith(path + b"/") and os.path.isdir(p)
+    ]
     held = [(p, os.open(p, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for p in below]
     _mount(b"tmpfs", path, b"tmpfs", _NOSUID | _NODEV | _NOEXEC, _COVER)
     for kept, fd in held:
@@ -159,7 +204,7 @@ def _hide(path: bytes, keep: tuple[bytes, ...]) -> None:
 
 
 def _directories(top: bytes, path: bytes) -> None:
-    for name in path[len(top) + 1:].split(b"/"):
+    for name in path[len(top) + 1 :].split(b"/"):
         top += b"/" + name
         if not os.path.isdir(top):
             os.mkdir(top)
@@ -168,8 +213,11 @@ def _directories(top: bytes, path: bytes) -> None:
 
 def _own_devices() -> None:
     nodes = [(name, os.stat(f"/dev/{name}")) for name in _DEVICES if os.path.exists(f"/dev/{name}")]
-    shared = [(name, os.open(f"/dev/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-              for name in _SHARED_OF_DEV if os.path.isdir(f"/dev/{name}")]
+    shared = [
+        (name, os.open(f"/dev/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
+        for name in _SHARED_OF_DEV
+        if os.path.isdir(f"/dev/{name}")
+    ]
     _mount(b"tmpfs", b"/dev", b"tmpfs", _NOSUID | _NOEXEC, b"mode=0755,size=1m")
     for name, info in nodes:
         os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o600, info.st_rdev)
@@ -196,6 +244,7 @@ def _read_only(top: bytes) -> None:
 
 # ---------------------------------------------------------------- the two processes inside
 
+
 def start(as_root: bool, gate: int = 0) -> tuple[Program | None, int, int | None]:
     """Starts init. Here: the program's process and the pipe with its status. In that process, once let go: what its execution is known by at its gate."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
@@ -210,11 +259,17 @@ def start(as_root: bool, gate: int = 0) -> tuple[Program | None, int, int | None
         return None, -1, _begin_inside(theirs, status_write, as_root, gate)
     theirs.close()
     os.close(status_write)
-    said, ancillary, _, _ = ours.recvmsg(_SAID_BYTES, _socket.CMSG_SPACE(12) + _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    said, ancillary, _, _ = ours.recvmsg(
+        _SAID_BYTES, _socket.CMSG_SPACE(12) + _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+    )
     if said[:1] != b"+":
         raise NotAllowed(said.decode("utf-8", "replace") or "init died")
-    (program,) = (struct.unpack("3i", data)[0] for _, kind, data in ancillary if kind == _SCM_CREDENTIALS)
-    given = [struct.unpack("i", data)[0] for _, kind, data in ancillary if kind == _socket.SCM_RIGHTS]
+    (program,) = (
+        struct.unpack("3i", data)[0] for _, kind, data in ancillary if kind == _SCM_CREDENTIALS
+    )
+    given = [
+        struct.unpack("i", data)[0] for _, kind, data in ancillary if kind == _socket.SCM_RIGHTS
+    ]
     return Program(program, ours, given[0] if given else int(said[1:])), status, None
 
 
@@ -225,7 +280,9 @@ def _begin_inside(line: _socket.socket, status: int, as_root: bool, gate: int) -
     try:
         os.setsid()
         terminal.set_title(b"hf-init")
-        _own_priority(_PRIORITY)                # before the session's programs, where that is allowed: it must halt them
+        _own_priority(
+            _PRIORITY
+        )  # before the session's programs, where that is allowed: it must halt them
         _own_proc(as_root)
         signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGCHLD, HALT_SIGNAL))
         program = os.fork()
@@ -240,7 +297,12 @@ def _begin_inside(line: _socket.socket, status: int, as_root: bool, gate: int) -
         finally:
             os._exit(1)
     _own_priority(before)
-    line.sendmsg([b"+%d" % listener], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))] if listener > 0 else [])
+    line.sendmsg(
+        [b"+%d" % listener],
+        [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))]
+        if listener > 0
+        else [],
+    )
     if listener > 0:
         os.close(listener)
     if line.recv(2) != b"go":
@@ -272,13 +334,31 @@ def _give_up() -> None:
     last = int(terminal.read_whole("/proc/sys/kernel/cap_last_cap"))
     for number in FORBIDDEN:
         if number <= last:
-            _call(f"giving up capability {number}", "prctl", _PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
-    _call("giving up ambient capabilities", "prctl", _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
+            _call(
+                f"giving up capability {number}",
+                "prctl",
+                _PR_CAPBSET_DROP,
+                ctypes.c_ulong(number),
+                0,
+                0,
+                0,
+            )
+    _call(
+        "giving up ambient capabilities",
+        "prctl",
+        _PR_CAP_AMBIENT,
+        _PR_CAP_AMBIENT_CLEAR_ALL,
+        0,
+        0,
+        0,
+    )
     data = ctypes.create_string_buffer(_CAPABILITIES.size)
     _call("reading capabilities", "capget", _CAPABILITY_HEADER, data)
     mask = sum(1 << number for number in FORBIDDEN)
     lower, upper = ~mask & 0xFFFF_FFFF, ~(mask >> 32) & 0xFFFF_FFFF
-    kept = [word & (lower if n < 3 else upper) for n, word in enumerate(_CAPABILITIES.unpack(data.raw))]
+    kept = [
+        word & (lower if n < 3 else upper) for n, word in enumerate(_CAPABILITIES.unpack(data.raw))
+    ]
     _call("giving up capabilities", "capset", _CAPABILITY_HEADER, _CAPABILITIES.pack(*kept))
 
 
@@ -291,7 +371,9 @@ def _serve(program: int, status: int) -> NoReturn:
     os.closerange(_STATUS_FD + 1, 1 << 20)
     while True:
         told = signal.sigwaitinfo((signal.SIGCHLD, HALT_SIGNAL))
-        if told.si_signo == HALT_SIGNAL and told.si_code == 0 and told.si_pid == 0:     # by a process outside
+        if (
+            told.si_signo == HALT_SIGNAL and told.si_code == 0 and told.si_pid == 0
+        ):  # by a process outside
             try:
                 os.kill(-1, signal.SIGSTOP)
             except ProcessLookupError:
@@ -304,12 +386,12 @@ def _reap(program: int) -> None:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            os._exit(0)                     # nobody is left
+            os._exit(0)  # nobody is left
         if pid == 0:
             return
         if pid == program:
             try:
                 os.write(_STATUS_FD, status.to_bytes(4, "little"))
             except OSError:
-                pass                        # the keeper is no more
+                pass  # the keeper is no more
             os.close(_STATUS_FD)

@@ -32,7 +32,11 @@ class Fence:
 
     def falls(self) -> bool:
         """Whether the deadline has passed since this was asked last."""
-        if not self.deadline_ns or self.up or time.clock_gettime_ns(time.CLOCK_BOOTTIME) < self.deadline_ns:
+        if (
+            not self.deadline_ns
+            or self.up
+            or time.clock_gettime_ns(time.CLOCK_BOOTTIME) < self.deadline_ns
+        ):
             return False
         self.up = True
         terminal.arm_timer(self.timer, 0)

@@ -44,19 +44,34 @@ def install(insist: bool) -> tuple[int, int]:
 
 def _install(machine: str, cookie: int) -> int:
     code = sieve.program(machine, cookie)
-    listener: int = _libc.syscall(ctypes.c_long(sieve.SYSCALLS[machine][1]), _SET_MODE_FILTER, _NEW_LISTENER,
-                                  ctypes.byref(_Program(len(code) // sieve.INSTRUCTION.size, code)))
+    listener: int = _libc.syscall(
+        ctypes.c_long(sieve.SYSCALLS[machine][1]),
+        _SET_MODE_FILTER,
+        _NEW_LISTENER,
+        ctypes.byref(_Program(len(code) // sieve.INSTRUCTION.size, code)),
+    )
     if listener < 0:
         raise _error()
     return listener
 
 
-def execute(path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int) -> None:
+def execute(
+    path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int
+) -> None:
     """execve(2) that the filter knows as its maker's. Returns only by OSError."""
     words = (ctypes.c_char_p * (len(argv) + 1))(*argv, None)
-    entries = (ctypes.c_char_p * (len(environment) + 1))(*(k + b"=" + v for k, v in environment.items()), None)
-    _libc.syscall(ctypes.c_long(sieve.SYSCALLS[os.uname().machine][0]), ctypes.c_char_p(path), words, entries,
-                  ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(cookie))
+    entries = (ctypes.c_char_p * (len(environment) + 1))(
+        *(k + b"=" + v for k, v in environment.items()), None
+    )
+    _libc.syscall(
+        ctypes.c_long(sieve.SYSCALLS[os.uname().machine][0]),
+        ctypes.c_char_p(path),
+        words,
+        entries,
+        ctypes.c_ulong(0),
+        ctypes.c_ulong(0),
+        ctypes.c_ulong(cookie),
+    )
     raise _error()
 
 

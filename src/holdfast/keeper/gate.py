@@ -32,10 +32,13 @@ class Gate:
     __slots__ = ("due", "fd", "holder", "poll", "since")
 
     def __init__(self, poll: select.epoll, fd: int) -> None:
-        self.poll, self.fd = poll, fd                       # fd < 0: minus the errno with which the kernel refused it; 0: it is over
+        self.poll, self.fd = (
+            poll,
+            fd,
+        )  # fd < 0: minus the errno with which the kernel refused it; 0: it is over
         self.holder: _socket.socket | None = None
-        self.since = time.monotonic()                       # when it was lent last
-        self.due = 0.0                                      # when those that wait are refused; 0: nobody waits
+        self.since = time.monotonic()  # when it was lent last
+        self.due = 0.0  # when those that wait are refused; 0: nobody waits
         if fd > 0:
             poll.register(fd, _ONCE)
 
@@ -74,15 +77,19 @@ class Gate:
         signal.setitimer(signal.ITIMER_REAL, wire.GUARD_S)
         try:
             fcntl.ioctl(self.fd, wire.RECV, one)
-            fcntl.ioctl(self.fd, wire.SEND, wire.ANSWER.pack(wire.ID.unpack_from(one)[0], 0, -errno.EACCES, 0))
+            fcntl.ioctl(
+                self.fd,
+                wire.SEND,
+                wire.ANSWER.pack(wire.ID.unpack_from(one)[0], 0, -errno.EACCES, 0),
+            )
         except OSError:
-            pass                                            # it died, or somebody else was quicker
+            pass  # it died, or somebody else was quicker
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
     def close(self) -> None:
         if self.fd > 0:
-            os.close(self.fd)                               # and the poll forgets it
+            os.close(self.fd)  # and the poll forgets it
             self.fd = 0
         self.due = 0.0
 

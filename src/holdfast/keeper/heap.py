@@ -12,11 +12,11 @@ from __future__ import annotations
 
 from _thread import allocate_lock
 
-_BLOCK_BYTES, _BLOCK_BYTES_MAX = 16, 512    # size classes of the object allocator
+_BLOCK_BYTES, _BLOCK_BYTES_MAX = 16, 512  # size classes of the object allocator
 _POOL_BYTES, _POOL_HEADER_BYTES = 16384, 48
-_GAPS_MAX = 4096                            # per size class; a bound for any other allocator
-_LOCKS = 256                                # Python makes its own anew after each fork, from libc's heap
-_filled: list[object] = []                  # never freed
+_GAPS_MAX = 4096  # per size class; a bound for any other allocator
+_LOCKS = 256  # Python makes its own anew after each fork, from libc's heap
+_filled: list[object] = []  # never freed
 
 
 def fill_gaps() -> None:
@@ -29,4 +29,4 @@ def fill_gaps() -> None:
             if id(block) % _POOL_BYTES == _POOL_HEADER_BYTES:
                 break
     locks = [allocate_lock() for _ in range(_LOCKS)]
-    del locks                               # libc hands out first what was freed last: neighbours
+    del locks  # libc hands out first what was freed last: neighbours

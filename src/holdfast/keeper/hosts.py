@@ -15,16 +15,30 @@ from holdfast.keeper import launch
 from holdfast.model.limits import KEEPER_BACKLOG
 from holdfast.wire import keeper as wire
 
-_ONCE_PER_ARRIVAL = select.EPOLLIN | select.EPOLLET     # an accept that fails must not become a busy loop
+_ONCE_PER_ARRIVAL = (
+    select.EPOLLIN | select.EPOLLET
+)  # an accept that fails must not become a busy loop
 
 
 class Hosts:
-    __slots__ = ("directory", "fresh", "host", "inode", "listener", "name", "newcomers", "poll", "term")
+    __slots__ = (
+        "directory",
+        "fresh",
+        "host",
+        "inode",
+        "listener",
+        "name",
+        "newcomers",
+        "poll",
+        "term",
+    )
 
-    def __init__(self, poll: select.epoll, directory: str, name: str, fresh: str, inode: int, listener: int) -> None:
+    def __init__(
+        self, poll: select.epoll, directory: str, name: str, fresh: str, inode: int, listener: int
+    ) -> None:
         self.poll = poll
-        self.directory, self.name = directory, name     # where it listens
-        self.fresh, self.inode = fresh, inode           # the file's temporary name, and which file that is
+        self.directory, self.name = directory, name  # where it listens
+        self.fresh, self.inode = fresh, inode  # the file's temporary name, and which file that is
         self.term = 0
         self.host: _socket.socket | None = None
         self.newcomers: dict[int, _socket.socket] = {}  # by descriptor, oldest first
@@ -55,7 +69,9 @@ class Hosts:
             fd, _ = self.listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return
-        self.poll.modify(self.listener.fileno(), _ONCE_PER_ARRIVAL)     # tells again if another one waits
+        self.poll.modify(
+            self.listener.fileno(), _ONCE_PER_ARRIVAL
+        )  # tells again if another one waits
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         if not launch.same_user(sock):
             sock.close()
@@ -84,7 +100,9 @@ class Hosts:
     def send(self, packet: bytes, fds: bytes = b"") -> None:
         if self.host is not None:
             try:
-                self.host.sendmsg([packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)] if fds else ())
+                self.host.sendmsg(
+                    [packet], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)] if fds else ()
+                )
             except OSError:
                 self.drop(self.host)
 

@@ -33,15 +33,19 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-DESCRIPTORS = struct.Struct("7i")    # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
+DESCRIPTORS = struct.Struct(
+    "7i"
+)  # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
 ONE, THREE = struct.Struct("i"), struct.Struct("3i")
-DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size + 2 * ONE.size)  # and a contained session's init's pipe; and the gate's listener
+DESCRIPTORS_SPACE = _socket.CMSG_SPACE(
+    DESCRIPTORS.size + 2 * ONE.size
+)  # and a contained session's init's pipe; and the gate's listener
 NURSERY_LOCK = "nursery.lock"
 NO_GATE = "no exec gate"
 _PATH = b"/usr/local/bin:/usr/bin:/bin"
 _SHELL = b"/bin/sh"
 _IUTF8 = 0o40000
-_LIBC_SIGNALS = (32, 33)             # used by libc itself; the kernel has them, nobody else may
+_LIBC_SIGNALS = (32, 33)  # used by libc itself; the kernel has them, nobody else may
 
 
 class CannotStart(Exception):
@@ -52,12 +56,14 @@ class CannotStart(Exception):
         self.number = number or errno.EIO
 
 
-def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket | None) -> NoReturn:
+def launch(
+    conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket | None
+) -> NoReturn:
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(SPAWN_WAIT_S))     # whoever does not finish asking is not waited for
+        signal.alarm(int(SPAWN_WAIT_S))  # whoever does not finish asking is not waited for
         request, adopted = _read_request(conn, nursery)
-        if _gone(conn):                     # it was told that there is no session, or has died: then there is none
+        if _gone(conn):  # it was told that there is no session, or has died: then there is none
             raise CannotStart(errno.ECANCELED, "whoever asked has gone")
         if request.adopt_pid:
             if adopted < 0 or not os.isatty(adopted):
@@ -78,7 +84,7 @@ def launch(conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket
         refuse(conn, e.number, str(e))
     except wire.Malformed as e:
         refuse(conn, errno.EINVAL, f"bad spawn request: {e}")
-    except BaseException as e:              # not the request's fault, whatever its errno: EIO
+    except BaseException as e:  # not the request's fault, whatever its errno: EIO
         refuse(conn, errno.EIO, f"{e}")
     finally:
         try:
@@ -142,11 +148,14 @@ def forget(name: str) -> None:
 
 # ---------------------------------------------------------------- the request
 
+
 def _read_request(conn: _socket.socket, nursery: _socket.socket | None) -> tuple[wire.Spawn, int]:
     """The request, and the descriptor that came with it (or -1)."""
     if not same_user(conn):
         raise wire.Malformed("another user's request")
-    magic, ancillary, _, _ = conn.recvmsg(len(wire.SPAWN_MAGIC), _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC)
+    magic, ancillary, _, _ = conn.recvmsg(
+        len(wire.SPAWN_MAGIC), _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
+    )
     fd = struct.unpack_from("i", ancillary[0][2])[0] if ancillary else -1
     magic += _read_exactly(conn, len(wire.SPAWN_MAGIC) - len(magic))
     if magic == wire.QUIT_MAGIC and nursery is not None:
@@ -180,6 +189,7 @@ def _end_nursery(nursery: _socket.socket) -> NoReturn:
 
 
 # ---------------------------------------------------------------- what the keeper needs
+
 
 def _open_terminal(request: wire.Spawn) -> tuple[int, int]:
     master, slave = os.openpty()
@@ -224,13 +234,17 @@ def _contain(keeper: _socket.socket, request: wire.Spawn) -> tuple[int, int | No
     from holdfast.keeper import contain
 
     assert request.containment is not None
-    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)    # the machine's, whatever is there later
+    proc = os.open(
+        "/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+    )  # the machine's, whatever is there later
     try:
         as_root = contain.enter(request.containment)
         master, slave = _open_terminal(request)
         program, status, cookie = contain.start(as_root, request.gate)
     except contain.NotAllowed as e:
-        raise CannotStart(errno.EBUSY if str(e).startswith(NO_GATE) else errno.EOPNOTSUPP, str(e)) from e
+        raise CannotStart(
+            errno.EBUSY if str(e).startswith(NO_GATE) else errno.EOPNOTSUPP, str(e)
+        ) from e
     if program is not None:
         _hand_over(keeper, request, master, program.pid, program.listener, proc, status)
         program.let_go()
@@ -239,25 +253,61 @@ def _contain(keeper: _socket.socket, request: wire.Spawn) -> tuple[int, int | No
     return slave, cookie
 
 
-def _hand_over(keeper: _socket.socket, request: wire.Spawn, master: int, root: int, gate: int = 0, proc: int | None = None,
-               status: int = -1) -> None:
+def _hand_over(
+    keeper: _socket.socket,
+    request: wire.Spawn,
+    master: int,
+    root: int,
+    gate: int = 0,
+    proc: int | None = None,
+    status: int = -1,
+) -> None:
     if _answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
     os.set_blocking(master, False)
     listener, fresh = bind(request.socket, _socket.SOCK_SEQPACKET)
-    fds = DESCRIPTORS.pack(
-        master,
-        ring.create(request.ring_bytes, request.base, request.ring_tail, request.accepted, request.status >= 0,
-                    request.cols, request.rows),
-        os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
-        os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
-        listener.detach(),
-        *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)) + (ONE.pack(status) if status >= 0 else b"") + (ONE.pack(gate) if gate > 0 else b"")
+    fds = (
+        DESCRIPTORS.pack(
+            master,
+            ring.create(
+                request.ring_bytes,
+                request.base,
+                request.ring_tail,
+                request.accepted,
+                request.status >= 0,
+                request.cols,
+                request.rows,
+            ),
+            os.memfd_create("holdfast-screen", os.MFD_CLOEXEC),
+            os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK),
+            listener.detach(),
+            *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK),
+        )
+        + (ONE.pack(status) if status >= 0 else b"")
+        + (ONE.pack(gate) if gate > 0 else b"")
+    )
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
-    begin = (wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0), request.session.encode(), request.socket,
-             fresh, inode(fresh), request.epoch, request.label, request.cols, request.rows, time.time_ns(),
-             request.away_ms / 1000, root, terminal.start_time(root, proc), request.status, request.adopt_pid > 0,
-             request.accepted, origins, status >= 0, gate)
+    begin = (
+        wire.SPAWN_REPLY.pack(wire.SPAWN_OK, 0, os.getppid(), 0),
+        request.session.encode(),
+        request.socket,
+        fresh,
+        inode(fresh),
+        request.epoch,
+        request.label,
+        request.cols,
+        request.rows,
+        time.time_ns(),
+        request.away_ms / 1000,
+        root,
+        terminal.start_time(root, proc),
+        request.status,
+        request.adopt_pid > 0,
+        request.accepted,
+        origins,
+        status >= 0,
+        gate,
+    )
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 
 
@@ -274,6 +324,7 @@ def _answers(name: str) -> bool:
 
 
 # ---------------------------------------------------------------- the program
+
 
 def _become(request: wire.Spawn, slave: int, cookie: int | None) -> NoReturn:
     """Executes the program on the terminal: default signals, nothing open but 0, 1 and 2 (else: close-on-exec)."""
@@ -293,7 +344,9 @@ def _become(request: wire.Spawn, slave: int, cookie: int | None) -> NoReturn:
     raise CannotStart(error.errno, f"{_shown(request.argv[0])}: {error.strerror}")
 
 
-def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None) -> OSError:
+def _execute(
+    argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None
+) -> OSError:
     """execvpe(3): looks along PATH, goes on after what cannot be run, gives a script without #! to the shell."""
     name = argv[0]
     directories = [b""] if b"/" in name else environment.get(b"PATH", _PATH).split(b":")
@@ -310,7 +363,9 @@ def _execute(argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: i
     return error
 
 
-def _execve(path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None) -> None:
+def _execve(
+    path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None
+) -> None:
     if cookie is None:
         os.execve(path, argv, environment)
     else:

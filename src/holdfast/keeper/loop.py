@@ -59,38 +59,84 @@ else:
 
 _ONE = (1).to_bytes(8, "little")
 _ONE_DESCRIPTOR = _socket.CMSG_SPACE(4)
-packet_buffer = memoryview(bytearray(KEEPER_PACKET_BYTES))  # made once: a keeper owns what it touches of it
+packet_buffer = memoryview(
+    bytearray(KEEPER_PACKET_BYTES)
+)  # made once: a keeper owns what it touches of it
 
 
 class Keeper:
-    __slots__ = ("acts", "bell", "bells", "created_ns", "eof", "epoch", "fence", "gate", "held_slave", "hosts", "label",
-                 "master", "poll", "reading", "released", "ring", "session", "size", "snapshot", "tree", "wake",
-                 "wake_write", "watching")
+    __slots__ = (
+        "acts",
+        "bell",
+        "bells",
+        "created_ns",
+        "eof",
+        "epoch",
+        "fence",
+        "gate",
+        "held_slave",
+        "hosts",
+        "label",
+        "master",
+        "poll",
+        "reading",
+        "released",
+        "ring",
+        "session",
+        "size",
+        "snapshot",
+        "tree",
+        "wake",
+        "wake_write",
+        "watching",
+    )
 
-    def __init__(self, directory: str, fds: bytes, session: bytes, name: str, fresh: str, inode: int, epoch: int,
-                 label: bytes, cols: int, rows: int, created_ns: int, away_s: float, root: int, root_start: int,
-                 status: int, adopted: bool, accepted: int, origins: dict[int, tuple[int, int, int]], contained: bool,
-                 gate: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        fds: bytes,
+        session: bytes,
+        name: str,
+        fresh: str,
+        inode: int,
+        epoch: int,
+        label: bytes,
+        cols: int,
+        rows: int,
+        created_ns: int,
+        away_s: float,
+        root: int,
+        root_start: int,
+        status: int,
+        adopted: bool,
+        accepted: int,
+        origins: dict[int, tuple[int, int, int]],
+        contained: bool,
+        gate: int,
+    ) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
-        (self.master, ring_fd, self.snapshot, self.bell, listener,
-         self.wake, self.wake_write) = launch.DESCRIPTORS.unpack_from(fds)
+        (self.master, ring_fd, self.snapshot, self.bell, listener, self.wake, self.wake_write) = (
+            launch.DESCRIPTORS.unpack_from(fds)
+        )
         watch = launch.ONE.unpack_from(fds, launch.DESCRIPTORS.size)[0] if contained else -1
         listener_at = launch.DESCRIPTORS.size + launch.ONE.size * contained
-        self.bells: dict[int, int] = {}                 # of viewers that read the ring themselves
+        self.bells: dict[int, int] = {}  # of viewers that read the ring themselves
         self.poll = select.epoll()
         self.poll.register(self.wake, select.EPOLLIN)
         self.hosts = Hosts(self.poll, directory, name, fresh, inode, listener)
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
         self.tree = Tree(root, root_start, status, adopted, watch)
-        self.fence: Fence | None = None                 # made when a host sets the first deadline
-        self.gate: Gate | None = None                   # only if one was asked for
+        self.fence: Fence | None = None  # made when a host sets the first deadline
+        self.gate: Gate | None = None  # only if one was asked for
         if gate:
-            self.gate = Gate(self.poll, launch.ONE.unpack_from(fds, listener_at)[0] if gate > 0 else gate)
+            self.gate = Gate(
+                self.poll, launch.ONE.unpack_from(fds, listener_at)[0] if gate > 0 else gate
+            )
         self.held_slave = -1
-        self.reading = True                             # False: the ring is full
-        self.watching = 0                               # what the poll reports of the terminal
+        self.reading = True  # False: the ring is full
+        self.watching = 0  # what the poll reports of the terminal
         self.eof = self.released = False
 
     # ---------------------------------------------------------------- life
@@ -102,7 +148,7 @@ class Keeper:
         signal.signal(signal.SIGHUP, _wake)
         if self.tree.watch >= 0:
             self.poll.register(self.tree.watch, select.EPOLLIN)
-        self.tree.reap()                                # what ended before the handler was there
+        self.tree.reap()  # what ended before the handler was there
         if self.tree.status >= 0:
             self._root_ended()
         self._interest()
@@ -120,8 +166,18 @@ class Keeper:
         fence = (self.fence.timer, self.fence.freeze) if self.fence else ()
         if self.gate is not None:
             self.gate.close()
-        for fd in (self.master, self.ring.fd, self.snapshot, self.bell, *self.bells.values(), self.wake,
-                   self.wake_write, self.held_slave, self.tree.watch, *fence):
+        for fd in (
+            self.master,
+            self.ring.fd,
+            self.snapshot,
+            self.bell,
+            *self.bells.values(),
+            self.wake,
+            self.wake_write,
+            self.held_slave,
+            self.tree.watch,
+            *fence,
+        ):
             if fd >= 0:
                 os.close(fd)
         self.hosts.close()
@@ -130,7 +186,7 @@ class Keeper:
     def _turn(self) -> None:
         """Waits until something happens, and deals with it."""
         hosts = self.hosts
-        patience = -1.0                                 # sleep for ever, unless a full ring waits for its host
+        patience = -1.0  # sleep for ever, unless a full ring waits for its host
         if not self.reading and not self.eof:
             patience = self.ring.progress_at + self.ring.away_s - time.monotonic()
             patience = patience if patience > 0 else 0
@@ -169,7 +225,7 @@ class Keeper:
         try:
             os.write(bell, _ONE)
         except OSError:
-            pass                    # full: whoever listens is awake already
+            pass  # full: whoever listens is awake already
 
     def _signalled(self) -> None:
         if signal.SIGHUP in os.read(self.wake, 4096):
@@ -210,7 +266,7 @@ class Keeper:
             self._nobody_there()
         if got:
             if self.bells:
-                for bell in self.bells.values():    # who shows it to a person comes first
+                for bell in self.bells.values():  # who shows it to a person comes first
                     self._ring(bell)
             self._ring(self.bell)
 
@@ -271,7 +327,7 @@ class Keeper:
             return self.hosts.send(wire.rejected(sequence, wire.REJECT_EPOCH, self.epoch))
         if sequence > acts.accepted + 1:
             return self.hosts.send(wire.rejected(sequence, wire.REJECT_SEQUENCE, acts.accepted))
-        if sequence == acts.accepted + 1:               # else: applied before
+        if sequence == acts.accepted + 1:  # else: applied before
             if origin and acts.repeats(origin, number):
                 acts.take(sequence, 0, 0)
             elif fence is not None and fence.up:
@@ -317,14 +373,14 @@ class Keeper:
     def _resize(self, cols: int, rows: int) -> None:
         for fd, _ in self.poll.poll(0, KEEPER_EVENTS_PER_WAKE):
             if fd == self.master and self.reading:
-                self._drain()                           # what was drawn for the old size is counted to it
+                self._drain()  # what was drawn for the old size is counted to it
         self.size = (cols, rows)
         self.ring.words[layout.RESIZED_WORD] = self.ring.head
         self.ring.words[layout.GRID_WORD] = cols << 32 | rows
         try:
             termios.tcsetwinsize(self.master, (rows, cols))
         except (OSError, termios.error):
-            pass                                        # it has just ended
+            pass  # it has just ended
 
     def _flush(self, origin: int, flags: int) -> None:
         entries = self.acts.discard(origin)
@@ -332,7 +388,7 @@ class Keeper:
         try:
             terminal.flush_input(self.master)
         except (OSError, termios.error):
-            pass                                        # it has just ended
+            pass  # it has just ended
         if flags & wire.ACT_REPORT:
             self.hosts.send(wire.withdrawn(entries))
 
@@ -353,16 +409,29 @@ class Keeper:
         except (OSError, termios.error):
             iflag = oflag = cflag = lflag = 0
             cols, rows = self.size
-        self.hosts.send(wire.state(tag, terminal.foreground(self.master), self.tree.root, cols, rows,
-                                   iflag, oflag, cflag, lflag, self.acts.queued))
+        self.hosts.send(
+            wire.state(
+                tag,
+                terminal.foreground(self.master),
+                self.tree.root,
+                cols,
+                rows,
+                iflag,
+                oflag,
+                cflag,
+                lflag,
+                self.acts.queued,
+            )
+        )
 
     # ---------------------------------------------------------------- hosts
 
     def _serve(self, sock: _socket.socket) -> None:
         """One packet; if there are more, the poll says so at once. To look for a second would delay a key's echo."""
         try:
-            count, ancillary, flags, _ = sock.recvmsg_into([packet_buffer], _ONE_DESCRIPTOR,
-                                                           _socket.MSG_CMSG_CLOEXEC)
+            count, ancillary, flags, _ = sock.recvmsg_into(
+                [packet_buffer], _ONE_DESCRIPTOR, _socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except OSError:
@@ -417,13 +486,26 @@ class Keeper:
     def _claim(self, sock: _socket.socket, packet: bytes) -> None:
         if not self.hosts.claim(sock, packet):
             return
-        for bell in self.bells.values():                # the older host's viewers
+        for bell in self.bells.values():  # the older host's viewers
             os.close(bell)
         self.bells.clear()
         cols, rows = self.size
-        welcome = wire.welcome(wire.VERSION, self.epoch, self.hosts.term, self.ring.consumed, self.created_ns,
-                               self.tree.root, self.tree.start, self.tree.status, cols, rows, self.session, self.label,
-                               self.acts.origins.values(), self.tree.reaped)
+        welcome = wire.welcome(
+            wire.VERSION,
+            self.epoch,
+            self.hosts.term,
+            self.ring.consumed,
+            self.created_ns,
+            self.tree.root,
+            self.tree.start,
+            self.tree.status,
+            cols,
+            rows,
+            self.session,
+            self.label,
+            self.acts.origins.values(),
+            self.tree.reaped,
+        )
         self.hosts.send(welcome, launch.THREE.pack(self.ring.fd, self.snapshot, self.bell))
 
     def _set_bell(self, packet: bytes, fds: tuple[int, ...]) -> None:
@@ -443,7 +525,9 @@ class Keeper:
         fd = self.gate.fd if self.gate is not None else 0
         if self.gate is not None:
             self.gate.lend(self.hosts.host)
-        self.hosts.send(wire.gated(0 if fd > 0 else -fd or -1), launch.ONE.pack(fd) if fd > 0 else b"")
+        self.hosts.send(
+            wire.gated(0 if fd > 0 else -fd or -1), launch.ONE.pack(fd) if fd > 0 else b""
+        )
 
     def _fence(self, packet: bytes, fds: tuple[int, ...]) -> None:
         epoch, deadline_ns = wire.read_two(packet)
@@ -452,7 +536,7 @@ class Keeper:
         if self.fence is None:
             self.fence = Fence()
             self.poll.register(self.fence.timer, select.EPOLLIN)
-        self._check_fence(self.fence)                   # an old deadline that passed unseen has passed
+        self._check_fence(self.fence)  # an old deadline that passed unseen has passed
         self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
         self._write()
@@ -469,7 +553,7 @@ def descriptors(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
     fds: tuple[int, ...] = ()
     for level, kind, data in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-            fds += struct.unpack(f"{len(data) // 4}i", data[:len(data) - len(data) % 4])
+            fds += struct.unpack(f"{len(data) // 4}i", data[: len(data) - len(data) % 4])
     return fds
 
 

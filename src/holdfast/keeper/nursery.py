@@ -41,17 +41,34 @@ else:
     import _signal as signal
 
 SOCKET, LOG = "nursery.sock", "nursery.log"
-_IGNORED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGPIPE,
-            signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF, signal.SIGIO, signal.SIGPWR, signal.SIGXCPU,
-            signal.SIGXFSZ, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU)
+_IGNORED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGPIPE,
+    signal.SIGALRM,
+    signal.SIGVTALRM,
+    signal.SIGPROF,
+    signal.SIGIO,
+    signal.SIGPWR,
+    signal.SIGXCPU,
+    signal.SIGXFSZ,
+    signal.SIGTSTP,
+    signal.SIGTTIN,
+    signal.SIGTTOU,
+)
 
 
 def main() -> int:
     os.umask(0o077)
     os.makedirs(sys.argv[1], exist_ok=True)
-    os.chdir(sys.argv[1])             # sockets are named relative to here: their paths have 107 bytes at most
+    os.chdir(sys.argv[1])  # sockets are named relative to here: their paths have 107 bytes at most
     directory = os.getcwd()
-    os.closerange(3, 1 << 20)         # what the starter leaves open would stay open for as long as any session
+    os.closerange(
+        3, 1 << 20
+    )  # what the starter leaves open would stay open for as long as any session
     lock = os.open(launch.NURSERY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,15 +89,15 @@ def main() -> int:
     _detach(null, log)
     gc.collect()
     heap.fill_gaps()
-    gc.freeze()                       # the children do not touch (and so do not copy) what is here already
+    gc.freeze()  # the children do not touch (and so do not copy) what is here already
     gc.disable()
     while True:
         try:
             fd, _ = listener._accept()  # type: ignore[attr-defined]
         except OSError as e:
             if e.errno == errno.EINVAL:
-                return 0              # asked to quit: launch._end_nursery
-            time.sleep(NURSERY_PAUSE_S)   # no descriptor left on this machine: perhaps soon
+                return 0  # asked to quit: launch._end_nursery
+            time.sleep(NURSERY_PAUSE_S)  # no descriptor left on this machine: perhaps soon
             continue
         _serve(directory, fd, listener, lock)
 
@@ -108,9 +125,11 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
     try:
         os.setsid()
     except OSError:
-        pass                          # in the rehearsal
+        pass  # in the rehearsal
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)     # a logout or a stray killall must not end the session
+    signal.signal(
+        signal.SIGTERM, signal.SIG_IGN
+    )  # a logout or a stray killall must not end the session
     terminal.set_title(b"hf-keeper")
     terminal.be_subreaper(1)
     probe("keeper.spawning")
@@ -121,8 +140,9 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
         launch.launch(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd), theirs, listener)
     theirs.close()
     listener.close()
-    count, ancillary, _, _ = ours.recvmsg_into([packet_buffer], launch.DESCRIPTORS_SPACE,
-                                               _socket.MSG_CMSG_CLOEXEC)
+    count, ancillary, _, _ = ours.recvmsg_into(
+        [packet_buffer], launch.DESCRIPTORS_SPACE, _socket.MSG_CMSG_CLOEXEC
+    )
     if ancillary:
         reply, *begin = marshal.loads(packet_buffer[:count])
         keeper = Keeper(directory, ancillary[0][2], *begin)
@@ -136,7 +156,7 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
                 try:
                     os.write(fd, reply)
                 except OSError:
-                    pass              # who asked is gone; a host will find the socket
+                    pass  # who asked is gone; a host will find the socket
                 os.close(fd)
                 keeper.run()
         finally:
@@ -152,16 +172,16 @@ def _rehearse(directory: str, lock: int) -> None:
         for conn in asks:
             _hold(directory, conn.detach(), _socket.socket(), os.dup(lock))
     except rehearsal.TooLong:
-        pass                          # keepers work without it; they only cost more
+        pass  # keepers work without it; they only cost more
     signal.alarm(0)
     for conn in asks:
         conn.close()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)     # dead keepers are reaped by the kernel
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead keepers are reaped by the kernel
     try:
-        os.waitpid(-1, 0)             # so are those of the rehearsal, as soon as all have ended
+        os.waitpid(-1, 0)  # so are those of the rehearsal, as soon as all have ended
     except ChildProcessError:
         pass
     terminal.be_subreaper(0)
@@ -182,7 +202,11 @@ def _tell_manager() -> None:
     if address[:1] in ("/", "@"):
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
         try:
-            sock.sendto(b"READY=1", _socket.MSG_DONTWAIT, "\0" + address[1:] if address[0] == "@" else address)
+            sock.sendto(
+                b"READY=1",
+                _socket.MSG_DONTWAIT,
+                "\0" + address[1:] if address[0] == "@" else address,
+            )
         except OSError:
             pass
         sock.close()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-ROUNDS = 12          # code is specialised after 8 calls; the calls made once per session decide
+ROUNDS = 12  # code is specialised after 8 calls; the calls made once per session decide
 ALLOWED_S = 5
 _SOCKET = "rehearsal.sock"
 _PROGRAM = (b"/bin/sh", b"-c", b"read line; echo $line; exit 3")
@@ -51,7 +51,9 @@ def begin() -> list[_socket.socket]:
 
 
 def _play(nursery: _socket.socket) -> None:
-    nursery.sendall(wire.spawn(wire.Spawn("rehearsal", 1, _SOCKET, 80, 24, 1 << 16, 1000, argv=_PROGRAM)))
+    nursery.sendall(
+        wire.spawn(wire.Spawn("rehearsal", 1, _SOCKET, 80, 24, 1 << 16, 1000, argv=_PROGRAM))
+    )
     nursery.recv(wire.SPAWN_REPLY.size)
     host = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     host.connect(_SOCKET)

@@ -22,7 +22,9 @@ from holdfast.wire import ring as layout
 _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 1, 2, 4, 16
 
 
-def create(size: int, base: int, tail: bytes, accepted: int, exited: bool, cols: int, rows: int) -> int:
+def create(
+    size: int, base: int, tail: bytes, accepted: int, exited: bool, cols: int, rows: int
+) -> int:
     """A memfd with an empty ring, or with output from before this keeper (`base` is the offset after that `tail`)."""
     fd = os.memfd_create("holdfast-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, layout.HEADER_BYTES + size)
@@ -32,11 +34,16 @@ def create(size: int, base: int, tail: bytes, accepted: int, exited: bool, cols:
     _write_at(fd, layout.HEADER_BYTES + at, tail[:cut])
     _write_at(fd, layout.HEADER_BYTES, tail[cut:])
     words = {
-        layout.MAGIC_WORD: layout.MAGIC, layout.SIZE_WORD: size,
-        layout.START_WORD: base - len(tail), layout.HEAD_WORD: base,
-        layout.ACCEPTED_WORD: accepted, layout.WRITTEN_WORD: accepted,
+        layout.MAGIC_WORD: layout.MAGIC,
+        layout.SIZE_WORD: size,
+        layout.START_WORD: base - len(tail),
+        layout.HEAD_WORD: base,
+        layout.ACCEPTED_WORD: accepted,
+        layout.WRITTEN_WORD: accepted,
         layout.FLAGS_WORD: layout.FLAG_EXITED if exited else 0,
-        layout.RESIZED_WORD: base, layout.GRID_WORD: cols << 32 | rows}
+        layout.RESIZED_WORD: base,
+        layout.GRID_WORD: cols << 32 | rows,
+    }
     for word, value in words.items():
         _write_at(fd, word * 8, value.to_bytes(8, "little"))
     return fd
@@ -50,21 +57,35 @@ def _write_at(fd: int, position: int, data: bytes) -> None:
 
 
 class Ring:
-    __slots__ = ("_data", "away_s", "consumed", "fd", "head", "progress_at", "rolling", "size", "words")
+    __slots__ = (
+        "_data",
+        "away_s",
+        "consumed",
+        "fd",
+        "head",
+        "progress_at",
+        "rolling",
+        "size",
+        "words",
+    )
 
     def __init__(self, fd: int, away_s: float) -> None:
         """Maps the ring and becomes its only writer: whoever gets the descriptor later cannot write."""
         view = memoryview(mmap.mmap(fd, 0))
         terminal.seal(fd, _SEAL_SHRINK | _SEAL_GROW)
-        terminal.seal(fd, _SEAL_FUTURE_WRITE | _SEAL_SEAL)    # Linux 5.1; our own mapping stays writable
-        self.words = view[:layout.HEADER_BYTES].cast("Q")
-        self._data = view[layout.HEADER_BYTES:]
+        terminal.seal(
+            fd, _SEAL_FUTURE_WRITE | _SEAL_SEAL
+        )  # Linux 5.1; our own mapping stays writable
+        self.words = view[: layout.HEADER_BYTES].cast("Q")
+        self._data = view[layout.HEADER_BYTES :]
         self.fd = fd
         self.size: int = self.words[layout.SIZE_WORD]
         self.head: int = self.words[layout.HEAD_WORD]
         self.consumed = self.head
         self.away_s = away_s
-        self.progress_at = 0.0      # monotonic time of the host's last progress, or of the ring getting full
+        self.progress_at = (
+            0.0  # monotonic time of the host's last progress, or of the ring getting full
+        )
         self.rolling = False
 
     def room(self) -> int:
@@ -84,9 +105,9 @@ class Ring:
         at = head % size
         try:
             if at + count <= size:
-                head += os.readv(fd, [self._data[at:at + count]])
+                head += os.readv(fd, [self._data[at : at + count]])
             else:
-                head += os.readv(fd, [self._data[at:], self._data[:at + count - size]])
+                head += os.readv(fd, [self._data[at:], self._data[: at + count - size]])
         finally:
             if overwrites:
                 words[layout.START_WORD] = head - size if head - size > start else start

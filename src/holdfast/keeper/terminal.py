@@ -49,6 +49,7 @@ def seal(fd: int, seals: int) -> None:
 
 # ---------------------------------------------------------------- the terminal
 
+
 def open_slave(master: int) -> int:
     """The other side of this very terminal, without its path (which another mount namespace may not have)."""
     return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
@@ -83,10 +84,15 @@ def foreground(master: int) -> int:
 
 # ---------------------------------------------------------------- processes
 
+
 def start_time(pid: int, proc: int | None = None) -> int:
     """Start time of a process in clock ticks since boot: with the boot id, its identity. 0 if it is gone."""
     try:
-        return int(read_whole(f"{pid}/stat" if proc is not None else f"/proc/{pid}/stat", proc).rsplit(b")", 1)[1].split()[19])
+        return int(
+            read_whole(f"{pid}/stat" if proc is not None else f"/proc/{pid}/stat", proc)
+            .rsplit(b")", 1)[1]
+            .split()[19]
+        )
     except (OSError, IndexError, ValueError):
         return 0
 
@@ -103,7 +109,9 @@ def descendants(root: int) -> list[int]:
             continue
         for thread in threads:
             try:
-                children = [int(p) for p in read_whole(f"/proc/{pid}/task/{thread}/children").split()]
+                children = [
+                    int(p) for p in read_whole(f"/proc/{pid}/task/{thread}/children").split()
+                ]
             except OSError:
                 continue
             found += children
@@ -140,6 +148,7 @@ def read_whole(path: str, directory: int | None = None) -> bytes:
 
 
 # ---------------------------------------------------------------- the fence's timer
+
 
 def boottime_timer() -> int:
     """A timer on CLOCK_BOOTTIME, which goes on while the machine sleeps (the stdlib has it only from 3.13)."""

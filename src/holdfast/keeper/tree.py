@@ -14,9 +14,9 @@ from holdfast.keeper import terminal
 from holdfast.model.limits import REAPED_KEPT, SIGNAL_ROUNDS
 from holdfast.wire import keeper as wire
 
-STATUS_BYTES = 4                            # a wait status in init's pipe
-_STATUS_UNKNOWN = 0xFF00                    # as if it had exited with 255
-_STATUS_KILLED = 9                          # by SIGKILL
+STATUS_BYTES = 4  # a wait status in init's pipe
+_STATUS_UNKNOWN = 0xFF00  # as if it had exited with 255
+_STATUS_KILLED = 9  # by SIGKILL
 
 
 class Tree:
@@ -24,10 +24,12 @@ class Tree:
 
     def __init__(self, root: int, start: int, status: int, adopted: bool, watch: int) -> None:
         self.root, self.start = root, start
-        self.status = status                # wait status of the root process; -1 while it lives
-        self.watch = watch                  # init's pipe or the root's pidfd, while it lives and is no child of ours
+        self.status = status  # wait status of the root process; -1 while it lives
+        self.watch = (
+            watch  # init's pipe or the root's pidfd, while it lives and is no child of ours
+        )
         self.adopted = adopted
-        self.reaped: list[tuple[int, int]] = []     # orphans: pid, wait status
+        self.reaped: list[tuple[int, int]] = []  # orphans: pid, wait status
         if adopted and status < 0:
             try:
                 self.watch = os.pidfd_open(root)

@@ -27,14 +27,29 @@ def parsed(url: str) -> SplitResult:
         port = parts.port
     except ValueError as e:
         raise Usage(f"{_shown(url)} is no address of a relay", LIKE) from e
-    if parts.scheme not in (*SECURE, *PLAIN) or not _plausible(parts.hostname or "") or port == 0 or not url.isascii() or not url.isprintable():
+    if (
+        parts.scheme not in (*SECURE, *PLAIN)
+        or not _plausible(parts.hostname or "")
+        or port == 0
+        or not url.isascii()
+        or not url.isprintable()
+    ):
         raise Usage(f"{_shown(url)} is no address of a relay", LIKE)
     if parts.query or parts.username is not None or parts.password is not None or parts.fragment:
-        raise Usage("an address of a relay has no query, name, password or fragment", "a token is given apart: `host connect URL`, then it is asked for")
+        raise Usage(
+            "an address of a relay has no query, name, password or fragment",
+            "a token is given apart: `host connect URL`, then it is asked for",
+        )
     if parts.scheme in GRPC and parts.path not in ("", "/"):
-        raise Usage(f"{_shown(url)} has a path, and gRPC knows none", f"without it: {parts.scheme}://{parts.netloc}")
+        raise Usage(
+            f"{_shown(url)} has a path, and gRPC knows none",
+            f"without it: {parts.scheme}://{parts.netloc}",
+        )
     if parts.scheme in PLAIN and not loopback(parts.hostname or ""):
-        raise Usage(f"{_shown(url)} is not on this machine, and without TLS what admits us could be read on the way", f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own")
+        raise Usage(
+            f"{_shown(url)} is not on this machine, and without TLS what admits us could be read on the way",
+            f"{parts.scheme}s://{parts.netloc}, with --ca if its certificate is its own",
+        )
     return parts
 
 
@@ -59,7 +74,9 @@ def endpoint(text: str) -> tuple[str, int]:
     try:
         ipaddress.ip_address(host)
     except ValueError as e:
-        raise Usage(f"{text[:80]!a} is not ADDR:PORT", "for example 127.0.0.1:8410, 0.0.0.0:443, [::1]:8410") from e
+        raise Usage(
+            f"{text[:80]!a} is not ADDR:PORT", "for example 127.0.0.1:8410, 0.0.0.0:443, [::1]:8410"
+        ) from e
     if not port.isascii() or not port.isdigit() or int(port) > 65535:
         raise Usage(f"{text[:80]!a} is not ADDR:PORT", "a port is a number up to 65535")
     return host, int(port)

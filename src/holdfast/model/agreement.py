@@ -16,8 +16,8 @@ except ImportError:
     from hashlib import blake2b
 
 KEY_BYTES: Final = 32
-STATIC: Final = b"static/1"       # the X25519 key of a sealed channel
-ROUTE: Final = b"route/1"         # the Ed25519 key at one relay; the relay's name follows
+STATIC: Final = b"static/1"  # the X25519 key of a sealed channel
+ROUTE: Final = b"route/1"  # the Ed25519 key at one relay; the relay's name follows
 
 
 class LowOrder(ValueError):
@@ -69,7 +69,7 @@ def agree(loaded: Any, public: bytes) -> bytes:
         secret = bytes(loaded.exchange(other))
     except ValueError as e:
         raise LowOrder("a public key of low order") from e
-    if not any(secret):               # should a library not look by itself
+    if not any(secret):  # should a library not look by itself
         raise LowOrder("a public key of low order")
     return secret
 
@@ -78,4 +78,6 @@ def derive(seed: bytes, purpose: bytes) -> bytes:
     """The private key for a purpose that follows from this identity's."""
     if len(seed) != KEY_BYTES:
         raise ValueError(f"a seed has {KEY_BYTES} bytes")
-    return blake2b(b"holdfast/" + purpose, key=seed, digest_size=KEY_BYTES, person=b"holdfast/derive").digest()
+    return blake2b(
+        b"holdfast/" + purpose, key=seed, digest_size=KEY_BYTES, person=b"holdfast/derive"
+    ).digest()

@@ -11,7 +11,7 @@ import json
 from typing import Any, Final, NoReturn
 
 MAX_DEPTH: Final = 8
-MAX_INT: Final = 1 << 63      # what every language's number or bigint holds
+MAX_INT: Final = 1 << 63  # what every language's number or bigint holds
 
 
 class NotCanonical(ValueError):
@@ -29,7 +29,7 @@ def encode(value: Any) -> bytes:
 def decode(data: bytes) -> Any:
     try:
         value = _DECODER.decode(data.decode("utf-8"))
-        if data.count(b"{") + data.count(b"[") > MAX_DEPTH:       # otherwise it cannot be too deep
+        if data.count(b"{") + data.count(b"[") > MAX_DEPTH:  # otherwise it cannot be too deep
             _check(value, 0)
         again = _ENCODER.encode(value).encode("utf-8")
     except (ValueError, RecursionError, TypeError) as e:
@@ -50,7 +50,9 @@ def _int(text: str) -> int:
     return value
 
 
-_ENCODER: Final = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_ENCODER: Final = json.JSONEncoder(
+    sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+)
 _DECODER: Final = json.JSONDecoder(parse_float=_no, parse_int=_int, parse_constant=_no)
 
 

@@ -41,8 +41,14 @@ class HoldfastError(Exception):
         self.facts = facts
 
     def to_wire(self) -> dict[str, Any]:
-        return {"name": self.name, "code": self.exit_code, "message": self.message, "recover": self.recover,
-                "retry_safe": self.retry_safe, **({"facts": self.facts} if self.facts else {})}
+        return {
+            "name": self.name,
+            "code": self.exit_code,
+            "message": self.message,
+            "recover": self.recover,
+            "retry_safe": self.retry_safe,
+            **({"facts": self.facts} if self.facts else {}),
+        }
 
 
 class Usage(HoldfastError):
@@ -73,18 +79,24 @@ class TurnHeld(Refused):
 class Busy(Refused):
     name = "busy"
     retry_safe = True
-    default_recover = "wait for the program (`holdfast wait SESSION --for idle`) or steer it with `holdfast send`"
+    default_recover = (
+        "wait for the program (`holdfast wait SESSION --for idle`) or steer it with `holdfast send`"
+    )
 
 
 class GateRefused(Refused):
     name = "gate_refused"
-    default_recover = "`holdfast policy show` has the rules; `holdfast policy try` explains a verdict"
+    default_recover = (
+        "`holdfast policy show` has the rules; `holdfast policy try` explains a verdict"
+    )
 
 
 class Held(Refused):
     name = "held"
     retry_safe = True
-    default_recover = "`holdfast approvals` shows what waits; somebody else decides it, then do the same again"
+    default_recover = (
+        "`holdfast approvals` shows what waits; somebody else decides it, then do the same again"
+    )
 
 
 class Stale(Refused):
@@ -96,7 +108,9 @@ class Stale(Refused):
 class Unfinished(Refused):
     name = "unfinished"
     retry_safe = True
-    default_recover = "wait until it is entered or given up, or take over with `holdfast seize SESSION`"
+    default_recover = (
+        "wait until it is entered or given up, or take over with `holdfast seize SESSION`"
+    )
 
 
 class Nested(Refused):
@@ -132,8 +146,24 @@ class TimedOut(HoldfastError):
     default_recover = "try again with a longer --timeout"
 
 
-ALL: tuple[type[HoldfastError], ...] = (Usage, NotFound, Refused, NotAllowed, TurnHeld, Busy, GateRefused, Held, Stale, Unfinished, Nested, Unavailable,
-                                        PeerFault, Lost, Impossible, TimedOut)
+ALL: tuple[type[HoldfastError], ...] = (
+    Usage,
+    NotFound,
+    Refused,
+    NotAllowed,
+    TurnHeld,
+    Busy,
+    GateRefused,
+    Held,
+    Stale,
+    Unfinished,
+    Nested,
+    Unavailable,
+    PeerFault,
+    Lost,
+    Impossible,
+    TimedOut,
+)
 BY_NAME: dict[str, type[HoldfastError]] = {cls.name: cls for cls in ALL}
 
 

@@ -22,7 +22,10 @@ ID_CHARS = 12
 OPERATOR_KINDS = ("human", "agent", "service")
 _ID = re.compile(rf"[{ALPHABET}]{{{ID_CHARS}}}\Z")
 _NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*\Z")
-_REF = re.compile(rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z", re.ASCII)
+_REF = re.compile(
+    rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z",
+    re.ASCII,
+)
 
 
 def session_id(random_bytes: bytes) -> str:
@@ -38,8 +41,10 @@ def is_session_id(text: str) -> bool:
 def check_name(name: str) -> str:
     """A session or operator name as the surface allows it, or Usage."""
     if len(name) > NAME_CHARS or not _NAME.match(name):
-        raise Usage(f"bad name {name[:80]!a}",
-                    f"use letters, digits, '.', '_' and '-', not starting with '-', at most {NAME_CHARS} characters")
+        raise Usage(
+            f"bad name {name[:80]!a}",
+            f"use letters, digits, '.', '_' and '-', not starting with '-', at most {NAME_CHARS} characters",
+        )
     if is_session_id(name):
         raise Usage(f"the name {name!a} looks like a session id", "choose another name")
     return name
@@ -65,9 +70,16 @@ class Ref(NamedTuple):
 def parse_ref(text: str) -> Ref:
     m = _REF.match(text)
     if not m:
-        raise Usage(f"not a reference: {text[:80]!a}", "references look like hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END")
+        raise Usage(
+            f"not a reference: {text[:80]!a}",
+            "references look like hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END",
+        )
     session, epoch, act, a, b = m.groups()
     if a is not None and int(a) > int(b):
         raise Usage(f"empty range in {text!a}", "the start of a range is not above its end")
-    return Ref(session, int(epoch) if epoch else None, int(act) if act else None,
-               (int(a), int(b)) if a is not None else None)
+    return Ref(
+        session,
+        int(epoch) if epoch else None,
+        int(act) if act else None,
+        (int(a), int(b)) if a is not None else None,
+    )

@@ -33,10 +33,21 @@ RIGHTS: Final = {
     "manage": "operators, policy and the host of the machine",
 }
 READ: Final = frozenset(("observe", "log"))
-EXECUTE: Final = READ | {"input", "run", "signal", "resize", "turn.request", "turn.hand", "files", "new"}
+EXECUTE: Final = READ | {
+    "input",
+    "run",
+    "signal",
+    "resize",
+    "turn.request",
+    "turn.hand",
+    "files",
+    "new",
+}
 ADMIN: Final = frozenset(RIGHTS)
 BUNDLES: Final = {"read": READ, "execute": EXECUTE, "admin": ADMIN}
-MACHINE_WIDE: Final = frozenset(("new", "manage"))       # mean nothing in an envelope that is for one session
+MACHINE_WIDE: Final = frozenset(
+    ("new", "manage")
+)  # mean nothing in an envelope that is for one session
 
 
 def parse(text: str) -> frozenset[str]:
@@ -48,9 +59,14 @@ def parse(text: str) -> frozenset[str]:
         elif word in RIGHTS:
             found.add(word)
         else:
-            raise Usage(f"{word[:40]!a} is not a right", f"bundles: {', '.join(BUNDLES)}; rights: {', '.join(RIGHTS)}")
+            raise Usage(
+                f"{word[:40]!a} is not a right",
+                f"bundles: {', '.join(BUNDLES)}; rights: {', '.join(RIGHTS)}",
+            )
     if not found:
-        raise Usage("no rights were named", f"bundles: {', '.join(BUNDLES)}; rights: {', '.join(RIGHTS)}")
+        raise Usage(
+            "no rights were named", f"bundles: {', '.join(BUNDLES)}; rights: {', '.join(RIGHTS)}"
+        )
     return frozenset(found)
 
 

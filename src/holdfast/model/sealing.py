@@ -12,10 +12,10 @@ from typing import Final, NamedTuple
 
 SALT_BYTES: Final = 16
 NONCE_BYTES: Final = 12
-COST: Final = 1 << 17             # scrypt's n with r = 8: 128 MiB and some 0.4 s for each guess
+COST: Final = 1 << 17  # scrypt's n with r = 8: 128 MiB and some 0.4 s for each guess
 COST_MIN: Final = 1 << 14
-COST_MAX: Final = 1 << 20         # 1 GiB
-BLOCK: Final = 8                  # scrypt's r; p is 1
+COST_MAX: Final = 1 << 20  # 1 GiB
+BLOCK: Final = 8  # scrypt's r; p is 1
 
 
 class WrongPassphrase(ValueError):
@@ -33,7 +33,9 @@ def seal(secret: bytes, passphrase: str, beside: bytes, cost: int = COST) -> Sea
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
     salt, nonce = os.urandom(SALT_BYTES), os.urandom(NONCE_BYTES)
-    return Sealed(cost, salt, nonce, AESGCM(_key(passphrase, salt, cost)).encrypt(nonce, secret, beside))
+    return Sealed(
+        cost, salt, nonce, AESGCM(_key(passphrase, salt, cost)).encrypt(nonce, secret, beside)
+    )
 
 
 def unseal(sealed: Sealed, passphrase: str, beside: bytes) -> bytes:
@@ -43,7 +45,9 @@ def unseal(sealed: Sealed, passphrase: str, beside: bytes) -> bytes:
     if len(sealed.nonce) != NONCE_BYTES or len(sealed.salt) != SALT_BYTES or len(sealed.data) < 16:
         raise ValueError("not sealed like this")
     try:
-        return AESGCM(_key(passphrase, sealed.salt, sealed.cost)).decrypt(sealed.nonce, sealed.data, beside)
+        return AESGCM(_key(passphrase, sealed.salt, sealed.cost)).decrypt(
+            sealed.nonce, sealed.data, beside
+        )
     except InvalidTag as e:
         raise WrongPassphrase("wrong passphrase") from e
 
@@ -55,5 +59,7 @@ def _key(passphrase: str, salt: bytes, cost: int) -> bytes:
 
     if not COST_MIN <= cost <= COST_MAX or cost & (cost - 1):
         raise ValueError(f"a cost of {cost} is out of bounds")
-    text = unicodedata.normalize("NFC", passphrase)           # the same word from another keyboard
-    return Scrypt(salt=salt, length=32, n=cost, r=BLOCK, p=1).derive(text.encode("utf-8", "surrogateescape"))
+    text = unicodedata.normalize("NFC", passphrase)  # the same word from another keyboard
+    return Scrypt(salt=salt, length=32, n=cost, r=BLOCK, p=1).derive(
+        text.encode("utf-8", "surrogateescape")
+    )

@@ -85,7 +85,7 @@ def read(text: str) -> bytes:
     if not text.startswith(PREFIX):
         raise ValueError("a key begins with ed25519:")
     try:
-        key = base64.b64decode(text[len(PREFIX):] + "=", altchars=b"-_", validate=True)
+        key = base64.b64decode(text[len(PREFIX) :] + "=", altchars=b"-_", validate=True)
     except (binascii.Error, ValueError) as e:
         raise ValueError("not a key") from e
     if len(key) != KEY_BYTES or show(key) != text:

@@ -26,12 +26,12 @@ class Approach(NamedTuple):
     hosts: tuple[str, ...] | None
     origins: tuple[str, ...]
     authorizations: tuple[str, ...]
-    at: tuple[str, ...] = ()             # the address and port that were reached, as they would be in a URL
-    browser: bool = False                # whether it has headers that browsers alone send
+    at: tuple[str, ...] = ()  # the address and port that were reached, as they would be in a URL
+    browser: bool = False  # whether it has headers that browsers alone send
 
 
 class Admission(NamedTuple):
-    names: tuple[str, ...]               # by which the relay may have been dialled
+    names: tuple[str, ...]  # by which the relay may have been dialled
     token: Token | None
 
 
@@ -65,10 +65,16 @@ class Doorkeeper:
         if not approach.authorizations:
             return Admission(names, None)
         given = approach.authorizations[0]
-        row = self.tokens.get(digest(given[len(BEARER):])) if len(given) <= len(BEARER) + TOKEN_CHARS and given[:len(BEARER)].lower() == BEARER else None
+        row = (
+            self.tokens.get(digest(given[len(BEARER) :]))
+            if len(given) <= len(BEARER) + TOKEN_CHARS and given[: len(BEARER)].lower() == BEARER
+            else None
+        )
         if row is None or row.revoked is not None or len(approach.authorizations) > 1:
             raise TurnedAway(401, "this token does not admit anybody")
-        return Admission(names, Token(row.id, row.tenant, row.expires is not None and row.expires <= now))
+        return Admission(
+            names, Token(row.id, row.tenant, row.expires is not None and row.expires <= now)
+        )
 
     def called(self, approach: Approach) -> tuple[str, ...]:
         """The name it was called by; all of them where that cannot be known."""

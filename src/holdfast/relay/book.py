@@ -16,7 +16,7 @@ from holdfast.relay.state import Route
 class Book:
     def __init__(self, known: Iterable[Known]) -> None:
         self.routes: dict[bytes, Route] = {}
-        self._of: dict[str, set[Route]] = {}                            # by tenant
+        self._of: dict[str, set[Route]] = {}  # by tenant
         for one in known:
             self.put(one)
 
@@ -46,7 +46,11 @@ class Book:
         ours = self._of.get(tenant, set())
         if len(ours) <= most:
             return None
-        return min((r for r in ours if r.connection is None), key=lambda r: (r.known.seen, r.id), default=None)
+        return min(
+            (r for r in ours if r.connection is None),
+            key=lambda r: (r.known.seen, r.id),
+            default=None,
+        )
 
     def enrolled_by(self, token: str) -> list[Route]:
         return [r for r in self.routes.values() if r.known.token == token]
@@ -55,7 +59,9 @@ class Book:
 def enrolled(token: Token | None, route: Route | None) -> tuple[str, str | None] | None:
     """The tenant of who registers, and the token that stands for it; None if it may not. A route that is known comes back by its key."""
     if token is not None and not token.expired:
-        beforehand = route is not None and route.known.token is None and route.known.tenant == token.tenant
+        beforehand = (
+            route is not None and route.known.token is None and route.known.tenant == token.tenant
+        )
         return token.tenant, None if beforehand else token.id
     if route is not None and (token is None or token.tenant == route.known.tenant):
         return route.known.tenant, route.known.token

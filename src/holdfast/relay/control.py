@@ -25,7 +25,7 @@ from holdfast.relay.hub import Hub
 from holdfast.relay.store import Store
 from holdfast.transport import unix
 
-STATUS_S = 3.0                # for a relay to say that it is there
+STATUS_S = 3.0  # for a relay to say that it is there
 
 
 def socket_of(data: str) -> str:
@@ -38,13 +38,16 @@ def database_of(data: str) -> str:
 
 # ------------------------------------------------------------ the relay's side
 
+
 class Control:
     def __init__(self, hub: Hub, path: str, facts: dict[str, Any]) -> None:
         self._hub, self._path, self._facts = hub, path, facts
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        self._server = await asyncio.start_unix_server(self._serve, sock=unix.listen(self._path), limit=RELAY_CONTROL_BYTES)
+        self._server = await asyncio.start_unix_server(
+            self._serve, sock=unix.listen(self._path), limit=RELAY_CONTROL_BYTES
+        )
 
     def stop(self) -> None:
         if self._server is not None:
@@ -73,7 +76,9 @@ class Control:
         if request["act"] == "status":
             return self._facts
         now, hub = int(time.time()), self._hub
-        answer, tokens = await hub.store.write(lambda db: (office.act(db, request, now), office.tokens(db)))
+        answer, tokens = await hub.store.write(
+            lambda db: (office.act(db, request, now), office.tokens(db))
+        )
         hub.doorkeeper.learn(tokens)
         if request["act"] == "token.revoke":
             hub.operator(events.Revoked(answer["id"]))
@@ -83,6 +88,7 @@ class Control:
 
 
 # ------------------------------------------------------------ the other side
+
 
 def ask(data: str, request: dict[str, Any]) -> Any:
     """Of the relay that runs there; of its database if none does."""
@@ -104,7 +110,14 @@ def acted_for(data: str) -> tuple[int, int] | None:
         found = os.stat(data)
     except OSError:
         return None
-    return (found.st_uid, found.st_gid) if os.geteuid() == 0 and found.st_uid != 0 and stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 else None
+    return (
+        (found.st_uid, found.st_gid)
+        if os.geteuid() == 0
+        and found.st_uid != 0
+        and stat.S_ISDIR(found.st_mode)
+        and not found.st_mode & 0o077
+        else None
+    )
 
 
 def _as(owner: tuple[int, int], data: str, request: dict[str, Any]) -> Any:
@@ -112,18 +125,28 @@ def _as(owner: tuple[int, int], data: str, request: dict[str, Any]) -> Any:
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
-        answer: dict[str, Any] = {"error": Unavailable("the relay cannot be asked", "try again").to_wire()}
+        answer: dict[str, Any] = {
+            "error": Unavailable("the relay cannot be asked", "try again").to_wire()
+        }
         try:
             os.chdir(data)
             os.setgroups([])
             os.setresgid(owner[1], owner[1], owner[1])
             os.setresuid(owner[0], owner[0], owner[0])
             with closing(unix.connect(os.path.basename(socket_of(data)))) as sock:
-                answer = {"ok": _over(sock, request)} if unix.peer(sock)[1] == owner[0] else {"error": NotAllowed("somebody else answers there").to_wire()}
+                answer = (
+                    {"ok": _over(sock, request)}
+                    if unix.peer(sock)[1] == owner[0]
+                    else {"error": NotAllowed("somebody else answers there").to_wire()}
+                )
         except HoldfastError as e:
             answer = {"error": e.to_wire()}
         except OSError as e:
-            answer = {"error": Unavailable(f"the relay of {data} does not run: {e.strerror}", "start it; then again").to_wire()}
+            answer = {
+                "error": Unavailable(
+                    f"the relay of {data} does not run: {e.strerror}", "start it; then again"
+                ).to_wire()
+            }
         finally:
             with suppress(OSError):
                 os.write(writing, json.dumps(answer).encode())

@@ -23,17 +23,18 @@ class Known(NamedTuple):
 
     key: bytes
     tenant: str
-    token: str | None                # by which it was enrolled; None: admitted beforehand
+    token: str | None  # by which it was enrolled; None: admitted beforehand
     generation: int
     passes: tuple[bytes, ...]
-    seen: int                        # Unix seconds
+    seen: int  # Unix seconds
 
 
 # ------------------------------------------------------------ events
 
+
 class Connected(NamedTuple):
     connection: int
-    names: tuple[str, ...]           # this relay as the other side may have dialled it
+    names: tuple[str, ...]  # this relay as the other side may have dialled it
     nonce: bytes
     token: Token | None = None
 
@@ -85,6 +86,7 @@ Event = Connected | Received | Heard | Broken | Gone | Tick | Enrolled | Revoked
 
 
 # ------------------------------------------------------------ effects
+
 
 class Send(NamedTuple):
     connection: int

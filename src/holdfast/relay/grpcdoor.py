@@ -33,11 +33,14 @@ OPTIONS = (
     ("grpc.max_metadata_size", 16 * limits.KiB),
     ("grpc.max_concurrent_streams", 64),
     ("grpc.so_reuseport", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 1),        # none: what is sealed does not compress, and what is small would not stay so
+    (
+        "grpc.compression_enabled_algorithms_bitset",
+        1,
+    ),  # none: what is sealed does not compress, and what is small would not stay so
     ("grpc.server_handshake_timeout_ms", int(limits.RELAY_HELLO_S * 1000)),
-    ("grpc.max_connection_idle_ms", int(limits.RELAY_ADMIT_S * 1000)),       # without a call
+    ("grpc.max_connection_idle_ms", int(limits.RELAY_ADMIT_S * 1000)),  # without a call
 )
-Pair = tuple[bytes, bytes]               # certificate chain and key, as PEM
+Pair = tuple[bytes, bytes]  # certificate chain and key, as PEM
 
 
 class Call:
@@ -122,9 +125,17 @@ class Call:
 class GrpcDoor:
     def __init__(self, hub: Hub, certificate: Callable[[], Pair] | None) -> None:
         self._hub, self._certificate = hub, certificate
-        self.reached: tuple[str, ...] = ()       # its address, as it would be in a URL
-        self._server = grpc.aio.server(options=OPTIONS, maximum_concurrent_rpcs=limits.RELAY_CONNECTIONS_MAX)
-        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(self._connect)}),))
+        self.reached: tuple[str, ...] = ()  # its address, as it would be in a URL
+        self._server = grpc.aio.server(
+            options=OPTIONS, maximum_concurrent_rpcs=limits.RELAY_CONNECTIONS_MAX
+        )
+        self._server.add_generic_rpc_handlers(
+            (
+                grpc.method_handlers_generic_handler(
+                    SERVICE, {METHOD: grpc.stream_stream_rpc_method_handler(self._connect)}
+                ),
+            )
+        )
         self._shown: Pair | None = None
 
     async def start(self, address: str) -> int:
@@ -133,8 +144,11 @@ class GrpcDoor:
             if self._certificate is None:
                 port = self._server.add_insecure_port(address)
             else:
-                port = self._server.add_secure_port(address, grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration))
-        except RuntimeError:                 # grpc says no more than that it did not work
+                port = self._server.add_secure_port(
+                    address,
+                    grpc.dynamic_ssl_server_credentials(self._configuration(), self._configuration),
+                )
+        except RuntimeError:  # grpc says no more than that it did not work
             return 0
         await self._server.start()
         return int(port)
@@ -151,7 +165,9 @@ class GrpcDoor:
     async def stop(self) -> None:
         await self._server.stop(CLOSE_WAIT_S)
 
-    async def _connect(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]) -> None:
+    async def _connect(
+        self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any]
+    ) -> None:
         visit = self._hub.knock(_address(context.peer()))
         if visit is None:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too many connections")
@@ -161,17 +177,34 @@ class GrpcDoor:
         finally:
             visit.over()
 
-    async def _welcome(self, messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext[Any, Any], visit: Visit) -> None:
-        given = [(str(key), value if isinstance(value, str) else value.decode(errors="replace")) for key, value in context.invocation_metadata() or ()]
-        approach = Approach(None, tuple(v for k, v in given if k == "origin"), tuple(v for k, v in given if k == "authorization"), self.reached,
-                            by_browser(k for k, _ in given))
+    async def _welcome(
+        self,
+        messages: AsyncIterator[bytes],
+        context: grpc.aio.ServicerContext[Any, Any],
+        visit: Visit,
+    ) -> None:
+        given = [
+            (str(key), value if isinstance(value, str) else value.decode(errors="replace"))
+            for key, value in context.invocation_metadata() or ()
+        ]
+        approach = Approach(
+            None,
+            tuple(v for k, v in given if k == "origin"),
+            tuple(v for k, v in given if k == "authorization"),
+            self.reached,
+            by_browser(k for k, _ in given),
+        )
         try:
             admission = self._hub.doorkeeper.admit(approach, time.time())
         except TurnedAway as refused:
             self._hub.counts["turned_away"] += 1
-            with suppress(StopAsyncIteration, TimeoutError):   # its HELLO is on the way; refused while it writes, it would hear of an "internal error"
+            with suppress(
+                StopAsyncIteration, TimeoutError
+            ):  # its HELLO is on the way; refused while it writes, it would hear of an "internal error"
                 await asyncio.wait_for(anext(messages), CLOSE_WAIT_S)
-            await context.abort(STATUS.get(refused.status, grpc.StatusCode.FAILED_PRECONDITION), refused.reason)
+            await context.abort(
+                STATUS.get(refused.status, grpc.StatusCode.FAILED_PRECONDITION), refused.reason
+            )
             return
         call = Call(self._hub)
         call.number = self._hub.connected(call, admission, visit)
@@ -180,7 +213,7 @@ class GrpcDoor:
         writing = asyncio.create_task(call.write(context))
         try:
             await asyncio.wait((reading, writing), return_when=asyncio.FIRST_COMPLETED)
-            if call.finished:                # we ended it: the other side is still to hear why
+            if call.finished:  # we ended it: the other side is still to hear why
                 await asyncio.wait((writing,), timeout=CLOSE_WAIT_S)
         finally:
             self._hub.gone(call.number)

@@ -30,7 +30,7 @@ from holdfast.relay.store import Store
 from holdfast.wire import outer
 
 TICK_S = 1.0
-BACKLOG_BYTES = limits.MiB               # queues shorter than this are not added up
+BACKLOG_BYTES = limits.MiB  # queues shorter than this are not added up
 log = logging.getLogger("holdfast.relay")
 
 
@@ -92,12 +92,14 @@ class Hub:
         self.registry, self.doorkeeper, self.store = registry, doorkeeper, store
         self.lines: dict[int, _Line] = {}
         self.strangers: Counter[str] = Counter()
-        self.sockets: set[object] = set()                            # that are not closed yet, finished ones included
+        self.sockets: set[object] = set()  # that are not closed yet, finished ones included
         self.counts = {"turned_away": 0, "slow": 0, "frame_faults": 0}
         self._number = 0
         self._dirty: dict[int, Carrier] = {}
         self._backlog: set[int] = set()
-        self._pressed: dict[int, set[int]] = {}                      # connection with a long queue -> clients that are held for it
+        self._pressed: dict[
+            int, set[int]
+        ] = {}  # connection with a long queue -> clients that are held for it
         self._evict: list[tuple[int, int, str]] = []
         self._ticking: asyncio.TimerHandle | None = None
 
@@ -106,8 +108,11 @@ class Hub:
     def knock(self, address: str) -> Visit | None:
         """One more from there, if there is room."""
         address = place(address)
-        if (len(self.lines) >= limits.RELAY_CONNECTIONS_MAX or self.strangers.total() >= limits.RELAY_STRANGERS_MAX
-                or self.strangers[address] >= limits.RELAY_STRANGERS_PER_ADDRESS):
+        if (
+            len(self.lines) >= limits.RELAY_CONNECTIONS_MAX
+            or self.strangers.total() >= limits.RELAY_STRANGERS_MAX
+            or self.strangers[address] >= limits.RELAY_STRANGERS_PER_ADDRESS
+        ):
             self.counts["turned_away"] += 1
             return None
         return Visit(self, address)
@@ -118,7 +123,11 @@ class Hub:
         """A connection that has knocked and was admitted by the doorkeeper; gives its number."""
         self._number += 1
         self.lines[self._number] = _Line(carrier, visit)
-        self._handle(events.Connected(self._number, admission.names, os.urandom(outer.NONCE_BYTES), admission.token))
+        self._handle(
+            events.Connected(
+                self._number, admission.names, os.urandom(outer.NONCE_BYTES), admission.token
+            )
+        )
         if self._ticking is None:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
         return self._number
@@ -129,7 +138,9 @@ class Hub:
             frame = outer.decode(data)
         except PeerFault as e:
             self.counts["frame_faults"] += 1
-            self._handle(events.Broken(number, outer.PROTOCOL, e.message[:limits.CLOSE_REASON_CHARS]))
+            self._handle(
+                events.Broken(number, outer.PROTOCOL, e.message[: limits.CLOSE_REASON_CHARS])
+            )
             return
         self._handle(events.Received(number, frame, len(data)))
 
@@ -194,7 +205,13 @@ class Hub:
 
     def _hold(self, sender: int, receiver: int) -> None:
         held, connection = self._pressed.get(receiver), self.registry.connections.get(sender)
-        if held is not None and connection is not None and connection.role == outer.CLIENT and sender != receiver and sender not in held:
+        if (
+            held is not None
+            and connection is not None
+            and connection.role == outer.CLIENT
+            and sender != receiver
+            and sender not in held
+        ):
             held.add(sender)
             self.lines[sender].carrier.hold(True)
 
@@ -203,7 +220,7 @@ class Hub:
             case events.Drop(number, code, reason):
                 line = self.lines.get(number)
                 if line is not None:
-                    if line.visit.known():                    # strangers are counted; they shall not fill the disk
+                    if line.visit.known():  # strangers are counted; they shall not fill the disk
                         log.info("connection %d: %s: %s", number, outer.CODES[code], reason)
                     line.carrier.send(outer.encode(outer.Close(0, code, reason)))
                     line.carrier.finish(code)
@@ -231,11 +248,19 @@ class Hub:
             self._backlog.add(number)
             waiting = {n: self.lines[n].carrier.queued() for n in self._backlog if n in self.lines}
             if sum(waiting.values()) > limits.RELAY_QUEUES_BYTES:
-                self._evict.append((max(waiting, key=lambda n: waiting[n]), outer.SLOW, "too much waits at this relay"))
+                self._evict.append(
+                    (
+                        max(waiting, key=lambda n: waiting[n]),
+                        outer.SLOW,
+                        "too much waits at this relay",
+                    )
+                )
 
     def _tick(self) -> None:
         now = time.monotonic()
-        self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick) if self.lines else None
+        self._ticking = (
+            asyncio.get_running_loop().call_later(TICK_S, self._tick) if self.lines else None
+        )
         for number, line in list(self.lines.items()):
             queued = line.carrier.queued()
             if queued <= BACKLOG_BYTES:
@@ -246,7 +271,7 @@ class Hub:
             elif now - line.waits_since > limits.RELAY_SLOW_READER_S:
                 self._evict.append((number, outer.SLOW, "this connection takes nothing"))
         for client in {c for held in self._pressed.values() for c in held}:
-            self._handle(events.Heard(client, 0))                      # it is we who do not listen
+            self._handle(events.Heard(client, 0))  # it is we who do not listen
         self._handle(events.Tick())
         self.flush()
 
@@ -265,5 +290,9 @@ def place(address: str) -> str:
     except ValueError:
         return address
     if isinstance(ip, ipaddress.IPv6Address):
-        return str(ip.ipv4_mapped) if ip.ipv4_mapped is not None else str(ipaddress.ip_network((ip, 64), strict=False))
+        return (
+            str(ip.ipv4_mapped)
+            if ip.ipv4_mapped is not None
+            else str(ipaddress.ip_network((ip, 64), strict=False))
+        )
     return str(ip)

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 STOP_LOOK_S = 0.02
 log = logging.getLogger("holdfast.relay")
-Place = tuple[str, int]                  # address and port
+Place = tuple[str, int]  # address and port
 
 
 class Options(NamedTuple):
@@ -49,14 +49,14 @@ class Options(NamedTuple):
     data: str
     names: tuple[str, ...] = ()
     origins: tuple[str, ...] = ()
-    certificate: tuple[str, str] | None = None     # files: chain and key
+    certificate: tuple[str, str] | None = None  # files: chain and key
     grpc: Place | None = None
     metrics: Place | None = None
-    rate: int = RELAY_TENANT_BYTES_S               # bytes that one tenant may send in a second
+    rate: int = RELAY_TENANT_BYTES_S  # bytes that one tenant may send in a second
     json: bool = False
-    instead: tuple[Place, ...] = ()                # places to listen at if the first one is taken, in this order
-    bound: Callable[[Place], None] = lambda place: None     # is told which it became
-    by: str = "hand"                               # who started it: `up` ends only what `up` began
+    instead: tuple[Place, ...] = ()  # places to listen at if the first one is taken, in this order
+    bound: Callable[[Place], None] = lambda place: None  # is told which it became
+    by: str = "hand"  # who started it: `up` ends only what `up` began
 
 
 class Certificate:
@@ -71,11 +71,14 @@ class Certificate:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.set_alpn_protocols(["http/1.1"])
         try:
-            context.load_cert_chain(chain, key, password=lambda: "")       # never ask a terminal
+            context.load_cert_chain(chain, key, password=lambda: "")  # never ask a terminal
             with open(chain, "rb") as c, open(key, "rb") as k:
                 return context, (c.read(), k.read())
         except (OSError, ValueError) as e:
-            raise Usage(f"cannot use the certificate {chain} with the key {key}: {e}", "both in PEM, the key without a passphrase") from e
+            raise Usage(
+                f"cannot use the certificate {chain} with the key {key}: {e}",
+                "both in PEM, the key without a passphrase",
+            ) from e
 
     def reload(self) -> None:
         try:
@@ -87,7 +90,11 @@ class Certificate:
 
 
 def serve(options: Options) -> int:
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stderr,
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+    )
     prepare(options.data)
     cores.forbid()
     certificate = Certificate(options.certificate) if options.certificate is not None else None
@@ -103,9 +110,13 @@ def prepare(data: str) -> None:
     try:
         os.makedirs(data, mode=0o700, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as e:
-        raise Impossible(f"{data} cannot be a directory: {e.strerror}", "give another one with --data") from e
+        raise Impossible(
+            f"{data} cannot be a directory: {e.strerror}", "give another one with --data"
+        ) from e
     except OSError as e:
-        raise Unavailable(f"cannot create {data}: {e.strerror}", "give another one with --data") from e
+        raise Unavailable(
+            f"cannot create {data}: {e.strerror}", "give another one with --data"
+        ) from e
     home.check_private(data)
 
 
@@ -115,23 +126,37 @@ def _loop() -> type[asyncio.AbstractEventLoop] | None:
         import uvloop
     except ImportError:
         return None
-    return uvloop.Loop                   # type: ignore[no-any-return]
+    return uvloop.Loop  # type: ignore[no-any-return]
 
 
 async def _serve(options: Options, certificate: Certificate | None) -> int:
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception")))
+    loop.set_exception_handler(
+        lambda _, c: log.error("%s", c.get("message"), exc_info=c.get("exception"))
+    )
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    loop.add_signal_handler(signal.SIGHUP, certificate.reload if certificate is not None else lambda: None)
+    loop.add_signal_handler(
+        signal.SIGHUP, certificate.reload if certificate is not None else lambda: None
+    )
     store = Store(control.database_of(options.data))
     if store.put_aside:
-        log.error("the database was unreadable and is now %s; tokens have to be made anew", store.put_aside)
+        log.error(
+            "the database was unreadable and is now %s; tokens have to be made anew",
+            store.put_aside,
+        )
     now = int(time.time())
     tokens = store.at_once(office.tokens)
-    quotas = Quotas(tenant_bytes_s=options.rate, tenant_burst=int(options.rate * RELAY_TENANT_BURST_S))
-    registry = Registry(store.routes(now), quotas, epoch=time.time() - time.monotonic(), software=f"holdfast {__version__}")
+    quotas = Quotas(
+        tenant_bytes_s=options.rate, tenant_burst=int(options.rate * RELAY_TENANT_BURST_S)
+    )
+    registry = Registry(
+        store.routes(now),
+        quotas,
+        epoch=time.time() - time.monotonic(),
+        software=f"holdfast {__version__}",
+    )
     with contextlib.ExitStack() as undo:
         listener = _listen_first((options.listen, *options.instead), undo)
         options.bound(_bound(listener))
@@ -139,7 +164,9 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         hub.doorkeeper.learn(tokens)
         store.start()
         undo.callback(store.close)
-        doors = [Door(hub, listener, lambda: certificate.context if certificate is not None else None)]
+        doors = [
+            Door(hub, listener, lambda: certificate.context if certificate is not None else None)
+        ]
         undo.callback(_stop, doors)
         secure = certificate is not None
         said = [("websocket", "wss" if secure else "ws", *_bound(listener))]
@@ -151,13 +178,23 @@ async def _serve(options: Options, certificate: Certificate | None) -> int:
         if options.grpc is not None:
             grpc, port = await _grpc(hub, options, certificate)
             said.append(("grpc", "grpcs" if secure else "grpc", options.grpc[0], port))
-        hub.doorkeeper.names = _names(options.names, [port for kind, _, _, port in said if kind != "metrics"])
-        office_hours = control.Control(hub, control.socket_of(options.data), {"pid": os.getpid(), "release": __version__, "urls": _urls(said), "by": options.by})
+        hub.doorkeeper.names = _names(
+            options.names, [port for kind, _, _, port in said if kind != "metrics"]
+        )
+        office_hours = control.Control(
+            hub,
+            control.socket_of(options.data),
+            {"pid": os.getpid(), "release": __version__, "urls": _urls(said), "by": options.by},
+        )
         await office_hours.start()
         undo.callback(office_hours.stop)
         _say(said, options.names, options.json)
         if not any(row.revoked is None for row in tokens):
-            print("no host can register yet: `holdfast relay token` makes a token", file=sys.stderr, flush=True)
+            print(
+                "no host can register yet: `holdfast relay token` makes a token",
+                file=sys.stderr,
+                flush=True,
+            )
         _notify("READY=1")
         await stopping.wait()
         _notify("STOPPING=1")
@@ -177,7 +214,9 @@ def _stop(doors: list[Door]) -> None:
         door.stop()
 
 
-async def _grpc(hub: Hub, options: Options, certificate: Certificate | None) -> tuple[GrpcDoor, int]:
+async def _grpc(
+    hub: Hub, options: Options, certificate: Certificate | None
+) -> tuple[GrpcDoor, int]:
     try:
         from holdfast.relay.grpcdoor import GrpcDoor
     except ImportError as e:
@@ -187,7 +226,10 @@ async def _grpc(hub: Hub, options: Options, certificate: Certificate | None) -> 
     door = GrpcDoor(hub, (lambda: certificate.pem) if certificate is not None else None)
     bound = await door.start(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     if not bound:
-        raise Unavailable(f"cannot listen on {host}:{port} for gRPC", "is it in use, or not an address of this machine?")
+        raise Unavailable(
+            f"cannot listen on {host}:{port} for gRPC",
+            "is it in use, or not an address of this machine?",
+        )
     door.reached = at(host, bound, certificate is not None)
     return door, bound
 
@@ -205,7 +247,10 @@ def _listen(place: Place, undo: contextlib.ExitStack) -> socket.socket:
     try:
         sock = listen(*place)
     except OSError as e:
-        raise Unavailable(f"cannot listen on {place[0]}:{place[1]}: {e.strerror or e}", "is it in use, or not an address of this machine?") from e
+        raise Unavailable(
+            f"cannot listen on {place[0]}:{place[1]}: {e.strerror or e}",
+            "is it in use, or not an address of this machine?",
+        ) from e
     undo.callback(sock.close)
     return sock
 
@@ -217,18 +262,35 @@ def _bound(sock: socket.socket) -> Place:
 
 def _names(names: tuple[str, ...], ports: list[int]) -> tuple[str, ...]:
     """A name without a port stands for itself and for our ports."""
-    found = [n for name in names for n in ((name,) if name.rpartition(":")[2].isdigit() else (name, *(f"{name}:{port}" for port in ports)))]
+    found = [
+        n
+        for name in names
+        for n in (
+            (name,)
+            if name.rpartition(":")[2].isdigit()
+            else (name, *(f"{name}:{port}" for port in ports))
+        )
+    ]
     return tuple(dict.fromkeys(n.lower() for n in found))
 
 
 def _urls(said: list[tuple[str, str, str, int]]) -> dict[str, str]:
-    return {kind: f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}" for kind, scheme, host, port in said}
+    return {
+        kind: f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+        for kind, scheme, host, port in said
+    }
 
 
 def _say(said: list[tuple[str, str, str, int]], names: tuple[str, ...], as_json: bool) -> None:
     """Where it listens; and, if it has a certificate of its own, by which addresses its doors are dialled under its names."""
     urls = _urls(said)
-    reached = [url for name in names for _, scheme, _, port in said if scheme in ("wss", "grpcs") for url in _reached(scheme, name, port)]
+    reached = [
+        url
+        for name in names
+        for _, scheme, _, port in said
+        if scheme in ("wss", "grpcs")
+        for url in _reached(scheme, name, port)
+    ]
     if as_json:
         print(json.dumps({"listening": urls, "urls": reached}), flush=True)
     else:
@@ -249,6 +311,8 @@ def _notify(state: str) -> None:
     """To systemd, if it started us and asked for it."""
     path = os.environ.get("NOTIFY_SOCKET")
     if path:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock,
+        ):
             sock.sendto(state.encode(), "\0" + path[1:] if path.startswith("@") else path)
-

@@ -51,7 +51,9 @@ def digest(token: str) -> bytes:
 
 
 def tokens(db: apsw.Connection) -> list[Row]:
-    rows: list[Any] = db.execute("SELECT id, digest, tenant, created, expires, revoked FROM tokens ORDER BY created, id").fetchall()
+    rows: list[Any] = db.execute(
+        "SELECT id, digest, tenant, created, expires, revoked FROM tokens ORDER BY created, id"
+    ).fetchall()
     return [Row(*row) for row in rows]
 
 
@@ -60,13 +62,18 @@ def act(db: apsw.Connection, request: dict[str, Any], now: int) -> Any:
     acts = {"token.new": _new, "token.ls": _ls, "token.revoke": _revoke, "admit": _admit}
     kind = request.get("act")
     if kind not in acts:
-        raise Usage("the relay was asked for something it does not know", "both sides should run the same release")
+        raise Usage(
+            "the relay was asked for something it does not know",
+            "both sides should run the same release",
+        )
     return acts[kind](db, request, now)
 
 
 def _tenant(db: apsw.Connection, name: Any, now: int) -> str:
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Usage("a tenant's name has letters, digits, `.`, `_`, `-`", f"at most {NAME_CHARS} of them")
+        raise Usage(
+            "a tenant's name has letters, digits, `.`, `_`, `-`", f"at most {NAME_CHARS} of them"
+        )
     db.execute("INSERT OR IGNORE INTO tenants VALUES (?, ?)", (name, now))
     return name
 
@@ -76,7 +83,10 @@ def _new(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, An
     if len(hash) != 32 or not (expires is None or type(expires) is int):
         raise Usage("not a token's hash, or no time")
     tenant = _tenant(db, request.get("tenant"), now)
-    if len(db.execute("SELECT id FROM tokens LIMIT ?", (RELAY_TOKENS_MAX,)).fetchall()) >= RELAY_TOKENS_MAX:
+    if (
+        len(db.execute("SELECT id FROM tokens LIMIT ?", (RELAY_TOKENS_MAX,)).fetchall())
+        >= RELAY_TOKENS_MAX
+    ):
         raise Refused(f"there are {RELAY_TOKENS_MAX} tokens", "give several hosts the same one")
     row = Row(hash.hex()[:_ID_CHARS], hash, tenant, now, expires, None)
     try:
@@ -94,7 +104,10 @@ def _revoke(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str,
     wanted = str(request.get("id", ""))
     found = [row for row in tokens(db) if wanted and row.id.startswith(wanted)]
     if len(found) != 1:
-        raise NotFound(f"{'more than one' if found else 'no'} token begins with {wanted[:NAME_CHARS]!a}", "`holdfast relay token ls` lists them")
+        raise NotFound(
+            f"{'more than one' if found else 'no'} token begins with {wanted[:NAME_CHARS]!a}",
+            "`holdfast relay token ls` lists them",
+        )
     row = found[0]._replace(revoked=found[0].revoked or now)
     db.execute("UPDATE tokens SET revoked = ? WHERE id = ?", (row.revoked, row.id))
     return shown(row, now)
@@ -106,7 +119,10 @@ def _admit(db: apsw.Connection, request: dict[str, Any], now: int) -> dict[str, 
     except ValueError as e:
         raise Usage(f"not a route key: {e}", "the host shows it: ed25519:...") from e
     tenant = _tenant(db, request.get("tenant"), now)
-    db.execute("INSERT INTO routes VALUES (?,?,NULL,0,x'',?) ON CONFLICT(key) DO UPDATE SET token = NULL, tenant = excluded.tenant", (key, tenant, now))
+    db.execute(
+        "INSERT INTO routes VALUES (?,?,NULL,0,x'',?) ON CONFLICT(key) DO UPDATE SET token = NULL, tenant = excluded.tenant",
+        (key, tenant, now),
+    )
     return {"key": signing.show(key), "tenant": tenant, "admitted": now}
 
 
@@ -116,5 +132,18 @@ def enrolled(answer: dict[str, Any]) -> Known:
 
 
 def shown(row: Row, now: int) -> dict[str, Any]:
-    state = "revoked" if row.revoked is not None else "expired" if row.expires is not None and row.expires <= now else "valid"
-    return {"id": row.id, "tenant": row.tenant, "state": state, "created": row.created, "expires": row.expires, "revoked": row.revoked}
+    state = (
+        "revoked"
+        if row.revoked is not None
+        else "expired"
+        if row.expires is not None and row.expires <= now
+        else "valid"
+    )
+    return {
+        "id": row.id,
+        "tenant": row.tenant,
+        "state": state,
+        "created": row.created,
+        "expires": row.expires,
+        "revoked": row.revoked,
+    }

@@ -32,15 +32,33 @@ from holdfast.wire import outer
 
 
 class Registry:
-    def __init__(self, known: Iterable[Known] = (), quotas: Quotas | None = None, epoch: float = 0.0, software: str = "") -> None:
+    def __init__(
+        self,
+        known: Iterable[Known] = (),
+        quotas: Quotas | None = None,
+        epoch: float = 0.0,
+        software: str = "",
+    ) -> None:
         self.quotas = quotas or Quotas()
-        self.epoch = epoch                                             # Unix time when `now` was 0
+        self.epoch = epoch  # Unix time when `now` was 0
         self.software = software
         self.connections: dict[int, Connection] = {}
         self.book = Book(known)
         self.tenants = Tenants(self.quotas)
-        self.opening: dict[Stream, None] = {}                          # in order of time
-        self.counts = dict.fromkeys(("connections", "registrations", "streams", "frames", "bytes", "refusals", "drops", "pauses"), 0)
+        self.opening: dict[Stream, None] = {}  # in order of time
+        self.counts = dict.fromkeys(
+            (
+                "connections",
+                "registrations",
+                "streams",
+                "frames",
+                "bytes",
+                "refusals",
+                "drops",
+                "pauses",
+            ),
+            0,
+        )
         self._effects: list[Effect] = []
         self._now = 0.0
 
@@ -60,9 +78,15 @@ class Registry:
 
     def _connected(self, event: events.Connected) -> None:
         self.counts["connections"] += 1
-        made = Connection(event.connection, event.names, event.nonce, event.token, self._now, self._now)
+        made = Connection(
+            event.connection, event.names, event.nonce, event.token, self._now, self._now
+        )
         self.connections[made.id] = made
-        if event.token is not None and not event.token.expired and self._pays(made, event.token.tenant):
+        if (
+            event.token is not None
+            and not event.token.expired
+            and self._pays(made, event.token.tenant)
+        ):
             self._admit(made)
 
     def _pays(self, connection: Connection, name: str) -> bool:
@@ -140,7 +164,9 @@ class Registry:
         if not connection.admitted:
             connection.frames += 1
             if connection.frames > self.quotas.strange_frames:
-                self._drop(connection, outer.LIMIT, "too many frames before anything was shown that admits")
+                self._drop(
+                    connection, outer.LIMIT, "too many frames before anything was shown that admits"
+                )
                 return False
         return True
 
@@ -154,16 +180,29 @@ class Registry:
             return self._drop(connection, outer.PROTOCOL, "HELLO comes first")
         handler = _FRAMES.get((connection.role, kind))
         if handler is None:
-            return self._drop(connection, outer.PROTOCOL, f"{kind.__name__.upper()} does not come from this side now")
+            return self._drop(
+                connection,
+                outer.PROTOCOL,
+                f"{kind.__name__.upper()} does not come from this side now",
+            )
         handler(self, connection, frame)
 
     def _hello(self, connection: Connection, frame: outer.Hello) -> None:
         version = outer.choose(frame)
         if version is None:
-            return self._drop(connection, outer.UNSPOKEN, f"this relay speaks {outer.LOWEST} to {outer.VERSION}")
+            return self._drop(
+                connection, outer.UNSPOKEN, f"this relay speaks {outer.LOWEST} to {outer.VERSION}"
+            )
         connection.role = frame.role
-        streams = self.quotas.host_streams if frame.role == outer.HOST else self.quotas.client_streams
-        self._send(connection, outer.Welcome(version, connection.nonce, OUTER_BYTES, streams, self.quotas.ping_s, self.software))
+        streams = (
+            self.quotas.host_streams if frame.role == outer.HOST else self.quotas.client_streams
+        )
+        self._send(
+            connection,
+            outer.Welcome(
+                version, connection.nonce, OUTER_BYTES, streams, self.quotas.ping_s, self.software
+            ),
+        )
 
     def _ping(self, connection: Connection, frame: outer.Ping) -> None:
         self._send(connection, outer.Pong(frame.mark))
@@ -187,7 +226,9 @@ class Registry:
             stream.to_client -= size
             if stream.to_client < 0:
                 return self._end_both(stream, outer.FLOW, "more DATA than credit")
-            self._effects.append(Send(stream.client.id, outer.Data(stream.at_client, frame.payload)))
+            self._effects.append(
+                Send(stream.client.id, outer.Data(stream.at_client, frame.payload))
+            )
         self.counts["bytes"] += size
 
     def _credit(self, connection: Connection, frame: outer.Credit) -> None:
@@ -229,17 +270,34 @@ class Registry:
     def _register(self, connection: Connection, frame: outer.Register) -> None:
         if connection.route is not None:
             return self._drop(connection, outer.PROTOCOL, "one registration for one connection")
-        if not any(routes.verify(frame.route_key, name, connection.nonce, frame.generation, frame.signature) for name in connection.names):
-            return self._drop(connection, outer.UNAUTHORIZED, "the signature does not fit this key, this relay's name and this connection")
+        if not any(
+            routes.verify(
+                frame.route_key, name, connection.nonce, frame.generation, frame.signature
+            )
+            for name in connection.names
+        ):
+            return self._drop(
+                connection,
+                outer.UNAUTHORIZED,
+                "the signature does not fit this key, this relay's name and this connection",
+            )
         id = routes.route(frame.route_key)
         route = self.book.get(id)
         by = enrolled(connection.token, route)
         if by is None:
             expired = connection.token is not None and connection.token.expired
-            return self._drop(connection, outer.UNAUTHORIZED, "the token has expired" if expired else "this route key is not admitted, and there is no token")
+            return self._drop(
+                connection,
+                outer.UNAUTHORIZED,
+                "the token has expired"
+                if expired
+                else "this route key is not admitted, and there is no token",
+            )
         tenant, token = by
         if route is not None and frame.generation < route.known.generation:
-            return self._drop(connection, outer.REPLACED, f"generation {route.known.generation} has been here")
+            return self._drop(
+                connection, outer.REPLACED, f"generation {route.known.generation} has been here"
+            )
         held = self.tenants.get(tenant)
         ours = route is not None and route.connection is not None and route.known.tenant == tenant
         if held is not None and not ours and held.routes >= self.quotas.tenant_routes:
@@ -274,14 +332,23 @@ class Registry:
     def _withdrawn(self, route: Route) -> None:
         """What came with a pass that no longer counts ends."""
         assert route.connection is not None
-        for stream in [s for s in route.connection.streams.values() if s.digest not in route.passes]:
+        for stream in [
+            s for s in route.connection.streams.values() if s.digest not in route.passes
+        ]:
             self._end_both(stream, outer.REFUSED, "the pass was withdrawn")
             self._stranger_again(stream.client)
-        for watcher in [w for w in route.watchers.values() if w.watches[route.id] not in route.passes]:
+        for watcher in [
+            w for w in route.watchers.values() if w.watches[route.id] not in route.passes
+        ]:
             self._unwatch(route, watcher)
 
     def _stranger_again(self, connection: Connection) -> None:
-        if connection.id in self.connections and connection.token is None and not connection.streams and not connection.watches:
+        if (
+            connection.id in self.connections
+            and connection.token is None
+            and not connection.streams
+            and not connection.watches
+        ):
             connection.admitted, connection.since, connection.frames = False, self._now, 0
 
     def _accept(self, connection: Connection, frame: outer.Accept) -> None:
@@ -299,7 +366,11 @@ class Registry:
     def _found(self, connection: Connection, id: bytes, pass_: bytes) -> tuple[Route, bytes] | None:
         """The route, for who has a pass; whatever is wrong looks the same."""
         route, digest = self.book.get(id), routes.digest(pass_)
-        if route is None or digest not in route.passes or (connection.token is not None and connection.token.tenant != route.known.tenant):
+        if (
+            route is None
+            or digest not in route.passes
+            or (connection.token is not None and connection.token.tenant != route.known.tenant)
+        ):
             self.counts["refusals"] += 1
             connection.wrong += 1
             if connection.wrong > self.quotas.wrong_passes:
@@ -316,20 +387,42 @@ class Registry:
         connection.highest = frame.stream
         found = self._found(connection, frame.route, frame.pass_)
         if found is None:
-            return self._answer(connection, outer.Close(frame.stream, outer.REFUSED, "no such route, or not with this pass"))
+            return self._answer(
+                connection,
+                outer.Close(frame.stream, outer.REFUSED, "no such route, or not with this pass"),
+            )
         route, digest = found
         host, tenant = route.connection, self.tenants.of(route.known.tenant, self._now)
         if host is None:
             self.tenants.tidy(tenant)
-            return self._answer(connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected"))
-        if (len(connection.streams) >= self.quotas.client_streams or len(host.streams) >= self.quotas.host_streams
-                or tenant.streams >= self.quotas.tenant_streams):
-            return self._answer(connection, outer.Close(frame.stream, outer.LIMIT, "too many streams"))
+            return self._answer(
+                connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected")
+            )
+        if (
+            len(connection.streams) >= self.quotas.client_streams
+            or len(host.streams) >= self.quotas.host_streams
+            or tenant.streams >= self.quotas.tenant_streams
+        ):
+            return self._answer(
+                connection, outer.Close(frame.stream, outer.LIMIT, "too many streams")
+            )
         if host.highest >= outer.U32:
             self._drop(host, outer.AWAY, "all stream numbers are used up; come again")
-            return self._answer(connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected"))
+            return self._answer(
+                connection, outer.Close(frame.stream, outer.OFFLINE, "the host is not connected")
+            )
         host.highest += 1
-        stream = Stream(connection, frame.stream, host, host.highest, digest, tenant, self._now, self.quotas.window, self.quotas.window)
+        stream = Stream(
+            connection,
+            frame.stream,
+            host,
+            host.highest,
+            digest,
+            tenant,
+            self._now,
+            self.quotas.window,
+            self.quotas.window,
+        )
         connection.streams[stream.at_client] = host.streams[stream.at_host] = stream
         self.opening[stream] = None
         tenant.streams += 1
@@ -365,7 +458,12 @@ class Registry:
     def _end_both(self, stream: Stream, code: int, reason: str) -> None:
         self._end(stream, (code, reason), (code, reason))
 
-    def _end(self, stream: Stream, to_client: tuple[int, str] | None = None, to_host: tuple[int, str] | None = None) -> None:
+    def _end(
+        self,
+        stream: Stream,
+        to_client: tuple[int, str] | None = None,
+        to_host: tuple[int, str] | None = None,
+    ) -> None:
         """Forgets a stream and tells those who are named why."""
         self.opening.pop(stream, None)
         del stream.client.streams[stream.at_client]
@@ -401,6 +499,7 @@ class Registry:
                 if self._now - stream.since <= self.quotas.accept_s:
                     return
                 yield stream
+
         return list(old())
 
     def _enroll(self, event: events.Enrolled) -> None:
@@ -421,7 +520,11 @@ class Registry:
             if route.connection is not None:
                 self._drop(route.connection, outer.UNAUTHORIZED, "the token was revoked")
             self._forget(route)
-        for connection in [c for c in self.connections.values() if c.token is not None and c.token.id == event.token]:
+        for connection in [
+            c
+            for c in self.connections.values()
+            if c.token is not None and c.token.id == event.token
+        ]:
             self._drop(connection, outer.UNAUTHORIZED, "the token was revoked")
 
     def _stopping(self, event: events.Stopping) -> None:
@@ -466,12 +569,31 @@ class Registry:
 
 
 _EVENTS: dict[type[Any], Callable[[Registry, Any], None]] = {
-    events.Connected: Registry._connected, events.Heard: Registry._heard, events.Broken: Registry._broken, events.Gone: Registry._gone, events.Tick: Registry._tick, events.Enrolled: Registry._enroll, events.Revoked: Registry._revoked,
-    events.Stopping: Registry._stopping}
+    events.Connected: Registry._connected,
+    events.Heard: Registry._heard,
+    events.Broken: Registry._broken,
+    events.Gone: Registry._gone,
+    events.Tick: Registry._tick,
+    events.Enrolled: Registry._enroll,
+    events.Revoked: Registry._revoked,
+    events.Stopping: Registry._stopping,
+}
 _BOTH: dict[type[Any], Callable[[Registry, Connection, Any], None]] = {
-    outer.Credit: Registry._credit, outer.Close: Registry._close, outer.Ping: Registry._ping, outer.Pong: Registry._pong}
+    outer.Credit: Registry._credit,
+    outer.Close: Registry._close,
+    outer.Ping: Registry._ping,
+    outer.Pong: Registry._pong,
+}
 _FRAMES: dict[tuple[int, type[Any]], Callable[[Registry, Connection, Any], None]] = {
     (0, outer.Hello): Registry._hello,
-    **{(role, kind): handler for role in (outer.HOST, outer.CLIENT) for kind, handler in _BOTH.items()},
-    (outer.HOST, outer.Register): Registry._register, (outer.HOST, outer.Passes): Registry._passes, (outer.HOST, outer.Accept): Registry._accept,
-    (outer.CLIENT, outer.Open): Registry._open, (outer.CLIENT, outer.Watch): Registry._watch}
+    **{
+        (role, kind): handler
+        for role in (outer.HOST, outer.CLIENT)
+        for kind, handler in _BOTH.items()
+    },
+    (outer.HOST, outer.Register): Registry._register,
+    (outer.HOST, outer.Passes): Registry._passes,
+    (outer.HOST, outer.Accept): Registry._accept,
+    (outer.CLIENT, outer.Open): Registry._open,
+    (outer.CLIENT, outer.Watch): Registry._watch,
+}

@@ -39,12 +39,21 @@ from holdfast.wire import outer
 
 SUBPROTOCOL = Subprotocol("holdfast.1")
 PATH = "/"
-CLOSE_WAIT_S = 2.0                       # for the other side to close a connection that we ended
-HEAD_BYTES = 16 * limits.KiB             # of a request: a stranger cannot make us keep more
-FRAGMENTS_MAX = 128                      # of one message
-ACCEPT_PAUSE_S = 0.1                     # after an accept that failed, most likely for want of descriptors
-CLOSE_CODES = {outer.DONE: 1000, outer.AWAY: 1012, outer.SLOW: 1013, outer.LIMIT: 1013, outer.PROTOCOL: 1002, outer.UNSPOKEN: 1002, outer.FLOW: 1002, outer.FAILED: 1011}
-POLICY = 1008                            # every other reason
+CLOSE_WAIT_S = 2.0  # for the other side to close a connection that we ended
+HEAD_BYTES = 16 * limits.KiB  # of a request: a stranger cannot make us keep more
+FRAGMENTS_MAX = 128  # of one message
+ACCEPT_PAUSE_S = 0.1  # after an accept that failed, most likely for want of descriptors
+CLOSE_CODES = {
+    outer.DONE: 1000,
+    outer.AWAY: 1012,
+    outer.SLOW: 1013,
+    outer.LIMIT: 1013,
+    outer.PROTOCOL: 1002,
+    outer.UNSPOKEN: 1002,
+    outer.FLOW: 1002,
+    outer.FAILED: 1011,
+}
+POLICY = 1008  # every other reason
 log = logging.getLogger("holdfast.relay")
 
 
@@ -53,24 +62,26 @@ class WebSocket(asyncio.Protocol):
 
     def __init__(self, hub: Hub, visit: Visit) -> None:
         self._hub, self._visit = hub, visit
-        self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT)
+        self._protocol = ServerProtocol(
+            subprotocols=[SUBPROTOCOL], max_size=limits.OUTER_BYTES, logger=SILENT
+        )
         self._cutter = Cutter(self._protocol, limits.OUTER_BYTES)
-        self._number = 0                 # 0: not upgraded
-        self._head = 0                   # bytes of the request
+        self._number = 0  # 0: not upgraded
+        self._head = 0  # bytes of the request
         self._out: list[bytes] = []
         self._written = 0
         self._fragments: list[bytes] = []
         self._finished = False
         self._held = False
         self._lost = False
-        self._transport: asyncio.Transport = None           # type: ignore[assignment]  # until TLS is through
+        self._transport: asyncio.Transport = None  # type: ignore[assignment]  # until TLS is through
         self._pausing: asyncio.TimerHandle | None = None
         self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._abort)
 
     # ------------------------------------------------------------ asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
         self._transport.set_write_buffer_limits(high=limits.RELAY_PRESSURE_BYTES)
         self._hub.sockets.add(self)
         sock = self._transport.get_extra_info("socket")
@@ -96,10 +107,12 @@ class WebSocket(asyncio.Protocol):
                 self._frame(event)
             elif isinstance(event, Request):
                 self._request(event)
-        if protocol.writes:              # pongs, closes, responses
+        if protocol.writes:  # pongs, closes, responses
             self._library()
         self.flush()
-        if self.queued() > limits.RELAY_QUEUE_BYTES:      # of the library's answers to pings, which the hub does not see
+        if (
+            self.queued() > limits.RELAY_QUEUE_BYTES
+        ):  # of the library's answers to pings, which the hub does not see
             self._hub.broken(self._number, outer.SLOW, "too much waits for this connection")
         self._hub.flush()
 
@@ -110,7 +123,7 @@ class WebSocket(asyncio.Protocol):
         self._hub.relieved(self._number)
 
     def eof_received(self) -> bool:
-        return False                     # half-open connections are of no use here
+        return False  # half-open connections are of no use here
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = self._finished = True
@@ -130,7 +143,10 @@ class WebSocket(asyncio.Protocol):
             return
         response = self._protocol.accept(request)
         if response.status_code != 101:
-            return self._respond(response.status_code, "this is a relay for holdfast: it speaks WebSocket, subprotocol holdfast.1")
+            return self._respond(
+                response.status_code,
+                "this is a relay for holdfast: it speaks WebSocket, subprotocol holdfast.1",
+            )
         self._protocol.send_response(response)
         self._library()
         self._timer.cancel()
@@ -138,8 +154,13 @@ class WebSocket(asyncio.Protocol):
 
     def _admit(self, request: Request) -> Admission:
         headers = request.headers
-        approach = Approach(tuple(headers.get_all("Host")), tuple(headers.get_all("Origin")), tuple(headers.get_all("Authorization")), self._reached(),
-                            by_browser(name for name, _ in headers.raw_items()))
+        approach = Approach(
+            tuple(headers.get_all("Host")),
+            tuple(headers.get_all("Origin")),
+            tuple(headers.get_all("Authorization")),
+            self._reached(),
+            by_browser(name for name, _ in headers.raw_items()),
+        )
         path = request.path
         if "?" in path or request.method != "GET":
             raise TurnedAway(400, "no query, no method but GET")
@@ -148,7 +169,9 @@ class WebSocket(asyncio.Protocol):
             if from_a_page(headers):
                 raise TurnedAway(403, "this is not for pages")
             if path in (PATH, "/healthz"):
-                raise TurnedAway(200, "ok" if path != PATH else "this is a relay for holdfast; it has no pages")
+                raise TurnedAway(
+                    200, "ok" if path != PATH else "this is a relay for holdfast; it has no pages"
+                )
         if path != PATH:
             raise TurnedAway(404, "nothing is here")
         return self._hub.doorkeeper.admit(approach, time.time())
@@ -160,9 +183,30 @@ class WebSocket(asyncio.Protocol):
 
     def _respond(self, status: int, text: str) -> None:
         body = f"{text}\n".encode()
-        more = [("WWW-Authenticate", "Bearer")] if status == 401 else [("Upgrade", "websocket")] if status == 426 else []
-        self._protocol.send_response(Response(status, HTTPStatus(status).phrase, Headers([
-            ("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"), *GUARDED, ("Server", "holdfast"), *more]), body))
+        more = (
+            [("WWW-Authenticate", "Bearer")]
+            if status == 401
+            else [("Upgrade", "websocket")]
+            if status == 426
+            else []
+        )
+        self._protocol.send_response(
+            Response(
+                status,
+                HTTPStatus(status).phrase,
+                Headers(
+                    [
+                        ("Content-Type", "text/plain; charset=utf-8"),
+                        ("Content-Length", str(len(body))),
+                        ("Connection", "close"),
+                        *GUARDED,
+                        ("Server", "holdfast"),
+                        *more,
+                    ]
+                ),
+                body,
+            )
+        )
         self._library()
 
     # ------------------------------------------------------------ WebSocket
@@ -173,7 +217,7 @@ class WebSocket(asyncio.Protocol):
             self._hub.received(self._number, bytes(frame.data))
         elif opcode is Opcode.BINARY or (opcode is Opcode.CONT and self._fragments):
             self._fragments.append(bytes(frame.data))
-            if len(self._fragments) > FRAGMENTS_MAX:          # empty ones would never be too large
+            if len(self._fragments) > FRAGMENTS_MAX:  # empty ones would never be too large
                 self._hub.broken(self._number, outer.PROTOCOL, "too many fragments")
             elif frame.fin:
                 whole, self._fragments = b"".join(self._fragments), []
@@ -252,7 +296,12 @@ class WebSocket(asyncio.Protocol):
             self._transport.pause_reading()
 
     def _read_on(self) -> None:
-        if self._pausing is None and not self._held and not self._lost and not self._transport.is_closing():
+        if (
+            self._pausing is None
+            and not self._held
+            and not self._lost
+            and not self._transport.is_closing()
+        ):
             self._transport.resume_reading()
 
     def queued(self) -> int:
@@ -266,14 +315,23 @@ def _header(size: int) -> bytes:
     """Of a whole binary message from a server."""
     if size < 126:
         return bytes((0x82, size))
-    return b"\x82\x7e" + size.to_bytes(2, "big") if size < 65536 else b"\x82\x7f" + size.to_bytes(8, "big")
+    return (
+        b"\x82\x7e" + size.to_bytes(2, "big")
+        if size < 65536
+        else b"\x82\x7f" + size.to_bytes(8, "big")
+    )
 
 
 class Door:
     """Listens, and lets in as many as there is room for."""
 
-    def __init__(self, hub: Hub, listener: socket.socket, context: Callable[[], ssl.SSLContext | None],
-                 protocol: Callable[[Hub, Visit], asyncio.Protocol] = WebSocket) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        listener: socket.socket,
+        context: Callable[[], ssl.SSLContext | None],
+        protocol: Callable[[Hub, Visit], asyncio.Protocol] = WebSocket,
+    ) -> None:
         self._hub, self._listener, self._context, self._protocol = hub, listener, context, protocol
         self._greeting: set[asyncio.Task[None]] = set()
         listener.setblocking(False)
@@ -304,7 +362,13 @@ class Door:
             if context is None:
                 await loop.connect_accepted_socket(lambda: made, sock)
             else:
-                await loop.connect_accepted_socket(lambda: made, sock, ssl=context, ssl_handshake_timeout=limits.RELAY_HELLO_S, ssl_shutdown_timeout=CLOSE_WAIT_S)
+                await loop.connect_accepted_socket(
+                    lambda: made,
+                    sock,
+                    ssl=context,
+                    ssl_handshake_timeout=limits.RELAY_HELLO_S,
+                    ssl_shutdown_timeout=CLOSE_WAIT_S,
+                )
         except (OSError, asyncio.CancelledError):
             sock.close()
             visit.over()

@@ -16,17 +16,17 @@ class Connection:
     token: Token | None
     since: float
     heard: float
-    role: int = 0                    # 0: has not said HELLO
+    role: int = 0  # 0: has not said HELLO
     admitted: bool = False
     payer: Tenant | None = None
-    frames: int = 0                  # while a stranger
-    wrong: int = 0                   # passes
+    frames: int = 0  # while a stranger
+    wrong: int = 0  # passes
     pinged: int = 0
-    asked: bool = False              # a PING is out
-    highest: int = 0                 # the last stream number
-    route: Route | None = None       # a host's
+    asked: bool = False  # a PING is out
+    highest: int = 0  # the last stream number
+    route: Route | None = None  # a host's
     streams: dict[int, Stream] = field(default_factory=dict)
-    watches: dict[bytes, bytes] = field(default_factory=dict)      # route -> digest of the pass
+    watches: dict[bytes, bytes] = field(default_factory=dict)  # route -> digest of the pass
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +38,7 @@ class Stream:
     digest: bytes
     tenant: Tenant
     since: float
-    to_host: int                     # credit
+    to_host: int  # credit
     to_client: int
     accepted: bool = False
 
@@ -48,6 +48,6 @@ class Route:
     id: bytes
     known: Known
     passes: frozenset[bytes]
-    since: int                       # Unix seconds; of being online or away
+    since: int  # Unix seconds; of being online or away
     connection: Connection | None = None
     watchers: dict[int, Connection] = field(default_factory=dict)

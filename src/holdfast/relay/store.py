@@ -33,8 +33,8 @@ CREATE TABLE IF NOT EXISTS tokens (
 CREATE TABLE IF NOT EXISTS routes (
     key BLOB PRIMARY KEY, tenant TEXT NOT NULL, token TEXT, generation INTEGER NOT NULL, passes BLOB NOT NULL, seen INTEGER NOT NULL) STRICT;
 """
-RETRY_S = 1.0                 # how often what is owed is tried again
-GATHER_S = 0.1                # routes that change within this time are one write
+RETRY_S = 1.0  # how often what is owed is tried again
+GATHER_S = 0.1  # routes that change within this time are one write
 _DIGEST = 32
 
 Work = Callable[[apsw.Connection], Any]
@@ -74,9 +74,14 @@ class Store:
                         os.rename(self.path + suffix, self.put_aside + suffix)
                 return self._try_open()
         except apsw.BusyError as e:
-            raise Unavailable(f"another process has {self.path} open", "one relay for one directory: give this one its own with --data") from e
+            raise Unavailable(
+                f"another process has {self.path} open",
+                "one relay for one directory: give this one its own with --data",
+            ) from e
         except (apsw.Error, OSError) as e:
-            raise Unavailable(f"cannot open {self.path}: {e}", "free disk space or make the directory writable") from e
+            raise Unavailable(
+                f"cannot open {self.path}: {e}", "free disk space or make the directory writable"
+            ) from e
 
     def _try_open(self) -> apsw.Connection:
         old = os.umask(0o177)
@@ -86,11 +91,15 @@ class Store:
             os.umask(old)
         db.set_busy_timeout(2000)
         # The lock first: it keeps out every other connection only if WAL begins under it.
-        db.execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON")
+        db.execute(
+            "PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON"
+        )
         version = int(str(db.execute("PRAGMA user_version").fetchall()[0][0]))
         if version > SCHEMA:
             db.close()
-            raise Unavailable(f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast")
+            raise Unavailable(
+                f"{self.path} was written by a newer release (schema {version})", "upgrade holdfast"
+            )
         if (found := db.execute("PRAGMA quick_check(1)").fetchall()) != [("ok",)]:
             db.close()
             raise apsw.CorruptError(str(found[:1]))
@@ -103,10 +112,23 @@ class Store:
 
     def routes(self, now: int) -> list[Known]:
         """Those that were seen lately; the others are forgotten."""
-        self.at_once(lambda db: db.execute("DELETE FROM routes WHERE seen < ?", (now - RELAY_ROUTE_KEPT_S,)))
-        rows: list[Any] = self._db.execute("SELECT key, tenant, token, generation, passes, seen FROM routes").fetchall()
-        return [Known(key, tenant, token, generation, tuple(passes[i:i + _DIGEST] for i in range(0, len(passes), _DIGEST)), seen)
-                for key, tenant, token, generation, passes, seen in rows]
+        self.at_once(
+            lambda db: db.execute("DELETE FROM routes WHERE seen < ?", (now - RELAY_ROUTE_KEPT_S,))
+        )
+        rows: list[Any] = self._db.execute(
+            "SELECT key, tenant, token, generation, passes, seen FROM routes"
+        ).fetchall()
+        return [
+            Known(
+                key,
+                tenant,
+                token,
+                generation,
+                tuple(passes[i : i + _DIGEST] for i in range(0, len(passes), _DIGEST)),
+                seen,
+            )
+            for key, tenant, token, generation, passes, seen in rows
+        ]
 
     def at_once(self, work: Work) -> Any:
         """In this thread, durable on return; only while no other one is at it."""
@@ -156,7 +178,9 @@ class Store:
                     self._wake.wait_for(lambda: self._jobs or self._closing, timeout=RETRY_S)
                 else:
                     self._wake.wait_for(lambda: self._jobs or self._owed or self._closing)
-                    if not self._jobs and not self._closing:       # when everybody comes back at once, they are written together
+                    if (
+                        not self._jobs and not self._closing
+                    ):  # when everybody comes back at once, they are written together
                         self._wake.wait_for(lambda: self._jobs or self._closing, timeout=GATHER_S)
                 owed, self._owed = self._owed, {}
                 jobs, closing = list(self._jobs), self._closing
@@ -180,8 +204,17 @@ class Store:
                     if known is None:
                         self._db.execute("DELETE FROM routes WHERE key = ?", (key,))
                     else:
-                        self._db.execute("INSERT OR REPLACE INTO routes VALUES (?,?,?,?,?,?)",
-                                         (key, known.tenant, known.token, known.generation, b"".join(known.passes), known.seen))
+                        self._db.execute(
+                            "INSERT OR REPLACE INTO routes VALUES (?,?,?,?,?,?)",
+                            (
+                                key,
+                                known.tenant,
+                                known.token,
+                                known.generation,
+                                b"".join(known.passes),
+                                known.seen,
+                            ),
+                        )
         except (apsw.Error, OSError):
             self.failures += 1
             return False
@@ -194,7 +227,9 @@ class Store:
                 result = job.work(self._db)
         except HoldfastError as e:
             result = e
-        except Exception as e:                     # whatever it was: the writer goes on, or nobody is ever answered again
+        except (
+            Exception
+        ) as e:  # whatever it was: the writer goes on, or nobody is ever answered again
             self.failures += 1
             result = _cannot(self.path, e)
 
@@ -207,9 +242,11 @@ class Store:
 
         try:
             job.loop.call_soon_threadsafe(settle)
-        except RuntimeError:                       # the loop is gone: nobody waits any more
+        except RuntimeError:  # the loop is gone: nobody waits any more
             pass
 
 
 def _cannot(path: str, e: Exception) -> Unavailable:
-    return Unavailable(f"cannot write {path}: {e}", "free disk space or make the directory writable")
+    return Unavailable(
+        f"cannot write {path}: {e}", "free disk space or make the directory writable"
+    )

@@ -37,9 +37,9 @@ class Quotas(NamedTuple):
 @dataclass(slots=True)
 class Tenant:
     name: str
-    left: float                      # bytes that may come now
+    left: float  # bytes that may come now
     at: float
-    routes: int = 0                  # online
+    routes: int = 0  # online
     streams: int = 0
     connections: int = 0
 

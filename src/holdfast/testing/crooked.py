@@ -20,7 +20,7 @@ from holdfast.core import route
 from holdfast.model.limits import OUTER_BYTES, STREAMS_MAX
 from holdfast.wire import outer
 
-UP, DOWN = "up", "down"            # from the client to the host, and back
+UP, DOWN = "up", "down"  # from the client to the host, and back
 Meddle = Callable[[str, int, outer.Frame], "list[outer.Frame | float]"]
 """Direction, stream on the host's side, frame; what goes on instead, a number being a pause in seconds."""
 
@@ -38,10 +38,14 @@ class Crooked:
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._hosts: dict[bytes, ServerConnection] = {}
-        self._streams: dict[int, tuple[ServerConnection, int, bytes]] = {}       # on the host's side: whose, which of theirs, where to
+        self._streams: dict[
+            int, tuple[ServerConnection, int, bytes]
+        ] = {}  # on the host's side: whose, which of theirs, where to
         self._by_client: dict[tuple[ServerConnection, int], int] = {}
         self._next = 0
-        self._own: dict[int, list[outer.Frame]] = {}                             # streams of the relay's own: what came on them
+        self._own: dict[
+            int, list[outer.Frame]
+        ] = {}  # streams of the relay's own: what came on them
         self._streams_to: dict[int, bytes] = {}
         self._came = threading.Condition()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
@@ -64,6 +68,7 @@ class Crooked:
 
     def cut_all(self) -> None:
         """Every connection is gone, without a word."""
+
         def act() -> None:
             for ws in {*self._hosts.values(), *(ws for ws, _, _ in self._streams.values())}:
                 ws.transport.abort()
@@ -77,7 +82,9 @@ class Crooked:
         self.do(lambda: asyncio.ensure_future(ws.send(outer.encode(_renumbered(frame, theirs)))))
 
     def to_host(self, stream: int, frame: outer.Frame) -> None:
-        host = self._hosts[self._streams[stream][2] if stream in self._streams else self._streams_to[stream]]
+        host = self._hosts[
+            self._streams[stream][2] if stream in self._streams else self._streams_to[stream]
+        ]
         self.do(lambda: asyncio.ensure_future(host.send(outer.encode(_renumbered(frame, stream)))))
 
     def open(self, to: bytes) -> int:
@@ -93,7 +100,9 @@ class Crooked:
         """The next frame of that kind from the host on a stream of the relay's own."""
         assert direction == DOWN
         with self._came:
-            assert self._came.wait_for(lambda: any(isinstance(f, kind) for f in self._own[stream]), 20.0), f"no {kind.__name__}"
+            assert self._came.wait_for(
+                lambda: any(isinstance(f, kind) for f in self._own[stream]), 20.0
+            ), f"no {kind.__name__}"
             found: outer.Frame = next(f for f in self._own[stream] if isinstance(f, kind))
             return found
 
@@ -110,7 +119,16 @@ class Crooked:
 
     async def _serve(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        async with serve(self._one, "127.0.0.1", 0, subprotocols=["holdfast.1"], compression=None, max_size=OUTER_BYTES, ping_interval=None, close_timeout=0.5) as server:  # type: ignore[list-item]
+        async with serve(
+            self._one,
+            "127.0.0.1",
+            0,
+            subprotocols=["holdfast.1"],
+            compression=None,
+            max_size=OUTER_BYTES,
+            ping_interval=None,
+            close_timeout=0.5,
+        ) as server:  # type: ignore[list-item]
             self.url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}"
             self._ready.set()
             await self._over.wait()
@@ -119,12 +137,18 @@ class Crooked:
         try:
             hello = outer.decode(await ws.recv(decode=False))
             assert isinstance(hello, outer.Hello)
-            await ws.send(outer.encode(outer.Welcome(outer.VERSION, os.urandom(32), OUTER_BYTES, STREAMS_MAX, 30, "crooked")))
+            await ws.send(
+                outer.encode(
+                    outer.Welcome(
+                        outer.VERSION, os.urandom(32), OUTER_BYTES, STREAMS_MAX, 30, "crooked"
+                    )
+                )
+            )
             if hello.role == outer.HOST:
                 await self._host(ws)
             else:
                 await self._client(ws)
-        except Exception:           # whoever was there is gone, or speaks nonsense
+        except Exception:  # whoever was there is gone, or speaks nonsense
             pass
 
     async def _host(self, ws: ServerConnection) -> None:
@@ -139,7 +163,9 @@ class Crooked:
         finally:
             if self._hosts.get(at) is ws:
                 del self._hosts[at]
-            for client, theirs in [(client, theirs) for client, theirs, to in self._streams.values() if to == at]:
+            for client, theirs in [
+                (client, theirs) for client, theirs, to in self._streams.values() if to == at
+            ]:
                 with contextlib.suppress(ConnectionClosed):
                     await client.send(outer.encode(outer.Close(theirs, outer.AWAY)))
 
@@ -168,9 +194,16 @@ class Crooked:
                     if (host := self._hosts.get(frame.route)) is None:
                         await ws.send(outer.encode(outer.Close(frame.stream, outer.OFFLINE)))
                         continue
-                    self._streams[self._next], self._by_client[ws, frame.stream] = (ws, frame.stream, frame.route), self._next
-                    await self._pass_on(UP, self._next, outer.Incoming(self._next), host, self._next)
-                elif (stream := self._by_client.get((ws, getattr(frame, "stream", 0)))) is not None and (host := self._hosts.get(self._streams[stream][2])) is not None:
+                    self._streams[self._next], self._by_client[ws, frame.stream] = (
+                        (ws, frame.stream, frame.route),
+                        self._next,
+                    )
+                    await self._pass_on(
+                        UP, self._next, outer.Incoming(self._next), host, self._next
+                    )
+                elif (
+                    stream := self._by_client.get((ws, getattr(frame, "stream", 0)))
+                ) is not None and (host := self._hosts.get(self._streams[stream][2])) is not None:
                     with contextlib.suppress(ConnectionClosed):
                         await self._pass_on(UP, stream, frame, host, stream)
         finally:
@@ -180,7 +213,9 @@ class Crooked:
                 if host is not None:
                     await host.send(outer.encode(outer.Close(stream, outer.AWAY)))
 
-    async def _pass_on(self, direction: str, stream: int, frame: outer.Frame, to: ServerConnection, number: int) -> None:
+    async def _pass_on(
+        self, direction: str, stream: int, frame: outer.Frame, to: ServerConnection, number: int
+    ) -> None:
         self.seen.append((direction, stream, frame))
         for one in self.meddle(direction, stream, frame):
             if isinstance(one, float):
@@ -190,4 +225,10 @@ class Crooked:
 
 
 def _renumbered(frame: outer.Frame, number: int) -> outer.Frame:
-    return frame._replace(stream=number) if isinstance(frame, outer.Incoming | outer.Accept | outer.Data | outer.Credit | outer.Close) else frame
+    return (
+        frame._replace(stream=number)
+        if isinstance(
+            frame, outer.Incoming | outer.Accept | outer.Data | outer.Credit | outer.Close
+        )
+        else frame
+    )

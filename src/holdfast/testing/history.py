@@ -24,13 +24,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-CONTEXT_BYTES = 32          # of the streams, around the place that a fault names
-READINGS_MAX = 200_000      # ways to read an ambiguous history before it is given up as undecided
+CONTEXT_BYTES = 32  # of the streams, around the place that a fault names
+READINGS_MAX = 200_000  # ways to read an ambiguous history before it is given up as undecided
 
 
 class Outcome(StrEnum):
     ACKED = "acked"
-    UNKNOWN = "unknown"      # the client died, or never heard
+    UNKNOWN = "unknown"  # the client died, or never heard
     REFUSED = "refused"
 
 
@@ -44,20 +44,20 @@ class Sent(NamedTuple):
 
 
 class Kind(StrEnum):
-    LOST = "lost"                    # acknowledged, or followed by a later input of its client, and never received
+    LOST = "lost"  # acknowledged, or followed by a later input of its client, and never received
     DOUBLED = "doubled"
-    REORDERED = "reordered"          # received, but after a later one of the same client
-    TORN = "torn"                    # other bytes inside it, or only a part of it
-    UNASKED = "unasked"              # bytes that nobody sent, or that were refused
-    HOLDERS = "holders"              # two held the turn, or another than was told
-    UNDECIDED = "undecided"          # too ambiguous: the test's inputs should differ
+    REORDERED = "reordered"  # received, but after a later one of the same client
+    TORN = "torn"  # other bytes inside it, or only a part of it
+    UNASKED = "unasked"  # bytes that nobody sent, or that were refused
+    HOLDERS = "holders"  # two held the turn, or another than was told
+    UNDECIDED = "undecided"  # too ambiguous: the test's inputs should differ
     HOLE = "hole"
     OVERLAP = "overlap"
-    BACKWARDS = "backwards"          # a screen older than what was shown
-    SKIPPED = "skipped"              # a jump where none was allowed
-    DIFFERENT = "different"          # right range, wrong bytes
-    INCOMPLETE = "incomplete"        # ended before the stream did
-    PROCESS = "process"              # another process than before, or a wrong exit code
+    BACKWARDS = "backwards"  # a screen older than what was shown
+    SKIPPED = "skipped"  # a jump where none was allowed
+    DIFFERENT = "different"  # right range, wrong bytes
+    INCOMPLETE = "incomplete"  # ended before the stream did
+    PROCESS = "process"  # another process than before, or a wrong exit code
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,22 @@ def check_input(sent: Iterable[Sent], received: bytes) -> list[Fault]:
     try:
         at, taken = _read(order, received)
     except _TooManyReadings:
-        return [Fault(Kind.UNDECIDED, f"more than {READINGS_MAX} ways to read {len(received)} bytes")]
+        return [
+            Fault(Kind.UNDECIDED, f"more than {READINGS_MAX} ways to read {len(received)} bytes")
+        ]
     faults = [] if at == len(received) else [_why(order, taken, refused, received, at)]
     if not faults:
         for inputs, count in zip(order, taken, strict=True):
             lost = next((i for i in inputs[count:] if i.outcome is Outcome.ACKED), None)
             if lost is not None:
                 first = inputs[count]
-                faults.append(Fault(Kind.LOST, f"client {first.client} number {first.number} was never received, "
-                                               f"though {lost.number} was acknowledged"))
+                faults.append(
+                    Fault(
+                        Kind.LOST,
+                        f"client {first.client} number {first.number} was never received, "
+                        f"though {lost.number} was acknowledged",
+                    )
+                )
     return faults
 
 
@@ -110,7 +117,9 @@ def _read(order: Sequence[Sequence[Sent]], received: bytes) -> tuple[int, tuple[
     while todo:
         at, taken = todo.pop()
         complete = at == len(received) and all(
-            all(i.outcome is not Outcome.ACKED for i in inputs[n:]) for inputs, n in zip(order, taken, strict=True))
+            all(i.outcome is not Outcome.ACKED for i in inputs[n:])
+            for inputs, n in zip(order, taken, strict=True)
+        )
         if (at, complete) > best[:2]:
             best = (at, complete, taken)
         if complete:
@@ -118,7 +127,7 @@ def _read(order: Sequence[Sequence[Sent]], received: bytes) -> tuple[int, tuple[
         for who, inputs in enumerate(order):
             n = taken[who]
             if n < len(inputs) and received.startswith(inputs[n].data, at):
-                after = (*taken[:who], n + 1, *taken[who + 1:])
+                after = (*taken[:who], n + 1, *taken[who + 1 :])
                 if after not in tried:
                     if len(tried) >= READINGS_MAX:
                         raise _TooManyReadings
@@ -127,31 +136,52 @@ def _read(order: Sequence[Sequence[Sent]], received: bytes) -> tuple[int, tuple[
     return best[0], best[2]
 
 
-def _why(order: Sequence[Sequence[Sent]], taken: Sequence[int], refused: Sequence[Sent], received: bytes, at: int) -> Fault:
+def _why(
+    order: Sequence[Sequence[Sent]],
+    taken: Sequence[int],
+    refused: Sequence[Sent],
+    received: bytes,
+    at: int,
+) -> Fault:
     """What stands at `at`, where no reading goes on."""
+
     def there(one: Sent) -> bool:
         return received.startswith(one.data, at)
 
-    around = f"at byte {at} of {len(received)}: {received[at:at + CONTEXT_BYTES]!r}"
+    around = f"at byte {at} of {len(received)}: {received[at : at + CONTEXT_BYTES]!r}"
     for inputs, n in zip(order, taken, strict=True):
         for one in reversed(inputs[:n]):
             if there(one):
-                return Fault(Kind.DOUBLED, f"client {one.client} number {one.number} again {around}")
+                return Fault(
+                    Kind.DOUBLED, f"client {one.client} number {one.number} again {around}"
+                )
     for inputs, n in zip(order, taken, strict=True):
-        late = next((one for one in inputs[n + 1:] if there(one)), None)
+        late = next((one for one in inputs[n + 1 :] if there(one)), None)
         if late is not None:
             missing = inputs[n]
             found = received.find(missing.data, at)
             if found >= 0:
-                return Fault(Kind.REORDERED, f"client {late.client} number {late.number} before {missing.number} {around}")
-            return Fault(Kind.LOST, f"client {late.client} number {missing.number}: {late.number} arrived without it {around}")
+                return Fault(
+                    Kind.REORDERED,
+                    f"client {late.client} number {late.number} before {missing.number} {around}",
+                )
+            return Fault(
+                Kind.LOST,
+                f"client {late.client} number {missing.number}: {late.number} arrived without it {around}",
+            )
     for one in refused:
         if one.data and there(one):
-            return Fault(Kind.UNASKED, f"client {one.client} number {one.number} was refused and yet received {around}")
+            return Fault(
+                Kind.UNASKED,
+                f"client {one.client} number {one.number} was refused and yet received {around}",
+            )
     for inputs, n in zip(order, taken, strict=True):
-        if n < len(inputs) and inputs[n].data[:1] == received[at:at + 1]:
-            return Fault(Kind.TORN, f"client {inputs[n].client} number {inputs[n].number} begins but does not go on {around}, "
-                                    f"sent {inputs[n].data[:CONTEXT_BYTES]!r}")
+        if n < len(inputs) and inputs[n].data[:1] == received[at : at + 1]:
+            return Fault(
+                Kind.TORN,
+                f"client {inputs[n].client} number {inputs[n].number} begins but does not go on {around}, "
+                f"sent {inputs[n].data[:CONTEXT_BYTES]!r}",
+            )
     return Fault(Kind.UNASKED, f"nobody sent this {around}")
 
 
@@ -187,8 +217,16 @@ def nothing_stripped(raw: bytes) -> bytes:
     return raw
 
 
-def check_output(log: Sequence[Shown], raw: bytes, *, strip: Strip = nothing_stripped, base: int = 0, start: int | None = None,
-                 until: int | None = None, may_skip: bool = False) -> list[Fault]:
+def check_output(
+    log: Sequence[Shown],
+    raw: bytes,
+    *,
+    strip: Strip = nothing_stripped,
+    base: int = 0,
+    start: int | None = None,
+    until: int | None = None,
+    may_skip: bool = False,
+) -> list[Fault]:
     """Whether a viewer was shown the stream `raw`, which begins at offset `base`, rightly.
 
     `start`: where its first output must begin if no screen comes before. `until`: where it must have arrived. `strip`: what
@@ -217,7 +255,9 @@ def check_output(log: Sequence[Shown], raw: bytes, *, strip: Strip = nothing_str
             position = one.end
         elif isinstance(one, Gap):
             if position is not None and one.start != position:
-                faults.append(Fault(Kind.HOLE, f"a gap [{one.start}, {one.end}) stated after {position}"))
+                faults.append(
+                    Fault(Kind.HOLE, f"a gap [{one.start}, {one.end}) stated after {position}")
+                )
             close_run()
             position = begun = one.end
         else:
@@ -235,11 +275,18 @@ def check_output(log: Sequence[Shown], raw: bytes, *, strip: Strip = nothing_str
 
 def _compare(got: bytes, raw: bytes, base: int, begin: int, end: int, strip: Strip) -> list[Fault]:
     if begin < base or end > base + len(raw):
-        return [Fault(Kind.DIFFERENT, f"range [{begin}, {end}) is outside of the stream [{base}, {base + len(raw)})")]
-    piece = raw[begin - base:end - base]
+        return [
+            Fault(
+                Kind.DIFFERENT,
+                f"range [{begin}, {end}) is outside of the stream [{base}, {base + len(raw)})",
+            )
+        ]
+    piece = raw[begin - base : end - base]
     want = strip(piece)
-    begun = got[len(want):] if got.startswith(want) else b""
-    if begun[:1] == b"\x1b" and piece.endswith(begun):      # the beginning of a sequence may be shown or held back: where it leads is not known yet
+    begun = got[len(want) :] if got.startswith(want) else b""
+    if begun[:1] == b"\x1b" and piece.endswith(
+        begun
+    ):  # the beginning of a sequence may be shown or held back: where it leads is not known yet
         return []
     wrong = difference(got, want)
     return [Fault(Kind.DIFFERENT, f"[{begin}, {end}) {wrong}")] if wrong else []
@@ -251,8 +298,10 @@ def difference(got: bytes, want: bytes) -> str:
         return ""
     at = first_difference(got, want)
     low = max(0, at - CONTEXT_BYTES)
-    return (f"differs {at} bytes in ({len(got)} for {len(want)}): "
-            f"got {got[low:at + CONTEXT_BYTES]!r}, expected {want[low:at + CONTEXT_BYTES]!r}")
+    return (
+        f"differs {at} bytes in ({len(got)} for {len(want)}): "
+        f"got {got[low : at + CONTEXT_BYTES]!r}, expected {want[low : at + CONTEXT_BYTES]!r}"
+    )
 
 
 def first_difference(one: bytes, other: bytes) -> int:
@@ -272,13 +321,21 @@ def first_difference(one: bytes, other: bytes) -> int:
 # ---------------------------------------------------------------- processes
 
 
-def check_processes(before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int] | None]) -> list[Fault]:
+def check_processes(
+    before: Mapping[str, tuple[int, int]], after: Mapping[str, tuple[int, int] | None]
+) -> list[Fault]:
     """Whether each session still has the same process: (pid, start time) by name."""
-    return [Fault(Kind.PROCESS, f"{name} was {identity}, is {after.get(name)}")
-            for name, identity in before.items() if after.get(name) != identity]
+    return [
+        Fault(Kind.PROCESS, f"{name} was {identity}, is {after.get(name)}")
+        for name, identity in before.items()
+        if after.get(name) != identity
+    ]
 
 
 def check_exits(expected: Mapping[str, int], found: Mapping[str, int | None]) -> list[Fault]:
     """Whether each session ended with its program's code."""
-    return [Fault(Kind.PROCESS, f"{name} should have ended with {code}, ended with {found.get(name)}")
-            for name, code in expected.items() if found.get(name) != code]
+    return [
+        Fault(Kind.PROCESS, f"{name} should have ended with {code}, ended with {found.get(name)}")
+        for name, code in expected.items()
+        if found.get(name) != code
+    ]

@@ -13,10 +13,19 @@ if TYPE_CHECKING:
 
 
 class Introduction:
-    def __init__(self, home: Home, client: int, operator: str = "tester", modality: str = "test", **odd: Any) -> None:
+    def __init__(
+        self, home: Home, client: int, operator: str = "tester", modality: str = "test", **odd: Any
+    ) -> None:
         self._identity = identity(home, operator)
-        self.words = {"version": frames.VERSION, "lowest": frames.LOWEST, "client": client, "operator": operator, "modality": modality,
-                      "key": signing.show(self._identity.public), **odd}
+        self.words = {
+            "version": frames.VERSION,
+            "lowest": frames.LOWEST,
+            "client": client,
+            "operator": operator,
+            "modality": modality,
+            "key": signing.show(self._identity.public),
+            **odd,
+        }
 
     @property
     def hello(self) -> bytes:
@@ -25,4 +34,7 @@ class Introduction:
     def proof(self, challenge: bytes) -> bytes:
         """The answer to what a CHALLENGE frame carried."""
         statement = hello.statement(self.words, frames.read_json(challenge))
-        return frames.pack_json(frames.PROOF, {"signature": signing.sign(self._identity.secret(), hello.DOMAIN, statement).hex()})
+        return frames.pack_json(
+            frames.PROOF,
+            {"signature": signing.sign(self._identity.secret(), hello.DOMAIN, statement).hex()},
+        )

@@ -19,7 +19,11 @@ def silent_about_processes() -> str:
 
     async def trial() -> bool:
         told = asyncio.Event()
-        events = procevents.Events(lambda parent, child: told.set() if parent == os.getpid() else None, lambda pid, status: None, lambda: None)
+        events = procevents.Events(
+            lambda parent, child: told.set() if parent == os.getpid() else None,
+            lambda pid, status: None,
+            lambda: None,
+        )
         try:
             child = await asyncio.create_subprocess_exec("true")
             await child.wait()

@@ -28,21 +28,21 @@ from typing import Final, NamedTuple
 
 from holdfast.testing.history import Fault, Kind, Outcome
 
-STEPS_MAX: Final = 500_000         # before a history is given up as undecided
-NOT_SAID: Final = "?"              # nobody was told who holds the turn
+STEPS_MAX: Final = 500_000  # before a history is given up as undecided
+NOT_SAID: Final = "?"  # nobody was told who holds the turn
 
 
 class Act(StrEnum):
-    WRITE = "write"          # a line; without text: something that needs the turn and leaves nothing
-    REQUEST = "request"      # accepted: it holds the turn now, or waits
+    WRITE = "write"  # a line; without text: something that needs the turn and leaves nothing
+    REQUEST = "request"  # accepted: it holds the turn now, or waits
     HAND = "hand"
     GRANT = "grant"
     REFUSE = "refuse"
     RELEASE = "release"
     SEIZE = "seize"
     SHOW = "show"
-    LEAVE = "leave"          # its last client has gone
-    RESTART = "restart"      # the host died and is back: nobody holds the turn, nobody waits
+    LEAVE = "leave"  # its last client has gone
+    RESTART = "restart"  # the host died and is back: nobody holds the turn, nobody waits
 
 
 @dataclass(frozen=True)
@@ -55,22 +55,33 @@ class Operation:
     returned: float = math.inf
     outcome: Outcome = Outcome.ACKED
     text: str = ""
-    number: int = 0              # of the act, if it was told
+    number: int = 0  # of the act, if it was told
     to: str = ""
-    holder: str | None = NOT_SAID      # as the answer named it: who holds it now (SHOW, refusals), who held it before (SEIZE)
+    holder: str | None = (
+        NOT_SAID  # as the answer named it: who holds it now (SHOW, refusals), who held it before (SEIZE)
+    )
 
     def __str__(self) -> str:
-        parts = [self.operator, str(self.act), self.text or self.to, f"#{self.number}" if self.number else "", str(self.outcome),
-                 f"holder {self.holder}" if self.holder != NOT_SAID else "", f"[{self.invoked:.4f}, {self.returned:.4f}]"]
+        parts = [
+            self.operator,
+            str(self.act),
+            self.text or self.to,
+            f"#{self.number}" if self.number else "",
+            str(self.outcome),
+            f"holder {self.holder}" if self.holder != NOT_SAID else "",
+            f"[{self.invoked:.4f}, {self.returned:.4f}]",
+        ]
         return " ".join(filter(None, parts))
 
 
 class State(NamedTuple):
     holder: str | None = None
     queue: tuple[str, ...] = ()
-    read: int = 0                # lines of the terminal that are explained
-    number: int = 0              # of the last act
-    dropped: str = ""            # whose lines are missing, so that a seizure must follow before anything is read
+    read: int = 0  # lines of the terminal that are explained
+    number: int = 0  # of the last act
+    dropped: str = (
+        ""  # whose lines are missing, so that a seizure must follow before anything is read
+    )
 
 
 class Forgiven(NamedTuple):
@@ -96,13 +107,20 @@ class Model:
     def steps(self, op: Operation, state: State) -> Iterator[State]:
         """The states in which the session may be after the act, if it took effect as it was answered; none if it cannot have been."""
         if op.outcome is Outcome.REFUSED:
-            if self._forgiven.turn or op.holder == NOT_SAID or (op.holder == state.holder and op.holder != op.operator):
+            if (
+                self._forgiven.turn
+                or op.holder == NOT_SAID
+                or (op.holder == state.holder and op.holder != op.operator)
+            ):
                 yield state
             return
         if op.act is Act.WRITE:
             yield from self._write(op, state)
         elif op.act is Act.SEIZE:
-            if op.holder in (NOT_SAID, state.holder if state.holder != op.operator else None) or self._forgiven.turn:
+            if (
+                op.holder in (NOT_SAID, state.holder if state.holder != op.operator else None)
+                or self._forgiven.turn
+            ):
                 kept = state.dropped if state.dropped == op.operator else ""
                 yield self._given(state._replace(dropped=kept), op.operator)
         elif op.act is Act.SHOW:
@@ -111,7 +129,9 @@ class Model:
         elif op.act is Act.REQUEST:
             yield from self._request(op, state)
         elif op.act in (Act.HAND, Act.GRANT):
-            if (state.holder in (None, op.operator) and (op.act is Act.HAND or op.to in state.queue)) or self._forgiven.turn:
+            if (
+                state.holder in (None, op.operator) and (op.act is Act.HAND or op.to in state.queue)
+            ) or self._forgiven.turn:
                 yield self._given(state, op.to)
         elif op.act is Act.REFUSE:
             if state.holder in (None, op.operator) or self._forgiven.turn:
@@ -122,7 +142,11 @@ class Model:
             if op.act is Act.LEAVE:
                 state = state._replace(queue=_without(state.queue, op.operator))
             if state.holder == op.operator:
-                state = self._given(state, state.queue[0]) if state.queue else state._replace(holder=None)
+                state = (
+                    self._given(state, state.queue[0])
+                    if state.queue
+                    else state._replace(holder=None)
+                )
             yield state
 
     def _write(self, op: Operation, state: State) -> Iterator[State]:
@@ -148,10 +172,18 @@ class Model:
             if op.holder in (NOT_SAID, op.operator) or self._forgiven.turn:
                 yield self._given(state, op.operator)
         elif op.holder in (NOT_SAID, state.holder) or self._forgiven.turn:
-            yield state if op.operator in state.queue else state._replace(queue=(*state.queue, op.operator))
+            yield (
+                state
+                if op.operator in state.queue
+                else state._replace(queue=(*state.queue, op.operator))
+            )
 
     def _given(self, state: State, to: str) -> State:
-        return state._replace(holder=to, queue=_without(state.queue, to)) if state.holder != to else state
+        return (
+            state._replace(holder=to, queue=_without(state.queue, to))
+            if state.holder != to
+            else state
+        )
 
 
 def _without(queue: tuple[str, ...], operator: str) -> tuple[str, ...]:
@@ -174,9 +206,9 @@ class _Path(NamedTuple):
 
 
 class Found(NamedTuple):
-    order: tuple[Operation, ...]              # that explains everything, or the furthest that was tried
+    order: tuple[Operation, ...]  # that explains everything, or the furthest that was tried
     explained: bool
-    stuck: tuple[Operation, ...]              # what could have come next, and could not
+    stuck: tuple[Operation, ...]  # what could have come next, and could not
 
 
 def search(history: Sequence[Operation], model: Model) -> Found:
@@ -204,7 +236,9 @@ def search(history: Sequence[Operation], model: Model) -> Found:
     return Found(_order(ops, best), False, stuck)
 
 
-def _next(ops: Sequence[Operation], ready: Sequence[int], limit: float, state: State, model: Model) -> list[tuple[int, State]]:
+def _next(
+    ops: Sequence[Operation], ready: Sequence[int], limit: float, state: State, model: Model
+) -> list[tuple[int, State]]:
     """What may come next, the likeliest last. An act that never changes anything, and can be now, is taken at once: later is no better."""
     sure: list[tuple[int, State]] = []
     guessed: list[tuple[int, State]] = []
@@ -218,7 +252,7 @@ def _next(ops: Sequence[Operation], ready: Sequence[int], limit: float, state: S
             elif after != state:
                 guessed.append((i, after))
         if op.outcome is Outcome.UNKNOWN and op.returned == limit:
-            sure.append((i, state))                    # it did nothing, and now it is too late
+            sure.append((i, state))  # it did nothing, and now it is too late
     return guessed + sure
 
 
@@ -251,21 +285,34 @@ def _ready(ops: Sequence[Operation], done: int) -> tuple[list[int], float]:
 def check_linear(history: Sequence[Operation], received: Sequence[str]) -> list[Fault]:
     """What is wrong with a history whose program read the lines `received`; nothing if the contract allows it."""
     writes = {op.text: op for op in history if op.act is Act.WRITE and op.text}
-    assert len(writes) == sum(op.act is Act.WRITE and bool(op.text) for op in history), "the lines of a history must differ"
-    faults = [Fault(Kind.DOUBLED, f"{text!r} was read {count} times") for text, count in Counter(received).items() if count > 1]
+    assert len(writes) == sum(op.act is Act.WRITE and bool(op.text) for op in history), (
+        "the lines of a history must differ"
+    )
+    faults = [
+        Fault(Kind.DOUBLED, f"{text!r} was read {count} times")
+        for text, count in Counter(received).items()
+        if count > 1
+    ]
     for place, text in enumerate(received):
         if text not in writes:
             faults.append(Fault(Kind.UNASKED, f"nobody wrote {text!r}, line {place}"))
         elif writes[text].outcome is Outcome.REFUSED:
-            faults.append(Fault(Kind.UNASKED, f"{writes[text]} was refused and yet read, line {place}"))
+            faults.append(
+                Fault(Kind.UNASKED, f"{writes[text]} was refused and yet read, line {place}")
+            )
     if faults:
         return faults
     try:
         found = search(history, Model(received))
         if found.explained:
             return []
-        for kind, forgiven in ((Kind.HOLDERS, Forgiven(turn=True)), (Kind.LOST, Forgiven(missing=True)), (Kind.REORDERED, Forgiven(order=True)),
-                               (Kind.LOST, Forgiven(turn=True, missing=True)), (Kind.REORDERED, Forgiven(True, True, True))):
+        for kind, forgiven in (
+            (Kind.HOLDERS, Forgiven(turn=True)),
+            (Kind.LOST, Forgiven(missing=True)),
+            (Kind.REORDERED, Forgiven(order=True)),
+            (Kind.LOST, Forgiven(turn=True, missing=True)),
+            (Kind.REORDERED, Forgiven(True, True, True)),
+        ):
             if search(history, Model(received, forgiven)).explained:
                 return [Fault(kind, _where(found, received))]
     except _Undecided:
@@ -275,6 +322,11 @@ def check_linear(history: Sequence[Operation], received: Sequence[str]) -> list[
 
 def _where(found: Found, received: Sequence[str]) -> str:
     order = found.order
-    at = sum(op.act is Act.WRITE and op.text in received and op.outcome is not Outcome.REFUSED for op in order)
-    return (f"no order explains it; furthest {len(order)} acts, then line {at} {received[at:at + 1]}; before: {'; '.join(map(str, order[-6:]))}; "
-            f"next could be: {'; '.join(map(str, found.stuck[:8]))}")
+    at = sum(
+        op.act is Act.WRITE and op.text in received and op.outcome is not Outcome.REFUSED
+        for op in order
+    )
+    return (
+        f"no order explains it; furthest {len(order)} acts, then line {at} {received[at : at + 1]}; before: {'; '.join(map(str, order[-6:]))}; "
+        f"next could be: {'; '.join(map(str, found.stuck[:8]))}"
+    )

@@ -29,7 +29,7 @@ CLONE_NEWNET: Final = 0x40000000
 TUNSETIFF: Final = 0x400454CA
 IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
 PACKET_BYTES: Final = 65536
-QUEUE_PACKETS: Final = 4096              # on the way in one direction; more are lost, as in any router
+QUEUE_PACKETS: Final = 4096  # on the way in one direction; more are lost, as in any router
 DEVICE: Final = "tun{}"
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -114,14 +114,21 @@ class Direction:
 
 
 class Lossy:
-    def __init__(self, first: Namespace, first_address: str, second: Namespace, second_address: str, seed: int = 1) -> None:
+    def __init__(
+        self,
+        first: Namespace,
+        first_address: str,
+        second: Namespace,
+        second_address: str,
+        seed: int = 1,
+    ) -> None:
         """Addresses of one /24."""
         self.to_first, self.to_second = Direction(), Direction()
         self.ends = ((first, first_address), (second, second_address))
         self.devices: list[str] = []
         self._random = random.Random(seed)
         self._fds: list[int] = []
-        self._late: list[tuple[float, int, int, bytes]] = []         # (due, number, to, packet)
+        self._late: list[tuple[float, int, int, bytes]] = []  # (due, number, to, packet)
         self._numbers = 0
         self._wake_r, self._wake_w = os.pipe2(os.O_CLOEXEC)
         self._thread = threading.Thread(target=self._carry, name="lossy link", daemon=True)
@@ -157,7 +164,10 @@ class Lossy:
         poll = select.poll()
         for fd in (*self._fds, self._wake_r):
             poll.register(fd, select.POLLIN)
-        ways = {self._fds[0]: (self.to_second, self._fds[1]), self._fds[1]: (self.to_first, self._fds[0])}
+        ways = {
+            self._fds[0]: (self.to_second, self._fds[1]),
+            self._fds[1]: (self.to_first, self._fds[0]),
+        }
         while True:
             wait = max(0.0, self._late[0][0] - time.monotonic()) * 1000 if self._late else None
             for fd, _ in poll.poll(wait):
@@ -177,7 +187,7 @@ class Lossy:
             way.lost += 1
             return
         due = way.delay_s
-        if luck() < way.reorder:                 # the packets behind it overtake it
+        if luck() < way.reorder:  # the packets behind it overtake it
             due += way.late_s
             way.overtaken += 1
         copies = 2 if luck() < way.double else 1
@@ -191,5 +201,5 @@ class Lossy:
                 self._write(to, packet)
 
     def _write(self, to: int, packet: bytes) -> None:
-        with contextlib.suppress(OSError):       # its device is down, or its queue full: lost
+        with contextlib.suppress(OSError):  # its device is down, or its queue full: lost
             os.write(to, packet)

@@ -30,12 +30,12 @@ from typing import Any, Final
 from holdfast.testing.plug import Plug, plugs
 from holdfast.testing.world import Actor, Loop, World, fiber, replaced
 
-WINDOW_BYTES: Final = 256 * 1024         # on the way at once
+WINDOW_BYTES: Final = 256 * 1024  # on the way at once
 PIECE_BYTES: Final = 16 * 1024
-GIVEN_UP_S: Final = 924.6                # Linux: tcp_retries2 = 15
-RETRY_S: Final = 0.2                     # the shortest pause before something is sent again ...
+GIVEN_UP_S: Final = 924.6  # Linux: tcp_retries2 = 15
+RETRY_S: Final = 0.2  # the shortest pause before something is sent again ...
 RETRY_MAX_S: Final = 120.0
-KNOCKS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)     # of a connection that is not answered
+KNOCKS_S: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)  # of a connection that is not answered
 BACKLOG: Final = 128
 END, RESET = "end", "reset"
 
@@ -45,11 +45,17 @@ class Way:
 
     def __init__(self, net: Net) -> None:
         self._net = net
-        self.latency_s, self.jitter_s, self.rate, self.loss, self.broken = 0.01, 0.002, 0.0, 0.0, 0.0
-        self.closed: set[str] = set()            # why nothing passes
-        self.since = 0.0                         # when that began
+        self.latency_s, self.jitter_s, self.rate, self.loss, self.broken = (
+            0.01,
+            0.002,
+            0.0,
+            0.0,
+            0.0,
+        )
+        self.closed: set[str] = set()  # why nothing passes
+        self.since = 0.0  # when that began
         self.free = 0.0
-        self.passed = 0                          # bytes
+        self.passed = 0  # bytes
 
     @property
     def open(self) -> bool:
@@ -69,7 +75,7 @@ class Way:
 class Link:
     def __init__(self, net: Net, one: str, other: str) -> None:
         self._net, self.ends = net, (one, other)
-        self.ways = {one: Way(net), other: Way(net)}         # from there
+        self.ways = {one: Way(net), other: Way(net)}  # from there
         self.is_cut = False
 
     def cut(self) -> None:
@@ -97,7 +103,7 @@ class End:
     def __init__(self, net: Net, actor: Actor) -> None:
         self.actor, self._net = actor, net
         self.plug, self.sock = plugs()
-        self.over = False                        # nothing is there any more: what comes is answered with a reset
+        self.over = False  # nothing is there any more: what comes is answered with a reset
         self.out: Pipe
 
     def breaks(self, error: OSError) -> None:
@@ -118,7 +124,7 @@ class Pipe:
 
     def __init__(self, net: Net, way: Way, here: End, to: End) -> None:
         self._net, self.way, self.here, self.to = net, way, here, to
-        self.queue: deque[tuple[float, float, Any]] = deque()       # (due, sent, what)
+        self.queue: deque[tuple[float, float, Any]] = deque()  # (due, sent, what)
         self.bytes = 0
         self._listens = False
         self._fd = here.sock.fileno()
@@ -154,7 +160,11 @@ class Pipe:
 
     def put(self, what: Any) -> None:
         net, way = self._net, self.way
-        now, rnd, size = net.world.now, net.world.random, len(what) if isinstance(what, bytes) else 40
+        now, rnd, size = (
+            net.world.now,
+            net.world.random,
+            len(what) if isinstance(what, bytes) else 40,
+        )
         way.free = max(way.free, now) + (size / way.rate if way.rate else 0.0)
         due = way.free + way.latency_s + rnd.random() * way.jitter_s
         while way.loss and rnd.random() < way.loss:
@@ -171,7 +181,11 @@ class Pipe:
 
     def _give_up(self) -> None:
         """Nothing was acknowledged for so long."""
-        if self.queue and not self.way.open and self._net.world.now - max(self.queue[0][1], self.way.since) >= GIVEN_UP_S - 1.0:
+        if (
+            self.queue
+            and not self.way.open
+            and self._net.world.now - max(self.queue[0][1], self.way.since) >= GIVEN_UP_S - 1.0
+        ):
             self._net.world.note(self.here.actor.name, "its kernel gives a connection up")
             self.queue.clear()
             self.here.breaks(TimeoutError(errno.ETIMEDOUT, "Connection timed out"))
@@ -220,7 +234,7 @@ class Pipe:
             if what is not END and self.bytes < WINDOW_BYTES:
                 self.listen()
             if what is END and not self.to.out._listens and not self.to.out.queue:
-                self.to.finish()                 # both have said all
+                self.to.finish()  # both have said all
                 self.here.finish()
         self._net.stuck.pop(self, None)
 
@@ -256,7 +270,7 @@ class Listener:
     def ring(self) -> None:
         waiter, self.waiter = self.waiter, None
         if waiter is not None:
-            with contextlib.suppress(RuntimeError):          # its program is gone
+            with contextlib.suppress(RuntimeError):  # its program is gone
                 waiter.get_loop().call_soon_threadsafe(settle, waiter, None)
 
     @staticmethod
@@ -276,8 +290,8 @@ class Net:
         self.links: dict[frozenset[str], Link] = {}
         self.listeners: dict[tuple[str, int], Listener] = {}
         self.pipes: list[Pipe] = []
-        self.dials: dict[str, int] = {}          # by who dialled
-        self.off: set[str] = set()               # machines without power
+        self.dials: dict[str, int] = {}  # by who dialled
+        self.off: set[str] = set()  # machines without power
         self.readable = select.epoll()
         self.by_fd: dict[int, Pipe] = {}
         self.stuck: dict[Pipe, None] = {}
@@ -322,7 +336,10 @@ class Net:
         """What stood still is sent again, after a pause that has grown with the outage."""
         for pipe in self.pipes:
             if pipe.way is way:
-                pipe.delayed(RETRY_S + min(self.world.now - way.since, RETRY_MAX_S) * self.world.random.random())
+                pipe.delayed(
+                    RETRY_S
+                    + min(self.world.now - way.since, RETRY_MAX_S) * self.world.random.random()
+                )
 
     def asleep(self, name: str, yes: bool) -> None:
         """A machine that sleeps or has no power: nothing reaches it or leaves it."""
@@ -337,7 +354,7 @@ class Net:
         for pipe in [p for p in self.pipes if p.here.actor is actor and not p.here.over]:
             end = pipe.here
             end.breaks(ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"))
-            if actor.name not in self.off:       # its kernel speaks for it
+            if actor.name not in self.off:  # its kernel speaks for it
                 pipe.put(RESET)
 
     def vanish(self, actor: Actor) -> None:
@@ -352,7 +369,9 @@ class Net:
 
     # ------------------------------------------------------------ connections
 
-    def dial(self, actor: Actor, name: str, port: int, done: Callable[[Plug | OSError], None]) -> Callable[[], None]:
+    def dial(
+        self, actor: Actor, name: str, port: int, done: Callable[[Plug | OSError], None]
+    ) -> Callable[[], None]:
         """Calls `done` once. What it gives is to be called by who waits no longer."""
         self.dials[actor.name] = self.dials.get(actor.name, 0) + 1
         over = False
@@ -366,13 +385,23 @@ class Net:
         def say(what: Plug | OSError) -> None:
             if not over and not actor.dead:
                 leave()
-                self.world.note(actor.name, f"dialled {name}: {'connected' if isinstance(what, Plug) else errno.errorcode[what.errno or 0]}")
+                self.world.note(
+                    actor.name,
+                    f"dialled {name}: {'connected' if isinstance(what, Plug) else errno.errorcode[what.errno or 0]}",
+                )
                 done(what)
             elif isinstance(what, Plug):
                 what.close()
 
         def refused(code: int, after: float) -> None:
-            self.world.after(after, lambda: say(OSError(code, os.strerror(code)) if code != errno.ECONNREFUSED else ConnectionRefusedError(code, os.strerror(code))))
+            self.world.after(
+                after,
+                lambda: say(
+                    OSError(code, os.strerror(code))
+                    if code != errno.ECONNREFUSED
+                    else ConnectionRefusedError(code, os.strerror(code))
+                ),
+            )
 
         def knock(count: int) -> None:
             if over or actor.dead:
@@ -382,7 +411,12 @@ class Net:
             lost = any(way.loss and self.world.random.random() < way.loss for way in (there, back))
             if link.is_cut:
                 refused(errno.ENETUNREACH, 0.001)
-            elif there.open and back.open and not lost and (listener is None or len(listener.waiting) < BACKLOG):
+            elif (
+                there.open
+                and back.open
+                and not lost
+                and (listener is None or len(listener.waiting) < BACKLOG)
+            ):
                 if listener is None:
                     refused(errno.ECONNREFUSED, way_s)
                 else:
@@ -395,14 +429,18 @@ class Net:
         knock(0)
         return leave
 
-    def _establish(self, actor: Actor, link: Link, listener: Listener, say: Callable[[Plug | OSError], None]) -> None:
+    def _establish(
+        self, actor: Actor, link: Link, listener: Listener, say: Callable[[Plug | OSError], None]
+    ) -> None:
         if actor.dead or listener.actor.dead or link.is_cut:
             return say(ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused"))
         ours, theirs = End(self, actor), End(self, listener.actor)
         ours.out = Pipe(self, link.ways[actor.name], ours, theirs)
         theirs.out = Pipe(self, link.ways[listener.actor.name], theirs, ours)
         self.pipes += [ours.out, theirs.out]
-        listener.came(theirs.plug, (f"10.0.0.{sorted(self.world.actors).index(actor.name) + 1}", 40000))
+        listener.came(
+            theirs.plug, (f"10.0.0.{sorted(self.world.actors).index(actor.name) + 1}", 40000)
+        )
         say(ours.plug)
 
     async def _dial_soon(self, actor: Actor, name: str, port: int) -> socket.socket:
@@ -422,7 +460,9 @@ class Net:
             raise found
         return found
 
-    def _connect(self, address: tuple[str, int], timeout: float | None = None, *rest: Any) -> socket.socket:
+    def _connect(
+        self, address: tuple[str, int], timeout: float | None = None, *rest: Any
+    ) -> socket.socket:
         one = fiber()
         assert one is not None, "only an actor dials here"
         found: list[Plug | OSError] = []

@@ -52,28 +52,46 @@ class Eye:
         x, y, visible = self.screen.cursor
         at = view["cursor"]
         if visible != at["visible"] or (visible and (x, y) != (at["x"], at["y"])):
-            found.append(f"the cursor is at {x},{y} {'shown' if visible else 'hidden'}, the model has {at}")
+            found.append(
+                f"the cursor is at {x},{y} {'shown' if visible else 'hidden'}, the model has {at}"
+            )
         if self.screen.alternate != view["alternate"]:
-            found.append(f"alternate screen: {self.screen.alternate}, the model has {view['alternate']}")
+            found.append(
+                f"alternate screen: {self.screen.alternate}, the model has {view['alternate']}"
+            )
         if self.screen.title != view["title"]:
             found.append(f"the title is {self.screen.title!r}, the model has {view['title']!r}")
         modes = self.screen.modes()
-        found += [f"mode {name} is {modes[name]}, the model has {wanted}" for name, wanted in view["modes"].items()
-                  if modes.get(name) != wanted]
+        found += [
+            f"mode {name} is {modes[name]}, the model has {wanted}"
+            for name, wanted in view["modes"].items()
+            if modes.get(name) != wanted
+        ]
         if self._second is not None:
             found += self._second_opinion(model, at)
         return found
 
     def _second_opinion(self, model: list[str], cursor: dict[str, Any]) -> list[str]:
         shown = [line.text.rstrip(" ") for line in self._second.view()]
-        doubt = [any(_contested(c) for c in row + other) for row, other in zip(model, shown, strict=True)]
-        for i in range(1, len(doubt)):      # what such a row pushed over its end is doubtful too
-            doubt[i] = doubt[i] or (doubt[i - 1] and max(len(model[i - 1]), len(shown[i - 1])) >= self.size[0] // 2)
+        doubt = [
+            any(_contested(c) for c in row + other) for row, other in zip(model, shown, strict=True)
+        ]
+        for i in range(1, len(doubt)):  # what such a row pushed over its end is doubtful too
+            doubt[i] = doubt[i] or (
+                doubt[i - 1] and max(len(model[i - 1]), len(shown[i - 1])) >= self.size[0] // 2
+            )
         kept = [i for i, unsure in enumerate(doubt) if not unsure]
         found = _rows("the second emulator", [shown[i] for i in kept], [model[i] for i in kept])
         at = self._second.cursor
-        if cursor["visible"] and cursor["x"] < self.size[0] - 1 and cursor["y"] in kept and (at.col, at.row) != (cursor["x"], cursor["y"]):
-            found.append(f"the second emulator's cursor is at {at.col},{at.row}, the model has {cursor}")
+        if (
+            cursor["visible"]
+            and cursor["x"] < self.size[0] - 1
+            and cursor["y"] in kept
+            and (at.col, at.row) != (cursor["x"], cursor["y"])
+        ):
+            found.append(
+                f"the second emulator's cursor is at {at.col},{at.row}, the model has {cursor}"
+            )
         return found
 
     def close(self) -> None:
@@ -85,12 +103,18 @@ def _rows(who: str, shown: list[str], model: list[str]) -> list[str]:
         return []
     wrong = [i for i, (a, b) in enumerate(zip(shown, model, strict=True)) if a != b]
     first = wrong[0]
-    return [f"{who} differs in {len(wrong)} rows; row {first} shows {shown[first]!r}, the model has {model[first]!r}"]
+    return [
+        f"{who} differs in {len(wrong)} rows; row {first} shows {shown[first]!r}, the model has {model[first]!r}"
+    ]
 
 
 def _contested(character: str) -> bool:
     """Characters of whose width or joining emulators hold different opinions."""
-    return ord(character) >= 0x1F000 or unicodedata.combining(character) != 0 or unicodedata.category(character) in ("Cf", "Mn", "Me")
+    return (
+        ord(character) >= 0x1F000
+        or unicodedata.combining(character) != 0
+        or unicodedata.category(character) in ("Cf", "Mn", "Me")
+    )
 
 
 def _whole(data: bytes) -> tuple[bytes, bytes]:

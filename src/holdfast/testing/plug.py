@@ -26,7 +26,7 @@ class Plug(socket.socket):
         return self._patience
 
     def setsockopt(self, level: int, *rest: Any) -> None:
-        if level != socket.IPPROTO_TCP:          # below it is no TCP
+        if level != socket.IPPROTO_TCP:  # below it is no TCP
             super().setsockopt(level, *rest)
 
     def _when(self, event: int, act: Callable[[], Any]) -> Any:
@@ -45,7 +45,7 @@ class Plug(socket.socket):
                     raise TimeoutError("timed out") from None
             else:
                 if self.broken is not None and not (done[0] if isinstance(done, tuple) else done):
-                    raise self.broken            # what had come before was read
+                    raise self.broken  # what had come before was read
                 return done
 
     def recv(self, *args: Any) -> bytes:
@@ -66,7 +66,7 @@ class Plug(socket.socket):
     def sendall(self, data: Any, *args: Any) -> None:
         left = memoryview(data)
         while left:
-            left = left[self.send(left, *args):]
+            left = left[self.send(left, *args) :]
 
 
 def plugs() -> tuple[Plug, Plug]:

@@ -25,7 +25,11 @@ def arm_from(text: str) -> None:
     log = -1
     dice: tuple[random.Random, float] | None = None
     for directive in filter(None, text.split(",")):
-        verb, mark, rest = re.split("([@:])", directive, maxsplit=1) if re.search("[@:]", directive) else (directive, "", "")
+        verb, mark, rest = (
+            re.split("([@:])", directive, maxsplit=1)
+            if re.search("[@:]", directive)
+            else (directive, "", "")
+        )
         if verb in ("kill", "stop") and mark == "@":
             name, _, nth = rest.partition("#")
             acts[name] = (signal.SIGKILL if verb == "kill" else signal.SIGSTOP, int(nth or 1))
@@ -37,7 +41,9 @@ def arm_from(text: str) -> None:
         else:
             raise ValueError(f"bad probe directive {directive!r}")
     passed: dict[str, int] = {}
-    one_at_a_time = threading.Lock()             # the name at which a program died is the last one in its log, whatever its other threads do
+    one_at_a_time = (
+        threading.Lock()
+    )  # the name at which a program died is the last one in its log, whatever its other threads do
 
     def hook(name: str) -> None:
         with one_at_a_time:

@@ -37,8 +37,11 @@ class Scribe:
         self.seed = seed
         self.private = self.derive("machine", 32)
         self.machine = signing.show(signing.public(self.private))
-        self.actors = [Actor("ann", self.derive("ann", 32), 0xA11), Actor("bot", self.derive("bot", 32), 0xB07, "mcp"),
-                       Actor("telegram", self.derive("telegram", 32), 0x7E1E, "bot")]
+        self.actors = [
+            Actor("ann", self.derive("ann", 32), 0xA11),
+            Actor("bot", self.derive("bot", 32), 0xB07, "mcp"),
+            Actor("telegram", self.derive("telegram", 32), 0x7E1E, "bot"),
+        ]
         self.written: list[Written] = []
         self.now = BEGAN
         self.epoch = 1
@@ -69,18 +72,59 @@ class Scribe:
         self.written.append(made)
         return made
 
-    def draft(self, actor: Actor, phase: Any, kind: str, content: bytes = b"", seen: str | None = None, keep: bool = True, first: int | None = None,
-              on_behalf_of: str | None = None, **more: Any) -> Draft:
+    def draft(
+        self,
+        actor: Actor,
+        phase: Any,
+        kind: str,
+        content: bytes = b"",
+        seen: str | None = None,
+        keep: bool = True,
+        first: int | None = None,
+        on_behalf_of: str | None = None,
+        **more: Any,
+    ) -> Draft:
         """A signed one."""
         number = actor.next() if first is None else actor.number
         salt = self.derive(f"salt {actor.client} {number} {kind}", record.SALT_BYTES)
         commit = record.commit(salt, content)
-        said = record.statement(self.machine, self.session, self.epoch, actor.client, number, record.KEYS if kind == record.COVER else kind, BINDING,
-                                seen or (self.tip if self.written else None), commit, first, on_behalf_of)
-        made = Draft(self.session, self.epoch, phase, kind, on_behalf_of or actor.name, actor.modality,
-                     record.BRIDGE + actor.name if on_behalf_of else record.ACTOR, actor.key, actor.client, first, number, statement=said,
-                     signature=record.sign_statement(actor.private, said), commit=commit, content=content, salt=salt, **more)
-        return made if keep and record.may_keep(kind, True, True) else replace(made, content=None, salt=None)
+        said = record.statement(
+            self.machine,
+            self.session,
+            self.epoch,
+            actor.client,
+            number,
+            record.KEYS if kind == record.COVER else kind,
+            BINDING,
+            seen or (self.tip if self.written else None),
+            commit,
+            first,
+            on_behalf_of,
+        )
+        made = Draft(
+            self.session,
+            self.epoch,
+            phase,
+            kind,
+            on_behalf_of or actor.name,
+            actor.modality,
+            record.BRIDGE + actor.name if on_behalf_of else record.ACTOR,
+            actor.key,
+            actor.client,
+            first,
+            number,
+            statement=said,
+            signature=record.sign_statement(actor.private, said),
+            commit=commit,
+            content=content,
+            salt=salt,
+            **more,
+        )
+        return (
+            made
+            if keep and record.may_keep(kind, True, True)
+            else replace(made, content=None, salt=None)
+        )
 
     def intent(self, actor: Actor, kind: str, content: bytes, **more: Any) -> Written:
         return self.add(self.draft(actor, "intent", kind, content, verdict="allow", **more))
@@ -94,13 +138,48 @@ class Scribe:
     def keys(self, actor: Actor, typed: list[bytes], covered: bool = True) -> None:
         first = actor.number + 1
         numbered = [(actor.next(), data) for data in typed]
-        self.add(Draft(self.session, self.epoch, "fact", record.KEYS, actor.name, actor.modality, record.CHANNEL, actor.key, actor.client, first,
-                       actor.number, originators=()))
+        self.add(
+            Draft(
+                self.session,
+                self.epoch,
+                "fact",
+                record.KEYS,
+                actor.name,
+                actor.modality,
+                record.CHANNEL,
+                actor.key,
+                actor.client,
+                first,
+                actor.number,
+                originators=(),
+            )
+        )
         if covered:
-            self.add(self.draft(actor, "fact", record.COVER, record.keys_content(numbered), keep=False, first=first))
+            self.add(
+                self.draft(
+                    actor,
+                    "fact",
+                    record.COVER,
+                    record.keys_content(numbered),
+                    keep=False,
+                    first=first,
+                )
+            )
 
     def told(self, kind: str, **facts: Any) -> Written:
-        return self.add(Draft(self.session, self.epoch, "fact", kind, "host", "host", record.HOST, originators=(), facts=facts))
+        return self.add(
+            Draft(
+                self.session,
+                self.epoch,
+                "fact",
+                kind,
+                "host",
+                "host",
+                record.HOST,
+                originators=(),
+                facts=facts,
+            )
+        )
 
     def day(self) -> Scribe:
         """A bit of everything that an honest record can have."""
@@ -108,15 +187,29 @@ class Scribe:
         self.act(self.ann, b"make -j8")
         self.keys(self.ann, [b"l", b"s", b"\r"])
         self.act(self.bot, "grep -r 'é' .".encode(), originators=("ann",))
-        self.add(self.draft(self.bot, "fact", "command", b"rm -rf /", verdict="refuse", reason="it cannot be undone", originators=("bot",)))
+        self.add(
+            self.draft(
+                self.bot,
+                "fact",
+                "command",
+                b"rm -rf /",
+                verdict="refuse",
+                reason="it cannot be undone",
+                originators=("bot",),
+            )
+        )
         held = self.draft(self.bot, "fact", "command", b"git push", verdict="hold", reason="ask")
         self.add(held)
         self.add(self.draft(self.ann, "fact", "approve", b"6", originators=()))
         self.outcome(self.add(replace(held, phase="intent", verdict="allow")), exit_code=1)
         self.act(self.actors[2], b"uptime", kind="line", on_behalf_of="carol")
-        self.outcome(self.intent(self.ann, "line", b"hunter2", keep=False), record.VOID, recovered=True)
+        self.outcome(
+            self.intent(self.ann, "line", b"hunter2", keep=False), record.VOID, recovered=True
+        )
         self.epoch = 2
-        self.add(self.draft(self.ann, "fact", "seize", b"", seen=self.written[3].hash, originators=()))
+        self.add(
+            self.draft(self.ann, "fact", "seize", b"", seen=self.written[3].hash, originators=())
+        )
         self.keys(self.bot, [b"q"], covered=False)
         return self
 
@@ -128,11 +221,27 @@ class Scribe:
 
     def ack(self, at: int = -1) -> Signed:
         fields = self.written[at].fields
-        return record.ack(self.private, self.written[at], fields["client"], fields["number"], self.now)
+        return record.ack(
+            self.private, self.written[at], fields["client"], fields["number"], self.now
+        )
 
     def export(self, heads: tuple[int, ...] = (-1,)) -> list[bytes]:
         first = self.written[0].seq if self.written else 1
         last = self.written[-1].seq if self.written else 0
-        top = record.header(self.private, self.machine, self.session, "work", self.operators, first, last, self.tip, len(heads), self.now)
-        return [record.signed_line("header", top), *map(record.entry_line, self.written),
-                *(record.signed_line("head", self.head(at)) for at in heads)]
+        top = record.header(
+            self.private,
+            self.machine,
+            self.session,
+            "work",
+            self.operators,
+            first,
+            last,
+            self.tip,
+            len(heads),
+            self.now,
+        )
+        return [
+            record.signed_line("header", top),
+            *map(record.entry_line, self.written),
+            *(record.signed_line("head", self.head(at)) for at in heads),
+        ]

@@ -30,7 +30,7 @@ from holdfast.model import signing
 from holdfast.relay import control, office
 from holdfast.wire import outer
 
-WAIT_S = 20.0                    # for anything that must happen; a loaded machine is slow, not wrong
+WAIT_S = 20.0  # for anything that must happen; a loaded machine is slow, not wrong
 F = TypeVar("F", bound=outer.Frame)
 
 
@@ -38,7 +38,11 @@ class Closed(Exception):
     """The relay ended the connection. `frame`: the CLOSE it said, if it did; `code`: of the WebSocket."""
 
     def __init__(self, frame: outer.Close | None, code: int | None) -> None:
-        super().__init__(f"{outer.CODES[frame.code]}: {frame.reason}" if frame is not None else f"closed without a word ({code})")
+        super().__init__(
+            f"{outer.CODES[frame.code]}: {frame.reason}"
+            if frame is not None
+            else f"closed without a word ({code})"
+        )
         self.frame, self.code = frame, code
 
 
@@ -67,8 +71,19 @@ class WebSocketCarrier(Carrier):
     async def dial(cls, url: str, token: str | None = None, **how: Any) -> WebSocketCarrier:
         from websockets.asyncio.client import connect
 
-        headers = {**({"Authorization": f"Bearer {token}"} if token else {}), **how.pop("headers", {})}
-        how = {"subprotocols": ["holdfast.1"], "compression": None, "ping_interval": None, "max_size": 1 << 20, "proxy": None, "open_timeout": WAIT_S, **how}
+        headers = {
+            **({"Authorization": f"Bearer {token}"} if token else {}),
+            **how.pop("headers", {}),
+        }
+        how = {
+            "subprotocols": ["holdfast.1"],
+            "compression": None,
+            "ping_interval": None,
+            "max_size": 1 << 20,
+            "proxy": None,
+            "open_timeout": WAIT_S,
+            **how,
+        }
         return cls(await connect(url, additional_headers=headers, **how))
 
     async def send(self, data: bytes) -> None:
@@ -99,7 +114,10 @@ class GrpcCarrier(Carrier):
     async def dial(cls, url: str, token: str | None = None, **how: Any) -> GrpcCarrier:
         import grpc
 
-        metadata = [*([("authorization", f"Bearer {token}")] if token else []), *((k.lower(), v) for k, v in how.get("headers", {}).items())]
+        metadata = [
+            *([("authorization", f"Bearer {token}")] if token else []),
+            *((k.lower(), v) for k, v in how.get("headers", {}).items()),
+        ]
         channel = grpc.aio.insecure_channel(urlsplit(url).netloc)
         call = channel.stream_stream("/holdfast.v1.Relay/Connect")(metadata=metadata)
         return cls(channel, call)
@@ -140,7 +158,9 @@ class End:
         self.answers_pings = True
         self._kept: list[outer.Frame] = []
 
-    async def hello(self, lowest: int = outer.LOWEST, highest: int = outer.VERSION) -> outer.Welcome:
+    async def hello(
+        self, lowest: int = outer.LOWEST, highest: int = outer.VERSION
+    ) -> outer.Welcome:
         await self.send(outer.Hello(lowest, highest, self.role, "script"))
         self.welcome = await self.expect(outer.Welcome)
         return self.welcome
@@ -211,7 +231,12 @@ class Host(End):
 
     def registration(self, generation: int = 1, name: str | None = None) -> outer.Register:
         signature = routes.sign(self.secret, name or self.name, self.welcome.nonce, generation)
-        return outer.Register(signing.public(self.secret), generation, signature, tuple(routes.digest(p) for p in self.passes))
+        return outer.Register(
+            signing.public(self.secret),
+            generation,
+            signature,
+            tuple(routes.digest(p) for p in self.passes),
+        )
 
     async def register(self, generation: int = 1, name: str | None = None) -> bytes:
         await self.send(self.registration(generation, name))
@@ -243,7 +268,9 @@ class Client(End):
 
 
 async def dial(url: str, token: str | None = None, **how: Any) -> Carrier:
-    return await (GrpcCarrier if url.startswith("grpc") else WebSocketCarrier).dial(url, token, **how)
+    return await (GrpcCarrier if url.startswith("grpc") else WebSocketCarrier).dial(
+        url, token, **how
+    )
 
 
 @asynccontextmanager
@@ -269,7 +296,14 @@ async def client(url: str, token: str | None = None, **how: Any) -> AsyncIterato
 class RelayProcess:
     """`holdfast relay serve` on loopback, on any free port."""
 
-    def __init__(self, data: str, *options: str, port: int = 0, limits: dict[str, float] | None = None, address: str = "127.0.0.1") -> None:
+    def __init__(
+        self,
+        data: str,
+        *options: str,
+        port: int = 0,
+        limits: dict[str, float] | None = None,
+        address: str = "127.0.0.1",
+    ) -> None:
         self.data = data
         self.log = f"{data}.log"
         self._address = address
@@ -279,10 +313,24 @@ class RelayProcess:
         self.process = self._start()
 
     def _start(self) -> subprocess.Popen[str]:
-        command: Sequence[str] = [sys.executable, "-m", "holdfast", "relay", "serve", "--data", self.data, "--json", *self._options]
-        if self._limits:                       # smaller than any real relay has them, so that a test need not wait or flood
-            script = ("import json, sys; from holdfast.model import limits; given = json.loads(sys.argv.pop(1)); "
-                      "[setattr(limits, k, v) for k, v in given.items()]; from holdfast.faces.cli.main import main; sys.exit(main())")
+        command: Sequence[str] = [
+            sys.executable,
+            "-m",
+            "holdfast",
+            "relay",
+            "serve",
+            "--data",
+            self.data,
+            "--json",
+            *self._options,
+        ]
+        if (
+            self._limits
+        ):  # smaller than any real relay has them, so that a test need not wait or flood
+            script = (
+                "import json, sys; from holdfast.model import limits; given = json.loads(sys.argv.pop(1)); "
+                "[setattr(limits, k, v) for k, v in given.items()]; from holdfast.faces.cli.main import main; sys.exit(main())"
+            )
             command = [sys.executable, "-c", script, json.dumps(self._limits), *command[3:]]
         with open(self.log, "ab") as log:
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
@@ -293,7 +341,9 @@ class RelayProcess:
             process.kill()
             process.wait()
             with open(self.log, errors="replace") as log_file:
-                raise AssertionError(f"the relay did not start: {line!r}\n{log_file.read()[-2000:]}")
+                raise AssertionError(
+                    f"the relay did not start: {line!r}\n{log_file.read()[-2000:]}"
+                )
         self.urls = json.loads(line)["listening"]
         return process
 
@@ -353,7 +403,12 @@ class RelayProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
         try:

@@ -26,7 +26,7 @@ class Road:
         """`to` is where it leads: set it before anybody comes."""
         self.mode, self.lag_s, self.rate = OPEN, 0.0, 0.0
         self.to = 0
-        self.passed = 0                          # bytes
+        self.passed = 0  # bytes
         self._running: set[asyncio.Task[Any]] = set()
         self._loop: asyncio.AbstractEventLoop
         self._changed: asyncio.Event
@@ -45,7 +45,9 @@ class Road:
         def act() -> None:
             self.mode = mode
             if mode == CUT:
-                for task in list(self._running):       # who carries closes: a descriptor that is waited on must not be closed under it
+                for task in list(
+                    self._running
+                ):  # who carries closes: a descriptor that is waited on must not be closed under it
                     task.cancel()
             self._changed.set()
             self._changed = asyncio.Event()
@@ -60,7 +62,11 @@ class Road:
         self._thread.join(20.0)
 
     async def _serve(self) -> None:
-        self._loop, self._over, self._changed = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+        self._loop, self._over, self._changed = (
+            asyncio.get_running_loop(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         self._listener.setblocking(False)
         task = self._loop.create_task(self._accept())
         task.add_done_callback(lambda _: self._listener.close())
@@ -98,7 +104,9 @@ class Road:
         except asyncio.CancelledError:
             for end in (sock, other):
                 with contextlib.suppress(OSError):
-                    end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))      # a reset, not an end
+                    end.setsockopt(
+                        socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+                    )  # a reset, not an end
             raise
         finally:
             sock.close()

@@ -49,13 +49,18 @@ from holdfast.testing.plug import plugs
 from holdfast.testing.world import BEGIN_UNIX, Actor, World
 from holdfast.wire import frames, hello
 
-NAME, PORT = "localhost", 80                 # to which plain addresses may lead; here each actor is its own machine
+NAME, PORT = (
+    "localhost",
+    80,
+)  # to which plain addresses may lead; here each actor is its own machine
 URL: Final = f"ws://{NAME}"
-RING_BYTES: Final = 4096                 # small, so that a day's output does not fit
+RING_BYTES: Final = 4096  # small, so that a day's output does not fit
 ROWS: Final = 10
 SESSION: Final = "s1"
-LOOK_S: Final = 1.7                      # between looks at what must stay small
-PLENTY_S: Final = 300.0                  # until everything must be well again: a retransmission's pause, a kernel's, two silences
+LOOK_S: Final = 1.7  # between looks at what must stay small
+PLENTY_S: Final = (
+    300.0  # until everything must be well again: a retransmission's pause, a kernel's, two silences
+)
 
 
 class Session:
@@ -66,7 +71,7 @@ class Session:
         self.ring = bytearray()
         self.rows: deque[bytes] = deque(maxlen=ROWS)
         self._row = b""
-        self.last: dict[int, int] = {}           # by client: the highest number that was taken
+        self.last: dict[int, int] = {}  # by client: the highest number that was taken
         self.taken: dict[int, list[bytes]] = {}  # by client, in order
         self.wrong: list[str] = []
         self.viewers: list[_Viewer] = []
@@ -74,7 +79,7 @@ class Session:
     def prints(self, data: bytes) -> None:
         self.ring += data
         self.end += len(data)
-        del self.ring[:max(0, len(self.ring) - RING_BYTES)]
+        del self.ring[: max(0, len(self.ring) - RING_BYTES)]
         self.start = self.end - len(self.ring)
         *rows, self._row = (self._row + data).split(b"\n")
         self.rows.extend(rows)
@@ -84,7 +89,7 @@ class Session:
     def types(self, client: int, number: int, data: bytes) -> None:
         last = self.last.get(client, 0)
         if number <= last:
-            return                               # a repeat
+            return  # a repeat
         if number != last + 1:
             self.wrong.append(f"{client:x}: {number} after {last}")
         self.last[client] = number
@@ -107,7 +112,7 @@ class _Viewer:
         self.look()
 
     def soon(self) -> None:
-        with contextlib.suppress(RuntimeError):              # its host is dead
+        with contextlib.suppress(RuntimeError):  # its host is dead
             self._loop.call_soon_threadsafe(self.look)
 
     def look(self) -> None:
@@ -116,10 +121,15 @@ class _Viewer:
         while not conn.blocked and (self.offset != session.end or acked != self._said):
             if self.offset is None or self.offset < session.start:
                 self.offset = session.end
-                conn.send(frames.screen(self.offset, acked, frames.SCREEN_LAG, 80, ROWS, session.screen()))
+                conn.send(
+                    frames.screen(self.offset, acked, frames.SCREEN_LAG, 80, ROWS, session.screen())
+                )
             else:
-                data = bytes(session.ring[self.offset - session.start:][:1024])
-                conn.send_pair(frames.output_header(self.offset, self.offset + len(data), acked, len(data)), data)
+                data = bytes(session.ring[self.offset - session.start :][:1024])
+                conn.send_pair(
+                    frames.output_header(self.offset, self.offset + len(data), acked, len(data)),
+                    data,
+                )
                 self.offset += len(data)
             self._said = acked
 
@@ -130,12 +140,18 @@ class _Host:
     def __init__(self, stage: Simulation) -> None:
         self.stage = stage
         self.connections: dict[Connection, _Viewer | None] = {}
-        self.uplink: Uplink | None = None        # until its loop runs
+        self.uplink: Uplink | None = None  # until its loop runs
 
     async def main(self) -> None:
         stage = self.stage
-        self.uplink = Uplink(Relay(URL, stage.token), self, stage.route_key, lambda: (route.digest(stage.pass_),),  # type: ignore[arg-type]
-                             lambda at: channel.responder(at, keys.static(stage.machine), time.monotonic()), lambda: generation.following(stage.home, time.time_ns() // 1_000_000))
+        self.uplink = Uplink(
+            Relay(URL, stage.token),
+            self,
+            stage.route_key,
+            lambda: (route.digest(stage.pass_),),  # type: ignore[arg-type]
+            lambda at: channel.responder(at, keys.static(stage.machine), time.monotonic()),
+            lambda: generation.following(stage.home, time.time_ns() // 1_000_000),
+        )
         await asyncio.Event().wait()
 
     def admit(self, sock: socket.socket, sealed: str, on_the_way: Any) -> bool:
@@ -152,18 +168,40 @@ class _Host:
         if kind == frames.HELLO:
             conn.hello = frames.read_json(payload)
             conn.key = signing.read(conn.hello["key"])
-            conn.challenge = {"version": frames.VERSION, "machine": signing.show(self.stage.machine.public), "nonce": os.urandom(hello.NONCE_BYTES).hex()}
+            conn.challenge = {
+                "version": frames.VERSION,
+                "machine": signing.show(self.stage.machine.public),
+                "nonce": os.urandom(hello.NONCE_BYTES).hex(),
+            }
             conn.send(frames.pack_json(frames.CHALLENGE, conn.challenge))
         elif kind == frames.PROOF:
             signature = bytes.fromhex(frames.read_json(payload)["signature"])
-            assert signing.verify(conn.key, hello.DOMAIN, hello.statement(conn.hello, conn.challenge, conn.channel), signature)
+            assert signing.verify(
+                conn.key,
+                hello.DOMAIN,
+                hello.statement(conn.hello, conn.challenge, conn.channel),
+                signature,
+            )
             conn.client = conn.hello["client"]
             conn.introduced()
             conn.send(frames.pack_json(frames.WELCOME, {"version": frames.VERSION}))
         elif kind == frames.REQUEST:
             number, body = frames.read_request(payload)
-            resume = body["resume"] if body["resume"] is not None and session.start <= body["resume"] <= session.end else None
-            conn.answer(number, {"id": SESSION, "epoch": 1, "seen": None, "acked": session.last.get(conn.client, 0), "resume": resume})
+            resume = (
+                body["resume"]
+                if body["resume"] is not None and session.start <= body["resume"] <= session.end
+                else None
+            )
+            conn.answer(
+                number,
+                {
+                    "id": SESSION,
+                    "epoch": 1,
+                    "seen": None,
+                    "acked": session.last.get(conn.client, 0),
+                    "resume": resume,
+                },
+            )
             self.connections[conn] = _Viewer(session, conn, conn.client, resume)
         elif kind == frames.INPUT:
             sequence, _, data = frames.read_input(payload)
@@ -183,7 +221,7 @@ class Client:
         self.attached = False
         self.attaches = 0
         self.id = 0
-        self.lines: list[bytes] = []             # all that was typed
+        self.lines: list[bytes] = []  # all that was typed
         self._keys, self._keyboard = plugs()
         self._wake_r, self._wake_w = plugs()
         self.actor.run(self._run)
@@ -298,7 +336,14 @@ class Simulation:
     """`tick_s`: how often the relay looks at its clock. A day of seconds is slow, and a relay that looks less often is only later. The session prints `prints` bytes every
     `prints_s`."""
 
-    def __init__(self, seed: int, token_s: float | None = 3600.0, tick_s: float = 1.0, prints_s: float = 30.0, prints: int = 0) -> None:
+    def __init__(
+        self,
+        seed: int,
+        token_s: float | None = 3600.0,
+        tick_s: float = 1.0,
+        prints_s: float = 30.0,
+        prints: int = 0,
+    ) -> None:
         self._undo = contextlib.ExitStack()
         self._folder = self._undo.enter_context(tempfile.TemporaryDirectory())
         self.home = Home(f"{self._folder}/home", f"{self._folder}/config", True)
@@ -309,11 +354,22 @@ class Simulation:
         self.net = Net(self.world)
         self.session = Session()
         self.route_key, self.pass_ = keys.route_key(self.machine, NAME), os.urandom(32)
-        self.way = Machine("box", self.machine.public, agreement.public(keys.static(self.machine)), "ann", 0,
-                           (Way(URL, route.route(signing.public(self.route_key)), self.pass_),))
+        self.way = Machine(
+            "box",
+            self.machine.public,
+            agreement.public(keys.static(self.machine)),
+            "ann",
+            0,
+            (Way(URL, route.route(signing.public(self.route_key)), self.pass_),),
+        )
         self.token, self._digest = office.make()
-        self._token_s, self._tick_s, self._prints_s, self._prints = token_s, tick_s, prints_s, prints
-        self.most: dict[str, int] = {}           # that was ever seen of what must stay small
+        self._token_s, self._tick_s, self._prints_s, self._prints = (
+            token_s,
+            tick_s,
+            prints_s,
+            prints,
+        )
+        self.most: dict[str, int] = {}  # that was ever seen of what must stay small
         self.hub: Hub | None = None
         self.store: Store | None = None
         self.host: _Host
@@ -358,8 +414,24 @@ class Simulation:
         if self._fresh:
             self._fresh = False
             expires = None if self._token_s is None else now + int(self._token_s)
-            store.at_once(lambda db: office.act(db, {"act": "token.new", "digest": self._digest.hex(), "tenant": "t", "expires": expires}, now))
-        registry = Registry(store.routes(now), Quotas(), epoch=BEGIN_UNIX + self.world.now - loop.time(), software=f"holdfast {__version__}")
+            store.at_once(
+                lambda db: office.act(
+                    db,
+                    {
+                        "act": "token.new",
+                        "digest": self._digest.hex(),
+                        "tenant": "t",
+                        "expires": expires,
+                    },
+                    now,
+                )
+            )
+        registry = Registry(
+            store.routes(now),
+            Quotas(),
+            epoch=BEGIN_UNIX + self.world.now - loop.time(),
+            software=f"holdfast {__version__}",
+        )
         self.hub = hub = Hub(registry, Doorkeeper((NAME,), ()), store)
         hub.doorkeeper.learn(store.at_once(office.tokens))
         store.start()
@@ -394,7 +466,7 @@ class Simulation:
 
     def kill_host(self, power: bool = False) -> None:
         self.net.vanish(self.world.actors["host"]) if power else self.world.actors["host"].kill()
-        self.session.viewers.clear()             # the keeper stays: without power it would not, and there would be no session
+        self.session.viewers.clear()  # the keeper stays: without power it would not, and there would be no session
 
     def host_again(self) -> None:
         self.net.back("host")
@@ -407,12 +479,23 @@ class Simulation:
 
     def _look(self) -> None:
         """How much of anything there is, also while something is wrong."""
-        facts = {"connections": len(self.net.pipes) // 2, "client's threads": len(self.client.actor.fibers), "unsent": sum(conn.unread for conn in self.host.connections)}
+        facts = {
+            "connections": len(self.net.pipes) // 2,
+            "client's threads": len(self.client.actor.fibers),
+            "unsent": sum(conn.unread for conn in self.host.connections),
+        }
         if self.host.uplink is not None:
-            facts |= {"host's queue": self.host.uplink.queued, "host's streams": len(self.host.uplink._streams)}
+            facts |= {
+                "host's queue": self.host.uplink.queued,
+                "host's streams": len(self.host.uplink._streams),
+            }
         if self.hub is not None:
-            facts |= {"relay's lines": len(self.hub.lines), "relay's queues": sum(line.carrier.queued() for line in self.hub.lines.values()),
-                      "relay's routes": len(self.hub.registry.book.routes), "strangers": self.hub.strangers.total()}
+            facts |= {
+                "relay's lines": len(self.hub.lines),
+                "relay's queues": sum(line.carrier.queued() for line in self.hub.lines.values()),
+                "relay's routes": len(self.hub.registry.book.routes),
+                "strangers": self.hub.strangers.total(),
+            }
         for name, count in facts.items():
             self.most[name] = max(count, self.most.get(name, 0))
         self.world.after(LOOK_S * self._tick_s, self._look)
@@ -432,8 +515,14 @@ class Simulation:
 
     def is_settled(self) -> bool:
         client = self.client
-        return bool(client.attached and client.offset == self.session.end and not len(client.unacked) and not client.unacked.waiting
-                    and self.session.taken.get(client.id) == client.lines and self.state == "registered")
+        return bool(
+            client.attached
+            and client.offset == self.session.end
+            and not len(client.unacked)
+            and not client.unacked.waiting
+            and self.session.taken.get(client.id) == client.lines
+            and self.state == "registered"
+        )
 
     def settles(self, within_s: float = PLENTY_S) -> None:
         """All that was typed has been taken, once and in order, and both ends show the same."""
@@ -442,28 +531,60 @@ class Simulation:
         assert ok, f"not settled after {within_s} s: {self.describe()}\n{self.world.story()}"
         assert not self.session.wrong, self.session.wrong
         assert self.client.screen() == self.session.screen()
-        for gone in self.former:                 # what it could not send is gone with it; the rest was typed once
+        for gone in self.former:  # what it could not send is gone with it; the rest was typed once
             taken = self.session.taken.get(gone.id, [])
-            assert taken == gone.lines[:len(taken)]
+            assert taken == gone.lines[: len(taken)]
         self.bounded()
 
     def describe(self) -> str:
         client = self.client
-        return (f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
-                f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.state} ({self.host.uplink.detail if self.host.uplink is not None else ''})")
+        return (
+            f"attached {client.attached}, at {client.offset} of {self.session.end}, {len(client.unacked)} sent and {len(client.unacked.waiting)} waiting, "
+            f"taken {self.session.taken.get(client.id, [])[-3:]} of {client.lines[-3:]}, the host is {self.state} ({self.host.uplink.detail if self.host.uplink is not None else ''})"
+        )
 
     def bounded(self) -> None:
         """Nothing is left over of what has been."""
         assert self.hub is not None and self.host.uplink is not None
         registry = self.hub.registry
-        facts = {"lines": len(self.hub.lines), "connections": len(registry.connections), "streams": sum(len(c.streams) for c in registry.connections.values()),
-                 "routes": len(registry.book.routes), "opening": len(registry.opening), "strangers": self.hub.strangers.total(),
-                 "host's streams": len(self.host.uplink._streams), "host's connections": len(self.host.connections), "viewers": len(self.session.viewers),
-                 "client's threads": len(self.client.actor.fibers), "queue": self.host.uplink.queued}
-        limits = {"lines": 6, "connections": 6, "streams": 6, "routes": 1, "opening": 2, "strangers": 2, "host's streams": 3, "host's connections": 3, "viewers": 3,
-                  "client's threads": 4, "queue": SEALED_BYTES}
+        facts = {
+            "lines": len(self.hub.lines),
+            "connections": len(registry.connections),
+            "streams": sum(len(c.streams) for c in registry.connections.values()),
+            "routes": len(registry.book.routes),
+            "opening": len(registry.opening),
+            "strangers": self.hub.strangers.total(),
+            "host's streams": len(self.host.uplink._streams),
+            "host's connections": len(self.host.connections),
+            "viewers": len(self.session.viewers),
+            "client's threads": len(self.client.actor.fibers),
+            "queue": self.host.uplink.queued,
+        }
+        limits = {
+            "lines": 6,
+            "connections": 6,
+            "streams": 6,
+            "routes": 1,
+            "opening": 2,
+            "strangers": 2,
+            "host's streams": 3,
+            "host's connections": 3,
+            "viewers": 3,
+            "client's threads": 4,
+            "queue": SEALED_BYTES,
+        }
         assert all(facts[name] <= most for name, most in limits.items()), f"left over: {facts}"
-        most = {"connections": 12 + BACKLOG, "client's threads": 4, "host's queue": QUEUE_BYTES + SEALED_BYTES, "host's streams": 8, "unsent": REPLY_QUEUE_BYTES, "relay's lines": 12,
-                "relay's queues": 4 * STREAM_WINDOW_BYTES, "relay's routes": 1, "strangers": 8}
-        assert all(self.most.get(name, 0) <= count for name, count in most.items()), f"too much at some time: {self.most}"
-
+        most = {
+            "connections": 12 + BACKLOG,
+            "client's threads": 4,
+            "host's queue": QUEUE_BYTES + SEALED_BYTES,
+            "host's streams": 8,
+            "unsent": REPLY_QUEUE_BYTES,
+            "relay's lines": 12,
+            "relay's queues": 4 * STREAM_WINDOW_BYTES,
+            "relay's routes": 1,
+            "strangers": 8,
+        }
+        assert all(self.most.get(name, 0) <= count for name, count in most.items()), (
+            f"too much at some time: {self.most}"
+        )

@@ -26,15 +26,28 @@ import termios
 import tty
 
 STOP = b"\x04"
-READY = b"READY\r\n"             # the program has its terminal raw and listens
-FIRST = b"\x1b[0m<<<\r\n"        # before the first block
-LAST = b"\x1b[0m>>>\r\n"         # after the last one
+READY = b"READY\r\n"  # the program has its terminal raw and listens
+FIRST = b"\x1b[0m<<<\r\n"  # before the first block
+LAST = b"\x1b[0m>>>\r\n"  # after the last one
 
-_UNITS = (b"plain text and numbers 0123456789 ", b"\x1b[31mred\x1b[0m ", b"\x1b[1;38;2;255;128;0mtrue colour\x1b[0m ",
-          "Grüße, 漢字かな, кириллица ".encode(), b"words words words words words ", "e\u0301 \U0001f600 ".encode(),
-          b"\x1b[48;5;21mblue\x1b[m\r\n", b"\x1b[K", b"tab\tstop ", b"0123456789abcdef" * 4)
-_RARE = (b"\x1b[8;24;80t", b"\x1b]0;a title\x07", b"\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\ ")   # a filter's work
-_STEPS = 61                      # a prime: block lengths repeat late
+_UNITS = (
+    b"plain text and numbers 0123456789 ",
+    b"\x1b[31mred\x1b[0m ",
+    b"\x1b[1;38;2;255;128;0mtrue colour\x1b[0m ",
+    "Grüße, 漢字かな, кириллица ".encode(),
+    b"words words words words words ",
+    "e\u0301 \U0001f600 ".encode(),
+    b"\x1b[48;5;21mblue\x1b[m\r\n",
+    b"\x1b[K",
+    b"tab\tstop ",
+    b"0123456789abcdef" * 4,
+)
+_RARE = (
+    b"\x1b[8;24;80t",
+    b"\x1b]0;a title\x07",
+    b"\x1b]8;;https://example.org\x1b\\link\x1b]8;;\x1b\\ ",
+)  # a filter's work
+_STEPS = 61  # a prime: block lengths repeat late
 
 
 # For `python -c`: argv[1] processes that fork for argv[2] seconds, a third of them daemons that left their session.
@@ -65,6 +78,7 @@ print("FORKING", flush=True)
 signal.pause()
 """
 
+
 def block(number: int) -> bytes:
     """Block `number`: its number, then 1 to 60 units that follow from it, and every fourth time a rare one."""
     rng = number * 2654435761 % 4294967296
@@ -91,14 +105,14 @@ def tagged(client: int, number: int, size: int) -> bytes:
     """An input that no other equals, of about `size` bytes, without control characters."""
     tag = b"<%d.%d:" % (client, number)
     filler = (b"%x" % (client * 1000003 + number * 10007 + 1)) * (size // 4 + 1)
-    return tag + filler[:max(0, size - len(tag) - 1)] + b">"
+    return tag + filler[: max(0, size - len(tag) - 1)] + b">"
 
 
 QUERIES: tuple[tuple[bytes, bytes], ...] = (
-    (b"\x1b[c", b"\x1b[?62;22c"),              # DA1
-    (b"\x1b[>c", b"\x1b[>1;277;0c"),           # DA2
-    (b"\x1b[5n", b"\x1b[0n"),                  # DSR: are you there
-    (b"\x1b[3;7H\x1b[6n", b"\x1b[3;7R"),       # CPR: where is the cursor
+    (b"\x1b[c", b"\x1b[?62;22c"),  # DA1
+    (b"\x1b[>c", b"\x1b[>1;277;0c"),  # DA2
+    (b"\x1b[5n", b"\x1b[0n"),  # DSR: are you there
+    (b"\x1b[3;7H\x1b[6n", b"\x1b[3;7R"),  # CPR: where is the cursor
     (b"\x1b[?2004h\x1b[?2004$p", b"\x1b[?2004;1$y"),  # DECRQM
     (b"\x1b[?2004l\x1b[?2004$p", b"\x1b[?2004;2$y"),
     (b"\x1b[4$p", b"\x1b[4;2$y"),
@@ -116,7 +130,7 @@ def _raw() -> None:
 def _write(data: bytes) -> None:
     view = memoryview(data)
     while view:
-        view = view[os.write(1, view):]
+        view = view[os.write(1, view) :]
 
 
 def _open_log(path: str) -> int:
@@ -202,22 +216,63 @@ def scene(seed: int, step: int, cols: int = 80, rows: int = 24) -> bytes:
     rng = random.Random(seed * 1000 + step)
     out = [b"\x1b]0;scene %d\x07" % step]
     if rng.random() < 0.3:
-        out.append(rng.choice((b"\x1b[?1049h\x1b[2J", b"\x1b[?1049l", b"\x1b[2J", b"\x1b[?25l", b"\x1b[?25h")))
+        out.append(
+            rng.choice(
+                (b"\x1b[?1049h\x1b[2J", b"\x1b[?1049l", b"\x1b[2J", b"\x1b[?25l", b"\x1b[?25h")
+            )
+        )
     region = rng.random() < 0.3
     top = rng.randint(1, rows - 4)
     out.append(b"\x1b[%d;%dr" % (top, rng.randint(top + 2, rows)) if region else b"\x1b[r")
-    texts = ["Grüße", "漢字", "\U0001f600", "кот", "plain", "─│┌┐", "한글", "日本語テキスト", "ａｂ"]
+    texts = [
+        "Grüße",
+        "漢字",
+        "\U0001f600",
+        "кот",
+        "plain",
+        "─│┌┐",
+        "한글",
+        "日本語テキスト",
+        "ａｂ",
+    ]
     if seed % 2:
         texts += ["e\u0301a\u0308", "\U0001f44d\U0001f3fd", "नमस्ते"]
     for _ in range(rng.randint(5, 40)):
         out.append(b"\x1b[%d;%dH" % (rng.randint(1, rows), rng.randint(1, cols - 16)))
-        out.append(rng.choice((b"\x1b[0m", b"\x1b[1m", b"\x1b[4;3m", b"\x1b[7m",
-                               b"\x1b[38;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
-                               b"\x1b[48;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
-                               b"\x1b[38;5;%dm" % rng.randrange(256))))
+        out.append(
+            rng.choice(
+                (
+                    b"\x1b[0m",
+                    b"\x1b[1m",
+                    b"\x1b[4;3m",
+                    b"\x1b[7m",
+                    b"\x1b[38;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
+                    b"\x1b[48;2;%d;%d;%dm" % tuple(rng.randrange(256) for _ in range(3)),
+                    b"\x1b[38;5;%dm" % rng.randrange(256),
+                )
+            )
+        )
         out.append(rng.choice(texts).encode())
-        whole = () if region else (b"\x1b[L", b"\x1b[M")           # outside of a region emulators differ about these
-        out.append(rng.choice((b"", b"", b"", b"\x1b[K", b"\n", b"\x1b[2@", b"\x1b[P", b"\x1bM", b"\x1b[3X", b"\t", *whole)))
+        whole = (
+            () if region else (b"\x1b[L", b"\x1b[M")
+        )  # outside of a region emulators differ about these
+        out.append(
+            rng.choice(
+                (
+                    b"",
+                    b"",
+                    b"",
+                    b"\x1b[K",
+                    b"\n",
+                    b"\x1b[2@",
+                    b"\x1b[P",
+                    b"\x1bM",
+                    b"\x1b[3X",
+                    b"\t",
+                    *whole,
+                )
+            )
+        )
     out.append(b"\x1b[0m\x1b[%d;%dH" % (rng.randint(1, rows), rng.randint(1, cols - 1)))
     return b"".join(out)
 

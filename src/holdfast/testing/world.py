@@ -39,15 +39,15 @@ from typing import Any, Final, Self, TypeVar
 
 T = TypeVar("T")
 BEGIN_UNIX: Final = 1_700_000_000.0
-STEP_S: Final = 0.00001                  # that a turn of a thread takes: time goes on, whatever a program does
-YIELDS: Final = 0.1                      # how often somebody else may go first although one could go on
-SPIN: Final = 20_000                     # turns of one thread without time to speak of
+STEP_S: Final = 0.00001  # that a turn of a thread takes: time goes on, whatever a program does
+YIELDS: Final = 0.1  # how often somebody else may go first although one could go on
+SPIN: Final = 20_000  # turns of one thread without time to speak of
 SPIN_S: Final = 1.0
-DYING_TURNS: Final = 2_000               # of a killed program's loop, to put its tasks away
-KEPT: Final = 400                        # lines of history for a message; the digest has all of them
+DYING_TURNS: Final = 2_000  # of a killed program's loop, to put its tasks away
+KEPT: Final = 400  # lines of history for a message; the digest has all of them
 
 _here = threading.local()
-_real: dict[str, Any] = {}               # what is put back
+_real: dict[str, Any] = {}  # what is put back
 
 
 class Killed(BaseException):
@@ -68,11 +68,11 @@ class Fiber:
         self.gate = _thread.allocate_lock()
         self.gate.acquire()
         self.ready: Callable[[], Any] = lambda: True
-        self.deadline: float | None = None       # by the actor's own clock
+        self.deadline: float | None = None  # by the actor's own clock
         self.found: Any = None
         self.finished = False
         self.dying = 0
-        self.extra = 0.0                         # time that passes for one that is dying
+        self.extra = 0.0  # time that passes for one that is dying
         self.turns, self.spun_at = 0, 0.0
         self.error: BaseException | None = None
         self.thread: threading.Thread | None = None
@@ -83,13 +83,18 @@ class Fiber:
         if self.actor.dead:
             raise Killed
         found = ready()
-        if (found and world.random.random() >= YIELDS) or (timeout is not None and timeout <= 0 and self.turns % 64):
+        if (found and world.random.random() >= YIELDS) or (
+            timeout is not None and timeout <= 0 and self.turns % 64
+        ):
             self.turns += 1
             self._spinning(world)
             return found or None
         self.turns += 1
         self._spinning(world)
-        self.ready, self.deadline = ready, None if timeout is None else self.actor.monotonic() + max(0.0, timeout)
+        self.ready, self.deadline = (
+            ready,
+            None if timeout is None else self.actor.monotonic() + max(0.0, timeout),
+        )
         self.found = None
         world.gate.release()
         self.gate.acquire()
@@ -129,8 +134,8 @@ class Actor:
         self.dead = False
         self.paused = False
         self.asleep_since: float | None = None
-        self.lag = 0.0                           # how much of the world's time it has slept
-        self.wall = 0.0                          # how wrong its calendar is
+        self.lag = 0.0  # how much of the world's time it has slept
+        self.wall = 0.0  # how wrong its calendar is
         self.fibers: list[Fiber] = []
 
     @property
@@ -139,7 +144,9 @@ class Actor:
 
     def monotonic(self) -> float:
         extra = here.extra if (here := fiber()) is not None else 0.0
-        return (self.world.now if self.asleep_since is None else self.asleep_since) - self.lag + extra
+        return (
+            (self.world.now if self.asleep_since is None else self.asleep_since) - self.lag + extra
+        )
 
     def run(self, target: Callable[[], Any], name: str = "main") -> None:
         """In a thread of its own."""
@@ -148,15 +155,19 @@ class Actor:
 
     def serve(self, main: Callable[[], Coroutine[Any, Any, Any]]) -> None:
         """An asyncio program."""
+
         def run() -> None:
             with asyncio.Runner(loop_factory=lambda: Loop(self)) as runner:
                 runner.get_loop().set_exception_handler(self._raised)
                 runner.run(main())
+
         self.run(run, "loop")
 
     def _raised(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if not self.dead:
-            self.world.faults.append(f"{self.name}: {context.get('message')}: {context.get('exception')!r}")
+            self.world.faults.append(
+                f"{self.name}: {context.get('message')}: {context.get('exception')!r}"
+            )
 
     # ------------------------------------------------------------ what befalls it
 
@@ -165,7 +176,7 @@ class Actor:
         self.dead = True
         for told in self.world.on_kill:
             told(self)
-        for one in self.fibers:                  # those that end may not start others
+        for one in self.fibers:  # those that end may not start others
             while not one.finished:
                 self.world.give(one)
         self.fibers.clear()
@@ -194,11 +205,11 @@ class World:
         self.seed, self.random = seed, random.Random(seed)
         self.now = 1000.0
         self.actors: dict[str, Actor] = {}
-        self.gate = _thread.allocate_lock()      # held while a thread of an actor runs
+        self.gate = _thread.allocate_lock()  # held while a thread of an actor runs
         self.gate.acquire()
-        self.pumps: list[Callable[[], None]] = []            # called before every turn
+        self.pumps: list[Callable[[], None]] = []  # called before every turn
         self.on_kill: list[Callable[[Actor], None]] = []
-        self.faults: list[str] = []              # what went wrong that a program did not notice
+        self.faults: list[str] = []  # what went wrong that a program did not notice
         self.history: deque[str] = deque(maxlen=KEPT)
         self._digest = hashlib.sha256()
         self._timers: list[tuple[float, int, Callable[[], object]]] = []
@@ -208,7 +219,12 @@ class World:
         _put_between(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         try:
             self.end()
         finally:
@@ -273,7 +289,13 @@ class World:
 
     def _due(self) -> float | None:
         due = [self._timers[0][0]] if self._timers else []
-        due += [one.deadline + actor.lag for actor in self.actors.values() if actor.runs for one in actor.fibers if one.deadline is not None]
+        due += [
+            one.deadline + actor.lag
+            for actor in self.actors.values()
+            if actor.runs
+            for one in actor.fibers
+            if one.deadline is not None
+        ]
         return min(due, default=None)
 
     def _turn(self) -> bool:
@@ -296,14 +318,18 @@ class World:
         if one.finished:
             one.actor.fibers.remove(one)
             if one.error is not None:
-                raise AssertionError(f"{one.actor.name}: {one.name} failed\n{self.story()}") from one.error
+                raise AssertionError(
+                    f"{one.actor.name}: {one.name} failed\n{self.story()}"
+                ) from one.error
         return True
 
     def give(self, one: Fiber) -> None:
         one.gate.release()
         self.gate.acquire()
         if one.finished and one.thread is not None:
-            _real["join"](one.thread)            # what it had is put away now, not beside somebody else's turn
+            _real["join"](
+                one.thread
+            )  # what it had is put away now, not beside somebody else's turn
             one.thread = None
 
     # ------------------------------------------------------------ threads
@@ -331,7 +357,9 @@ class Selector(selectors.EpollSelector):
         one = fiber()
         if one is None:
             return super().select(timeout)
-        if one.actor.dead and one.dying:         # its tasks are put away: nothing reaches them, and their time runs out at once
+        if (
+            one.actor.dead and one.dying
+        ):  # its tasks are put away: nothing reaches them, and their time runs out at once
             one.dying += 1
             if one.dying > DYING_TURNS:
                 raise Killed
@@ -353,22 +381,43 @@ class Loop(asyncio.SelectorEventLoop):
         super().__init__(Selector())
         self.actor = actor
 
-    async def create_connection(self, protocol_factory: Any, host: Any = None, port: Any = None, *, sock: socket.socket | None = None, **how: Any) -> Any:
-        return await super().create_connection(protocol_factory, sock=sock or await Loop.dial(self.actor, host, port))
+    async def create_connection(
+        self,
+        protocol_factory: Any,
+        host: Any = None,
+        port: Any = None,
+        *,
+        sock: socket.socket | None = None,
+        **how: Any,
+    ) -> Any:
+        return await super().create_connection(
+            protocol_factory, sock=sock or await Loop.dial(self.actor, host, port)
+        )
 
 
 # ------------------------------------------------------------ what is put between
 
+
 class _Poll:
     def __init__(self) -> None:
         self._poll = _real["poll"]()
-        self.register, self.modify, self.unregister = self._poll.register, self._poll.modify, self._poll.unregister
+        self.register, self.modify, self.unregister = (
+            self._poll.register,
+            self._poll.modify,
+            self._poll.unregister,
+        )
 
     def poll(self, timeout: float | None = None) -> Any:
         one = fiber()
         if one is None:
             return self._poll.poll(timeout)
-        return one.wait(lambda: self._poll.poll(0), None if timeout is None or timeout < 0 else timeout / 1000) or []
+        return (
+            one.wait(
+                lambda: self._poll.poll(0),
+                None if timeout is None or timeout < 0 else timeout / 1000,
+            )
+            or []
+        )
 
 
 def _start(thread: threading.Thread) -> None:
@@ -431,7 +480,13 @@ def _clock_gettime(clock: int) -> float:
     one = fiber()
     if one is None:
         return _real["clock_gettime"](clock)  # type: ignore[no-any-return]
-    return one.actor.world.now if clock == time.CLOCK_BOOTTIME else one.actor.monotonic() if clock == time.CLOCK_MONOTONIC else _unix(one.actor)
+    return (
+        one.actor.world.now
+        if clock == time.CLOCK_BOOTTIME
+        else one.actor.monotonic()
+        if clock == time.CLOCK_MONOTONIC
+        else _unix(one.actor)
+    )
 
 
 @contextlib.contextmanager
@@ -445,18 +500,35 @@ def replaced(owner: Any, name: str, by: Any) -> Iterator[None]:
         setattr(owner, name, before)
 
 
-_PLACES: Final = (("monotonic", time, _monotonic), ("time", time, _time), ("time_ns", time, _time_ns), ("clock_gettime", time, _clock_gettime), ("sleep", time, _sleep),
-                  ("poll", select, _Poll), ("start", threading.Thread, _start), ("join", threading.Thread, _join), ("wait", threading.Condition, _wait),
-                  ("notify", threading.Condition, _notify), ("urandom", os, None), ("_time", threading, _monotonic))
+_PLACES: Final = (
+    ("monotonic", time, _monotonic),
+    ("time", time, _time),
+    ("time_ns", time, _time_ns),
+    ("clock_gettime", time, _clock_gettime),
+    ("sleep", time, _sleep),
+    ("poll", select, _Poll),
+    ("start", threading.Thread, _start),
+    ("join", threading.Thread, _join),
+    ("wait", threading.Condition, _wait),
+    ("notify", threading.Condition, _notify),
+    ("urandom", os, None),
+    ("_time", threading, _monotonic),
+)
 
 
 def _put_between(world: World) -> None:
     assert not _real, "one world at a time"
     _real.update({name: getattr(owner, name) for name, owner, _ in _PLACES})
-    _real["state"], _real["gc"], _real["cores"] = random.getstate(), gc.isenabled(), os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {sorted(_real["cores"])[os.getpid() % len(_real["cores"])]})           # one thread at a time: handing over on one core takes a third less
+    _real["state"], _real["gc"], _real["cores"] = (
+        random.getstate(),
+        gc.isenabled(),
+        os.sched_getaffinity(0),
+    )
+    os.sched_setaffinity(
+        0, {sorted(_real["cores"])[os.getpid() % len(_real["cores"])]}
+    )  # one thread at a time: handing over on one core takes a third less
     random.seed(world.seed)
-    gc.disable()                                 # what it would end, and when, is not the programs' doing
+    gc.disable()  # what it would end, and when, is not the programs' doing
 
     def urandom(count: int) -> bytes:
         return world.random.randbytes(count) if fiber() is not None else _real["urandom"](count)

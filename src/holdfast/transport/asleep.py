@@ -6,11 +6,15 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-NOTICED_S: Final = 2.0          # shorter sleeps do no harm
+NOTICED_S: Final = 2.0  # shorter sleeps do no harm
 
 
 class Asleep:
-    def __init__(self, since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME), awake: Callable[[], float] = lambda: time.monotonic()) -> None:
+    def __init__(
+        self,
+        since_boot: Callable[[], float] = lambda: time.clock_gettime(time.CLOCK_BOOTTIME),
+        awake: Callable[[], float] = lambda: time.monotonic(),
+    ) -> None:
         self._since_boot, self._awake = since_boot, awake
         self._lag = since_boot() - awake()
 

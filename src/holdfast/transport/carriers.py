@@ -50,5 +50,7 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> Carrier:
     try:
         from holdfast.transport import websocket
     except ImportError as e:
-        raise Impossible(f"the library websockets cannot be used: {e}", "install Holdfast again") from e
+        raise Impossible(
+            f"the library websockets cannot be used: {e}", "install Holdfast again"
+        ) from e
     return websocket.dial(url, token, ca, wait_s)

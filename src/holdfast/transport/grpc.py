@@ -24,10 +24,21 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from holdfast.model import address
-from holdfast.model.errors import HoldfastError, Impossible, NotAllowed, PeerFault, Unavailable, Usage
+from holdfast.model.errors import (
+    HoldfastError,
+    Impossible,
+    NotAllowed,
+    PeerFault,
+    Unavailable,
+    Usage,
+)
 from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES, STREAM_WINDOW_BYTES, KiB
 
-SETTINGS: Final = {"GRPC_VERBOSITY": "NONE", "GRPC_DNS_RESOLVER": "native", "GRPC_ENABLE_FORK_SUPPORT": "0"}
+SETTINGS: Final = {
+    "GRPC_VERBOSITY": "NONE",
+    "GRPC_DNS_RESOLVER": "native",
+    "GRPC_ENABLE_FORK_SUPPORT": "0",
+}
 
 
 def _load() -> Any:
@@ -36,7 +47,10 @@ def _load() -> Any:
     try:
         import grpc
     except ImportError as e:
-        raise Impossible("gRPC is not installed here, and this address asks for it: install holdfast[grpc]", "or use the relay's wss:// address, if it has one") from e
+        raise Impossible(
+            "gRPC is not installed here, and this address asks for it: install holdfast[grpc]",
+            "or use the relay's wss:// address, if it has one",
+        ) from e
     finally:
         for key in SETTINGS:
             os.unsetenv(key)
@@ -50,32 +64,48 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", OUTER_BYTES),
     ("grpc.max_send_message_length", OUTER_BYTES),
     ("grpc.max_metadata_size", 16 * KiB),
-    ("grpc.use_local_subchannel_pool", 1),       # another connection's failures are not ours
+    ("grpc.use_local_subchannel_pool", 1),  # another connection's failures are not ours
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
-SLACK_BYTES: Final = 64 * KiB            # on their way to the library that do not count as waiting
-ARRIVED_BYTES: Final = 2 * STREAM_WINDOW_BYTES   # that the user has not fetched: nothing more is taken from the library
-CLOSE_S: Final = 1.0                     # for the last words
+SLACK_BYTES: Final = 64 * KiB  # on their way to the library that do not count as waiting
+ARRIVED_BYTES: Final = (
+    2 * STREAM_WINDOW_BYTES
+)  # that the user has not fetched: nothing more is taken from the library
+CLOSE_S: Final = 1.0  # for the last words
 SAID_CHARS: Final = 200
-SYSTEM: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")      # a certificate in a directory of authorities
+SYSTEM: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")  # a certificate in a directory of authorities
 
 
 # ---------------------------------------------------------------- certificates
 
+
 def roots(ca: str | None) -> bytes:
     """As transport/websocket.py has them: the system's authorities, or the certificates in that file alone."""
     try:
-        ssl.create_default_context(cafile=ca)    # that there are any in it
+        ssl.create_default_context(cafile=ca)  # that there are any in it
         if ca is not None:
             return _read(ca)
         found = ssl.get_default_verify_paths()
-        pem = _read(found.cafile) if found.cafile else b"\n".join(_read(f"{found.capath}/{one}") for one in sorted(os.listdir(found.capath)) if SYSTEM.fullmatch(one)) if found.capath else b""
+        pem = (
+            _read(found.cafile)
+            if found.cafile
+            else b"\n".join(
+                _read(f"{found.capath}/{one}")
+                for one in sorted(os.listdir(found.capath))
+                if SYSTEM.fullmatch(one)
+            )
+            if found.capath
+            else b""
+        )
     except (OSError, ssl.SSLError) as e:
         raise Usage(f"cannot use the certificates in {ca!a}: {e}") from e
     if not pem.strip():
-        raise Unavailable("no authorities for certificates are known on this machine", "give the relay's certificate with --ca")
+        raise Unavailable(
+            "no authorities for certificates are known on this machine",
+            "give the relay's certificate with --ca",
+        )
     return pem
 
 
@@ -89,10 +119,13 @@ def _channel(url: str, ca: str | None) -> Any:
     target = f"dns:///[{host}]:{port}" if ":" in host else f"dns:///{host}:{port}"
     if not address.secure(url):
         return library.insecure_channel(target, options=OPTIONS)
-    return library.secure_channel(target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS)
+    return library.secure_channel(
+        target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS
+    )
 
 
 # ---------------------------------------------------------------- errors
+
 
 def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed]) -> HoldfastError:
     """What the end of a call means. The details are the library's, or the relay's own word: shown shortly, or not at all."""
@@ -104,14 +137,31 @@ def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed
         return PeerFault(f"{who} sent more than a frame can be")
     if code is status.RESOURCE_EXHAUSTED:
         return Unavailable(f"{who} has no room now{more}", "try again")
-    if any(word in details for word in ("CERTIFICATE_VERIFY_FAILED", "verification check failed", "Verification Check failed", "peer certificate")):
-        return Unavailable(f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca")
+    if any(
+        word in details
+        for word in (
+            "CERTIFICATE_VERIFY_FAILED",
+            "verification check failed",
+            "Verification Check failed",
+            "peer certificate",
+        )
+    ):
+        return Unavailable(
+            f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca"
+        )
     if "handshake failed" in details:
         return Unavailable(f"{who} answers, but not with TLS{more}", "is the address right?")
-    if code is status.UNIMPLEMENTED or "HTTP/2" in details or "http2 header" in details or "http1" in details:
+    if (
+        code is status.UNIMPLEMENTED
+        or "HTTP/2" in details
+        or "http2 header" in details
+        or "http1" in details
+    ):
         return Unavailable(f"{who} answers, but not as a relay{more}", "is the address right?")
     if "failed to connect" in details or "resol" in details:
-        return Unavailable(f"{who} cannot be reached{more}", "is the address right, is the network up?")
+        return Unavailable(
+            f"{who} cannot be reached{more}", "is the address right, is the network up?"
+        )
     if code is status.OK:
         return Unavailable(f"{who} closed the connection")
     return Unavailable(f"the connection to {who} broke{more}", "try again")
@@ -126,20 +176,33 @@ def _said(details: str) -> str:
 
 # ---------------------------------------------------------------- a connection
 
+
 class Call:
     """One connection. `bell` is rung by its threads, with the lock held: something came or it ended (once until `receive`), or there is room again."""
 
-    def __init__(self, channel: Any, who: str, refused: Callable[[str], NotAllowed], token: str | None, bell: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        channel: Any,
+        who: str,
+        refused: Callable[[str], NotAllowed],
+        token: str | None,
+        bell: Callable[[], None],
+    ) -> None:
         self._channel, self._who, self._refused, self._bell = channel, who, refused, bell
         self._lock = threading.Lock()
-        self._more, self._room = threading.Condition(self._lock), threading.Condition(self._lock)      # to send; for what arrives
+        self._more, self._room = (
+            threading.Condition(self._lock),
+            threading.Condition(self._lock),
+        )  # to send; for what arrives
         self._rung = self.closed = False
         self._out: deque[bytes] = deque()
         self._in: deque[bytes] = deque()
         self._queued = self.arrived = 0
         self.end: HoldfastError | None = None
         self._over = threading.Event()
-        self._call = channel.stream_stream(METHOD)(self._messages(), metadata=[("authorization", f"Bearer {token}")] if token else None)
+        self._call = channel.stream_stream(METHOD)(
+            self._messages(), metadata=[("authorization", f"Bearer {token}")] if token else None
+        )
         threading.Thread(target=self._read, name="from a relay", daemon=True).start()
 
     @property
@@ -207,7 +270,7 @@ class Call:
                 waited = self.pending
                 self._queued -= len(message)
                 if waited and not self.pending and not self.closed:
-                    self._bell()             # rung already or not: who waits for room may not be who fetches
+                    self._bell()  # rung already or not: who waits for room may not be who fetches
 
     def _read(self) -> None:
         try:
@@ -221,7 +284,7 @@ class Call:
             end = fault(self._who, library.StatusCode.OK, "", self._refused)
         except library.RpcError as e:
             end = fault(self._who, e.code(), e.details() or "", self._refused)
-        except Exception as e:               # of the library, when the channel is closed under it
+        except Exception as e:  # of the library, when the channel is closed under it
             end = Unavailable(f"the connection to {self._who} broke: {type(e).__name__}")
         with self._lock:
             self.end = end
@@ -242,10 +305,18 @@ class Polled:
         who = f"the relay {address.name(url)}"
         channel = _channel(url, ca)
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self.call = Call(channel, who, lambda more: NotAllowed(f"{who} does not let us in{more}", "ask whoever runs it for a token"), token, self._rings)
+        self.call = Call(
+            channel,
+            who,
+            lambda more: NotAllowed(
+                f"{who} does not let us in{more}", "ask whoever runs it for a token"
+            ),
+            token,
+            self._rings,
+        )
 
     def _rings(self) -> None:
-        with contextlib.suppress(BlockingIOError):       # full of earlier ones
+        with contextlib.suppress(BlockingIOError):  # full of earlier ones
             os.write(self._ring, b"!")
 
     def fileno(self) -> int:
@@ -263,7 +334,7 @@ class Polled:
 
     def receive(self) -> list[bytes]:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._bell, 64)                      # before it is looked: what comes from now on rings again
+            os.read(self._bell, 64)  # before it is looked: what comes from now on rings again
         return self.call.receive()
 
     def stranded(self) -> bool:

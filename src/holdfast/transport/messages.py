@@ -16,26 +16,35 @@ from typing import Final
 from websockets import frames
 from websockets.protocol import Event, Protocol, Side, State
 
-WHOLE: Final = 0x82                      # binary, final, nothing reserved
+WHOLE: Final = 0x82  # binary, final, nothing reserved
 FINAL: Final = 0x80
 CONTROL: Final = 0x08
 MASKED: Final = 0x80
 OPCODES: Final = frozenset((0x0, 0x1, 0x2, 0x8, 0x9, 0xA))
 HEAD_END: Final = b"\r\n\r\n"
-apply_mask: Callable[[bytes | memoryview, bytes], bytes] = frames.apply_mask        # type: ignore[attr-defined]  # the quicker of its two, where that was built
+apply_mask: Callable[[bytes | memoryview, bytes], bytes] = frames.apply_mask  # type: ignore[attr-defined]  # the quicker of its two, where that was built
 
 
 class Cutter:
     """What comes in, of one side of one connection."""
 
-    __slots__ = ("_buffer", "_fragmented", "_largest", "_library", "_mask", "_need", "_protocol", "_tail")
+    __slots__ = (
+        "_buffer",
+        "_fragmented",
+        "_largest",
+        "_library",
+        "_mask",
+        "_need",
+        "_protocol",
+        "_tail",
+    )
 
     def __init__(self, protocol: Protocol, largest: int) -> None:
         self._protocol, self._largest = protocol, largest
         self._mask = MASKED if protocol.side is Side.SERVER else 0
-        self._buffer = bytearray()               # the beginning of a frame
-        self._need = 0                           # what it must have before it is worth another look
-        self._tail: bytes | None = b""           # of what came of the head; None: it is over
+        self._buffer = bytearray()  # the beginning of a frame
+        self._need = 0  # what it must have before it is worth another look
+        self._tail: bytes | None = b""  # of what came of the head; None: it is over
         self._fragmented = self._library = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes | Event]:
@@ -47,7 +56,7 @@ class Cutter:
                 return
             data = data[size:]
             if self._protocol.state is not State.OPEN:
-                self._library = True             # the body of a refusal
+                self._library = True  # the body of a refusal
         if self._library:
             yield from self._by_library(bytes(data))
             return
@@ -62,7 +71,7 @@ class Cutter:
             left = len(source) - at
             begin, length = self._frame(source, at)
             if begin < 0 or self._protocol.state is not State.OPEN:
-                self._library = True             # from here on
+                self._library = True  # from here on
                 yield from self._by_library(bytes(source[at:]))
                 return
             if not begin or left < begin + length:
@@ -72,12 +81,16 @@ class Cutter:
             first = source[at]
             if first == WHOLE and not self._fragmented:
                 start = at + begin
-                payload = source[start:start + length]
-                yield apply_mask(payload, bytes(source[start - 4:start])) if self._mask else bytes(payload)
+                payload = source[start : start + length]
+                yield (
+                    apply_mask(payload, bytes(source[start - 4 : start]))
+                    if self._mask
+                    else bytes(payload)
+                )
             else:
                 if not first & CONTROL:
                     self._fragmented = not first & FINAL
-                yield from self._by_library(bytes(source[at:at + begin + length]))
+                yield from self._by_library(bytes(source[at : at + begin + length]))
             at += begin + length
 
     def _frame(self, source: memoryview, at: int) -> tuple[int, int]:
@@ -91,10 +104,10 @@ class Cutter:
         length, begin = second & 0x7F, 2
         if length == 126:
             begin = 4
-            length = int.from_bytes(source[at + 2:at + 4], "big")
+            length = int.from_bytes(source[at + 2 : at + 4], "big")
         elif length == 127:
             begin = 10
-            length = int.from_bytes(source[at + 2:at + 10], "big")
+            length = int.from_bytes(source[at + 2 : at + 10], "big")
         if left < begin:
             return 0, 0
         if length > self._largest:
@@ -107,7 +120,7 @@ class Cutter:
         seen = self._tail + data
         found = seen.find(HEAD_END)
         if found < 0:
-            self._tail = seen[-len(HEAD_END) + 1:]
+            self._tail = seen[-len(HEAD_END) + 1 :]
             return len(data)
         size, self._tail = found + len(HEAD_END) - len(self._tail), None
         return size
@@ -122,5 +135,9 @@ def masked(message: bytes) -> bytes:
     size, mask = len(message), os.urandom(4)
     if size < 126:
         return b"".join((bytes((WHOLE, MASKED | size)), mask, apply_mask(message, mask)))
-    head = b"\x82\xfe" + size.to_bytes(2, "big") if size < 65536 else b"\x82\xff" + size.to_bytes(8, "big")
+    head = (
+        b"\x82\xfe" + size.to_bytes(2, "big")
+        if size < 65536
+        else b"\x82\xff" + size.to_bytes(8, "big")
+    )
     return b"".join((head, mask, apply_mask(message, mask)))

@@ -18,13 +18,22 @@ from websockets.server import ServerProtocol
 
 from holdfast.model import limits
 
-GUARDED: Final = (("Cache-Control", "no-store"), ("X-Content-Type-Options", "nosniff"), ("Referrer-Policy", "no-referrer"), ("Cross-Origin-Resource-Policy", "same-origin"))
-SILENT: Final = logging.Logger("holdfast.websockets", logging.CRITICAL + 1)    # the library would log headers, and tokens are headers
+GUARDED: Final = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+SILENT: Final = logging.Logger(
+    "holdfast.websockets", logging.CRITICAL + 1
+)  # the library would log headers, and tokens are headers
 
 
 def from_a_page(headers: Headers) -> bool:
     """Asked for by a page, be it as a picture: not by a person who typed the address, and not by a program."""
-    return bool(headers.get_all("Origin")) or any(site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site"))
+    return bool(headers.get_all("Origin")) or any(
+        site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site")
+    )
 
 
 def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
@@ -39,14 +48,16 @@ def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
 class Page(asyncio.Protocol):
     """`text` makes the page anew for each who asks; `over` is called once, when the connection is gone."""
 
-    def __init__(self, text: Callable[[], str], kind: str, over: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, text: Callable[[], str], kind: str, over: Callable[[], None] = lambda: None
+    ) -> None:
         self._text, self._kind, self._over = text, kind, over
         self._protocol = ServerProtocol(max_size=0, logger=SILENT)
         self._transport: asyncio.Transport | None = None
         self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)      # uvloop's is none by name
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -64,7 +75,9 @@ class Page(asyncio.Protocol):
         host, port, *_ = self._transport.get_extra_info("sockname")
         headers = request.headers
         body = ""
-        if [h.lower() for h in headers.get_all("Host")] not in [[name] for name in at(host, port, False)]:
+        if [h.lower() for h in headers.get_all("Host")] not in [
+            [name] for name in at(host, port, False)
+        ]:
             status = HTTPStatus.MISDIRECTED_REQUEST
         elif from_a_page(headers):
             status = HTTPStatus.FORBIDDEN
@@ -73,8 +86,21 @@ class Page(asyncio.Protocol):
         else:
             status = HTTPStatus.OK
             body = self._text() if request.path == "/metrics" else "ok\n"
-        self._protocol.send_response(Response(status, status.phrase, Headers([
-            ("Content-Type", self._kind), ("Content-Length", str(len(body.encode()))), ("Connection", "close"), *GUARDED]), body.encode()))
+        self._protocol.send_response(
+            Response(
+                status,
+                status.phrase,
+                Headers(
+                    [
+                        ("Content-Type", self._kind),
+                        ("Content-Length", str(len(body.encode()))),
+                        ("Connection", "close"),
+                        *GUARDED,
+                    ]
+                ),
+                body.encode(),
+            )
+        )
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()

@@ -17,7 +17,11 @@ def tell(address: str, *words: str) -> bool:
     """`address`: of NOTIFY_SOCKET, empty if there is none; @ begins an abstract one. Whether it was sent."""
     if not address.startswith(("/", "@")):
         return False
-    name = b"\0" + address[1:].encode() if address[0] == "@" else address.encode("utf-8", "surrogateescape")
+    name = (
+        b"\0" + address[1:].encode()
+        if address[0] == "@"
+        else address.encode("utf-8", "surrogateescape")
+    )
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
         sock.setblocking(False)
         sock.sendto("\n".join(words).encode(), name)

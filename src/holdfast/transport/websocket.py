@@ -31,7 +31,7 @@ from holdfast.transport.messages import Cutter, masked
 SUBPROTOCOL: Final = Subprotocol("holdfast.1")
 READ_BYTES: Final = 256 * 1024
 REFUSED_STATUS: Final = (401, 403)
-SAID_CHARS: Final = 200                  # of what a server says when it refuses
+SAID_CHARS: Final = 200  # of what a server says when it refuses
 
 
 def context(ca: str | None) -> ssl.SSLContext:
@@ -48,7 +48,9 @@ class WebSocket:
     def __init__(self, sock: socket.socket, protocol: ClientProtocol, cutter: Cutter) -> None:
         self._sock, self._protocol, self._cutter = sock, protocol, cutter
         self._plain = not isinstance(sock, ssl.SSLSocket)
-        self._inbox = memoryview(bytearray(READ_BYTES))      # allocating that much for each key would cost more than the key
+        self._inbox = memoryview(
+            bytearray(READ_BYTES)
+        )  # allocating that much for each key would cost more than the key
         self._out = bytearray()
         self._parts: list[bytes] = []
 
@@ -83,7 +85,7 @@ class WebSocket:
         """Unavailable when the connection is gone."""
         try:
             while self._out:
-                del self._out[:self._sock.send(self._out)]
+                del self._out[: self._sock.send(self._out)]
         except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
             pass
         except OSError as e:
@@ -104,11 +106,14 @@ class WebSocket:
                 break
             self._cut(self._inbox[:count], messages)
             if self._plain:
-                break                    # the poll says when there is more; TLS may hold some that no poll tells of
+                break  # the poll says when there is more; TLS may hold some that no poll tells of
         if self._protocol.writes:
             self._flush_protocol()
         if not messages and self._protocol.state is not State.OPEN:
-            raise Unavailable("the relay closed the connection" + (f": {self._protocol.close_reason}" if self._protocol.close_reason else ""))
+            raise Unavailable(
+                "the relay closed the connection"
+                + (f": {self._protocol.close_reason}" if self._protocol.close_reason else "")
+            )
         return messages
 
     def _cut(self, data: memoryview, found: list[bytes]) -> None:
@@ -155,7 +160,10 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
     try:
         sock = socket.create_connection(address.place(url), timeout=wait_s)
     except OSError as e:
-        raise Unavailable(f"the relay {where} cannot be reached: {e.strerror or e}", "is the address right, is the network up?") from e
+        raise Unavailable(
+            f"the relay {where} cannot be reached: {e.strerror or e}",
+            "is the address right, is the network up?",
+        ) from e
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.secure(url):
@@ -168,14 +176,23 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
     except (InvalidStatus, InvalidHandshake) as e:
         sock.close()
         if isinstance(e, InvalidStatus) and e.response.status_code in REFUSED_STATUS:
-            raise NotAllowed(f"the relay {where} does not let us in{said(e)}", "ask whoever runs it for a token") from e
-        raise Unavailable(f"{where} answers, but not as a relay: {e}", "is the address right?") from e
+            raise NotAllowed(
+                f"the relay {where} does not let us in{said(e)}", "ask whoever runs it for a token"
+            ) from e
+        raise Unavailable(
+            f"{where} answers, but not as a relay: {e}", "is the address right?"
+        ) from e
     except ssl.SSLError as e:
         sock.close()
-        raise Unavailable(f"the relay {where} has no certificate that is trusted here: {e.reason or e}", "give its certificate with --ca") from e
+        raise Unavailable(
+            f"the relay {where} has no certificate that is trusted here: {e.reason or e}",
+            "give its certificate with --ca",
+        ) from e
     except OSError as e:
         sock.close()
-        raise Unavailable(f"the relay {where} does not answer: {e.strerror or e}", "try again") from e
+        raise Unavailable(
+            f"the relay {where} does not answer: {e.strerror or e}", "try again"
+        ) from e
     except BaseException:
         sock.close()
         raise
@@ -187,7 +204,13 @@ def said(refusal: InvalidStatus) -> str:
     return f": {words}" if words and words.isprintable() else ""
 
 
-def _open(sock: socket.socket, protocol: ClientProtocol, cutter: Cutter, token: str | None, deadline: float) -> None:
+def _open(
+    sock: socket.socket,
+    protocol: ClientProtocol,
+    cutter: Cutter,
+    token: str | None,
+    deadline: float,
+) -> None:
     request = protocol.connect()
     if token:
         request.headers["Authorization"] = f"Bearer {token}"

@@ -47,7 +47,7 @@ from holdfast.model.errors import PeerFault
 from holdfast.model.limits import FRAME_BYTES
 
 VERSION: Final = 2
-LOWEST: Final = 2           # version 1 said who it was without proving it
+LOWEST: Final = 2  # version 1 said who it was without proving it
 
 HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF = range(1, 8)
 WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE, CHALLENGE = range(0x81, 0x8A)
@@ -56,8 +56,10 @@ FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, 
 
 SCREEN_ATTACH, SCREEN_LAG, SCREEN_RESIZE, SCREEN_RESUME, SCREEN_FOREIGN = range(5)
 
-INPUT_ACK: Final = 1      # answer soon, even if the program stays silent
-INPUT_PASTE: Final = 2    # one paste: never split, and bracketed by the host if the program asked for that
+INPUT_ACK: Final = 1  # answer soon, even if the program stays silent
+INPUT_PASTE: Final = (
+    2  # one paste: never split, and bracketed by the host if the program asked for that
+)
 
 HEADER = struct.Struct("<IB")
 _REQUEST = struct.Struct("<I")
@@ -77,7 +79,13 @@ def frame(kind: int, payload: bytes) -> bytes:
 
 
 def pack_json(kind: int, body: dict[str, Any], head: bytes = b"") -> bytes:
-    return frame(kind, head + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "surrogatepass"))
+    return frame(
+        kind,
+        head
+        + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(
+            "utf-8", "surrogatepass"
+        ),
+    )
 
 
 def request(number: int, body: dict[str, Any]) -> bytes:
@@ -144,7 +152,7 @@ def read_json(payload: bytes | memoryview) -> dict[str, Any]:
 
 def read_request(payload: bytes) -> tuple[int, dict[str, Any]]:
     number = _fields(_REQUEST, payload, False)[0]
-    return number, read_json(payload[_REQUEST.size:])
+    return number, read_json(payload[_REQUEST.size :])
 
 
 def read_cancel(payload: bytes) -> int:
@@ -154,7 +162,7 @@ def read_cancel(payload: bytes) -> int:
 
 def read_input(payload: bytes) -> tuple[int, int, bytes]:
     sequence, flags = _fields(_INPUT, payload, False)
-    return sequence, flags, payload[_INPUT.size:]
+    return sequence, flags, payload[_INPUT.size :]
 
 
 def read_resize(payload: bytes) -> tuple[int, int, int]:
@@ -164,27 +172,31 @@ def read_resize(payload: bytes) -> tuple[int, int, int]:
 
 def read_reply(payload: bytes | memoryview) -> tuple[int, bool, dict[str, Any]]:
     number, ok = _fields(_REPLY, payload, False)
-    return number, bool(ok), read_json(payload[_REPLY.size:])
+    return number, bool(ok), read_json(payload[_REPLY.size :])
 
 
 def read_output(payload: bytes | memoryview) -> tuple[int, int, int, bytes | memoryview]:
     start, end, acked = _fields(_OUTPUT, payload, False)
-    return start, end, acked, payload[_OUTPUT.size:]
+    return start, end, acked, payload[_OUTPUT.size :]
 
 
 def read_screen(payload: bytes | memoryview) -> tuple[int, int, int, int, int, bytes | memoryview]:
     offset, acked, reason, cols, rows = _fields(_SCREEN, payload, False)
-    return offset, acked, reason, cols, rows, payload[_SCREEN.size:]
+    return offset, acked, reason, cols, rows, payload[_SCREEN.size :]
 
 
 def read_data(payload: memoryview) -> tuple[int, int, int, memoryview]:
     number, start, end = _fields(_DATA, payload, False)
-    return number, start, end, payload[_DATA.size:]
+    return number, start, end, payload[_DATA.size :]
 
 
 def single(data: bytes) -> int | None:
     """The kind of the frame if `data` is exactly one key of a client, the commonest thing that arrives."""
-    if len(data) < HEADER.size or data[4] != INPUT or len(data) - HEADER.size != int.from_bytes(data[:4], "little"):
+    if (
+        len(data) < HEADER.size
+        or data[4] != INPUT
+        or len(data) - HEADER.size != int.from_bytes(data[:4], "little")
+    ):
         return None
     return INPUT
 
@@ -192,7 +204,9 @@ def single(data: bytes) -> int | None:
 class Reader:
     """Frames out of one reusable buffer, uncopied: what `next` gives is valid until `space` is asked for again."""
 
-    def __init__(self, allowed: frozenset[int], limit: int = FRAME_BYTES, size: int = 1 << 18) -> None:
+    def __init__(
+        self, allowed: frozenset[int], limit: int = FRAME_BYTES, size: int = 1 << 18
+    ) -> None:
         self._allowed, self._limit = allowed, limit
         self._buffer = memoryview(bytearray(size))
         self._start = self._end = 0
@@ -205,10 +219,10 @@ class Reader:
             need += HEADER.unpack_from(self._buffer, self._start)[0]
         if need > len(self._buffer):
             larger = memoryview(bytearray(need + (1 << 16)))
-            larger[:kept] = self._buffer[self._start:self._end]
+            larger[:kept] = self._buffer[self._start : self._end]
             self._buffer = larger
         elif kept and self._start:
-            self._buffer[:kept] = bytes(self._buffer[self._start:self._end])
+            self._buffer[:kept] = bytes(self._buffer[self._start : self._end])
         self._start, self._end = 0, kept
         return self._buffer[kept:]
 
@@ -217,7 +231,7 @@ class Reader:
 
     def rest(self) -> bytes:
         """The beginning of a frame that is not complete; it is taken out."""
-        rest = bytes(self._buffer[self._start:self._end])
+        rest = bytes(self._buffer[self._start : self._end])
         self._start = self._end = 0
         return rest
 
@@ -233,7 +247,7 @@ class Reader:
         if begin + length > self._end:
             return None
         self._start = begin + length
-        return kind, self._buffer[begin:begin + length]
+        return kind, self._buffer[begin : begin + length]
 
 
 class Splitter:
@@ -269,7 +283,7 @@ class Splitter:
                 end = at + HEADER.size + length
                 if end > len(buffer):
                     break
-                payload = bytes(buffer[at + HEADER.size:end])
+                payload = bytes(buffer[at + HEADER.size : end])
                 at = end
                 yield kind, payload
         finally:

@@ -37,15 +37,34 @@ NONCE_BYTES: Final = 32
 
 def statement(hello: dict[str, Any], challenge: dict[str, Any], channel: str = "") -> bytes:
     """The exact bytes that the client signs and the host verifies. `channel`: the hash of the sealed channel, if there is one."""
-    return encode({"version": challenge["version"], "lowest": hello["lowest"], "offered": hello["version"], "machine": challenge["machine"],
-                   "nonce": challenge["nonce"], "client": hello["client"], "operator": hello["operator"], "modality": hello["modality"],
-                   "key": hello["key"], **({"channel": channel} if channel else {})})
+    return encode(
+        {
+            "version": challenge["version"],
+            "lowest": hello["lowest"],
+            "offered": hello["version"],
+            "machine": challenge["machine"],
+            "nonce": challenge["nonce"],
+            "client": hello["client"],
+            "operator": hello["operator"],
+            "modality": hello["modality"],
+            "key": hello["key"],
+            **({"channel": channel} if channel else {}),
+        }
+    )
 
 
 def origin(key: str, client: int) -> int:
     """What a client is called from then on, in the record and by a keeper that remembers which inputs it took: its own number, made one that no
     other key can have. So nobody can pass off an input as a repeat of somebody else's, or ask for the answer to it."""
-    return int.from_bytes(blake2b(b"holdfast/origin/1\0" + client.to_bytes(8, "big") + key.encode(), digest_size=8).digest(), "big") | 2
+    return (
+        int.from_bytes(
+            blake2b(
+                b"holdfast/origin/1\0" + client.to_bytes(8, "big") + key.encode(), digest_size=8
+            ).digest(),
+            "big",
+        )
+        | 2
+    )
 
 
 def binding(statement: bytes, signature: bytes) -> str:

@@ -84,7 +84,22 @@ from holdfast.wire.spawning import read_size as read_size
 from holdfast.wire.spawning import read_spawn as read_spawn
 from holdfast.wire.spawning import spawn as spawn
 
-HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED, QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE, GATE = range(1, 15)
+(
+    HELLO,
+    INPUT,
+    RESIZE,
+    SIGNAL,
+    FLUSH,
+    WITHDRAW,
+    CONSUMED,
+    QUERY,
+    RELEASE,
+    FENCE,
+    LABEL,
+    LISTEN,
+    SILENCE,
+    GATE,
+) = range(1, 15)
 WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED, GATED = range(0x81, 0x88)
 
 REFUSED_VERSION, REFUSED_TERM, REFUSED_PACKET = 1, 2, 3
@@ -133,10 +148,10 @@ class Welcome(NamedTuple):
     epoch: int
     term: int
     consumed: int
-    created_ns: int           # CLOCK_REALTIME at spawn
+    created_ns: int  # CLOCK_REALTIME at spawn
     root_pid: int
-    root_start: int           # start time in clock ticks: with the boot id, the process's identity
-    status: int               # wait status of the root process, or -1 while it lives
+    root_start: int  # start time in clock ticks: with the boot id, the process's identity
+    status: int  # wait status of the root process, or -1 while it lives
     cols: int
     rows: int
     session: str
@@ -149,7 +164,7 @@ class State(NamedTuple):
     """The terminal as the kernel has it now."""
 
     tag: int
-    foreground: int           # foreground process group, 0 if none
+    foreground: int  # foreground process group, 0 if none
     session_leader: int
     cols: int
     rows: int
@@ -157,7 +172,7 @@ class State(NamedTuple):
     oflag: int
     cflag: int
     lflag: int
-    queued_input: int         # bytes accepted but not yet taken by the terminal
+    queued_input: int  # bytes accepted but not yet taken by the terminal
 
 
 def hello(term: int, lowest: int = VERSION, highest: int = VERSION) -> bytes:
@@ -247,24 +262,68 @@ def exited(status: int, reaped: list[tuple[int, int]]) -> bytes:
     return _EXITED.pack(EXITED, status, len(reaped)) + b"".join(_REAPED.pack(*r) for r in reaped)
 
 
-def state(tag: int, foreground: int, session_leader: int, cols: int, rows: int, iflag: int, oflag: int, cflag: int,
-          lflag: int, queued_input: int) -> bytes:
+def state(
+    tag: int,
+    foreground: int,
+    session_leader: int,
+    cols: int,
+    rows: int,
+    iflag: int,
+    oflag: int,
+    cflag: int,
+    lflag: int,
+    queued_input: int,
+) -> bytes:
     """The fields of State, in their order."""
-    return _STATE.pack(STATE, tag, foreground, session_leader, cols, rows, iflag, oflag, cflag, lflag, queued_input)
+    return _STATE.pack(
+        STATE, tag, foreground, session_leader, cols, rows, iflag, oflag, cflag, lflag, queued_input
+    )
 
 
-def welcome(version: int, epoch: int, term: int, consumed: int, created_ns: int, root_pid: int, root_start: int,
-            status: int, cols: int, rows: int, session: bytes, label: bytes, origins: Iterable[tuple[int, int, int]],
-            reaped: Iterable[tuple[int, int]]) -> bytes:
+def welcome(
+    version: int,
+    epoch: int,
+    term: int,
+    consumed: int,
+    created_ns: int,
+    root_pid: int,
+    root_start: int,
+    status: int,
+    cols: int,
+    rows: int,
+    session: bytes,
+    label: bytes,
+    origins: Iterable[tuple[int, int, int]],
+    reaped: Iterable[tuple[int, int]],
+) -> bytes:
     """The fields of Welcome, in their order. (Sums, not joins: a keeper has touched what that needs already.)"""
     origins_ = reaped_ = b""
     for origin, number, sequence in origins:
         origins_ += _ORIGIN.pack(origin, number, sequence)
     for pid, code in reaped:
         reaped_ += _REAPED.pack(pid, code)
-    return (_WELCOME.pack(WELCOME, version, epoch, term, consumed, created_ns, root_pid, root_start, status,
-                          len(session), len(label), len(origins_) // _ORIGIN_BYTES, len(reaped_) // _REAPED_BYTES)
-            + _SIZE.pack(cols, rows) + session + label + origins_ + reaped_)
+    return (
+        _WELCOME.pack(
+            WELCOME,
+            version,
+            epoch,
+            term,
+            consumed,
+            created_ns,
+            root_pid,
+            root_start,
+            status,
+            len(session),
+            len(label),
+            len(origins_) // _ORIGIN_BYTES,
+            len(reaped_) // _REAPED_BYTES,
+        )
+        + _SIZE.pack(cols, rows)
+        + session
+        + label
+        + origins_
+        + reaped_
+    )
 
 
 def _unpack(layout: struct.Struct, packet: bytes, more: bool = False) -> tuple[int, ...]:
@@ -342,7 +401,7 @@ def read_rejected(packet: bytes) -> tuple[int, int, int]:
 
 def read_withdrawn(packet: bytes) -> list[tuple[int, int, int]]:
     _, count = _unpack(_COUNT, packet, more=True)
-    body = packet[_COUNT.size:]
+    body = packet[_COUNT.size :]
     if count > limits.INPUT_QUEUE_ACTS or len(body) != count * _WITHDRAWN.size:
         raise Malformed("bad withdrawn")
     return [(a, b, c) for a, b, c in _WITHDRAWN.iter_unpack(body)]
@@ -350,7 +409,7 @@ def read_withdrawn(packet: bytes) -> list[tuple[int, int, int]]:
 
 def read_exited(packet: bytes) -> tuple[int, list[tuple[int, int]]]:
     _, status, count = _unpack(_EXITED, packet, more=True)
-    body = packet[_EXITED.size:]
+    body = packet[_EXITED.size :]
     if count > limits.REAPED_KEPT or len(body) != count * _REAPED.size:
         raise Malformed("bad exited")
     return status, [(pid, code) for pid, code in _REAPED.iter_unpack(body)]
@@ -366,24 +425,66 @@ def read_state(packet: bytes) -> State:
 
 def read_welcome(packet: bytes) -> Welcome:
     fields = _unpack(_WELCOME, packet, more=True)
-    (version, epoch, term, consumed_, created, root_pid, root_start, status,
-     session_len, label_len, origin_count, reaped_count) = fields[1:]
+    (
+        version,
+        epoch,
+        term,
+        consumed_,
+        created,
+        root_pid,
+        root_start,
+        status,
+        session_len,
+        label_len,
+        origin_count,
+        reaped_count,
+    ) = fields[1:]
     at = _WELCOME.size
-    want = at + _SIZE.size + session_len + label_len + origin_count * _ORIGIN.size + reaped_count * _REAPED.size
-    if len(packet) != want or origin_count > limits.ORIGINS_KEPT or reaped_count > limits.REAPED_KEPT:
+    want = (
+        at
+        + _SIZE.size
+        + session_len
+        + label_len
+        + origin_count * _ORIGIN.size
+        + reaped_count * _REAPED.size
+    )
+    if (
+        len(packet) != want
+        or origin_count > limits.ORIGINS_KEPT
+        or reaped_count > limits.REAPED_KEPT
+    ):
         raise Malformed("bad welcome")
     cols, rows = _SIZE.unpack_from(packet, at)
     at += _SIZE.size
-    session = packet[at:at + session_len].decode("ascii", "replace")
+    session = packet[at : at + session_len].decode("ascii", "replace")
     at += session_len
-    label_ = packet[at:at + label_len]
+    label_ = packet[at : at + label_len]
     at += label_len
     split = at + origin_count * _ORIGIN.size
-    return Welcome(version, epoch, term, consumed_, created, root_pid, root_start, status, cols, rows, session, label_,
-                   tuple(Origin(*o) for o in _ORIGIN.iter_unpack(packet[at:split])),
-                   tuple((p, s) for p, s in _REAPED.iter_unpack(packet[split:])))
+    return Welcome(
+        version,
+        epoch,
+        term,
+        consumed_,
+        created,
+        root_pid,
+        root_start,
+        status,
+        cols,
+        rows,
+        session,
+        label_,
+        tuple(Origin(*o) for o in _ORIGIN.iter_unpack(packet[at:split])),
+        tuple((p, s) for p, s in _REAPED.iter_unpack(packet[split:])),
+    )
 
 
-assert (_WELCOME.size + _SIZE.size + limits.KEEPER_NAME_BYTES + limits.LABEL_BYTES + limits.ORIGINS_KEPT * _ORIGIN.size
-        + limits.REAPED_KEPT * _REAPED.size) < limits.KEEPER_PACKET_BYTES
+assert (
+    _WELCOME.size
+    + _SIZE.size
+    + limits.KEEPER_NAME_BYTES
+    + limits.LABEL_BYTES
+    + limits.ORIGINS_KEPT * _ORIGIN.size
+    + limits.REAPED_KEPT * _REAPED.size
+) < limits.KEEPER_PACKET_BYTES
 assert _COUNT.size + limits.INPUT_QUEUE_ACTS * _WITHDRAWN.size < limits.KEEPER_PACKET_BYTES

@@ -36,13 +36,15 @@ from holdfast.model.limits import SEALED_BYTES
 KEY_BYTES: Final = 32
 TAG_BYTES: Final = 16
 PLAIN_BYTES: Final = SEALED_BYTES - TAG_BYTES
-NONCE_END: Final = (1 << 64) - 1      # reserved: the nonce of `rekey`
+NONCE_END: Final = (1 << 64) - 1  # reserved: the nonce of `rekey`
 
 IK: Final = "IK"
 XXPSK3: Final = "XXpsk3"
 # Messages by turns, the initiator's first. Tokens as in the specification.
-_MESSAGES: Final = {IK: (("e", "es", "s", "ss"), ("e", "ee", "se")),
-                    XXPSK3: (("e",), ("e", "ee", "s", "es"), ("s", "se", "psk"))}
+_MESSAGES: Final = {
+    IK: (("e", "es", "s", "ss"), ("e", "ee", "se")),
+    XXPSK3: (("e",), ("e", "ee", "s", "es"), ("s", "se", "psk")),
+}
 
 
 class Exhausted(Exception):
@@ -148,12 +150,26 @@ class Handshake:
     """One side of a handshake. `write` and `read` by turns until `done`; then `ciphers`, once. PeerFault for whatever the other side does wrong, and
     then nothing works any more; ValueError for a caller's mistake."""
 
-    def __init__(self, pattern: str, initiator: bool, prologue: bytes, static: bytes, remote_static: bytes | None = None, psk: bytes | None = None,
-                 ephemeral: bytes | None = None) -> None:
+    def __init__(
+        self,
+        pattern: str,
+        initiator: bool,
+        prologue: bytes,
+        static: bytes,
+        remote_static: bytes | None = None,
+        psk: bytes | None = None,
+        ephemeral: bytes | None = None,
+    ) -> None:
         """`ephemeral` is for test vectors: with one that was used before, nothing is secret."""
-        if (remote_static is not None) != (pattern == IK and initiator) or (psk is not None) != (pattern == XXPSK3):
+        if (remote_static is not None) != (pattern == IK and initiator) or (psk is not None) != (
+            pattern == XXPSK3
+        ):
             raise ValueError(f"these are not the keys for {pattern}")
-        if any(len(key) != KEY_BYTES for key in (static, remote_static, psk, ephemeral) if key is not None):
+        if any(
+            len(key) != KEY_BYTES
+            for key in (static, remote_static, psk, ephemeral)
+            if key is not None
+        ):
             raise ValueError(f"a key has {KEY_BYTES} bytes")
         self._initiator, self._psk = initiator, psk
         self._messages = _MESSAGES[pattern]
@@ -166,7 +182,9 @@ class Handshake:
         self._state = _Symmetric(f"Noise_{pattern}_25519_AESGCM_SHA256".encode())
         self._state.mix_hash(prologue)
         if pattern == IK:
-            self._state.mix_hash(self.remote_static if initiator else agreement.public_of(self._static))
+            self._state.mix_hash(
+                self.remote_static if initiator else agreement.public_of(self._static)
+            )
 
     @property
     def done(self) -> bool:
@@ -245,7 +263,9 @@ class Handshake:
             self._remote_ephemeral, message = _cut(message, KEY_BYTES)
             self._mix_ephemeral(self._remote_ephemeral)
         elif token == "s":
-            sealed, message = _cut(message, KEY_BYTES + TAG_BYTES)        # there always is a key by then, in both patterns
+            sealed, message = _cut(
+                message, KEY_BYTES + TAG_BYTES
+            )  # there always is a key by then, in both patterns
             self.remote_static = self._state.open(sealed)
         else:
             self._mix(token)
@@ -263,8 +283,12 @@ class Handshake:
             self._state.mix_key_and_hash(self._psk)
             return
         mine, theirs = (token[0], token[1]) if self._initiator else (token[1], token[0])
-        self._state.mix_key(agreement.agree(self._ephemeral if mine == "e" else self._static,
-                                            self._remote_ephemeral if theirs == "e" else self.remote_static))
+        self._state.mix_key(
+            agreement.agree(
+                self._ephemeral if mine == "e" else self._static,
+                self._remote_ephemeral if theirs == "e" else self.remote_static,
+            )
+        )
 
 
 def _cut(message: bytes, length: int) -> tuple[bytes, bytes]:

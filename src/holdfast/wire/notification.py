@@ -9,14 +9,16 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-NOTIFICATION = struct.Struct("<QIIiIQ6Q")    # id, pid (of the thread, as the reader numbers it), flags; nr, arch, ip, args
-ANSWER = struct.Struct("<QqiI")              # id, value, -errno, flags
+NOTIFICATION = struct.Struct(
+    "<QIIiIQ6Q"
+)  # id, pid (of the thread, as the reader numbers it), flags; nr, arch, ip, args
+ANSWER = struct.Struct("<QqiI")  # id, value, -errno, flags
 ID = struct.Struct("<Q")
-CONTINUE: Final = 1                          # flag of an answer: the call goes on as if there were no gate
+CONTINUE: Final = 1  # flag of an answer: the call goes on as if there were no gate
 RECV: Final = 0xC050_2100
 SEND: Final = 0xC018_2101
 ID_VALID: Final = 0x4008_2102
-GUARD_S: Final = 0.25                        # RECV that found nothing after all
+GUARD_S: Final = 0.25  # RECV that found nothing after all
 
 assert NOTIFICATION.size == 80
 assert ANSWER.size == 24

@@ -54,12 +54,39 @@ MARK_BYTES: Final = 8
 U32: Final = (1 << 32) - 1
 U63: Final = (1 << 63) - 1
 
-HOST, CLIENT = 1, 2              # roles
+HOST, CLIENT = 1, 2  # roles
 ROLES: Final = (HOST, CLIENT)
 
-DONE, REFUSED, OFFLINE, UNAUTHORIZED, REPLACED, PROTOCOL, FLOW, SLOW, LIMIT, AWAY, TIMEOUT, UNSPOKEN, FAILED = range(1, 14)      # why something is closed
-CODES: Final = {DONE: "done", REFUSED: "refused", OFFLINE: "offline", UNAUTHORIZED: "unauthorized", REPLACED: "replaced", PROTOCOL: "protocol", FLOW: "flow",
-                SLOW: "slow", LIMIT: "limit", AWAY: "away", TIMEOUT: "timeout", UNSPOKEN: "version", FAILED: "failed"}
+(
+    DONE,
+    REFUSED,
+    OFFLINE,
+    UNAUTHORIZED,
+    REPLACED,
+    PROTOCOL,
+    FLOW,
+    SLOW,
+    LIMIT,
+    AWAY,
+    TIMEOUT,
+    UNSPOKEN,
+    FAILED,
+) = range(1, 14)  # why something is closed
+CODES: Final = {
+    DONE: "done",
+    REFUSED: "refused",
+    OFFLINE: "offline",
+    UNAUTHORIZED: "unauthorized",
+    REPLACED: "replaced",
+    PROTOCOL: "protocol",
+    FLOW: "flow",
+    SLOW: "slow",
+    LIMIT: "limit",
+    AWAY: "away",
+    TIMEOUT: "timeout",
+    UNSPOKEN: "version",
+    FAILED: "failed",
+}
 
 
 class Hello(NamedTuple):
@@ -98,7 +125,7 @@ class Open(NamedTuple):
     route: bytes
     pass_: bytes
 
-    def __repr__(self) -> str:            # a pass must not end up in a log
+    def __repr__(self) -> str:  # a pass must not end up in a log
         return f"Open(stream={self.stream}, route={self.route.hex()})"
 
 
@@ -151,24 +178,49 @@ class Presence(NamedTuple):
     since: int
 
 
-Frame = Hello | Welcome | Register | Registered | Passes | Open | Incoming | Accept | Data | Credit | Close | Ping | Pong | Watch | Presence
+Frame = (
+    Hello
+    | Welcome
+    | Register
+    | Registered
+    | Passes
+    | Open
+    | Incoming
+    | Accept
+    | Data
+    | Credit
+    | Close
+    | Ping
+    | Pong
+    | Watch
+    | Presence
+)
 
 _BOTH: Final = frozenset((Accept, Data, Credit, Close, Ping, Pong))
-FROM_HOST: Final = frozenset((Hello, Register, Passes)) | _BOTH                         # what a relay takes from a host,
-FROM_CLIENT: Final = (frozenset((Hello, Open, Watch)) | _BOTH) - {Accept}               # ... from a client,
-TO_HOST: Final = (frozenset((Welcome, Registered, Incoming)) | _BOTH) - {Accept}        # what a host takes from a relay,
-TO_CLIENT: Final = frozenset((Welcome, Presence)) | _BOTH                               # and a client
+FROM_HOST: Final = frozenset((Hello, Register, Passes)) | _BOTH  # what a relay takes from a host,
+FROM_CLIENT: Final = (frozenset((Hello, Open, Watch)) | _BOTH) - {Accept}  # ... from a client,
+TO_HOST: Final = (frozenset((Welcome, Registered, Incoming)) | _BOTH) - {
+    Accept
+}  # what a host takes from a relay,
+TO_CLIENT: Final = frozenset((Welcome, Presence)) | _BOTH  # and a client
 ANY: Final = FROM_HOST | FROM_CLIENT | TO_HOST | TO_CLIENT
 
 
 def encode(frame: Frame) -> bytes:
     """The bytes of a frame. A frame that could not be read is a mistake of the caller: ValueError."""
-    if type(frame) is Data:               # by far the commonest
+    if type(frame) is Data:  # by far the commonest
         if not (0 < frame[0] <= U32 and 0 < len(frame[1]) <= limits.SEALED_BYTES):
             raise ValueError(f"no frame: {frame!r}")
         inner = _varint(frame[0]) + b"\x12" + _varint(len(frame[1]))
-        return b"".join((b"\x4a", _varint(1 + len(inner) + len(frame[1])), b"\x08", inner, frame[1]))
-    if type(frame) is Credit and type(frame[0]) is type(frame[1]) is int and 0 < frame[0] <= U32 and 0 < frame[1] <= limits.STREAM_WINDOW_BYTES:
+        return b"".join(
+            (b"\x4a", _varint(1 + len(inner) + len(frame[1])), b"\x08", inner, frame[1])
+        )
+    if (
+        type(frame) is Credit
+        and type(frame[0]) is type(frame[1]) is int
+        and 0 < frame[0] <= U32
+        and 0 < frame[1] <= limits.STREAM_WINDOW_BYTES
+    ):
         inner = b"\x08" + _varint(frame[0]) + b"\x10" + _varint(frame[1])
         return b"\x52" + _varint(len(inner)) + inner
     kind = _KINDS.get(type(frame))
@@ -213,6 +265,7 @@ def decode(data: bytes, allowed: frozenset[type[Any]] = ANY) -> Frame:
 
 
 # ------------------------------------------------------------ DATA, the commonest by far: the library copies it three times; and CREDIT, which answers it
+
 
 def _varint(value: int) -> bytes:
     if value < 0x80:
@@ -276,6 +329,7 @@ def _number_at(data: bytes, at: int) -> tuple[int, int]:
 
 
 # ------------------------------------------------------------ what each kind may say
+
 
 def _number(what: str, value: Any, lowest: int, highest: int) -> None:
     if type(value) is not int or not lowest <= value <= highest:
@@ -386,18 +440,43 @@ class _Kind(NamedTuple):
 
 def _reader(made: type[Any], fields: tuple[str, ...]) -> Callable[[Any], Any]:
     def read(body: Any) -> Any:
-        return made(*(tuple(getattr(body, f)) if f == "passes" else getattr(body, f) for f in fields))
+        return made(
+            *(tuple(getattr(body, f)) if f == "passes" else getattr(body, f) for f in fields)
+        )
+
     return read
 
 
 def _kind(made: type[Any], check: Callable[[Any], None]) -> _Kind:
-    return _Kind(made.__name__.lower(), made, getattr(contract, made.__name__), check, _reader(made, tuple(f.rstrip("_") for f in made._fields)))
+    return _Kind(
+        made.__name__.lower(),
+        made,
+        getattr(contract, made.__name__),
+        check,
+        _reader(made, tuple(f.rstrip("_") for f in made._fields)),
+    )
 
 
-_KINDS: Final = {k.type: k for k in (
-    _kind(Hello, _hello), _kind(Welcome, _welcome), _kind(Register, _register), _kind(Registered, _route), _kind(Passes, _passes), _kind(Open, _open),
-    _kind(Incoming, _stream), _kind(Accept, _stream), _kind(Data, _data), _kind(Credit, _credit), _kind(Close, _close), _kind(Ping, _mark), _kind(Pong, _mark),
-    _kind(Watch, _watch), _kind(Presence, _presence))}
+_KINDS: Final = {
+    k.type: k
+    for k in (
+        _kind(Hello, _hello),
+        _kind(Welcome, _welcome),
+        _kind(Register, _register),
+        _kind(Registered, _route),
+        _kind(Passes, _passes),
+        _kind(Open, _open),
+        _kind(Incoming, _stream),
+        _kind(Accept, _stream),
+        _kind(Data, _data),
+        _kind(Credit, _credit),
+        _kind(Close, _close),
+        _kind(Ping, _mark),
+        _kind(Pong, _mark),
+        _kind(Watch, _watch),
+        _kind(Presence, _presence),
+    )
+}
 _BY_NAME: Final = {k.name: k for k in _KINDS.values()}
 
 

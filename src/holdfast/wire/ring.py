@@ -28,13 +28,22 @@ from typing import Final
 
 HEADER_BYTES: Final = 4096
 MAGIC: Final = 0x31474E4952464C48  # "HLFRING1"
-(MAGIC_WORD, SIZE_WORD, START_WORD, HEAD_WORD, ACCEPTED_WORD, WRITTEN_WORD, FLAGS_WORD,
- RESIZED_WORD, GRID_WORD) = range(9)
+(
+    MAGIC_WORD,
+    SIZE_WORD,
+    START_WORD,
+    HEAD_WORD,
+    ACCEPTED_WORD,
+    WRITTEN_WORD,
+    FLAGS_WORD,
+    RESIZED_WORD,
+    GRID_WORD,
+) = range(9)
 
-FLAG_EOF: Final = 1      # no terminal output can come any more
-FLAG_EXITED: Final = 2   # the root process has ended
+FLAG_EOF: Final = 1  # no terminal output can come any more
+FLAG_EXITED: Final = 2  # the root process has ended
 FLAG_ROLLING: Final = 4  # the host stayed away too long: programs are not held back for it
-FLAG_FENCED: Final = 8   # the fence deadline passed: no input is taken
+FLAG_FENCED: Final = 8  # the fence deadline passed: no input is taken
 
 
 class RingUnreadable(Exception):
@@ -50,8 +59,12 @@ class RingReader:
         except (OSError, ValueError) as e:
             raise RingUnreadable(f"no shared memory: {e}") from e
         view = memoryview(self._map)
-        self._words = view[:HEADER_BYTES if len(view) > HEADER_BYTES else 0].cast("Q")
-        if not self._words or self._words[MAGIC_WORD] != MAGIC or self._words[SIZE_WORD] + HEADER_BYTES != len(view):
+        self._words = view[: HEADER_BYTES if len(view) > HEADER_BYTES else 0].cast("Q")
+        if (
+            not self._words
+            or self._words[MAGIC_WORD] != MAGIC
+            or self._words[SIZE_WORD] + HEADER_BYTES != len(view)
+        ):
             self._words.release()
             view.release()
             self._map.close()
@@ -89,7 +102,7 @@ class RingReader:
     def span(self, start: int, limit: int) -> memoryview:
         """The longest contiguous piece from `start`, at most `limit` bytes and never beyond HEAD. No copy."""
         at = start % self.size
-        return self._data[at:min(at + max(min(limit, self.head - start), 0), self.size)]
+        return self._data[at : min(at + max(min(limit, self.head - start), 0), self.size)]
 
     def intact(self, start: int) -> bool:
         """Whether bytes from `start` on have not been overwritten; to be asked after using a span."""
@@ -101,9 +114,9 @@ class RingReader:
             return None
         at, count = start % self.size, end - start
         first = min(count, self.size - at)
-        data = bytes(self._data[at:at + first])
+        data = bytes(self._data[at : at + first])
         if first < count:
-            data += bytes(self._data[:count - first])
+            data += bytes(self._data[: count - first])
         return data if self.intact(start) else None
 
     def close(self) -> None:

@@ -33,12 +33,18 @@ def store(fd: int, offset: int, data: bytes) -> None:
     position = _PAGE + (target - 1) * SNAPSHOT_BYTES
     at = 0
     while at < len(data):
-        at += os.pwrite(fd, data[at:at + (1 << 20)], position + at)
-    os.pwrite(fd, _SLOT.pack(offset, len(data), zlib.crc32(data), position), 16 + (target - 1) * _SLOT.size)
+        at += os.pwrite(fd, data[at : at + (1 << 20)], position + at)
+    os.pwrite(
+        fd,
+        _SLOT.pack(offset, len(data), zlib.crc32(data), position),
+        16 + (target - 1) * _SLOT.size,
+    )
     os.pwrite(fd, _WORD.pack(MAGIC), 0)
     os.pwrite(fd, _WORD.pack(target), 8)
     if target == 1:
-        os.ftruncate(fd, position + len(data))  # the older one's room, and what a larger one before left in this slot
+        os.ftruncate(
+            fd, position + len(data)
+        )  # the older one's room, and what a larger one before left in this slot
 
 
 def load(fd: int) -> tuple[int, bytes] | None:

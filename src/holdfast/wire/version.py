@@ -9,7 +9,12 @@ from holdfast.wire.frames import LOWEST, VERSION
 
 def choose(lowest: Any, highest: Any) -> int | None:
     """The version to speak with a peer that speaks `lowest` to `highest`, or None."""
-    if not isinstance(lowest, int) or not isinstance(highest, int) or isinstance(lowest, bool) or lowest > highest:
+    if (
+        not isinstance(lowest, int)
+        or not isinstance(highest, int)
+        or isinstance(lowest, bool)
+        or lowest > highest
+    ):
         return None
     best = min(highest, VERSION)
     return best if best >= max(lowest, LOWEST) else None

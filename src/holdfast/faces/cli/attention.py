@@ -18,11 +18,23 @@ COMMAND_CHARS = 40
 
 
 def attention_parser(p: ArgumentParser) -> None:
-    p.add_argument("sessions", nargs="*", metavar="SESSION", help="which sessions (default: all that you may observe; MACHINE/ for those of another machine)")
-    p.add_argument("--follow", "-f", action="store_true", help="go on with every change, until these sessions have ended")
+    p.add_argument(
+        "sessions",
+        nargs="*",
+        metavar="SESSION",
+        help="which sessions (default: all that you may observe; MACHINE/ for those of another machine)",
+    )
+    p.add_argument(
+        "--follow",
+        "-f",
+        action="store_true",
+        help="go on with every change, until these sessions have ended",
+    )
     p.add_argument("--json", action="store_true", help="one object per session, and per change")
-    p.description = ("which sessions wait for input or for a secret, work, are at their prompt, or have ended: from the kernel, never by how still the screen is. "
-                     "With --follow within a second of the change.")
+    p.description = (
+        "which sessions wait for input or for a secret, work, are at their prompt, or have ended: from the kernel, never by how still the screen is. "
+        "With --follow within a second of the change."
+    )
 
 
 def attention(args: Namespace) -> int:
@@ -35,13 +47,26 @@ def attention(args: Namespace) -> int:
         if args.json:
             put_json(timed(notice.facts(), notice.since))
         else:
-            print((time.strftime("%H:%M:%S ") if args.follow else "") + clean(said(notice, time.time())))
+            print(
+                (time.strftime("%H:%M:%S ") if args.follow else "")
+                + clean(said(notice, time.time()))
+            )
         sys.stdout.flush()
 
     if args.follow:
-        Following(connection, names, put, lambda count: print(f"holdfast: {count} sessions came and went untold", file=sys.stderr)).follow()
+        Following(
+            connection,
+            names,
+            put,
+            lambda count: print(
+                f"holdfast: {count} sessions came and went untold", file=sys.stderr
+            ),
+        ).follow()
         return 0
-    for notice in sorted(now(connection, names), key=lambda n: (KINDS.index(n.kind) if n.kind in KINDS else len(KINDS), n.name)):
+    for notice in sorted(
+        now(connection, names),
+        key=lambda n: (KINDS.index(n.kind) if n.kind in KINDS else len(KINDS), n.name),
+    ):
         put(notice)
     return 0
 
@@ -58,8 +83,12 @@ def _one_machine(args: Namespace) -> list[str]:
 def said(n: Notice, now: float) -> str:
     """In one line. The program is named, if one is meant."""
     name, long = n.name or n.session, duration(max(0.0, now - n.since))
-    program = n.foreground.partition(" --rcfile ")[0].rpartition("/")[2] if " --rcfile " in n.foreground else n.foreground       # the session's own shell
-    program = program if len(program) <= COMMAND_CHARS else program[:COMMAND_CHARS - 3] + "..."
+    program = (
+        n.foreground.partition(" --rcfile ")[0].rpartition("/")[2]
+        if " --rcfile " in n.foreground
+        else n.foreground
+    )  # the session's own shell
+    program = program if len(program) <= COMMAND_CHARS else program[: COMMAND_CHARS - 3] + "..."
     about = f"{program}, " if program else ""
     if n.kind in ("input", "secret"):
         return f"{name}: waits for {'a secret' if n.kind == 'secret' else 'input'} ({about}since {long})"

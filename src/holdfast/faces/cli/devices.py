@@ -20,19 +20,52 @@ NEEDS = {"rename": "a device and its new name", "revoke": "a device"}
 
 
 def device_parser(p: ArgumentParser) -> None:
-    p.add_argument("act", nargs="?", choices=("ls", "add", "rename", "revoke"), default="ls", help="(default: ls)")
-    p.add_argument("name", nargs="?", metavar="DEVICE", help="its name or its key; with add: what it is to be called; with ls: whose (an operator)")
+    p.add_argument(
+        "act",
+        nargs="?",
+        choices=("ls", "add", "rename", "revoke"),
+        default="ls",
+        help="(default: ls)",
+    )
+    p.add_argument(
+        "name",
+        nargs="?",
+        metavar="DEVICE",
+        help="its name or its key; with add: what it is to be called; with ls: whose (an operator)",
+    )
     p.add_argument("to", nargs="?", metavar="NAME", help="with rename: the new name")
     p.add_argument("--of", metavar="OPERATOR", help="of somebody else, which needs `manage`")
-    p.add_argument("--key", metavar="KEY", help="with add: the public key of the device, made there; instead of a code")
-    p.add_argument("--within", metavar="D", help=f"with add: the code counts for this long (default: {INVITATION_S // 60}m, at most {INVITATION_S_MAX // 86400}d)")
+    p.add_argument(
+        "--key",
+        metavar="KEY",
+        help="with add: the public key of the device, made there; instead of a code",
+    )
+    p.add_argument(
+        "--within",
+        metavar="D",
+        help=f"with add: the code counts for this long (default: {INVITATION_S // 60}m, at most {INVITATION_S_MAX // 86400}d)",
+    )
     p.add_argument("--confirm", action="store_true", help="with add: ask here before it is let in")
-    p.add_argument("--no-wait", action="store_true", help="with add: print the code and return; otherwise a terminal, or --confirm, waits")
-    p.add_argument("--force", action="store_true", help="with revoke: also the last one that could let others in")
-    p.add_argument("--grants", action="store_true", help="with revoke: also what it gave to others, and the devices that it added")
+    p.add_argument(
+        "--no-wait",
+        action="store_true",
+        help="with add: print the code and return; otherwise a terminal, or --confirm, waits",
+    )
+    p.add_argument(
+        "--force",
+        action="store_true",
+        help="with revoke: also the last one that could let others in",
+    )
+    p.add_argument(
+        "--grants",
+        action="store_true",
+        help="with revoke: also what it gave to others, and the devices that it added",
+    )
     p.add_argument("--json", action="store_true")
-    p.description = ("the devices of an operator: one name and one set of rights, a key on each, and\neverything that is done says which it was. `add` shows a code; `holdfast join` on\n"
-                     "the other device makes its key there. It gets the rights of the device that\nadds it, never more. `revoke` ends its connections at once; the others go on.")
+    p.description = (
+        "the devices of an operator: one name and one set of rights, a key on each, and\neverything that is done says which it was. `add` shows a code; `holdfast join` on\n"
+        "the other device makes its key there. It gets the rights of the device that\nadds it, never more. `revoke` ends its connections at once; the others go on."
+    )
 
 
 def device(args: Namespace) -> int:
@@ -46,13 +79,21 @@ def device(args: Namespace) -> int:
     if args.act == "add" and args.key is None:
         return _invite(args, connection)
     if args.act == "add":
-        result = connection.request("device.add", operator=args.of, device=args.name or "", key=args.key)
+        result = connection.request(
+            "device.add", operator=args.of, device=args.name or "", key=args.key
+        )
         said = f"{result['name']} is a device of {result['operator']} from now on"
     elif args.act == "rename":
         result = connection.request("device.rename", operator=args.of, device=args.name, to=args.to)
         said = f"{result['was']} is now {result['name']}"
     else:
-        result = connection.request("device.revoke", operator=args.of, device=args.name, force=args.force, grants=args.grants)
+        result = connection.request(
+            "device.revoke",
+            operator=args.of,
+            device=args.name,
+            force=args.force,
+            grants=args.grants,
+        )
         said = _revoked(result)
     if args.json:
         put_json(_timed(result))
@@ -64,16 +105,33 @@ def device(args: Namespace) -> int:
 def _invite(args: Namespace, connection: Any) -> int:
     from holdfast.faces.cli import invite
 
-    args.device, args.rights, args.session, args.expires, args.kind = args.name or "", None, None, None, "human"
+    args.device, args.rights, args.session, args.expires, args.kind = (
+        args.name or "",
+        None,
+        None,
+        None,
+        "human",
+    )
     return invite.make(connection, args)
 
 
 def _revoked(result: dict[str, Any]) -> str:
-    said = [f"{result['name']} is revoked: it is not a device of {result['operator']} any more, and its key is never accepted again"]
+    said = [
+        f"{result['name']} is revoked: it is not a device of {result['operator']} any more, and its key is never accepted again"
+    ]
     if not result["left"]:
-        said.append(f"{result['operator']} has no device left: `holdfast device add --of {result['operator']}`, by somebody with `manage`")
+        said.append(
+            f"{result['operator']} has no device left: `holdfast device add --of {result['operator']}`, by somebody with `manage`"
+        )
     for one in result["had_added"]:
-        said.append(f"it had added {one['name']}" + (", which is revoked, too" if one["revoked"] else f", which still counts: `holdfast device revoke {one['name']}`"))
+        said.append(
+            f"it had added {one['name']}"
+            + (
+                ", which is revoked, too"
+                if one["revoked"]
+                else f", which still counts: `holdfast device revoke {one['name']}`"
+            )
+        )
     said.append("what it has started goes on: `holdfast ls`, `holdfast halt SESSION`")
     return "\n".join(said)
 
@@ -82,16 +140,43 @@ def _list(args: Namespace, result: dict[str, Any]) -> int:
     if args.json:
         put_json([_timed(one) for one in result["devices"]])
         return 0
-    rows = [("*" if one["this"] else "", one["name"], "revoked" if one["revoked"] else "here" if one["connected"] else "-", _seen(one), _ways(one), _date(one["added"]),
-             one["added_by"] + (f" ({one['added_from']})" if one["added_from"] and one["added_by"] == one["operator"] else ""), one["fingerprint"])
-            for one in result["devices"]]
+    rows = [
+        (
+            "*" if one["this"] else "",
+            one["name"],
+            "revoked" if one["revoked"] else "here" if one["connected"] else "-",
+            _seen(one),
+            _ways(one),
+            _date(one["added"]),
+            one["added_by"]
+            + (
+                f" ({one['added_from']})"
+                if one["added_from"] and one["added_by"] == one["operator"]
+                else ""
+            ),
+            one["fingerprint"],
+        )
+        for one in result["devices"]
+    ]
     print(clean(f"devices of {result['operator']}:"))
-    print(table(("", "DEVICE", "STATE", "SEEN", "BY", "SINCE", "FROM", "FINGERPRINT"), rows, ("FINGERPRINT", "FROM")))
+    print(
+        table(
+            ("", "DEVICE", "STATE", "SEEN", "BY", "SINCE", "FROM", "FINGERPRINT"),
+            rows,
+            ("FINGERPRINT", "FROM"),
+        )
+    )
     return 0
 
 
 def _seen(one: dict[str, Any]) -> str:
-    return "now" if one["connected"] else "never" if one["seen"] is None else f"{duration(max(0.0, time.time() - one['seen']))} ago"
+    return (
+        "now"
+        if one["connected"]
+        else "never"
+        if one["seen"] is None
+        else f"{duration(max(0.0, time.time() - one['seen']))} ago"
+    )
 
 
 def _ways(one: dict[str, Any]) -> str:

@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- up
 
+
 def up_parser(p: ArgumentParser) -> None:
-    p.add_argument("--detach", action="store_true", help="do not make or attach to a session, only start")
+    p.add_argument(
+        "--detach", action="store_true", help="do not make or attach to a session, only start"
+    )
     p.add_argument("--json", action="store_true")
 
 
@@ -50,7 +53,9 @@ def up(args: Namespace) -> int:
         raise
     state = connection.request("ping")
     if state["release"] != __version__:
-        say(f"replacing the host of release {state['release']} by {__version__}; sessions keep running ...")
+        say(
+            f"replacing the host of release {state['release']} by {__version__}; sessions keep running ..."
+        )
         connection.request("down", restart=True)
         connection.close()
         _await_release(connection, __version__)
@@ -58,16 +63,27 @@ def up(args: Namespace) -> int:
     became = nearby.up(connection, relay)
     sessions = connection.request("ls")["sessions"]
     if args.json:
-        put_json({"pid": state["pid"], "release": state["release"], "home": connection.home.state, "started": running is None,
-                  "sessions": sessions, "policy": _policy(connection.home), "relay": became})
+        put_json(
+            {
+                "pid": state["pid"],
+                "release": state["release"],
+                "home": connection.home.state,
+                "started": running is None,
+                "sessions": sessions,
+                "policy": _policy(connection.home),
+                "relay": became,
+            }
+        )
         return 0
     took = f" (started in {time.monotonic() - begun:.1f} s)" if running is None else ""
     print(f"holdfast {state['release']} is up{took}; its state is in {connection.home.state}")
     if became is not None:
         print(_of_relay(became))
     if broken := _policy(connection.home):
-        print(f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {printable(broken)}\n"
-              "  `holdfast policy check` says when it is right")
+        print(
+            f"\nWARNING: the policy cannot be used, so everything is refused but seizing, halting and looking:\n  {printable(broken)}\n"
+            "  `holdfast policy check` says when it is right"
+        )
     return _what_next(args, sessions)
 
 
@@ -75,8 +91,13 @@ def _of_relay(relay: dict[str, Any]) -> str:
     """One line, whatever became of it."""
     if relay["url"] is None:
         return f"its relay is not: {printable(relay['why'])}"
-    stands = {"registered": ", and this machine is registered there", "unknown": ""}       # unknown: to who may not ask
-    return f"its relay is at {relay['url']}" + stands.get(relay["state"], f"; this machine is not registered there: {printable(relay['why'])}")
+    stands = {
+        "registered": ", and this machine is registered there",
+        "unknown": "",
+    }  # unknown: to who may not ask
+    return f"its relay is at {relay['url']}" + stands.get(
+        relay["state"], f"; this machine is not registered there: {printable(relay['why'])}"
+    )
 
 
 def _policy(home: homes.Home) -> str | None:
@@ -128,9 +149,15 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
     if sessions:
         print(f"\n{listing(sessions)}\n\nattach:       holdfast attach {sessions[-1]['name']}")
     else:
-        print(f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n{'one more:   ' if making else 'make one:   '}  holdfast new work")
-    prefix = next(v.value for v in config.load(homes.resolve(os.environ).config) if v.key == "attach.prefix")
-    print(f"detach:       {prefix} d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help")
+        print(
+            f"\nno sessions yet{'; the first one, main, is made now' if making else ''}\n\n{'one more:   ' if making else 'make one:   '}  holdfast new work"
+        )
+    prefix = next(
+        v.value for v in config.load(homes.resolve(os.environ).config) if v.key == "attach.prefix"
+    )
+    print(
+        f"detach:       {prefix} d   (it keeps running)\nrun in it:    holdfast run SESSION -- COMMAND\nhelp:         holdfast --help"
+    )
     if not making:
         return 0
     from holdfast.faces.cli.main import dispatch
@@ -140,6 +167,7 @@ def _what_next(args: Namespace, sessions: list[dict[str, object]]) -> int:
 
 
 # ---------------------------------------------------------------- down
+
 
 def down_parser(p: ArgumentParser) -> None:
     p.add_argument("--json", action="store_true")
@@ -151,7 +179,9 @@ def down(args: Namespace) -> int:
     from holdfast.model.errors import Unavailable
 
     connection = link(args, autostart=False)
-    start.mark_stopped(connection.home, True)     # before: a client that loses its host now must not start the next one
+    start.mark_stopped(
+        connection.home, True
+    )  # before: a client that loses its host now must not start the next one
     try:
         result = connection.request("down")
         _wait_gone(int(result["pid"]))
@@ -159,16 +189,25 @@ def down(args: Namespace) -> int:
         result = {"pid": None, "sessions": None}
     relay, ended = nearby.down(connection.home)
     if args.json:
-        put_json({**result, "relay": None if relay is None else {**relay.shown(), "stopped": ended}})
+        put_json(
+            {**result, "relay": None if relay is None else {**relay.shown(), "stopped": ended}}
+        )
         return 0
     if result["pid"] is None:
         print("the host does not run")
     else:
         n = result["sessions"]
-        print(f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. `holdfast up` brings them back into reach.")
+        print(
+            f"the host is stopped; {n} session{'s keep' if n != 1 else ' keeps'} running. `holdfast up` brings them back into reach."
+        )
     if relay is not None:
-        print("its relay is stopped, too" if ended else f"the relay at {relay.url} was not started by `up` and goes on (process {relay.pid})" if relay.by != "up" else
-              f"its relay (process {relay.pid}) does not end")
+        print(
+            "its relay is stopped, too"
+            if ended
+            else f"the relay at {relay.url} was not started by `up` and goes on (process {relay.pid})"
+            if relay.by != "up"
+            else f"its relay (process {relay.pid}) does not end"
+        )
     return 0
 
 
@@ -189,6 +228,7 @@ def _wait_gone(pid: int) -> None:
 
 # ---------------------------------------------------------------- doctor
 
+
 def doctor_parser(p: ArgumentParser) -> None:
     p.add_argument("--json", action="store_true")
 
@@ -200,7 +240,12 @@ def doctor(args: Namespace) -> int:
     from holdfast.host import doctor as findings_of
 
     home = homes.resolve(os.environ)
-    findings = [*findings_of.run_doctor(Path(home.state)), _judged(home), _relayed(home), _told(home)]
+    findings = [
+        *findings_of.run_doctor(Path(home.state)),
+        _judged(home),
+        _relayed(home),
+        _told(home),
+    ]
     if args.json:
         put_json(findings_of.to_json(findings))
     else:
@@ -211,11 +256,29 @@ def doctor(args: Namespace) -> int:
 def _judged(home: homes.Home) -> Finding:
     from holdfast.host.doctor import Finding
 
-    broken, title, why = _policy(home), "the policy can be used", "every act of an operator; while it cannot be used, all but seizing, halting and looking is refused"
+    broken, title, why = (
+        _policy(home),
+        "the policy can be used",
+        "every act of an operator; while it cannot be used, all but seizing, halting and looking is refused",
+    )
     if broken:
-        return Finding("policy", title, False, broken, "correct the file until `holdfast policy check` takes it, or move it away: then the built-in policy is in force", why)
+        return Finding(
+            "policy",
+            title,
+            False,
+            broken,
+            "correct the file until `holdfast policy check` takes it, or move it away: then the built-in policy is in force",
+            why,
+        )
     file = os.path.join(os.path.dirname(home.config), "policy.toml")
-    return Finding("policy", title, True, f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force", "", why)
+    return Finding(
+        "policy",
+        title,
+        True,
+        f"{file} is in force" if os.path.lexists(file) else "the built-in one is in force",
+        "",
+        why,
+    )
 
 
 def _relayed(home: homes.Home) -> Finding:
@@ -224,19 +287,45 @@ def _relayed(home: homes.Home) -> Finding:
     from holdfast.host.doctor import Finding
     from holdfast.model.errors import HoldfastError
 
-    title, why = "the relay of this installation", "reaching this machine from another account or, through a tunnel, from elsewhere"
+    title, why = (
+        "the relay of this installation",
+        "reaching this machine from another account or, through a tunnel, from elsewhere",
+    )
     try:
         wanted = configuration.value(home, "relay.start")
     except HoldfastError as e:
         return Finding("relay", title, None, e.message, e.recover, why)
     running = nearby.found(home)
     if running is not None:
-        return Finding("relay", title, True, f"runs at {running.url} (process {running.pid}{', started by hand or by a unit' if running.by != 'up' else ''})", "", why)
+        return Finding(
+            "relay",
+            title,
+            True,
+            f"runs at {running.url} (process {running.pid}{', started by hand or by a unit' if running.by != 'up' else ''})",
+            "",
+            why,
+        )
     if not wanted:
-        return Finding("relay", title, True, "is turned off in the configuration (relay.start)", "", why)
+        return Finding(
+            "relay", title, True, "is turned off in the configuration (relay.start)", "", why
+        )
     if missing := nearby.missing():
-        return Finding("relay", title, False, f"cannot run: {missing} is not installed", "install holdfast with all it needs", why)
-    return Finding("relay", title, None, "does not run", f"`holdfast up` starts it; {home.relay_log} has what it said", why)
+        return Finding(
+            "relay",
+            title,
+            False,
+            f"cannot run: {missing} is not installed",
+            "install holdfast with all it needs",
+            why,
+        )
+    return Finding(
+        "relay",
+        title,
+        None,
+        "does not run",
+        f"`holdfast up` starts it; {home.relay_log} has what it said",
+        why,
+    )
 
 
 def _told(home: homes.Home) -> Finding:
@@ -248,16 +337,43 @@ def _told(home: homes.Home) -> Finding:
 
     title, why = "metrics and traces", "watching this host with Prometheus or OpenTelemetry"
     try:
-        metrics, otlp = configuration.value(home, "telemetry.metrics"), configuration.value(home, "telemetry.otlp")
+        metrics, otlp = (
+            configuration.value(home, "telemetry.metrics"),
+            configuration.value(home, "telemetry.otlp"),
+        )
     except HoldfastError as e:
         return Finding("telemetry", title, None, e.message, e.recover, why)
     if not metrics and not otlp:
-        return Finding("telemetry", title, True, "are off; `holdfast metrics` prints the numbers all the same", "", why)
+        return Finding(
+            "telemetry",
+            title,
+            True,
+            "are off; `holdfast metrics` prints the numbers all the same",
+            "",
+            why,
+        )
     if otlp and find_spec("opentelemetry") is None:
-        return Finding("telemetry", title, False, "traces are configured, but OpenTelemetry is not installed", "install holdfast[otel], then restart the host", why)
+        return Finding(
+            "telemetry",
+            title,
+            False,
+            "traces are configured, but OpenTelemetry is not installed",
+            "install holdfast[otel], then restart the host",
+            why,
+        )
     if metrics and not _answers(metrics):
-        return Finding("telemetry", title, None, f"no metrics at {metrics}", f"is the host up, and the port free? `holdfast up`; {home.log} says why not", why)
-    said = [*([f"metrics at http://{metrics}/metrics"] if metrics else ()), *([f"traces to {otlp}"] if otlp else ())]
+        return Finding(
+            "telemetry",
+            title,
+            None,
+            f"no metrics at {metrics}",
+            f"is the host up, and the port free? `holdfast up`; {home.log} says why not",
+            why,
+        )
+    said = [
+        *([f"metrics at http://{metrics}/metrics"] if metrics else ()),
+        *([f"traces to {otlp}"] if otlp else ()),
+    ]
     return Finding("telemetry", title, True, ", ".join(said), "", why)
 
 
@@ -278,6 +394,7 @@ def _answers(place: str) -> bool:
 
 # ---------------------------------------------------------------- config
 
+
 def config_parser(p: ArgumentParser) -> None:
     p.add_argument("act", choices=("show",), help="print the effective configuration")
     p.add_argument("--json", action="store_true")
@@ -291,10 +408,14 @@ def config(args: Namespace) -> int:
     if args.json:
         put_json([{"key": v.key, "value": v.value, "source": v.source} for v in values])
         return 0
-    print(f"# {home.config}" + ("" if os.path.exists(home.config) else " (does not exist: defaults)"))
+    print(
+        f"# {home.config}" + ("" if os.path.exists(home.config) else " (does not exist: defaults)")
+    )
     for v in values:
         option = configuration.BY_KEY[v.key]
-        print(f"{v.key} = {_toml(v.value)}    # {option.help} ({'default' if v.source == 'default' else 'from the file'})")
+        print(
+            f"{v.key} = {_toml(v.value)}    # {option.help} ({'default' if v.source == 'default' else 'from the file'})"
+        )
     return 0
 
 

@@ -17,16 +17,30 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- view
 
+
 def view_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("--format", choices=("text", "ansi", "json"), default="text", help="text (default), with colours, or all that is known")
+    p.add_argument(
+        "--format",
+        choices=("text", "ansi", "json"),
+        default="text",
+        help="text (default), with colours, or all that is known",
+    )
     p.add_argument("--json", action="store_true", help="same as --format json")
-    p.add_argument("--history", type=int, default=0, metavar="LINES", help="that much scrollback before the screen")
+    p.add_argument(
+        "--history",
+        type=int,
+        default=0,
+        metavar="LINES",
+        help="that much scrollback before the screen",
+    )
 
 
 def view(args: Namespace) -> int:
     fmt = "json" if args.json else args.format
-    screen = link(args).request("view", session=args.session, ansi=fmt != "text", history=max(0, args.history))
+    screen = link(args).request(
+        "view", session=args.session, ansi=fmt != "text", history=max(0, args.history)
+    )
     if fmt == "json":
         put_json(screen)
         return 0
@@ -44,11 +58,20 @@ def view(args: Namespace) -> int:
 
 # ---------------------------------------------------------------- read
 
+
 def read_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
-    p.add_argument("--from", dest="start", type=int, metavar="OFFSET", help="absolute offset (default: the oldest kept)")
+    p.add_argument(
+        "--from",
+        dest="start",
+        type=int,
+        metavar="OFFSET",
+        help="absolute offset (default: the oldest kept)",
+    )
     p.add_argument("--follow", "-f", action="store_true", help="go on until the session ends")
-    p.add_argument("--json", action="store_true", help="one object per piece: offset, data (base64), gap")
+    p.add_argument(
+        "--json", action="store_true", help="one object per piece: offset, data (base64), gap"
+    )
 
 
 def read(args: Namespace) -> int:
@@ -56,22 +79,49 @@ def read(args: Namespace) -> int:
 
     def on_data(start: int, end: int, data: bytes) -> None:
         if args.json:
-            put_json({"offset": start, "end": end, "data": base64.b64encode(data).decode(), "text": data.decode("utf-8", "replace"), "gap": None})
+            put_json(
+                {
+                    "offset": start,
+                    "end": end,
+                    "data": base64.b64encode(data).decode(),
+                    "text": data.decode("utf-8", "replace"),
+                    "gap": None,
+                }
+            )
             sys.stdout.flush()
         else:
             view = memoryview(data)
             while view:
-                view = view[os.write(1, view):]
+                view = view[os.write(1, view) :]
 
     def on_gap(start: int, end: int) -> None:
         gaps.append((start, end))
         if args.json:
-            put_json({"offset": start, "end": end, "data": "", "text": "", "gap": {"start": start, "end": end}})
+            put_json(
+                {
+                    "offset": start,
+                    "end": end,
+                    "data": "",
+                    "text": "",
+                    "gap": {"start": start, "end": end},
+                }
+            )
 
     if args.start is not None and args.start < 0:
-        raise Usage("an offset is not negative", "offsets are absolute; `holdfast ls --json` shows the range that is kept")
-    link(args).request("read", wait_s=None, on_data=on_data, on_gap=on_gap, session=args.session, follow=args.follow,
-                       for_terminal=sys.stdout.isatty() and not args.json, **{"from": args.start})
+        raise Usage(
+            "an offset is not negative",
+            "offsets are absolute; `holdfast ls --json` shows the range that is kept",
+        )
+    link(args).request(
+        "read",
+        wait_s=None,
+        on_data=on_data,
+        on_gap=on_gap,
+        session=args.session,
+        follow=args.follow,
+        for_terminal=sys.stdout.isatty() and not args.json,
+        **{"from": args.start},
+    )
     if gaps:
         lost = sum(b - a for a, b in gaps)
         raise Lost(f"{lost} bytes had rolled off: " + ", ".join(f"{a} to {b}" for a, b in gaps[:5]))
@@ -79,6 +129,7 @@ def read(args: Namespace) -> int:
 
 
 # ---------------------------------------------------------------- who
+
 
 def who_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
@@ -91,30 +142,62 @@ def who(args: Namespace) -> int:
         put_json(result)
         return 0
     holder = result["turn"]["holder"] if result["turn"] else None
-    rows = [_together(name, [o for o in result["operators"] if o["operator"] == name], result["turn"]) for name in dict.fromkeys(o["operator"] for o in result["operators"])]
+    rows = [
+        _together(name, [o for o in result["operators"] if o["operator"] == name], result["turn"])
+        for name in dict.fromkeys(o["operator"] for o in result["operators"])
+    ]
     print(table(("OPERATOR", "THROUGH", "HOW", "SIZE", ""), rows) if rows else "nobody is attached")
-    waiting = f", {', '.join(result['turn']['waiting'])} wait" if result["turn"] and result["turn"]["waiting"] else ""
+    waiting = (
+        f", {', '.join(result['turn']['waiting'])} wait"
+        if result["turn"] and result["turn"]["waiting"]
+        else ""
+    )
     print(f"turn: {holder or 'free'}{waiting}")
     for one in result["approvals"]:
-        print(clean(f"{one['operator']} waits for approval: {one['because']} (`holdfast approve {one['id']}`)"))
+        print(
+            clean(
+                f"{one['operator']} waits for approval: {one['because']} (`holdfast approve {one['id']}`)"
+            )
+        )
     print(clean(result["says"]))
     return 0
 
 
-def _together(name: str, clients: list[dict[str, Any]], turn: dict[str, Any] | None) -> tuple[str, ...]:
+def _together(
+    name: str, clients: list[dict[str, Any]], turn: dict[str, Any] | None
+) -> tuple[str, ...]:
     """One line for one operator, however many of their devices are attached; with the turn, the one that wrote last."""
-    several = len({one["key"] for one in clients}) > 1 or (turn is not None and turn["holder"] == name and turn["device"] not in (None, clients[0]["device"]))
+    several = len({one["key"] for one in clients}) > 1 or (
+        turn is not None
+        and turn["holder"] == name
+        and turn["device"] not in (None, clients[0]["device"])
+    )
     through = ", ".join(f"{one['modality']} on {one['device']}" for one in clients)
     how = ", ".join(dict.fromkeys("observes" if one["observe"] else "attached" for one in clients))
-    sizes = ", ".join(dict.fromkeys(f"{one['size']['cols']}x{one['size']['rows']}" for one in clients))
-    return name, through, how, sizes, "" if turn is None or turn["holder"] != name else f"turn ({turn['device']})" if several and turn["device"] else "turn"
+    sizes = ", ".join(
+        dict.fromkeys(f"{one['size']['cols']}x{one['size']['rows']}" for one in clients)
+    )
+    return (
+        name,
+        through,
+        how,
+        sizes,
+        ""
+        if turn is None or turn["holder"] != name
+        else f"turn ({turn['device']})"
+        if several and turn["device"]
+        else "turn",
+    )
 
 
 # ---------------------------------------------------------------- events
 
+
 def events_parser(p: ArgumentParser) -> None:
     p.add_argument("session", nargs="?", metavar="SESSION")
-    p.add_argument("--follow", "-f", action="store_true", help="go on with what happens from now on")
+    p.add_argument(
+        "--follow", "-f", action="store_true", help="go on with what happens from now on"
+    )
     p.add_argument("--limit", type=int, default=100, metavar="N", help="the newest N (default 100)")
     p.add_argument("--json", action="store_true", help="one object per event")
 
@@ -126,8 +209,14 @@ def events(args: Namespace) -> int:
         if args.json:
             put_json(timed(e, e["time"]))
         else:
-            facts = " ".join(f"{k}={v}" for k, v in e.items() if k not in ("time", "session", "event", "number", "signature", "statement"))
-            print(f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}")
+            facts = " ".join(
+                f"{k}={v}"
+                for k, v in e.items()
+                if k not in ("time", "session", "event", "number", "signature", "statement")
+            )
+            print(
+                f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(e['time']))} {e['session']} {e['event']} {clean(facts)}"
+            )
         sys.stdout.flush()
 
     connection = link(args)
@@ -136,15 +225,26 @@ def events(args: Namespace) -> int:
         last = event["number"]
         show(event)
     if args.follow:
-        connection.request("events", wait_s=None, on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
-                           session=args.session, follow=True, after=last)
+        connection.request(
+            "events",
+            wait_s=None,
+            on_event=lambda e: show(e["body"]) if e.get("event") == "happened" else None,
+            session=args.session,
+            follow=True,
+            after=last,
+        )
     return 0
 
 
 # ---------------------------------------------------------------- metrics
 
+
 def metrics_parser(p: ArgumentParser) -> None:
-    p.add_argument("--json", action="store_true", help="one object per family: its name, kind, help and samples")
+    p.add_argument(
+        "--json",
+        action="store_true",
+        help="one object per family: its name, kind, help and samples",
+    )
 
 
 def metrics(args: Namespace) -> int:
@@ -159,8 +259,11 @@ def metrics(args: Namespace) -> int:
 
 # ---------------------------------------------------------------- resolve
 
+
 def resolve_parser(p: ArgumentParser) -> None:
-    p.add_argument("ref", metavar="REF", help="hf:SESSION, hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END")
+    p.add_argument(
+        "ref", metavar="REF", help="hf:SESSION, hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END"
+    )
     p.add_argument("--json", action="store_true")
 
 
@@ -174,8 +277,18 @@ def resolve(args: Namespace) -> int:
         print(f"{args.ref}: ended with {result['exit_code']}")
     else:
         s = result["session"]
-        more = f"; act {result['act']}{_left(result)}" if "act" in result else f"; output {'kept' if result['kept'] else 'rolled off'}" if "kept" in result else ""
-        print(clean(f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}"))
+        more = (
+            f"; act {result['act']}{_left(result)}"
+            if "act" in result
+            else f"; output {'kept' if result['kept'] else 'rolled off'}"
+            if "kept" in result
+            else ""
+        )
+        print(
+            clean(
+                f"{args.ref}: {result['state']}, here ({s['name']}, idle {duration(s['idle_s'])}){more}"
+            )
+        )
     return 0 if result["known"] else 3
 
 
@@ -183,9 +296,20 @@ def _left(result: dict[str, Any]) -> str:
     """What is left of an act: said of what runs now, not of what ran."""
     import time
 
-    how = ", under way" if result["under_way"] else f", exit code {result['exit_code']}" if result["exit_code"] is not None else ""
+    how = (
+        ", under way"
+        if result["under_way"]
+        else f", exit code {result['exit_code']}"
+        if result["exit_code"] is not None
+        else ""
+    )
     if result["running"]:
-        return f"{how}; runs: " + ", ".join(f"{one['command'][:60]} ({one['pid']})" for one in result["running"])
-    died = ", ".join(f"{one['program'] or 'a process'} ({one['pid']}) {'was killed by ' + one['signal'] if one['signal'] else 'exited with ' + str(one['exit_code'])} "
-                     f"{duration(time.time() - one['time'])} ago" for one in result["died"])
+        return f"{how}; runs: " + ", ".join(
+            f"{one['command'][:60]} ({one['pid']})" for one in result["running"]
+        )
+    died = ", ".join(
+        f"{one['program'] or 'a process'} ({one['pid']}) {'was killed by ' + one['signal'] if one['signal'] else 'exited with ' + str(one['exit_code'])} "
+        f"{duration(time.time() - one['time'])} ago"
+        for one in result["died"]
+    )
     return f"{how}; nothing of it runs" + (f": {died}" if died else "")

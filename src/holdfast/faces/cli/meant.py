@@ -9,7 +9,10 @@ from holdfast.model.errors import HoldfastError, NotFound
 if TYPE_CHECKING:
     from argparse import Namespace
 
-LISTS = {"session": ("ls", "sessions"), "operator": ("operator.ls", "operators")}      # what -> the request that lists them, and where in its answer
+LISTS = {
+    "session": ("ls", "sessions"),
+    "operator": ("operator.ls", "operators"),
+}  # what -> the request that lists them, and where in its answer
 
 
 def close(word: str, names: list[str]) -> str:

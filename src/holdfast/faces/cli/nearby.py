@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 UNIT = "holdfast-relay.service"
 LOG_BYTES = 4 * 1024 * 1024
 SAYS = "holdfast relay: "
-SETTLE_S = 5.0            # that `up` waits for the host to be registered
+SETTLE_S = 5.0  # that `up` waits for the host to be registered
 STOP_S = 5.0
 LOOK_S = 0.05
 ATTEMPTS = 3
@@ -41,7 +41,7 @@ class Nearby(NamedTuple):
     url: str
     pid: int
     release: str
-    by: str                # up, or hand: somebody else's doing
+    by: str  # up, or hand: somebody else's doing
 
     def shown(self) -> dict[str, Any]:
         return self._asdict()
@@ -53,12 +53,19 @@ def found(home: Home) -> Nearby | None:
         from holdfast.relay import control
 
         said = control.status(home.relay)
-        return None if said is None else Nearby(said["urls"]["websocket"], int(said["pid"]), str(said["release"]), str(said["by"]))
+        return (
+            None
+            if said is None
+            else Nearby(
+                said["urls"]["websocket"], int(said["pid"]), str(said["release"]), str(said["by"])
+            )
+        )
     except (ImportError, HoldfastError, KeyError, TypeError, ValueError):
         return None
 
 
 # ---------------------------------------------------------------- up
+
 
 class Launch:
     """One on its way. Begun beside the host, for each takes its half second."""
@@ -77,16 +84,32 @@ class Launch:
 
         from holdfast.home import cores
 
-        environ = {name: value for name, value in os.environ.items() if name not in ("NOTIFY_SOCKET", "HOLDFAST_PROBE")}
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("NOTIFY_SOCKET", "HOLDFAST_PROBE")
+        }
         try:
-            log = os.open(self.home.relay_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+            log = os.open(
+                self.home.relay_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+            )
             try:
                 with cores.as_before():
-                    return subprocess.Popen([sys.executable, "-m", "holdfast.relay.own"], stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, cwd="/", env=environ)
+                    return subprocess.Popen(
+                        [sys.executable, "-m", "holdfast.relay.own"],
+                        stdin=subprocess.DEVNULL,
+                        stdout=log,
+                        stderr=log,
+                        start_new_session=True,
+                        cwd="/",
+                        env=environ,
+                    )
             finally:
                 os.close(log)
         except OSError as e:
-            raise Unavailable(f"cannot start it: {e}", "free disk space or make the directory writable") from e
+            raise Unavailable(
+                f"cannot start it: {e}", "free disk space or make the directory writable"
+            ) from e
 
     def ready(self) -> Nearby:
         """Waits until it, or one that was quicker, answers."""
@@ -95,10 +118,15 @@ class Launch:
             code = self._process.poll()
             if (running := found(self.home)) is not None:
                 return running
-            if code == Unavailable.exit_code and self._left:      # another one is quicker, or `relay token` has the directory for a moment
+            if (
+                code == Unavailable.exit_code and self._left
+            ):  # another one is quicker, or `relay token` has the directory for a moment
                 self._process, self._left = self._begin(), self._left - 1
             elif code is not None:
-                raise Unavailable(f"it does not start: {_complaint(self.home.relay_log, self._since) or f'exit code {code}'}", f"look at {self.home.relay_log}")
+                raise Unavailable(
+                    f"it does not start: {_complaint(self.home.relay_log, self._since) or f'exit code {code}'}",
+                    f"look at {self.home.relay_log}",
+                )
             time.sleep(LOOK_S)
         raise Unavailable("it does not answer", f"look at {self.home.relay_log}")
 
@@ -111,7 +139,12 @@ class Launch:
 def launch(home: Home) -> Launch | None:
     """Begins it, if that is all there is to do. Whatever else is to be said or done is for `up`, once there is a host."""
     try:
-        if not config.value(home, "relay.start") or missing() or _managed(home) or found(home) is not None:
+        if (
+            not config.value(home, "relay.start")
+            or missing()
+            or _managed(home)
+            or found(home) is not None
+        ):
             return None
         homes.prepare(home)
         return Launch(home)
@@ -123,7 +156,15 @@ def up(connection: Link, begun: Launch | None) -> dict[str, Any] | None:
     """Starts it if it is wanted and not there, and has the host register. What it came to, for `up` to tell; None if there is to be none. Never an error: the host is
     up all the same."""
     home = connection.home
-    told: dict[str, Any] = {"url": None, "pid": None, "release": None, "by": None, "started": False, "state": "none", "why": ""}
+    told: dict[str, Any] = {
+        "url": None,
+        "pid": None,
+        "release": None,
+        "by": None,
+        "started": False,
+        "state": "none",
+        "why": "",
+    }
     try:
         if not config.value(home, "relay.start"):
             _off(connection)
@@ -142,9 +183,11 @@ def begin(home: Home) -> tuple[Nearby, bool]:
     if running is not None and (running.release == __version__ or running.by != "up"):
         return running, False
     if lacking := missing():
-        raise Impossible(f"a relay needs {lacking}, which is not installed", "install holdfast with all it needs")
+        raise Impossible(
+            f"a relay needs {lacking}, which is not installed", "install holdfast with all it needs"
+        )
     if running is not None:
-        _end(running.pid)                 # of another release; who is connected comes back by itself
+        _end(running.pid)  # of another release; who is connected comes back by itself
     return (_by_manager(home) if _managed(home) else Launch(home).ready()), True
 
 
@@ -169,7 +212,9 @@ def _complaint(path: str, since: int) -> str:
     except OSError:
         return ""
     said = [line.removeprefix(SAYS) for line in lines if line.startswith(SAYS)]
-    return said[-1] if said else next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return (
+        said[-1] if said else next((line.strip() for line in reversed(lines) if line.strip()), "")
+    )
 
 
 def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any]:
@@ -184,12 +229,27 @@ def _register(connection: Link, running: Nearby, started: bool) -> dict[str, Any
     if started or line is None or line["state"] == "refused":
         key = signing.public(keys.route_key(keys.load_machine(home), address.name(running.url)))
         control.ask(home.relay, {"act": "admit", "key": signing.show(key), "tenant": office.TENANT})
-    if relays.keep_own(home, running.url, _token(home)) or line is None or line["state"] != "registered":
+    if (
+        relays.keep_own(home, running.url, _token(home))
+        or line is None
+        or line["state"] != "registered"
+    ):
         connection.request("relays.changed")
     end = time.monotonic() + SETTLE_S
-    while (line := _line(connection, running.url)) is not None and line["state"] == "connecting" and time.monotonic() < end:
+    while (
+        (line := _line(connection, running.url)) is not None
+        and line["state"] == "connecting"
+        and time.monotonic() < end
+    ):
         time.sleep(LOOK_S)
-    return {"state": "none", "why": "the host does not dial it"} if line is None else {"state": line["state"], "why": line["detail"] if line["state"] != "registered" else ""}
+    return (
+        {"state": "none", "why": "the host does not dial it"}
+        if line is None
+        else {
+            "state": line["state"],
+            "why": line["detail"] if line["state"] != "registered" else "",
+        }
+    )
 
 
 def _token(home: Home) -> str:
@@ -199,10 +259,16 @@ def _token(home: Home) -> str:
     kept = next((one.token for one in relays.listing(home) if one.own), None)
     if kept is not None:
         digest = office.digest(kept).hex()
-        if any(one["state"] == "valid" and digest.startswith(one["id"]) for one in control.ask(home.relay, {"act": "token.ls"})):
+        if any(
+            one["state"] == "valid" and digest.startswith(one["id"])
+            for one in control.ask(home.relay, {"act": "token.ls"})
+        ):
             return kept
     token, hash = office.make()
-    control.ask(home.relay, {"act": "token.new", "digest": hash.hex(), "tenant": office.TENANT, "expires": None})
+    control.ask(
+        home.relay,
+        {"act": "token.new", "digest": hash.hex(), "tenant": office.TENANT, "expires": None},
+    )
     return token
 
 
@@ -219,6 +285,7 @@ def _off(connection: Link) -> None:
 
 
 # ---------------------------------------------------------------- down
+
 
 def down(home: Home) -> tuple[Nearby | None, bool]:
     """Ends it, if `up` began it. What ran, and whether it was ended."""
@@ -253,6 +320,7 @@ def _end(pid: int) -> bool:
 
 # ---------------------------------------------------------------- a service manager
 
+
 def _managed(home: Home) -> bool:
     """Whether a unit of this account runs the relay of this home."""
     return os.path.exists(f"{home.relay}/service")
@@ -263,7 +331,9 @@ def mark_managed(home: Home, managed: bool) -> None:
     with contextlib.suppress(OSError):
         if managed:
             os.makedirs(home.relay, mode=0o700, exist_ok=True)
-            os.close(os.open(f"{home.relay}/service", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            os.close(
+                os.open(f"{home.relay}/service", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            )
         else:
             os.unlink(f"{home.relay}/service")
 
@@ -272,8 +342,18 @@ def _by_manager(home: Home) -> Nearby:
     import subprocess
 
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        subprocess.run(start.systemctl("user", "start", UNIT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, timeout=start.MANAGER_S, check=False)
+        subprocess.run(
+            start.systemctl("user", "start", UNIT),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=start.MANAGER_S,
+            check=False,
+        )
     running = found(home)
     if running is None:
-        raise Unavailable(f"its unit {UNIT} does not run", f"`systemctl --user status {UNIT}`; `holdfast service uninstall --relay` if it is not wanted any more")
+        raise Unavailable(
+            f"its unit {UNIT} does not run",
+            f"`systemctl --user status {UNIT}`; `holdfast service uninstall --relay` if it is not wanted any more",
+        )
     return running

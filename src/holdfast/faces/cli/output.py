@@ -37,7 +37,11 @@ def clean(text: str) -> str:
 
 
 def color(stream: Any = sys.stdout) -> bool:
-    return bool(stream.isatty()) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return (
+        bool(stream.isatty())
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    )
 
 
 def duration(seconds: float | None) -> str:
@@ -45,7 +49,11 @@ def duration(seconds: float | None) -> str:
         return "-"
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
-            return f"{seconds / size:.0f}{unit}" if seconds >= 10 * size else f"{seconds / size:.1f}{unit}"
+            return (
+                f"{seconds / size:.0f}{unit}"
+                if seconds >= 10 * size
+                else f"{seconds / size:.1f}{unit}"
+            )
     return f"{seconds:.0f}s"
 
 
@@ -59,7 +67,11 @@ def amount(count: int) -> str:
 def columns() -> float:
     """Of the terminal that is written to; a file or a pipe is as wide as it must be."""
     try:
-        return os.get_terminal_size(sys.stdout.fileno()).columns or float("inf") if sys.stdout.isatty() else float("inf")
+        return (
+            os.get_terminal_size(sys.stdout.fileno()).columns or float("inf")
+            if sys.stdout.isatty()
+            else float("inf")
+        )
     except (OSError, ValueError):
         return float("inf")
 
@@ -83,7 +95,9 @@ def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], least: Sequenc
         if sum(max(len(row[i]) for row in cells) + 2 for i in range(len(cells[0]))) - 2 <= room:
             break
         at = cells[0].index(name)
-        cells = [row[:at] + row[at + 1:] for row in cells]
+        cells = [row[:at] + row[at + 1 :] for row in cells]
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    lines = [
+        "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip() for row in cells
+    ]
     return "\n".join(lines)

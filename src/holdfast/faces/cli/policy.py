@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.core.policy import Decision, Policy
 
 EXAMPLES_BYTES_MAX = 1024 * 1024
-ROW_CHARS = 120                                            # of an act in a list that is not for a terminal
+ROW_CHARS = 120  # of an act in a list that is not for a terminal
 _EXAMPLE_KEYS = {
     "name": str,
     "act": str,
@@ -61,9 +61,21 @@ def policy_parser(p: ArgumentParser) -> None:
         metavar="show|check|test|try",
         help="show: the rules in force; check: is a file right; test: judge the examples of a file; try: judge one command",
     )
-    p.add_argument("what", nargs="?", metavar="FILE|TEXT", help="check: a policy file; test: a file of examples; try: a command")
-    p.add_argument("--policy", metavar="FILE", help="judge by this file instead of the one in force")
-    p.add_argument("--kind", default="agent", choices=("human", "agent", "service"), help="try: who acts (default: agent)")
+    p.add_argument(
+        "what",
+        nargs="?",
+        metavar="FILE|TEXT",
+        help="check: a policy file; test: a file of examples; try: a command",
+    )
+    p.add_argument(
+        "--policy", metavar="FILE", help="judge by this file instead of the one in force"
+    )
+    p.add_argument(
+        "--kind",
+        default="agent",
+        choices=("human", "agent", "service"),
+        help="try: who acts (default: agent)",
+    )
     p.add_argument("--cwd", metavar="D", help="try: where (default: here)")
     p.add_argument("--json", action="store_true")
     p.description = (
@@ -112,7 +124,9 @@ def _load(path: str | None) -> tuple[Policy, str, str]:
     try:
         return policies.parse(text, file), file, text
     except policies.BadPolicy as e:
-        raise Usage(e.message, "`holdfast policy check FILE` says when it is right; docs/policy.md says how") from e
+        raise Usage(
+            e.message, "`holdfast policy check FILE` says when it is right; docs/policy.md says how"
+        ) from e
 
 
 def _show(args: Namespace) -> int:
@@ -129,7 +143,11 @@ def _show(args: Namespace) -> int:
                         "name": r.name,
                         "verdict": str(r.verdict),
                         "because": r.because,
-                        "who": {"kind": list(r.kinds), "operators": list(r.operators), "attached": r.attached},
+                        "who": {
+                            "kind": list(r.kinds),
+                            "operators": list(r.operators),
+                            "attached": r.attached,
+                        },
                         "when": dict(r.when),
                         "unless": [dict(u) for u in r.unless],
                         "by": list(r.by),
@@ -143,7 +161,10 @@ def _show(args: Namespace) -> int:
     import tomllib
 
     extended = "extends" in tomllib.loads(text)
-    print(f"# in force: {clean(where)}, version {found.version[:12]}\n{render(found) if extended else text}", end="")
+    print(
+        f"# in force: {clean(where)}, version {found.version[:12]}\n{render(found) if extended else text}",
+        end="",
+    )
     return 0
 
 
@@ -162,7 +183,16 @@ def _try(args: Namespace) -> int:
     found, _, _ = _load(args.policy)
     cwd = os.path.abspath(args.cwd or os.getcwd())
     decision = _judge(
-        found, _request({"text": args.what, "kind": args.kind, "cwd": cwd, "project": cwd, "home": os.path.expanduser("~")})
+        found,
+        _request(
+            {
+                "text": args.what,
+                "kind": args.kind,
+                "cwd": cwd,
+                "project": cwd,
+                "home": os.path.expanduser("~"),
+            }
+        ),
     )
     if args.json:
         put_json(
@@ -187,7 +217,10 @@ def _test(args: Namespace) -> int:
     results = list[dict[str, Any]]()
     for example in examples:
         decision = _judge(found, _request(example))
-        right = str(decision.verdict) == example["expect"] and example.get("rule", decision.rule) == decision.rule
+        right = (
+            str(decision.verdict) == example["expect"]
+            and example.get("rule", decision.rule) == decision.rule
+        )
         results.append(
             {
                 "name": example["name"],
@@ -221,7 +254,9 @@ def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
         raise Usage(f"{path}: unknown key {unknown[0]!a}", "known: policy, defaults, example")
     defaults, examples = body.get("defaults", {}), body.get("example", [])
     if not isinstance(defaults, dict) or not isinstance(examples, list) or not examples:
-        raise Usage(f"{path}: there are no examples", "write them as [[example]], see docs/policy.md")
+        raise Usage(
+            f"{path}: there are no examples", "write them as [[example]], see docs/policy.md"
+        )
     where = body.get("policy")
     if where is not None and not isinstance(where, str):
         raise Usage(f"{path}: `policy` is the name of a file")
@@ -236,10 +271,13 @@ def _examples(path: str) -> tuple[str | None, list[dict[str, Any]]]:
             raise Usage(f"{label}: `expect` is one of allow, ask, refuse")
         merged = {**defaults, **example}
         if ("text" in merged) + ("argv" in merged) + (
-            merged.get("act", "run") not in ("run", "line", "paste", "keys", "exec") and "argv" not in merged
+            merged.get("act", "run") not in ("run", "line", "paste", "keys", "exec")
+            and "argv" not in merged
         ) != 1:
             raise Usage(f"{label}: it needs `text` or `argv`, or an `act` that has neither")
-        merged.setdefault("name", str(merged.get("text") or merged.get("argv") or merged.get("act")))
+        merged.setdefault(
+            "name", str(merged.get("text") or merged.get("argv") or merged.get("act"))
+        )
         found.append(merged)
     return (None if where is None else os.path.join(os.path.dirname(path), where)), found
 
@@ -287,7 +325,11 @@ def _judge(found: Policy, request: Request) -> Decision:
     if _parser is None:
         _parser = Parser()
     facts = facts_of(request, _parser)
-    return execution.decide(found, request, facts) if request.act == execution.ACT and facts is not None else found.decide(request, facts)
+    return (
+        execution.decide(found, request, facts)
+        if request.act == execution.ACT and facts is not None
+        else found.decide(request, facts)
+    )
 
 
 _parser: Any = None
@@ -298,7 +340,9 @@ _parser: Any = None
 
 def approvals_parser(p: ArgumentParser) -> None:
     p.add_argument("session", nargs="?", metavar="SESSION")
-    p.add_argument("--follow", "-f", action="store_true", help="go on, and show it anew whenever it changes")
+    p.add_argument(
+        "--follow", "-f", action="store_true", help="go on, and show it anew whenever it changes"
+    )
     p.add_argument("--json", action="store_true", help="a list; with --follow one list per line")
     p.description = "what waits for a decision: who wants to do what, where, and which rule asks"
 
@@ -314,8 +358,13 @@ def approvals(args: Namespace) -> int:
         sys.stdout.flush()
 
     if args.follow:
-        link(args).request("approvals", wait_s=None, on_event=lambda e: show(e["approvals"]) if e.get("event") == "approvals" else None,
-                           session=args.session, follow=True)
+        link(args).request(
+            "approvals",
+            wait_s=None,
+            on_event=lambda e: show(e["approvals"]) if e.get("event") == "approvals" else None,
+            session=args.session,
+            follow=True,
+        )
     else:
         show(_waiting(link(args), session=args.session))
     return 0
@@ -326,13 +375,25 @@ def _listed(found: list[dict[str, Any]]) -> Iterator[str]:
     room = columns()
     for p in found:
         act, wide = clean(p["text"]), int(min(room, ROW_CHARS)) - len(p["id"]) - 2
-        yield f"{p['id']}  {act if len(act) <= wide and p['whole'] else act[:max(0, wide - 3)] + '...'}"
+        yield f"{p['id']}  {act if len(act) <= wide and p['whole'] else act[: max(0, wide - 3)] + '...'}"
         where = f"on {p['name'] or p['session']}" if p["session"] else "on this machine"
-        given = f", {len(p['given'])} of {p['needed']} approved" if p["needed"] > 1 else ", approved" if p["state"] == "approved" else ""
+        given = (
+            f", {len(p['given'])} of {p['needed']} approved"
+            if p["needed"] > 1
+            else ", approved"
+            if p["state"] == "approved"
+            else ""
+        )
         more = [f"it runs on {', '.join(p['shaped'])}"] if p.get("shaped") else []
         if not p["counts"] and p["state"] != "approved":
-            more.append("; ".join(filter(None, (f"yours would not count: {p['why_not']}", p["recover"]))))
-        for line in (f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}", f"because {p['because']}", *more):
+            more.append(
+                "; ".join(filter(None, (f"yours would not count: {p['why_not']}", p["recover"])))
+            )
+        for line in (
+            f"{p['operator']} {where}, {duration(p['expires_in'])} left{given}",
+            f"because {p['because']}",
+            *more,
+        ):
             yield from (f"    {part}" for part in wrap(clean(line), int(min(room, 1000)) - 4))
 
 
@@ -347,9 +408,21 @@ def deny_parser(p: ArgumentParser) -> None:
 
 
 def _answer_parser(p: ArgumentParser) -> None:
-    p.add_argument("id", metavar="ID", help="of the question, or a unique beginning of it; see `holdfast approvals`")
-    p.add_argument("--yes", action="store_true", help="do not ask; needs --binding, which says what you have seen")
-    p.add_argument("--binding", metavar="B", help="as `holdfast approvals --json` showed it: if it is another one now, nothing is decided")
+    p.add_argument(
+        "id",
+        metavar="ID",
+        help="of the question, or a unique beginning of it; see `holdfast approvals`",
+    )
+    p.add_argument(
+        "--yes",
+        action="store_true",
+        help="do not ask; needs --binding, which says what you have seen",
+    )
+    p.add_argument(
+        "--binding",
+        metavar="B",
+        help="as `holdfast approvals --json` showed it: if it is another one now, nothing is decided",
+    )
     p.add_argument("--json", action="store_true")
 
 
@@ -368,19 +441,37 @@ def _waiting(connection: Link, **which: Any) -> list[dict[str, Any]]:
 
 def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
     if args.yes and not args.binding:
-        raise Usage("--yes needs --binding: what you have seen", "`holdfast approvals --json` has it")
+        raise Usage(
+            "--yes needs --binding: what you have seen", "`holdfast approvals --json` has it"
+        )
     if not args.yes and not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise Usage("there is no terminal to ask on", f"holdfast {answer} ID --yes --binding B, with B from `holdfast approvals --json`")
+        raise Usage(
+            "there is no terminal to ask on",
+            f"holdfast {answer} ID --yes --binding B, with B from `holdfast approvals --json`",
+        )
     connection = link(args)
     pending = _one(connection, args.id)
     if args.binding and args.binding != pending["binding"]:
         raise Refused("it is not what you have seen", "look again: `holdfast approvals`")
-    what: Answer = "withdraw" if answer == "deny" and deciding.own(pending, connection.operator) else answer
+    what: Answer = (
+        "withdraw" if answer == "deny" and deciding.own(pending, connection.operator) else answer
+    )
     if not args.yes:
-        if answer == "approve" and not pending["counts"]:            # nobody is to read and decide for nothing
-            raise GateRefused(f"your approval of {pending['id']} would not count: {pending['why_not']}", pending["recover"])
+        if (
+            answer == "approve" and not pending["counts"]
+        ):  # nobody is to read and decide for nothing
+            raise GateRefused(
+                f"your approval of {pending['id']} would not count: {pending['why_not']}",
+                pending["recover"],
+            )
         print("\n".join(deciding.question(pending)))
-        if not _agreed({"approve": "approve this, once? [y/N] ", "deny": "deny this? [y/N] ", "withdraw": "withdraw your question? [y/N] "}[what]):
+        if not _agreed(
+            {
+                "approve": "approve this, once? [y/N] ",
+                "deny": "deny this? [y/N] ",
+                "withdraw": "withdraw your question? [y/N] ",
+            }[what]
+        ):
             print("nothing was decided")
             return 1
     fields = deciding.answer(connection, pending, what)
@@ -388,7 +479,10 @@ def _decide(args: Namespace, answer: Literal["approve", "deny"]) -> int:
     if args.json:
         put_json(result)
         return 0
-    print({"approve": "approved", "deny": "denied", "withdraw": "withdrawn"}[what], f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'][:ROW_CHARS])}{'...' * (len(pending['text']) > ROW_CHARS)}")
+    print(
+        {"approve": "approved", "deny": "denied", "withdraw": "withdrawn"}[what],
+        f"{pending['id']}: {clean(pending['operator'])}: {clean(pending['text'][:ROW_CHARS])}{'...' * (len(pending['text']) > ROW_CHARS)}",
+    )
     if answer == "approve" and not result["complete"]:
         print(f"{result['needed'] - len(result['given'])} more must approve it")
     return 0
@@ -399,7 +493,10 @@ def _one(connection: Link, begins: str) -> dict[str, Any]:
     ids = [p["id"] for p in _waiting(connection) if str(p["id"]).startswith(begins)]
     found = _waiting(connection, id=ids[0]) if len(ids) == 1 else []
     if len(found) != 1:
-        raise NotFound(f"{'several questions begin' if len(ids) > 1 else 'no question begins'} with {begins[:40]!a}", "`holdfast approvals` lists what waits")
+        raise NotFound(
+            f"{'several questions begin' if len(ids) > 1 else 'no question begins'} with {begins[:40]!a}",
+            "`holdfast approvals` lists what waits",
+        )
     return found[0]
 
 

@@ -20,20 +20,61 @@ if TYPE_CHECKING:
 
 # ---------------------------------------------------------------- new
 
+
 def new_parser(p: ArgumentParser) -> None:
-    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, '.', '_' and '-' (default: one is made up)")
-    p.add_argument("-A", dest="existing", action="store_true", help="attach if a session of that name exists")
+    p.add_argument(
+        "name",
+        nargs="?",
+        metavar="NAME",
+        help="letters, digits, '.', '_' and '-' (default: one is made up)",
+    )
+    p.add_argument(
+        "-A", dest="existing", action="store_true", help="attach if a session of that name exists"
+    )
     p.add_argument("--cwd", metavar="DIR", help="directory to start in (default: this one)")
-    p.add_argument("--env", metavar="K=V", action="append", default=[], help="set a variable in the session")
-    p.add_argument("--size", metavar="COLSxROWS", help="size of its terminal (default: yours, or 80x24)")
-    p.add_argument("--contained", action="store_const", const=True, help="out of reach of keys, host and other sessions (the default for agents)")
-    p.add_argument("--plain", dest="contained", action="store_const", const=False, help="like a login shell (the default for people)")
-    p.add_argument("--gate", choices=("exec", "input"), help="how deep the policy sees: every program that starts, or what is typed and run (default: exec where it costs nothing)")
+    p.add_argument(
+        "--env", metavar="K=V", action="append", default=[], help="set a variable in the session"
+    )
+    p.add_argument(
+        "--size", metavar="COLSxROWS", help="size of its terminal (default: yours, or 80x24)"
+    )
+    p.add_argument(
+        "--contained",
+        action="store_const",
+        const=True,
+        help="out of reach of keys, host and other sessions (the default for agents)",
+    )
+    p.add_argument(
+        "--plain",
+        dest="contained",
+        action="store_const",
+        const=False,
+        help="like a login shell (the default for people)",
+    )
+    p.add_argument(
+        "--gate",
+        choices=("exec", "input"),
+        help="how deep the policy sees: every program that starts, or what is typed and run (default: exec where it costs nothing)",
+    )
     p.add_argument("--no-attach", action="store_true", help="do not attach")
     p.add_argument("--observe", action="store_true", help="attach without the right to type")
     p.add_argument("--json", action="store_true", help="print the session as JSON; does not attach")
-    p.add_argument("command", nargs="*", metavar="CMD", help="program and arguments, after -- (default: your shell)")
-CARRIED = ("LANG", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "COLORTERM", "TZ")      # of one's environment, to another machine
+    p.add_argument(
+        "command",
+        nargs="*",
+        metavar="CMD",
+        help="program and arguments, after -- (default: your shell)",
+    )
+
+
+CARRIED = (
+    "LANG",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "COLORTERM",
+    "TZ",
+)  # of one's environment, to another machine
 
 
 def new(args: Namespace) -> int:
@@ -55,15 +96,28 @@ def new(args: Namespace) -> int:
     name, command, agent = args.name, args.command, os.environ.get("SSH_AUTH_SOCK")
     if connection.away is None:
         start.mark_stopped(connection.home, False)
-    else:                             # directories, sockets and most of the environment mean nothing there
+    else:  # directories, sockets and most of the environment mean nothing there
         given = {item.partition("=")[0] for item in args.env}
         environ = {key: value for key, value in environ.items() if key in given or key in CARRIED}
         cwd, agent = (args.cwd if args.cwd and os.path.isabs(args.cwd) else ""), None
-    set_here: dict[str, Any] = {"given": sorted({item.partition("=")[0] for item in args.env})} if args.env else {}
+    set_here: dict[str, Any] = (
+        {"given": sorted({item.partition("=")[0] for item in args.env})} if args.env else {}
+    )
     if args.gate:
         set_here["gate"] = args.gate
-    made = connection.request("new", name=name, argv=command, cwd=cwd, env=_text_only(environ), size=_size(args.size, attaching), umask=umask,
-                              existing=args.existing, contained=args.contained, agent=agent, **set_here)
+    made = connection.request(
+        "new",
+        name=name,
+        argv=command,
+        cwd=cwd,
+        env=_text_only(environ),
+        size=_size(args.size, attaching),
+        umask=umask,
+        existing=args.existing,
+        contained=args.contained,
+        agent=agent,
+        **set_here,
+    )
     if attaching:
         return attach_to(connection, made["id"], args.observe, False, new=not made["existed"])
     if args.json:
@@ -90,20 +144,45 @@ def _size(text: str | None, attaching: bool) -> list[int] | None:
     if text is None:
         if attaching:
             size = os.get_terminal_size()
-            return [size.columns, size.lines] if 2 <= size.columns <= 1000 and 2 <= size.lines <= 1000 else None
+            return (
+                [size.columns, size.lines]
+                if 2 <= size.columns <= 1000 and 2 <= size.lines <= 1000
+                else None
+            )
         return None
     cols, x, rows = text.partition("x")
-    if not (x and text.isascii() and cols.isdigit() and rows.isdigit() and 2 <= int(cols) <= 1000 and 2 <= int(rows) <= 1000):
-        raise Usage(f"--size {text[:20]!a} is not COLSxROWS with numbers from 2 to 1000", "for example --size 120x40")
+    if not (
+        x
+        and text.isascii()
+        and cols.isdigit()
+        and rows.isdigit()
+        and 2 <= int(cols) <= 1000
+        and 2 <= int(rows) <= 1000
+    ):
+        raise Usage(
+            f"--size {text[:20]!a} is not COLSxROWS with numbers from 2 to 1000",
+            "for example --size 120x40",
+        )
     return [int(cols), int(rows)]
 
 
 # ---------------------------------------------------------------- ls
 
+
 def ls_parser(p: ArgumentParser) -> None:
-    p.add_argument("machine", nargs="?", metavar="MACHINE/", help="those of another machine, with a slash behind its name")
+    p.add_argument(
+        "machine",
+        nargs="?",
+        metavar="MACHINE/",
+        help="those of another machine, with a slash behind its name",
+    )
     p.add_argument("-a", "--all", action="store_true", help="ended sessions too")
-    p.add_argument("-e", "--everywhere", action="store_true", help="those of every machine that is known here, too")
+    p.add_argument(
+        "-e",
+        "--everywhere",
+        action="store_true",
+        help="those of every machine that is known here, too",
+    )
     p.add_argument("--json", action="store_true")
 
 
@@ -111,7 +190,10 @@ def ls(args: Namespace) -> int:
     from holdfast.faces.cli import output
 
     if args.machine is not None and not args.machine.endswith("/"):
-        raise Usage(f"ls {args.machine[:40]!a}: a machine is named with a slash behind it", f"`holdfast ls {args.machine[:40]}/`; `holdfast machines` lists them")
+        raise Usage(
+            f"ls {args.machine[:40]!a}: a machine is named with a slash behind it",
+            f"`holdfast ls {args.machine[:40]}/`; `holdfast machines` lists them",
+        )
     where = ""
     if args.everywhere:
         from holdfast.faces.cli.fleet import everywhere
@@ -120,8 +202,11 @@ def ls(args: Namespace) -> int:
     else:
         connection = link(args)
         sessions = connection.request("ls", all=args.all)["sessions"]
-        if connection.away is not None:                  # as it is called here, which is what one types
-            sessions, where = [{**one, "machine": connection.away.name} for one in sessions], f" {connection.away.name}/NAME"
+        if connection.away is not None:  # as it is called here, which is what one types
+            sessions, where = (
+                [{**one, "machine": connection.away.name} for one in sessions],
+                f" {connection.away.name}/NAME",
+            )
     if args.json:
         output.put_json([output.timed(s, s["created"]) for s in sessions])
     elif not sessions:
@@ -143,17 +228,55 @@ def listing(sessions: list[dict[str, Any]]) -> str:
         who = ",".join(sorted({o["operator"] for o in s["operators"]})) or "-"
         age = output.duration(time.time() - s["created"]) if s["created"] else "-"
         size = f"{s['size']['cols']}x{s['size']['rows']}" if s["size"] else "-"
-        kept = f"{output.amount(s['output']['start'])}-{output.amount(s['output']['end'])}" if s["output"] else "-"
-        rows.append((s["id"], s["name"], state, s["liveness"]["process"], who, turn, age, output.duration(s["idle_s"]), size, kept,
-                     s["machine"]))
-    return output.table(("ID", "NAME", "STATE", "LIVENESS", "OPERATORS", "TURN", "AGE", "IDLE", "SIZE", "OUTPUT", "MACHINE"), rows,
-                        ("MACHINE", "LIVENESS", "OUTPUT", "AGE", "SIZE", "OPERATORS"))
+        kept = (
+            f"{output.amount(s['output']['start'])}-{output.amount(s['output']['end'])}"
+            if s["output"]
+            else "-"
+        )
+        rows.append(
+            (
+                s["id"],
+                s["name"],
+                state,
+                s["liveness"]["process"],
+                who,
+                turn,
+                age,
+                output.duration(s["idle_s"]),
+                size,
+                kept,
+                s["machine"],
+            )
+        )
+    return output.table(
+        (
+            "ID",
+            "NAME",
+            "STATE",
+            "LIVENESS",
+            "OPERATORS",
+            "TURN",
+            "AGE",
+            "IDLE",
+            "SIZE",
+            "OUTPUT",
+            "MACHINE",
+        ),
+        rows,
+        ("MACHINE", "LIVENESS", "OUTPUT", "AGE", "SIZE", "OPERATORS"),
+    )
 
 
 # ---------------------------------------------------------------- attach
 
+
 def attach_parser(p: ArgumentParser) -> None:
-    p.add_argument("session", nargs="?", metavar="SESSION", help="id, unique beginning of it, or name (default: the only or newest one)")
+    p.add_argument(
+        "session",
+        nargs="?",
+        metavar="SESSION",
+        help="id, unique beginning of it, or name (default: the only or newest one)",
+    )
     p.add_argument("--observe", action="store_true", help="watch only: what you type is not sent")
     p.add_argument("--take", action="store_true", help="take the turn at once")
     p.add_argument("--scrollback", type=int, metavar="LINES", help="lines of history to show first")
@@ -167,13 +290,22 @@ def attach(args: Namespace) -> int:
 
 
 def _default(connection: Link) -> str:
-    sessions = [s for s in connection.request("ls")["sessions"] if s["state"] in ("live", "detached")]
+    sessions = [
+        s for s in connection.request("ls")["sessions"] if s["state"] in ("live", "detached")
+    ]
     if not sessions:
         raise NotFound("there is no session to attach to", "`holdfast new` makes one")
     return str(max(sessions, key=lambda s: (s["state"] == "detached", s["created"]))["id"])
 
 
-def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bool = False, scrollback: int | None = None) -> int:
+def attach_to(
+    connection: Link,
+    session: str,
+    observe: bool,
+    take: bool,
+    new: bool = False,
+    scrollback: int | None = None,
+) -> int:
     from holdfast.client.attach import Attachment
     from holdfast.core.keys import prefix_key
     from holdfast.home import config
@@ -181,8 +313,17 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
     values = {v.key: v.value for v in config.load(connection.home.config)}
     prefix = values["attach.prefix"]
     lines = values["attach.scrollback"] if scrollback is None else max(0, scrollback)
-    attachment = Attachment(connection, session, observe, take, prefix_key(prefix), prefix, lines, values["attach.status"],
-                            os.environ.get("SSH_AUTH_SOCK") if connection.away is None else None)
+    attachment = Attachment(
+        connection,
+        session,
+        observe,
+        take,
+        prefix_key(prefix),
+        prefix,
+        lines,
+        values["attach.status"],
+        os.environ.get("SSH_AUTH_SOCK") if connection.away is None else None,
+    )
     try:
         attachment.begin()
     except NotFound:
@@ -190,17 +331,28 @@ def attach_to(connection: Link, session: str, observe: bool, take: bool, new: bo
             raise
         return _over_already(connection, session)
     if values["attach.status"]:
-        what = "observing" if attachment.observe else "attached to the new session" if new else "attached to"
-        print(f"[holdfast] {what} {attachment.name} ({attachment.session}); {prefix} ? for help, {prefix} d to detach", flush=True)
+        what = (
+            "observing"
+            if attachment.observe
+            else "attached to the new session"
+            if new
+            else "attached to"
+        )
+        print(
+            f"[holdfast] {what} {attachment.name} ({attachment.session}); {prefix} ? for help, {prefix} d to detach",
+            flush=True,
+        )
         if attachment.says:
             print(f"[holdfast] {attachment.says}", flush=True)
-        if new:                   # that line is in the scrollback now; who is new here does not look there
-            attachment.notices.later = f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
+        if new:  # that line is in the scrollback now; who is new here does not look there
+            attachment.notices.later = (
+                f"this is {attachment.name}; {prefix} d leaves it running, {prefix} ? for help"
+            )
     elif new:
         print(attachment.session, flush=True)
     message, code = attachment.run()
     if message and (values["attach.status"] or code) and attachment.term.takes():
-        with contextlib.suppress(OSError):            # the terminal may be gone
+        with contextlib.suppress(OSError):  # the terminal may be gone
             os.write(1, f"{message}\n".encode("utf-8", "backslashreplace"))
     return code
 
@@ -210,11 +362,15 @@ def _over_already(connection: Link, session: str) -> int:
     last = connection.request("view", session=session)
     print("\n".join(last["lines"]).rstrip("\n"))
     code = last["exit_code"]
-    print(f"[holdfast] {last['name']} ended ({f'exit code {code}' if code is not None else last['reason']})", flush=True)
+    print(
+        f"[holdfast] {last['name']} ended ({f'exit code {code}' if code is not None else last['reason']})",
+        flush=True,
+    )
     return 0
 
 
 # ---------------------------------------------------------------- rename, end, forget
+
 
 def rename_parser(p: ArgumentParser) -> None:
     p.add_argument("session", metavar="SESSION")
@@ -223,7 +379,11 @@ def rename_parser(p: ArgumentParser) -> None:
 
 
 def rename(args: Namespace) -> int:
-    return _say(args, link(args).request("rename", session=args.session, name=args.name), lambda r: f"{r['id']} is now {r['name']}")
+    return _say(
+        args,
+        link(args).request("rename", session=args.session, name=args.name),
+        lambda r: f"{r['id']} is now {r['name']}",
+    )
 
 
 def end_parser(p: ArgumentParser) -> None:
@@ -234,8 +394,14 @@ def end_parser(p: ArgumentParser) -> None:
 
 
 def end(args: Namespace) -> int:
-    return _each(args, lambda link, session: link.request("end", wait_s=90, session=session, hold=args.hold),
-                 lambda r: f"{r['name']} ended ({r['signal']}, {r['reason']}" + (f", {r['exit_code']})" if r["exit_code"] is not None else ")"))
+    return _each(
+        args,
+        lambda link, session: link.request("end", wait_s=90, session=session, hold=args.hold),
+        lambda r: (
+            f"{r['name']} ended ({r['signal']}, {r['reason']}"
+            + (f", {r['exit_code']})" if r["exit_code"] is not None else ")")
+        ),
+    )
 
 
 def forget_parser(p: ArgumentParser) -> None:
@@ -244,12 +410,20 @@ def forget_parser(p: ArgumentParser) -> None:
 
 
 def forget(args: Namespace) -> int:
-    return _each(args, lambda link, session: link.request("forget", session=session), lambda r: f"{r['name']} ({r['id']}) is forgotten")
+    return _each(
+        args,
+        lambda link, session: link.request("forget", session=session),
+        lambda r: f"{r['name']} ({r['id']}) is forgotten",
+    )
 
 
-def _each(args: Namespace, ask: Callable[[Link, str], dict[str, Any]], words: Callable[[dict[str, Any]], str]) -> int:
+def _each(
+    args: Namespace,
+    ask: Callable[[Link, str], dict[str, Any]],
+    words: Callable[[dict[str, Any]], str],
+) -> int:
     """All of them; one that fails does not spare the others, and its error is the command's."""
-    connections: dict[str, Link] = {}            # by machine
+    connections: dict[str, Link] = {}  # by machine
     failed: HoldfastError | None = None
     for named in args.session:
         try:

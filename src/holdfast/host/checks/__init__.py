@@ -24,13 +24,13 @@ CHECK_LIMIT_S = 10.0  # for one check; all of them run at the same time
 class Surroundings:
     home: Path | None
     uid: int
-    tag: str              # unique to this run: names what a check puts into a shared place for a moment
+    tag: str  # unique to this run: names what a check puts into a shared place for a moment
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     ok: bool | None
-    detail: str           # what was measured, or why not
+    detail: str  # what was measured, or why not
     fix: str = ""
 
 

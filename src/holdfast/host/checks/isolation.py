@@ -30,10 +30,14 @@ from holdfast.host.checks.machine import dotted, output_of, version_of
 FREEZE_WAIT_S = 3.0
 _ROOT_FIX = "this root lacks CAP_SYS_ADMIN: use the machine itself or a privileged container"
 REMOVE_WAIT_S = 2.0
-CRIU_MIN_BY_KERNEL = (((6, 18), (4, 2, 1)), ((0,), (3, 17)))   # 3.17 and 4.1 fail on 6.18: any INET socket
+CRIU_MIN_BY_KERNEL = (
+    ((6, 18), (4, 2, 1)),
+    ((0,), (3, 17)),
+)  # 3.17 and 4.1 fail on 6.18: any INET socket
 
 
 # --- namespaces ---------------------------------------------------------------------------------------------
+
 
 def _first_process() -> str:
     """In the new namespaces: be process 1 with a /proc of our own."""
@@ -54,8 +58,11 @@ def _user_namespaces(_: Surroundings) -> Outcome:
         Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
         wrong = in_child(_first_process)
     except OSError as error:
-        return Outcome(False, f"an ordinary user may not: {error.filename}: {error.strerror}",
-                       _allow_user_namespaces())
+        return Outcome(
+            False,
+            f"an ordinary user may not: {error.filename}: {error.strerror}",
+            _allow_user_namespaces(),
+        )
     if wrong:
         return Outcome(False, wrong, _allow_user_namespaces())
     return Outcome(True, "an ordinary user got a user, pid and mount namespace with its own /proc")
@@ -67,9 +74,11 @@ def allow_namespaces(uid: int) -> str:
 
 
 def _allow_user_namespaces() -> str:
-    for name, closed, opened in (("kernel.unprivileged_userns_clone", "0", "1"),
-                                 ("user.max_user_namespaces", "0", "15000"),
-                                 ("kernel.apparmor_restrict_unprivileged_userns", "1", "0")):
+    for name, closed, opened in (
+        ("kernel.unprivileged_userns_clone", "0", "1"),
+        ("user.max_user_namespaces", "0", "15000"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
+    ):
         if sysctl(name) == closed:
             return f"sysctl -w {name}={opened}"
     return "in a container: allow unshare and mount in its seccomp profile, or run on the machine itself"
@@ -77,19 +86,25 @@ def _allow_user_namespaces() -> str:
 
 def _root_namespaces(surroundings: Surroundings) -> Outcome:
     if surroundings.uid != 0:
-        return Outcome(None, "asked as an ordinary user; root was not tried (user namespaces serve instead)",
-                       "run `holdfast doctor` as root to know")
+        return Outcome(
+            None,
+            "asked as an ordinary user; root was not tried (user namespaces serve instead)",
+            "run `holdfast doctor` as root to know",
+        )
     try:
         call("unshare", CLONE_NEWPID | CLONE_NEWNS)
         wrong = in_child(_first_process)
     except OSError as error:
-        return Outcome(False, f"root may not: {error.filename}: {error.strerror}",
-                       _ROOT_FIX)
-    return Outcome(not wrong, wrong or "root got a pid and mount namespace with its own /proc",
-                   "run on the machine itself" if wrong else "")
+        return Outcome(False, f"root may not: {error.filename}: {error.strerror}", _ROOT_FIX)
+    return Outcome(
+        not wrong,
+        wrong or "root got a pid and mount namespace with its own /proc",
+        "run on the machine itself" if wrong else "",
+    )
 
 
 # --- control groups -----------------------------------------------------------------------------------------
+
 
 def _cgroup2_mount() -> Path | None:
     for line in Path("/proc/self/mountinfo").read_text(errors="replace").splitlines():
@@ -114,8 +129,11 @@ def _places(mount: Path) -> list[Path]:
 def _cgroup(surroundings: Surroundings) -> Outcome:
     mount = _cgroup2_mount()
     if mount is None:
-        return Outcome(False, "cgroup v2 is not mounted",
-                       "mount -t cgroup2 none /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy")
+        return Outcome(
+            False,
+            "cgroup v2 is not mounted",
+            "mount -t cgroup2 none /sys/fs/cgroup, or boot with systemd.unified_cgroup_hierarchy",
+        )
     refused = ""
     for place in _places(mount):
         group = place / surroundings.tag
@@ -138,27 +156,38 @@ def _delegate(uid: int) -> str:
         return "mount cgroup v2 writable (in a container: run it privileged, with its own cgroup namespace)"
     if Path("/run/systemd/system").is_dir():
         return "have the user manager run it, which owns its groups: `holdfast service install`"
-    return f"as root: mkdir G && chown -R {uid} G && echo PID >G/cgroup.procs, with G a new group below " \
-           "the cgroup v2 mount and PID your login shell (you cannot move into it yourself)"
+    return (
+        f"as root: mkdir G && chown -R {uid} G && echo PID >G/cgroup.procs, with G a new group below "
+        "the cgroup v2 mount and PID your login shell (you cannot move into it yourself)"
+    )
 
 
 def _freeze(group: Path) -> Outcome:
     if not (group / "cgroup.freeze").exists():
-        return Outcome(False, f"groups below {group.parent} have no cgroup.freeze",
-                       "upgrade to Linux 5.2 or later")
+        return Outcome(
+            False,
+            f"groups below {group.parent} have no cgroup.freeze",
+            "upgrade to Linux 5.2 or later",
+        )
     sleeper = forked(_wait_for_ever)
     try:
         (group / "cgroup.procs").write_text(str(sleeper))
         began = time.monotonic()
         (group / "cgroup.freeze").write_text("1")
         if not _until_frozen(group, True):
-            return Outcome(False, f"a process in {group.parent} did not freeze within {FREEZE_WAIT_S:g} s",
-                           "look at `dmesg`; a process in an uninterruptible wait cannot be frozen")
+            return Outcome(
+                False,
+                f"a process in {group.parent} did not freeze within {FREEZE_WAIT_S:g} s",
+                "look at `dmesg`; a process in an uninterruptible wait cannot be frozen",
+            )
         frozen_ms = (time.monotonic() - began) * 1000
         (group / "cgroup.freeze").write_text("0")
         if not _until_frozen(group, False):
-            return Outcome(False, f"a process in {group.parent} did not thaw within {FREEZE_WAIT_S:g} s",
-                           "look at `dmesg`")
+            return Outcome(
+                False,
+                f"a process in {group.parent} did not thaw within {FREEZE_WAIT_S:g} s",
+                "look at `dmesg`",
+            )
     finally:
         with contextlib.suppress(OSError):
             (group / "cgroup.freeze").write_text("0")
@@ -217,14 +246,21 @@ def _halt(found: Mapping[str, Outcome]) -> Outcome:
     if found["cgroup-freeze"].ok:
         return Outcome(True, f"complete in every session, by {halt.FREEZE}")
     if found["user-namespaces"].ok or found["root-namespaces"].ok:
-        return Outcome(False, f"complete in contained sessions only, by {halt.NAMESPACE} (process 1 of the namespace); in "
-                              f"plain ones {halt.BEST_EFFORT}: a walk that quick forking can outrun",
-                       f"use contained sessions, or: {found['cgroup-freeze'].fix}")
-    return Outcome(False, f"{halt.BEST_EFFORT} only: a walk over processes that quick forking can outrun",
-                   found["cgroup-freeze"].fix or found["user-namespaces"].fix)
+        return Outcome(
+            False,
+            f"complete in contained sessions only, by {halt.NAMESPACE} (process 1 of the namespace); in "
+            f"plain ones {halt.BEST_EFFORT}: a walk that quick forking can outrun",
+            f"use contained sessions, or: {found['cgroup-freeze'].fix}",
+        )
+    return Outcome(
+        False,
+        f"{halt.BEST_EFFORT} only: a walk over processes that quick forking can outrun",
+        found["cgroup-freeze"].fix or found["user-namespaces"].fix,
+    )
 
 
 # --- checkpoints --------------------------------------------------------------------------------------------
+
 
 def criu_wanted(kernel: tuple[int, ...]) -> tuple[int, ...]:
     return next(wanted for since, wanted in CRIU_MIN_BY_KERNEL if kernel >= since)
@@ -232,7 +268,9 @@ def criu_wanted(kernel: tuple[int, ...]) -> tuple[int, ...]:
 
 def _criu(surroundings: Surroundings) -> Outcome:
     wanted = criu_wanted(version_of(os.uname().release))
-    install = f"install CRIU {dotted(wanted)} or later (a package if it is new enough, else build it)"
+    install = (
+        f"install CRIU {dotted(wanted)} or later (a package if it is new enough, else build it)"
+    )
     path = shutil.which("criu") or shutil.which("criu", path="/usr/local/sbin:/usr/sbin:/sbin")
     if path is None:
         return Outcome(False, "criu is not installed", install)
@@ -240,17 +278,31 @@ def _criu(surroundings: Surroundings) -> Outcome:
     if not version:
         return Outcome(None, f"{path} does not say its version", install)
     if version < wanted:
-        return Outcome(False, f"CRIU {dotted(version)} at {path}; needed is {dotted(wanted)}", install)
-    said = output_of([path, "check"] if surroundings.uid == 0 else [path, "--unprivileged", "check"])
+        return Outcome(
+            False, f"CRIU {dotted(version)} at {path}; needed is {dotted(wanted)}", install
+        )
+    said = output_of(
+        [path, "check"] if surroundings.uid == 0 else [path, "--unprivileged", "check"]
+    )
     good = "Looks good" in said
     why = said.splitlines()[-1] if said else "criu check said nothing"
-    return Outcome(good, f"CRIU {dotted(version)} at {path}: {why}",
-                   "" if good else "run `criu check` for the details")
+    return Outcome(
+        good,
+        f"CRIU {dotted(version)} at {path}: {why}",
+        "" if good else "run `criu check` for the details",
+    )
 
 
 CHECKS: tuple[Check | Derived, ...] = (
-    Check("user-namespaces", "User namespaces", "contained sessions without root", _user_namespaces),
-    Check("root-namespaces", "Pid and mount namespaces", "contained sessions as root", _root_namespaces),
+    Check(
+        "user-namespaces", "User namespaces", "contained sessions without root", _user_namespaces
+    ),
+    Check(
+        "root-namespaces",
+        "Pid and mount namespaces",
+        "contained sessions as root",
+        _root_namespaces,
+    ),
     Check("cgroup-freeze", "Freezing by control group", "halt, fence", _cgroup, _remove_groups),
     Derived("halt", "Halt that nothing escapes", "halt, fence", _halt),
     Check("criu", "CRIU", "checkpoint, restore, move, branch", _criu),

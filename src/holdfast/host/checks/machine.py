@@ -18,11 +18,11 @@ from holdfast.host.checks import Check, Outcome, Surroundings, readable, sysctl
 from holdfast.host.checks.libc import PR_SET_CHILD_SUBREAPER, call, forked
 
 PYTHON_MIN = (3, 11)
-KERNEL_MIN = (5, 4)           # pidfd, cgroup v2 freezer and seccomp notification are all there
+KERNEL_MIN = (5, 4)  # pidfd, cgroup v2 freezer and seccomp notification are all there
 PTYS_FREE_MIN = 64
-OPEN_FILES_MIN = 1024         # a host needs about six descriptors per session
+OPEN_FILES_MIN = 1024  # a host needs about six descriptors per session
 INOTIFY_WATCHES_MIN, INOTIFY_INSTANCES_MIN = 8192, 128
-BASH_MIN = (4, 4)             # PS0, which marks the start of a command
+BASH_MIN = (4, 4)  # PS0, which marks the start of a command
 TOOL_WAIT_S = 5.0
 SHELLS = ("bash", "zsh", "dash")
 OPTIONAL = ("etcd", "nats-server", "ssh", "chromium")
@@ -42,33 +42,50 @@ def dotted(version: tuple[int, ...]) -> str:
 
 def output_of(argv: list[str]) -> str:
     """What a program says about itself; raises if it takes too long."""
-    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          timeout=TOOL_WAIT_S, check=False)
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        timeout=TOOL_WAIT_S,
+        check=False,
+    )
     return done.stdout.decode("utf-8", "replace").strip()
 
 
 def _python(_: Surroundings) -> Outcome:
     have = sys.version_info[:3]
-    return Outcome(have >= PYTHON_MIN, f"{dotted(have)} at {sys.executable or 'an unknown path'}",
-                   f"run holdfast with Python {dotted(PYTHON_MIN)} or later" if have < PYTHON_MIN else "")
+    return Outcome(
+        have >= PYTHON_MIN,
+        f"{dotted(have)} at {sys.executable or 'an unknown path'}",
+        f"run holdfast with Python {dotted(PYTHON_MIN)} or later" if have < PYTHON_MIN else "",
+    )
 
 
 def _kernel(_: Surroundings) -> Outcome:
     system = os.uname()
     have = version_of(system.release)
     if system.sysname != "Linux":
-        return Outcome(False, f"{system.sysname}; sessions need Linux", "use a Linux (virtual) machine")
-    return Outcome(have >= KERNEL_MIN, f"Linux {system.release} on {system.machine}",
-                   f"upgrade to Linux {dotted(KERNEL_MIN)} or later" if have < KERNEL_MIN else "")
+        return Outcome(
+            False, f"{system.sysname}; sessions need Linux", "use a Linux (virtual) machine"
+        )
+    return Outcome(
+        have >= KERNEL_MIN,
+        f"Linux {system.release} on {system.machine}",
+        f"upgrade to Linux {dotted(KERNEL_MIN)} or later" if have < KERNEL_MIN else "",
+    )
 
 
 def _terminals(_: Surroundings) -> Outcome:
     try:
         master, slave = pty.openpty()
     except OSError as error:
-        return Outcome(False, f"no terminal to be had: {error.strerror}",
-                       "mount -t devpts devpts /dev/pts -o ptmxmode=0666,mode=0620 "
-                       "(in a container: allow /dev/ptmx)")
+        return Outcome(
+            False,
+            f"no terminal to be had: {error.strerror}",
+            "mount -t devpts devpts /dev/pts -o ptmxmode=0666,mode=0620 "
+            "(in a container: allow /dev/ptmx)",
+        )
     os.write(master, b"holdfast\n")
     said = os.read(slave, 100)
     os.close(slave)
@@ -83,8 +100,11 @@ def _terminals_left(_: Surroundings) -> Outcome:
     if most is None or used is None:
         return Outcome(None, "this kernel does not say how many terminals it allows")
     left = int(most) - int(used)
-    return Outcome(left >= PTYS_FREE_MIN, f"{used} of {most} terminals in use",
-                   f"sysctl -w kernel.pty.max={int(used) + 4096}" if left < PTYS_FREE_MIN else "")
+    return Outcome(
+        left >= PTYS_FREE_MIN,
+        f"{used} of {most} terminals in use",
+        f"sysctl -w kernel.pty.max={int(used) + 4096}" if left < PTYS_FREE_MIN else "",
+    )
 
 
 def _memfd(_: Surroundings) -> Outcome:
@@ -100,7 +120,9 @@ def _memfd(_: Surroundings) -> Outcome:
         return Outcome(True, "shared memory was made and its size sealed")
     finally:
         os.close(fd)
-    return Outcome(False, "shared memory could be shrunk in spite of its seal", "use Linux 3.17 or later")
+    return Outcome(
+        False, "shared memory could be shrunk in spite of its seal", "use Linux 3.17 or later"
+    )
 
 
 def _pidfd(_: Surroundings) -> Outcome:
@@ -112,12 +134,17 @@ def _pidfd(_: Surroundings) -> Outcome:
         os.close(fd)
     except OSError as error:
         os.kill(pid, signal.SIGKILL)
-        return Outcome(False, f"pidfd: {error.strerror}",
-                       "upgrade to Linux 5.4 or later, or allow it in the container's seccomp profile")
+        return Outcome(
+            False,
+            f"pidfd: {error.strerror}",
+            "upgrade to Linux 5.4 or later, or allow it in the container's seccomp profile",
+        )
     finally:
         os.waitpid(pid, 0)
     if not ended:
-        return Outcome(False, "the end of a process was not reported", "upgrade to Linux 5.4 or later")
+        return Outcome(
+            False, "the end of a process was not reported", "upgrade to Linux 5.4 or later"
+        )
     return Outcome(True, "a process was signalled and its end seen by descriptor")
 
 
@@ -144,8 +171,11 @@ def _subreaper(_: Surroundings) -> Outcome:
 def _open_files(_: Surroundings) -> Outcome:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = soft == resource.RLIM_INFINITY or soft >= OPEN_FILES_MIN
-    return Outcome(enough, f"limit {_limit(soft)}, at most {_limit(hard)}",
-                   "" if enough else f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= in the service")
+    return Outcome(
+        enough,
+        f"limit {_limit(soft)}, at most {_limit(hard)}",
+        "" if enough else f"ulimit -n {OPEN_FILES_MIN}, or LimitNOFILE= in the service",
+    )
 
 
 def _limit(value: int) -> str:
@@ -153,25 +183,37 @@ def _limit(value: int) -> str:
 
 
 def _inotify(_: Surroundings) -> Outcome:
-    watches, instances = sysctl("fs.inotify.max_user_watches"), sysctl("fs.inotify.max_user_instances")
+    watches, instances = (
+        sysctl("fs.inotify.max_user_watches"),
+        sysctl("fs.inotify.max_user_instances"),
+    )
     if watches is None or instances is None:
         return Outcome(False, "this kernel has no inotify", "use a kernel with CONFIG_INOTIFY_USER")
     said = f"{watches} watches and {instances} instances per user"
     try:
         os.close(call("inotify_init1", os.O_CLOEXEC))
     except OSError as error:
-        return Outcome(False, f"{said}; none to be had now: {error.strerror}",
-                       f"sysctl -w fs.inotify.max_user_instances={int(instances) + INOTIFY_INSTANCES_MIN}")
+        return Outcome(
+            False,
+            f"{said}; none to be had now: {error.strerror}",
+            f"sysctl -w fs.inotify.max_user_instances={int(instances) + INOTIFY_INSTANCES_MIN}",
+        )
     enough = int(watches) >= INOTIFY_WATCHES_MIN and int(instances) >= INOTIFY_INSTANCES_MIN
-    raise_them = (f"sysctl -w fs.inotify.max_user_watches={max(int(watches), INOTIFY_WATCHES_MIN)} "
-                  f"fs.inotify.max_user_instances={max(int(instances), INOTIFY_INSTANCES_MIN)}")
+    raise_them = (
+        f"sysctl -w fs.inotify.max_user_watches={max(int(watches), INOTIFY_WATCHES_MIN)} "
+        f"fs.inotify.max_user_instances={max(int(instances), INOTIFY_INSTANCES_MIN)}"
+    )
     return Outcome(enough, said, "" if enough else raise_them)
 
 
 def wal_reset_fixed(version: tuple[int, ...]) -> bool:
     """The WAL-reset race is in 3.7.0 to 3.51.2, but not in 3.50.7, 3.44.6 and later ones of those lines."""
-    return version >= (3, 51, 3) or (3, 50, 7) <= version < (3, 51) or (3, 44, 6) <= version < (3, 45) \
+    return (
+        version >= (3, 51, 3)
+        or (3, 50, 7) <= version < (3, 51)
+        or (3, 44, 6) <= version < (3, 45)
         or version < (3, 7)
+    )
 
 
 def _sqlite(_: Surroundings) -> Outcome:
@@ -179,19 +221,29 @@ def _sqlite(_: Surroundings) -> Outcome:
         import apsw
     except ImportError as error:
         import sqlite3
-        return Outcome(False, f"apsw cannot be imported ({error}); the interpreter's own SQLite is "
-                              f"{sqlite3.sqlite_version}", "pip install 'apsw>=3.51.3.0'")
+
+        return Outcome(
+            False,
+            f"apsw cannot be imported ({error}); the interpreter's own SQLite is "
+            f"{sqlite3.sqlite_version}",
+            "pip install 'apsw>=3.51.3.0'",
+        )
     have = version_of(apsw.sqlite_lib_version())
     fixed = wal_reset_fixed(have)
-    return Outcome(fixed, f"SQLite {dotted(have)} (apsw), {'without' if fixed else 'with'} the WAL-reset bug",
-                   "" if fixed else "pip install --upgrade 'apsw>=3.51.3.0'")
+    return Outcome(
+        fixed,
+        f"SQLite {dotted(have)} (apsw), {'without' if fixed else 'with'} the WAL-reset bug",
+        "" if fixed else "pip install --upgrade 'apsw>=3.51.3.0'",
+    )
 
 
 def _emulator(_: Surroundings) -> Outcome:
     try:
         import pyghostty
     except (ImportError, OSError) as error:
-        return Outcome(False, f"pyghostty cannot be imported: {error}", "pip install 'pyghostty>=0.1.3,<0.2'")
+        return Outcome(
+            False, f"pyghostty cannot be imported: {error}", "pip install 'pyghostty>=0.1.3,<0.2'"
+        )
     return Outcome(True, f"pyghostty {getattr(pyghostty, '__version__', 'of unknown version')}")
 
 
@@ -207,36 +259,55 @@ def _shells(_: Surroundings) -> Outcome:
             too_old.append(f"before bash {dotted(BASH_MIN)} the start of a command is not marked")
     if not found:
         return Outcome(False, f"none of {', '.join(SHELLS)} was found", "install bash")
-    return Outcome(not too_old or len(found) > 1, "; ".join([", ".join(found), *too_old]),
-                   "install a newer bash" if too_old else "")
+    return Outcome(
+        not too_old or len(found) > 1,
+        "; ".join([", ".join(found), *too_old]),
+        "install a newer bash" if too_old else "",
+    )
 
 
 def _service_manager(surroundings: Surroundings) -> Outcome:
     if not Path("/run/systemd/system").is_dir():
-        return Outcome(False, "systemd does not run this machine",
-                       "start the host another way at boot: `holdfast up --detach` from your init system")
+        return Outcome(
+            False,
+            "systemd does not run this machine",
+            "start the host another way at boot: `holdfast up --detach` from your init system",
+        )
     if surroundings.uid == 0:
-        return Outcome(True, "the system's systemd serves root: `holdfast service install --system`")
+        return Outcome(
+            True, "the system's systemd serves root: `holdfast service install --system`"
+        )
     private = f"/run/user/{surroundings.uid}/systemd/private"
     with socket.socket(socket.AF_UNIX) as manager:
         manager.settimeout(TOOL_WAIT_S)
         try:
             manager.connect(private)
         except OSError as error:
-            return Outcome(False, f"no user manager answers at {private}: {error.strerror}",
-                           "loginctl enable-linger, or log in by a way that opens a systemd session")
+            return Outcome(
+                False,
+                f"no user manager answers at {private}: {error.strerror}",
+                "loginctl enable-linger, or log in by a way that opens a systemd session",
+            )
     import pwd
+
     user = pwd.getpwuid(surroundings.uid).pw_name
     if not Path("/var/lib/systemd/linger", user).exists():
-        return Outcome(False, "the user manager runs, but ends with your last login: sessions would end too",
-                       f"loginctl enable-linger {user}")
-    return Outcome(True, "the user manager runs and lingers after logout: `holdfast service install`")
+        return Outcome(
+            False,
+            "the user manager runs, but ends with your last login: sessions would end too",
+            f"loginctl enable-linger {user}",
+        )
+    return Outcome(
+        True, "the user manager runs and lingers after logout: `holdfast service install`"
+    )
 
 
 def _optional(_: Surroundings) -> Outcome:
     here = [name for name in OPTIONAL if shutil.which(name)]
     absent = [name for name in OPTIONAL if name not in here]
-    return Outcome(True, f"found: {', '.join(here) or 'none'}; absent: {', '.join(absent) or 'none'}")
+    return Outcome(
+        True, f"found: {', '.join(here) or 'none'}; absent: {', '.join(absent) or 'none'}"
+    )
 
 
 CHECKS = (
@@ -244,7 +315,12 @@ CHECKS = (
     Check("kernel", "Kernel", "everything", _kernel),
     Check("pty", "Terminals", "every session", _terminals),
     Check("pty-limit", "Room for terminals", "many sessions", _terminals_left),
-    Check("memfd", "Shared memory with a fixed size", "output and screen that outlive the host", _memfd),
+    Check(
+        "memfd",
+        "Shared memory with a fixed size",
+        "output and screen that outlive the host",
+        _memfd,
+    ),
     Check("pidfd", "Processes by descriptor", "signals that never hit a reused pid", _pidfd),
     Check("subreaper", "Keeping orphans", "exit codes of daemons, the process graph", _subreaper),
     Check("open-files", "Open files", "many sessions and clients", _open_files),
@@ -253,6 +329,10 @@ CHECKS = (
     Check("emulator", "Terminal emulator", "screens: attach, view, wait for text", _emulator),
     Check("shells", "Shells with integration", "run, wait for idle", _shells),
     Check("service", "Service manager", "starting at boot, outliving a logout", _service_manager),
-    Check("optional", "Optional programs", "several relays (etcd, nats-server), plain ssh, web tests",
-          _optional),
+    Check(
+        "optional",
+        "Optional programs",
+        "several relays (etcd, nats-server), plain ssh, web tests",
+        _optional,
+    ),
 )

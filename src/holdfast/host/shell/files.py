@@ -19,15 +19,19 @@ def check_private(directory: Path) -> None:
     """Refuses a directory that another user could read or change."""
     info = os.stat(directory)
     if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-        raise Impossible(f"{directory} must be a directory that only its owner can enter",
-                         f"chmod 700 {directory}")
+        raise Impossible(
+            f"{directory} must be a directory that only its owner can enter",
+            f"chmod 700 {directory}",
+        )
 
 
 def write_private(path: Path, content: bytes) -> None:
     """Replaces a file in one step: a shell that reads it sees all of the old or all of the new."""
     fresh = path.with_name(f"{path.name}.new")
     fresh.unlink(missing_ok=True)
-    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    descriptor = os.open(
+        fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+    )
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, 0o600)  # whatever the umask is
         file.write(content)

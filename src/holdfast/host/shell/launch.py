@@ -39,9 +39,11 @@ from holdfast.host.shell.files import check_private, encoded, quoted, write_priv
 from holdfast.host.shell.run import BASH_LAST, RUN, TRIGGER, ShellKind
 from holdfast.model.errors import Usage
 
-SLOT = "shape."           # and a number: where the shell writes what it is made of, each mark in the next file
-SLOTS = 8                 # also in bash.rc, zsh.rc and posix.sh
-BODIES = "bodies"         # while it is there, functions are listed too
+SLOT = (
+    "shape."  # and a number: where the shell writes what it is made of, each mark in the next file
+)
+SLOTS = 8  # also in bash.rc, zsh.rc and posix.sh
+BODIES = "bodies"  # while it is there, functions are listed too
 LOGIN_FLAGS = frozenset({"-l", "--login", "-il", "-li"})
 INTERACTIVE_FLAGS = frozenset({"-i", "-il", "-li"})
 _PROGRAM = re.compile(r"(bash|zsh|dash|ash|busybox)(?:[-.]?[0-9][0-9.]*|-static)?")
@@ -64,7 +66,9 @@ class _Shell:
     posix_mode: bool = False  # bash that reads ENV instead of --rcfile
 
 
-def prepare(argv: list[str], directory: Path, nonce: str, env: Mapping[str, str], login: bool) -> Launch:
+def prepare(
+    argv: list[str], directory: Path, nonce: str, env: Mapping[str, str], login: bool
+) -> Launch:
     """Makes `argv` carry the hooks if it is exactly a known interactive shell; otherwise hands it back."""
     if not NONCE.fullmatch(nonce):
         raise Usage("a nonce is 16 to 64 letters and digits")
@@ -79,7 +83,7 @@ def prepare(argv: list[str], directory: Path, nonce: str, env: Mapping[str, str]
     interactive = ["-i"] if INTERACTIVE_FLAGS.intersection(argv[1:]) else []
     check_private(directory)
     for name in (BODIES, *(f"{SLOT}{n}" for n in range(SLOTS))):
-        write_private(directory / name, b"")         # the mode is ours, whatever the shell's umask is
+        write_private(directory / name, b"")  # the mode is ours, whatever the shell's umask is
     if shell.kind == "zsh":
         return _zsh(program, interactive, directory, nonce, env, login)
     if shell.kind == "posix":
@@ -109,14 +113,33 @@ def _recognise(program: str, env: Mapping[str, str]) -> _Shell | None:
     return _Shell("zsh") if family == "zsh" else _Shell("bash", posix_mode="POSIXLY_CORRECT" in env)
 
 
-def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],
-          login: bool, posix_mode: bool) -> Launch:
+def _bash(
+    program: str,
+    interactive: list[str],
+    directory: Path,
+    nonce: str,
+    env: Mapping[str, str],
+    login: bool,
+    posix_mode: bool,
+) -> Launch:
     files = ("posix-login" if login else "posix") if posix_mode else "login" if login else "rc"
-    state = {"nonce": nonce, "seq": "0", "array": "1", "execfail": "", "prefix": "", "status": "0",
-             "files": files, "trigger": _TRIGGER_LINE, "last": str(directory / BASH_LAST),
-             "dir": str(directory)}
-    header = ["unset -v _hf _hfs", f"_hf={quoted(str(directory / RUN))}",
-              f"declare -A _hfs=({' '.join(f'[{key}]={quoted(value)}' for key, value in state.items())})"]
+    state = {
+        "nonce": nonce,
+        "seq": "0",
+        "array": "1",
+        "execfail": "",
+        "prefix": "",
+        "status": "0",
+        "files": files,
+        "trigger": _TRIGGER_LINE,
+        "last": str(directory / BASH_LAST),
+        "dir": str(directory),
+    }
+    header = [
+        "unset -v _hf _hfs",
+        f"_hf={quoted(str(directory / RUN))}",
+        f"declare -A _hfs=({' '.join(f'[{key}]={quoted(value)}' for key, value in state.items())})",
+    ]
     path = directory / "bash.rc"
     if not posix_mode:
         _install(path, header, "bash.rc")
@@ -125,12 +148,30 @@ def _bash(program: str, interactive: list[str], directory: Path, nonce: str, env
     return Launch([program, *interactive], {**env, "ENV": _unexpanded(path)}, "bash", nonce)
 
 
-def _zsh(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],
-         login: bool) -> Launch:
-    state = {"nonce": nonce, "seq": "0", "status": "0", "xtrace": "", "prefix": "", "trigger": _TRIGGER_LINE, "dir": str(directory)}
-    header = ["unset _hf _hfs", f"_hf={quoted(str(directory / RUN))}", "typeset -gAH _hfs",
-              f"_hfs=({' '.join(f'{key} {quoted(value)}' for key, value in state.items())})",
-              _restored("ZDOTDIR", env)]
+def _zsh(
+    program: str,
+    interactive: list[str],
+    directory: Path,
+    nonce: str,
+    env: Mapping[str, str],
+    login: bool,
+) -> Launch:
+    state = {
+        "nonce": nonce,
+        "seq": "0",
+        "status": "0",
+        "xtrace": "",
+        "prefix": "",
+        "trigger": _TRIGGER_LINE,
+        "dir": str(directory),
+    }
+    header = [
+        "unset _hf _hfs",
+        f"_hf={quoted(str(directory / RUN))}",
+        "typeset -gAH _hfs",
+        f"_hfs=({' '.join(f'{key} {quoted(value)}' for key, value in state.items())})",
+        _restored("ZDOTDIR", env),
+    ]
     home = directory / "zsh"
     home.mkdir(mode=0o700, exist_ok=True)
     _install(home / ".zshenv", header, "zsh.rc")
@@ -138,11 +179,22 @@ def _zsh(program: str, interactive: list[str], directory: Path, nonce: str, env:
     return Launch([program, *flags], {**env, "ZDOTDIR": str(home)}, "zsh", nonce)
 
 
-def _posix(program: str, interactive: list[str], directory: Path, nonce: str, env: Mapping[str, str],
-           login: bool) -> Launch:
-    header = ["unset _hf _hf_nonce _hf_seq _hf_prefix", f"_hf={quoted(str(directory / RUN))}",
-              f"_hf_nonce={quoted(nonce)}", "_hf_esc='\033' _hf_bel='\007'",
-              f"_hf_files={'login' if login else 'rc'}", _restored("ENV", env)]
+def _posix(
+    program: str,
+    interactive: list[str],
+    directory: Path,
+    nonce: str,
+    env: Mapping[str, str],
+    login: bool,
+) -> Launch:
+    header = [
+        "unset _hf _hf_nonce _hf_seq _hf_prefix",
+        f"_hf={quoted(str(directory / RUN))}",
+        f"_hf_nonce={quoted(nonce)}",
+        "_hf_esc='\033' _hf_bel='\007'",
+        f"_hf_files={'login' if login else 'rc'}",
+        _restored("ENV", env),
+    ]
     path = directory / "posix.sh"
     _install(path, header, "posix.sh")
     return Launch([program, *interactive], {**env, "ENV": _unexpanded(path)}, "posix", nonce)

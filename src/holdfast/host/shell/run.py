@@ -41,16 +41,18 @@ from holdfast.model.errors import Usage
 ShellKind = Literal["bash", "zsh", "posix"]
 
 TRIGGER = b' \\. "$_hf"\r'
-RUN = "run"              # the file that the trigger names
-TEXT = "text"            # zsh, several lines: the text by itself
-BASH_LAST = "last"       # bash writes the last history entry here to look at it without a fork
+RUN = "run"  # the file that the trigger names
+TEXT = "text"  # zsh, several lines: the text by itself
+BASH_LAST = "last"  # bash writes the last history entry here to look at it without a fork
 
-ERASE = "\x1b[A\x1b[K"    # one line up, and away with what is on it
-ROWS_MAX = 8             # of a prompt and the trigger, in a very narrow terminal
-SHOWN_LINES = 4          # of the text, to all viewers: enough to recognise it, never a screenful
-SHOWN_CHARS = 160        # of each line
+ERASE = "\x1b[A\x1b[K"  # one line up, and away with what is on it
+ROWS_MAX = 8  # of a prompt and the trigger, in a very narrow terminal
+SHOWN_LINES = 4  # of the text, to all viewers: enough to recognise it, never a screenful
+SHOWN_CHARS = 160  # of each line
 REMEMBERED_CHARS = 4096  # a longer line could not have been typed either
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_CONTROL = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]"
+)
 
 
 def rows_of_trigger(column: int, cols: int) -> int:
@@ -78,7 +80,9 @@ def write_run(directory: Path, kind: ShellKind, run_id: str, text: str, rows: in
     else:
         quoted(text)  # the same refusal of NUL
         write_private(directory / TEXT, encoded(f'\\eval "${{_hfs[prefix]}}"; {text}\n'))
-        script = _zsh(run_id, text, remembered, rows, f"\\builtin . {quoted(str(directory / TEXT))}")
+        script = _zsh(
+            run_id, text, remembered, rows, f"\\builtin . {quoted(str(directory / TEXT))}"
+        )
     write_private(directory / RUN, encoded(script))
     return TRIGGER
 
@@ -92,25 +96,32 @@ def clear_run(directory: Path) -> None:
 # Each script is one line, so that line numbers in messages are those of the text; and bash, after an open
 # quote in an `eval`, no longer sees a `{` that begins the next line.
 
+
 def _bash(run_id: str, text: str, remembered: str, rows: int) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text, rows)} "$_"; }} 3>&2 2>/dev/null; '
-            f'\\eval "${{_hfs[prefix]}}"{quoted(text)}; '
-            f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
+    return (
+        f'{{ _hf_begin "$?" {run_id} {quoted(remembered)} {_arguments(text, rows)} "$_"; }} 3>&2 2>/dev/null; '
+        f'\\eval "${{_hfs[prefix]}}"{quoted(text)}; '
+        f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n'
+    )
 
 
 def _posix(run_id: str, text: str, rows: int) -> str:
-    return (f'{{ _hf_begin "$?" {run_id} {_arguments(text, rows)}; }} 2>/dev/null; '
-            f'\\eval "$_hf_prefix"{quoted(text)}; '
-            f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n')
+    return (
+        f'{{ _hf_begin "$?" {run_id} {_arguments(text, rows)}; }} 2>/dev/null; '
+        f'\\eval "$_hf_prefix"{quoted(text)}; '
+        f'{{ _hf_end "$?" {run_id}; }} 3>&2 2>/dev/null\n'
+    )
 
 
 def _zsh(run_id: str, text: str, remembered: str, rows: int, command: str) -> str:
     # XTRACE is local to every zsh function, so the pause in tracing is written out here.
-    return (f'{{ _hf_begin "$?" {quoted(remembered)}; if [[ -o xtrace ]]; then _hfs[xtrace]=1; '
-            f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {_arguments(text, rows)}; }} "
-            "2>/dev/null; "
-            f"{{ {command}; }} always {{ {{ _hf_end \"$?\" {run_id}; if [[ -n ${{_hfs[xtrace]}} ]]; "
-            "then _hfs[xtrace]=; set -x; fi; } 2>/dev/null; }\n")
+    return (
+        f'{{ _hf_begin "$?" {quoted(remembered)}; if [[ -o xtrace ]]; then _hfs[xtrace]=1; '
+        f"_hfs[prefix]='_hfs[xtrace]=; set -x; '; set +x; fi; _hf_go {run_id} {_arguments(text, rows)}; }} "
+        "2>/dev/null; "
+        f'{{ {command}; }} always {{ {{ _hf_end "$?" {run_id}; if [[ -n ${{_hfs[xtrace]}} ]]; '
+        "then _hfs[xtrace]=; set -x; fi; } 2>/dev/null; }\n"
+    )
 
 
 def _arguments(text: str, rows: int) -> str:
@@ -129,6 +140,11 @@ def shown(text: str) -> list[str]:
 
 def _visible(line: str) -> str:
     cut = line[:SHOWN_CHARS]
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]) & 0xff:02x}" if ord(found[0]) < 0xa0
-                        or 0xdc80 <= ord(found[0]) <= 0xdcff else f"\\u{ord(found[0]):04x}",
-                        cut.replace("\t", "    ")) + ("..." if len(line) > SHOWN_CHARS else "")
+    return _CONTROL.sub(
+        lambda found: (
+            f"\\x{ord(found[0]) & 0xFF:02x}"
+            if ord(found[0]) < 0xA0 or 0xDC80 <= ord(found[0]) <= 0xDCFF
+            else f"\\u{ord(found[0]):04x}"
+        ),
+        cut.replace("\t", "    "),
+    ) + ("..." if len(line) > SHOWN_CHARS else "")
