@@ -1,5 +1,5 @@
 # Sourced by ./holdfast and ./check: a virtual environment in .venv with this project in it.
-# Installs what is missing through apt where it may (root, apt-get present); otherwise says what to install.
+# Installs missing packages with apt-get as root or with sudo; otherwise prints their names.
 
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 venv="$here/.venv"
@@ -47,4 +47,13 @@ setup() {
             { cat "$venv/install.log" >&2; return 1; }
         touch "$stamp"
     fi
+}
+
+# with_network: the programs that connect a contained session's own network. Goes on without them.
+with_network() {
+    missing=
+    command -v pasta >/dev/null 2>&1 || missing="passt"
+    command -v slirp4netns >/dev/null 2>&1 || missing="$missing slirp4netns"
+    # shellcheck disable=SC2086
+    [ -z "$missing" ] || apt_install $missing || say "going on without: contained sessions use the machine's network"
 }
