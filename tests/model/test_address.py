@@ -1,4 +1,4 @@
-"""Addresses of relays: which door, which name, and what is none (T4)."""
+"""Addresses of relays: door, name, and invalid addresses (T4)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_same_place_has_one_name_by_whichever_door(
     url: str, place: tuple[str, int], name: str
 ) -> None:
     assert (
-        address.place(url) == place
+        address.host_and_port(url) == place
         and address.name(url) == name
         and address.secure(url) == (url.partition(":")[0][-1] == "s" and not url.startswith("ws:"))
     )
@@ -65,7 +65,7 @@ def test_the_same_place_has_one_name_by_whichever_door(
         "grpc://127.0.0.1.example",
     ),
 )
-def test_what_is_no_address_of_a_relay(url: str) -> None:
+def test_invalid_relay_addresses_are_refused(url: str) -> None:
     with pytest.raises(Usage) as caught:
         address.parsed(url)
     assert "secret" not in caught.value.message and caught.value.recover

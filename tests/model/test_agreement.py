@@ -1,4 +1,4 @@
-"""X25519 by its published vectors, and keys that follow from others."""
+"""X25519 by its published vectors, and derived keys."""
 
 from __future__ import annotations
 

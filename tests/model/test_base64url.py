@@ -1,4 +1,4 @@
-"""One spelling for bytes inside text."""
+"""A canonical spelling for bytes inside text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_bytes_come_back(data: bytes) -> None:
 
 
 @given(st.text(max_size=20) | st.text("ABab01-_=+/ \n", max_size=20))
-def test_a_text_is_the_spelling_of_something_or_refused(text: str) -> None:
+def test_a_text_is_a_valid_spelling_or_refused(text: str) -> None:
     try:
         data = base64url.decode(text)
     except ValueError:

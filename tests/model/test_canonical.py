@@ -1,4 +1,4 @@
-"""One spelling: what decodes encodes to the same bytes, and nothing else decodes."""
+"""A canonical spelling: decoded bytes encode to the same bytes, and no other bytes decode."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ values = st.recursive(
 
 
 @given(values)
-def test_what_is_encoded_comes_back(value: Any) -> None:
+def test_encoded_values_decode_to_themselves(value: Any) -> None:
     try:
         data = encode(value)
     except NotCanonical:  # too deep, or half of a character in a key
@@ -75,7 +75,7 @@ def test_garbage_is_refused_or_is_canonical(data: bytes) -> None:
     assert encode(value) == data
 
 
-def test_what_has_no_spelling() -> None:
+def test_values_without_a_canonical_spelling_are_refused() -> None:
     for value in (1.5, b"x", {1: 2}, object(), float("nan"), {"a": {1, 2}}):
         with pytest.raises(NotCanonical):
             encode(value)

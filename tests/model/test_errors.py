@@ -1,4 +1,4 @@
-"""One tree of errors: names and codes are a promise, and both directions of the wire go through one table."""
+"""The tree of errors: names and codes are a promise; one table serves both directions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.model import errors
 
-SURFACE = {2, 3, 4, 5, 6, 7, 124}
+SURFACE = {2, 3, 4, 5, 6, 7, 8, 124}
 
 
 def subclasses(cls: type[errors.HoldfastError]) -> set[type[errors.HoldfastError]]:
@@ -76,6 +76,14 @@ def test_facts_cannot_overwrite_the_error_itself() -> None:
     assert (got.message, got.recover) == ("m", "r")
 
 
-def test_whoever_may_retry_is_told_so() -> None:
+def test_a9_a_peer_can_deny_but_not_claim_that_a_retry_is_safe() -> None:
+    assert errors.from_wire({"name": "timed_out", "retry_safe": False}).retry_safe is False
+    assert errors.from_wire({"name": "outcome_unknown", "retry_safe": True}).retry_safe is False
+
+
+def test_errors_that_are_safe_to_retry() -> None:
     safe = {cls.name for cls in errors.ALL if cls.retry_safe}
-    assert safe == {"turn_held", "busy", "held", "stale", "unfinished", "unavailable", "timed_out"}
+    assert safe == {
+        *("turn_held", "busy", "held", "stale", "unfinished", "changed", "not_listening"),
+        *("unavailable", "timed_out"),
+    }

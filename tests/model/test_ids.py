@@ -1,4 +1,4 @@
-"""Identities and references: what is made can be read again, what is malformed is refused."""
+"""Identities and references: made ids can be read again, malformed ids are refused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model import ids
+from holdfast.model import ids, references
 from holdfast.model.errors import Usage
 from holdfast.model.limits import NAME_CHARS
 
@@ -31,23 +31,23 @@ def test_s1_ids_use_sixty_bits() -> None:
 @given(IDS, NUMBERS, NUMBERS, NUMBERS, NUMBERS)
 def test_s8_references_round_trip(session: str, epoch: int, act: int, a: int, b: int) -> None:
     for ref in (
-        ids.Ref(session),
-        ids.Ref(session, epoch),
-        ids.Ref(session, epoch, act),
-        ids.Ref(session, epoch, None, (min(a, b), max(a, b))),
+        references.Ref(session),
+        references.Ref(session, epoch),
+        references.Ref(session, epoch, act),
+        references.Ref(session, epoch, None, (min(a, b), max(a, b))),
     ):
-        assert ids.parse_ref(str(ref)) == ref
+        assert references.parse_ref(str(ref)) == ref
         assert str(ref).startswith("hf:") and str(ref).isascii()
 
 
 @given(st.text(max_size=60) | st.text(alphabet="hf:@#-0123456789abcxyz ", max_size=60))
-def test_s8_what_parses_prints_as_itself(text: str) -> None:
+def test_s8_a_parsed_reference_prints_as_itself(text: str) -> None:
     try:
-        ref = ids.parse_ref(text)
+        ref = references.parse_ref(text)
     except Usage as e:
         assert e.message and e.message.isascii()
         return
-    assert ids.parse_ref(str(ref)) == ref
+    assert references.parse_ref(str(ref)) == ref
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_s8_what_parses_prints_as_itself(text: str) -> None:
 )
 def test_s8_malformed_references_are_refused(text: str) -> None:
     with pytest.raises(Usage):
-        ids.parse_ref(text)
+        references.parse_ref(text)
 
 
 @given(

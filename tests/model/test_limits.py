@@ -1,4 +1,4 @@
-"""Bounds that depend on one another."""
+"""Bounds that depend on each other."""
 
 from __future__ import annotations
 

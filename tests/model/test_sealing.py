@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.model import sealing
+from tests.support.examples import examples
 
 
 def test_every_changed_bit_and_every_other_passphrase_is_refused() -> None:
@@ -31,9 +32,9 @@ def test_a_cost_out_of_bounds_is_refused_before_any_work(cost: int) -> None:
         sealing.unseal(sealed._replace(cost=cost), "word", b"")
 
 
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=examples(5), deadline=None)
 @given(st.binary(max_size=100), st.text(min_size=1, max_size=20).filter(lambda t: t.isprintable()))
-def test_what_is_sealed_comes_back(secret: bytes, word: str) -> None:
+def test_a_sealed_secret_opens_to_itself(secret: bytes, word: str) -> None:
     sealed = sealing.seal(secret, word, b"x", sealing.COST_MIN)
     assert sealing.unseal(sealed, word, b"x") == secret and (
         not secret or secret not in sealed.data or len(secret) < 4

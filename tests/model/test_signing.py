@@ -77,7 +77,7 @@ def test_without_the_compiled_part_where_it_is_expected(monkeypatch: pytest.Monk
 
 
 def test_signing_does_not_load_the_whole_library() -> None:
-    """An attach signs once; the high-level modules take three times as long to import as the rest of signing."""
+    """An attach signs once; the high-level modules import three times as slowly as the rest."""
     done = subprocess.run(
         [
             sys.executable,

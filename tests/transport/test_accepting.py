@@ -1,4 +1,4 @@
-"""Accepting can be ended at any moment, and nothing is said in the log."""
+"""Accepting can be ended at any moment, without a line in the log."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.transport import accepting
 
 
-def test_who_comes_is_let_in_each_once() -> None:
+def test_each_connection_is_accepted_once() -> None:
     async def main() -> None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
             listener.setblocking(False)
@@ -28,7 +28,7 @@ def test_who_comes_is_let_in_each_once() -> None:
     asyncio.run(main())
 
 
-def test_somebody_comes_while_it_is_told_to_stop() -> None:
+def test_a_connection_at_the_moment_of_cancellation_logs_nothing() -> None:
     said: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -42,7 +42,7 @@ def test_somebody_comes_while_it_is_told_to_stop() -> None:
         with socket.create_connection(listener.getsockname()):
             loop.call_soon(
                 waiting.cancel
-            )  # runs in the turn in which the loop learns that somebody has come, before that is told
+            )  # runs in the turn in which the loop learns of a connection, before the callback
             await asyncio.wait([waiting])
         assert waiting.cancelled() and listener.fileno() == -1
         await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""T3: a machine that was asleep is noticed by its clocks, whatever else went on."""
+"""T3: a machine that was asleep is noticed by its clocks, in all circumstances."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""T3: both doors of a relay, dialled: who uses either cannot tell them apart, whatever is at the other end."""
+"""T3: both doors of a relay, dialled: a caller cannot tell them apart, with any peer."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ from typing import Any
 
 import grpc
 import pytest
-from tests.e2e.harness import eventually
-from tests.relay.test_command import certificate
 
 from holdfast.client import remote
-from holdfast.core import route as routes
+from holdfast.core.sealed import route as routes
 from holdfast.home.machines import Machine, Way
 from holdfast.model import address, signing
 from holdfast.model.agreement import public
@@ -35,11 +33,13 @@ from holdfast.model.errors import (
     Usage,
 )
 from holdfast.model.limits import OUTER_BYTES, REMOTE_QUEUE_BYTES
-from holdfast.testing.relays import RelayProcess
 from holdfast.transport import carriers
 from holdfast.transport import grpc as ours
 from holdfast.transport.carriers import Carrier
 from holdfast.wire import outer
+from tests.support.commands.certificates import certificate
+from tests.support.installation import eventually
+from tests.support.relays import RelayProcess
 
 WAIT_S = 20.0
 DOORS = ("websocket", "grpc")
@@ -71,7 +71,7 @@ def following(carrier: Carrier, wait_s: float = WAIT_S) -> list[outer.Frame]:
 
 
 def refusal(url: str, ca: str | None = None, token: str | None = None) -> HoldfastError:
-    """How somebody hears that it gets nowhere."""
+    """The error of a caller that gets no connection."""
     with pytest.raises(HoldfastError) as caught:
         carrier = carriers.dial(url, token, ca, WAIT_S)
         try:
@@ -84,7 +84,7 @@ def refusal(url: str, ca: str | None = None, token: str | None = None) -> Holdfa
 
 @contextmanager
 def server(serve: Callable[[socket.socket], None]) -> Iterator[int]:
-    """Something else than a relay: each connection is given to `serve`."""
+    """A server that is no relay: each connection is given to `serve`."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def one(sock: socket.socket) -> None:
@@ -112,6 +112,7 @@ def silent(sock: socket.socket) -> None:
 
 @pytest.mark.parametrize("hosts", DOORS)
 @pytest.mark.parametrize("clients", DOORS)
+@pytest.mark.smoke
 def test_every_byte_passes_both_ways_by_either_door(
     relay: RelayProcess, hosts: str, clients: str
 ) -> None:
@@ -179,12 +180,13 @@ def test_a_token_that_does_not_count(relay: RelayProcess, door: str) -> None:
     assert (
         isinstance(found, NotAllowed)
         and found.message
-        == f"the relay {address.name(relay.urls[door])} does not let us in: this token does not admit anybody"
+        == f"the relay {address.name(relay.urls[door])} does not let us in: "
+        "this token does not admit anybody"
     )
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_nobody_is_there(door: str) -> None:
+def test_an_unreachable_relay_is_a_typed_error(door: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as sock:
         port = sock.getsockname()[1]
     found = refusal(f"{SCHEMES[door]}://127.0.0.1:{port}")
@@ -209,7 +211,7 @@ def test_nobody_is_there(door: str) -> None:
         b"",
     ),
 )
-def test_who_answers_is_no_relay(door: str, says: bytes) -> None:
+def test_a_server_that_is_no_relay_is_a_typed_error(door: str, says: bytes) -> None:
     def serve(sock: socket.socket) -> None:
         sock.recv(65536)
         sock.sendall(says)
@@ -315,7 +317,7 @@ BAD: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_whatever_http2_says_is_an_end_in_our_words(what: str) -> None:
+def test_any_http2_failure_is_a_typed_end(what: str) -> None:
     def serve(sock: socket.socket) -> None:
         sock.sendall(SETTINGS)
         came = b""
@@ -350,7 +352,7 @@ def _headers(came: bytes) -> bool:
 
 
 class Tap:
-    """A gRPC server that does as it is told: says `count` times `message`, and reads only if it `reads`."""
+    """A scripted gRPC server: sends `message` `count` times, and reads only if `reads`."""
 
     def __init__(self, message: bytes = b"", count: int = 0, reads: bool = True) -> None:
         from concurrent.futures import ThreadPoolExecutor
@@ -381,7 +383,7 @@ class Tap:
         self._server.stop(0).wait()
 
 
-def test_what_nobody_fetches_is_not_taken_in() -> None:
+def test_messages_that_the_client_does_not_fetch_stop_the_sender() -> None:
     with (
         closing(Tap(b"x" * 65_000, 2000)) as tap,
         closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier,
@@ -391,7 +393,7 @@ def test_what_nobody_fetches_is_not_taken_in() -> None:
         poll, before = select.poll(), -1
         poll.register(carrier.fileno(), select.POLLIN)
         assert poll.poll(WAIT_S * 1000)
-        while before != tap.said:  # until nothing moves any more
+        while before != tap.said:  # until no message moves any more
             before = tap.said
             threading.Event().wait(0.3)  # poll
         assert (
@@ -403,7 +405,7 @@ def test_what_nobody_fetches_is_not_taken_in() -> None:
             got += len(carrier.receive())
 
 
-def test_a_relay_that_takes_nothing_is_not_queued_for_without_end() -> None:
+def test_the_queue_for_a_relay_that_does_not_read_is_bounded() -> None:
     with (
         closing(Tap(reads=False)) as tap,
         closing(carriers.dial(tap.url, None, None, WAIT_S)) as carrier,
@@ -430,7 +432,7 @@ def test_garbage_is_a_fault_of_the_relay() -> None:
             remote.dial(box(tap.url), bytes(range(1, 33)))
 
 
-def test_a_way_that_cannot_be_gone_from_here_hides_no_other() -> None:
+def test_an_unusable_address_does_not_hide_a_usable_one() -> None:
     with closing(Tap(b"garbage", 1)) as tap:
         for urls in ((tap.url, "gopher://x"), ("gopher://x", tap.url)):
             with pytest.raises(PeerFault):
@@ -446,7 +448,7 @@ def threads() -> list[str]:
     return [t.name for t in threading.enumerate() if t.name.endswith(" a relay")]
 
 
-def test_nothing_is_left_of_a_connection(relay: RelayProcess) -> None:
+def test_a_closed_connection_leaves_no_thread_and_no_descriptor(relay: RelayProcess) -> None:
     descriptors = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         with closing(carriers.dial(relay.urls["grpc"], None, None, WAIT_S)) as carrier:
@@ -469,7 +471,9 @@ carrier = carriers.dial(sys.argv[1], None, None, 20.0)
 carrier.send(outer.encode(outer.Hello(outer.LOWEST, outer.VERSION, outer.CLIENT, "guest")))
 poll = select.poll(); poll.register(carrier.fileno(), select.POLLIN); poll.poll(20000)
 assert carrier.receive()
-seen = subprocess.run([sys.executable, "-c", "import os; print('GRPC_VERBOSITY' in os.environ, 'GRPC_DNS_RESOLVER' in os.environ)"], capture_output=True, text=True, check=True).stdout
+code = "import os; print(*(f'GRPC_{n}' in os.environ for n in ('VERBOSITY', 'DNS_RESOLVER')))"
+command = [sys.executable, "-c", code]
+seen = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 assert seen == "False False\\n", seen
 for _ in range(3):
     pid = os.fork()
@@ -487,7 +491,7 @@ print("done", flush=True)
 @pytest.mark.parametrize(
     "ends", ("", "carrier.close()", "import os; os.kill(os.getpid(), 15)", "raise SystemExit(0)")
 )
-def test_it_forks_executes_and_leaves_without_a_word(relay: RelayProcess, ends: str) -> None:
+def test_a_grpc_client_forks_execs_and_exits_silently(relay: RelayProcess, ends: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", GUEST + ends, relay.urls["grpc"]],
         capture_output=True,
@@ -502,10 +506,12 @@ def test_it_forks_executes_and_leaves_without_a_word(relay: RelayProcess, ends: 
     )
 
 
-def test_who_has_no_grpc_is_told_what_to_install() -> None:
+def test_without_grpc_the_error_names_the_package_to_install() -> None:
     script = (
-        "import sys; sys.modules['grpc'] = None\nfrom holdfast.transport import carriers\nfrom holdfast.model.errors import Impossible\n"
-        "try: carriers.dial('grpcs://relay.example', None, None, 1.0)\nexcept Impossible as e: print(e.message)"
+        "import sys; sys.modules['grpc'] = None\nfrom holdfast.transport import carriers\n"
+        "from holdfast.model.errors import Impossible\n"
+        "try: carriers.dial('grpcs://relay.example', None, None, 1.0)\n"
+        "except Impossible as e: print(e.message)"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True

@@ -1,4 +1,4 @@
-"""What is cut without the library is what the library would have made of it, however it comes in pieces, on either side."""
+"""Messages cut without the library equal the library's own, in any pieces, on either side."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ from websockets.utils import apply_mask
 
 from holdfast.transport import messages
 from holdfast.transport.messages import Cutter, masked
+from tests.support.examples import examples
 
 LARGEST = 70_000
 REQUEST = (
-    b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\n"
     b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
 
 
 def server() -> tuple[Protocol, bytes]:
-    """One that waits for a request, and the bytes of one."""
+    """A server that waits for a request, and the bytes of a request."""
     return ServerProtocol(max_size=LARGEST), REQUEST
 
 
 def client() -> tuple[Protocol, bytes]:
-    """One that waits for a response, and the bytes of one."""
+    """A client that waits for a response, and the bytes of a response."""
     made, other = ClientProtocol(parse_uri("ws://relay/"), max_size=LARGEST), ServerProtocol()
     made.send_request(made.connect())
     other.receive_data(b"".join(made.data_to_send()))
@@ -106,9 +108,9 @@ def frames(mask: bool) -> st.SearchStrategy[bytes]:
 
 
 @pytest.mark.parametrize("side", [server, client])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
-def test_it_is_what_the_library_would_have_made_of_it(side: Any, data: st.DataObject) -> None:
+def test_messages_equal_those_of_the_library(side: Any, data: st.DataObject) -> None:
     sent = b"".join(data.draw(st.lists(frames(side is server), max_size=8)))
     (here, head), (there, same) = side(), side()
     cuts = data.draw(st.lists(st.integers(0, len(head) + len(sent)), max_size=12))
@@ -124,7 +126,7 @@ def test_a_packed_message_is_one_for_the_library(size: int) -> None:
     assert frame == (Opcode.BINARY, message[:size], True)
 
 
-def test_a_message_byte_by_byte_is_one() -> None:
+def test_a_message_that_arrives_byte_by_byte_is_one_message() -> None:
     protocol, head = server()
     assert by_cutter(protocol, head + masked(b"slowly" * 100), range(len(head) + 608)) == [
         (Opcode.BINARY, b"slowly" * 100, True)
@@ -132,7 +134,7 @@ def test_a_message_byte_by_byte_is_one() -> None:
 
 
 def test_the_slower_mask_does_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the library was installed without what is compiled."""
+    """Where the library was installed without its compiled part."""
     monkeypatch.setattr(messages, "apply_mask", apply_mask)
     protocol, head = server()
     assert by_cutter(protocol, head + masked(b"slowly" * 100), (len(head) + 100,)) == [

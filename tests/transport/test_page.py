@@ -1,4 +1,4 @@
-"""The page of numbers: one request, one answer, and nobody stays."""
+"""The page of numbers: one request, one answer, and no client stays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.transport.page import Page
 
 
 async def ask(text: str, request: bytes, reads: bool) -> tuple[bytes, bool]:
-    """What comes back, and whether the host's end was over before the asker's was."""
+    """The answer, and whether the host's end was over before the asker's was."""
     loop = asyncio.get_running_loop()
     over = asyncio.Event()
     server = await loop.create_server(
@@ -47,7 +47,7 @@ def test_the_page_is_given_whole_and_the_connection_closed() -> None:
 @pytest.mark.parametrize(
     "request_", [b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\n\r\n", b"GET /metr"]
 )
-def test_who_asks_and_does_not_read_or_does_not_end_asking_is_not_waited_for(
+def test_a_caller_that_does_not_read_or_never_ends_its_request_is_dropped(
     monkeypatch: pytest.MonkeyPatch, request_: bytes
 ) -> None:
     monkeypatch.setattr(limits, "RELAY_HELLO_S", 0.2)
@@ -64,6 +64,6 @@ def test_who_asks_and_does_not_read_or_does_not_end_asking_is_not_waited_for(
         b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:PORT\r\nOrigin: http://evil.example\r\n\r\n",
     ],
 )
-def test_nobody_else_gets_it(request_: bytes) -> None:
+def test_other_requests_do_not_get_the_page(request_: bytes) -> None:
     got, over = asyncio.run(ask("secret", request_, True))
     assert over and b"secret" not in got

@@ -1,4 +1,4 @@
-"""Words to a service manager: one datagram, or nothing at all."""
+"""Messages to a service manager: one datagram, or none at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_without_a_manager_nothing_happens(address: str) -> None:
     assert not readiness.tell(address, readiness.READY)
 
 
-def test_a_manager_that_does_not_listen_holds_up_nobody(tmp_path: Path) -> None:
+def test_a_manager_that_does_not_listen_causes_no_wait(tmp_path: Path) -> None:
     name = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name)

@@ -17,7 +17,7 @@ def made(sock: socket.socket) -> WebSocket:
 
 
 class Moved(socket.socket):
-    """Its machine had this address; it is for documentation (RFC 5737), so nobody has it."""
+    """A machine that had an address for documentation (RFC 5737), which no real machine has."""
 
     def getsockname(self) -> tuple[str, int]:
         return "192.0.2.77", 4711
@@ -32,7 +32,7 @@ def test_a_connection_from_an_address_that_is_gone_is_known(
         assert made(sock).stranded() is stranded
 
 
-def test_what_has_no_address_is_not_stranded() -> None:
+def test_a_socket_without_an_address_is_not_stranded() -> None:
     one, other = socket.socketpair()
     with one, other:
         assert not made(one).stranded()

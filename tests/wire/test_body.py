@@ -1,4 +1,4 @@
-"""What is inside sealed messages: five shapes, one spelling each, the same as the contract's."""
+"""The content of sealed messages: five shapes, one spelling each, the same as the contract's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.wire import body, contract_pb2
 @example(16_384)
 @example(BODY_BYTES)
 @example(BODY_BYTES + 1)
-def test_data_is_what_the_contract_says(length: int) -> None:
+def test_data_bodies_equal_those_of_the_contract(length: int) -> None:
     plain = bytes(length)
     if length > BODY_BYTES:
         with pytest.raises(ValueError):
@@ -30,7 +30,7 @@ def test_data_is_what_the_contract_says(length: int) -> None:
     assert body.read(body.data(plain)) == plain
 
 
-def test_the_rest_is_what_the_contract_says() -> None:
+def test_other_bodies_equal_those_of_the_contract() -> None:
     assert contract_pb2.Body(rekey=contract_pb2.Rekey()).SerializeToString() == body.REKEY
     assert contract_pb2.Body(end=contract_pb2.End()).SerializeToString() == body.END
     assert contract_pb2.Body(ask=contract_pb2.Ask()).SerializeToString() == body.ASK
@@ -75,7 +75,7 @@ def test_an_empty_body_is_none() -> None:
         st.binary(max_size=400),
     )
 )
-def test_what_is_read_has_one_spelling(data: bytes) -> None:
+def test_a_decoded_body_has_one_spelling(data: bytes) -> None:
     try:
         plain = body.read(data)
     except PeerFault:

@@ -1,4 +1,4 @@
-"""The wire between client and host: golden bytes, round trips, and what is refused."""
+"""The wire between client and host: golden bytes, round trips, refusals."""
 
 from __future__ import annotations
 
@@ -39,6 +39,8 @@ def built() -> dict[str, bytes]:
         "resize": frames.resize(3, 120, 40),
         "cancel": frames.cancel(0xDEADBEEF),
         "seen": frames.seen(1 << 40),
+        "stdin": frames.stdin(7, 1 << 40, b"\x00\xff"),
+        "credit": frames.credit(7, 1 << 40),
         "proof": frames.pack_json(frames.PROOF, {"signature": "00" * 64}),
         "challenge": frames.pack_json(
             frames.CHALLENGE, {"version": 2, "machine": KEY, "nonce": "11" * 32}
@@ -63,7 +65,7 @@ def built() -> dict[str, bytes]:
 
 
 def test_t6_golden_bytes_do_not_change() -> None:
-    """Who changes a byte here changes the wire: bump VERSION, and keep what older peers speak."""
+    """A changed byte here changes the wire: bump VERSION, and keep the words of older peers."""
     stored = json.loads(VECTORS.read_text())
     assert stored["version"] == frames.VERSION
     assert {name: data.hex() for name, data in built().items()} == stored["frames"]
@@ -80,7 +82,7 @@ def payload(name: str) -> bytes:
     return data[frames.HEADER.size :]
 
 
-def test_what_was_packed_is_read() -> None:
+def test_packed_frames_are_read_back() -> None:
     assert frames.read_request(payload("request")) == (
         7,
         {"op": "send", "session": "work", "text": "é\udcff", "keys": ["Enter"], "seq": 1},
@@ -89,6 +91,8 @@ def test_what_was_packed_is_read() -> None:
     assert frames.read_resize(payload("resize")) == (3, 120, 40)
     assert frames.read_cancel(payload("cancel")) == 0xDEADBEEF
     assert frames.read_seen(payload("seen")) == 1 << 40
+    assert frames.read_stdin(payload("stdin")) == (7, 1 << 40, b"\x00\xff")
+    assert frames.read_credit(payload("credit")) == (7, 1 << 40)
     assert frames.read_reply(payload("reply")) == (7, True, {"id": "0123456789ab"})
     assert frames.read_reply(payload("error"))[:2] == (8, False)
     start, end, acked, data = frames.read_output(payload("output"))
@@ -113,6 +117,7 @@ def test_what_was_packed_is_read() -> None:
         (frames.read_resize, 12, True),
         (frames.read_cancel, 4, True),
         (frames.read_seen, 8, True),
+        (frames.read_stdin, 12, False),
         (frames.read_output, 24, False),
         (frames.read_screen, 21, False),
         (lambda p: frames.read_data(memoryview(p)), 20, False),
@@ -181,7 +186,7 @@ def test_both_cutters_find_the_same_frames_in_any_pieces(step: int) -> None:
 
 @pytest.mark.parametrize("kind", [0, 7, 0x7F, 0x80, 0x8A, 0xFF, frames.INPUT])
 def test_kinds_of_the_other_direction_and_unknown_ones_are_refused_at_once(kind: int) -> None:
-    """By the header alone: whoever sends one does not get to send its payload first."""
+    """By the header alone: the sender does not get to send the payload first."""
     header = struct.pack("<IB", 1000, kind)
     with pytest.raises(PeerFault, match="unknown frame kind"):
         list(frames.Splitter(frames.FROM_HOST).feed(header))

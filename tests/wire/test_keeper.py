@@ -1,7 +1,7 @@
-"""The wire between host and keeper: golden bytes, round trips, and what is refused.
+"""The wire between host and keeper: golden bytes, round trips, refusals.
 
-Running keepers are never upgraded, so a change of these bytes without a new version cuts hosts off from live sessions: the vectors
-in tests/vectors/keeper_wire.json may only grow.
+Running keepers are never upgraded, so a change of these bytes without a new version cuts hosts off
+from live sessions: the vectors in tests/vectors/keeper_wire.json may only grow.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from holdfast.model.limits import (
     COLS_MAX,
     COLS_MIN,
+    CONNECT_COMMANDS,
     CONTAINED_PATHS,
     INPUT_QUEUE_ACTS,
     LABEL_BYTES,
@@ -30,6 +31,7 @@ from holdfast.model.limits import (
 )
 from holdfast.wire import keeper as wire
 from holdfast.wire import spawning
+from tests.support.examples import examples
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "keeper_wire.json"
 
@@ -69,8 +71,21 @@ READERS: dict[int, Callable[[bytes], Any]] = {
 # ---------------------------------------------------------------- golden bytes
 
 
+MOUNTED = wire.Containment(
+    (
+        wire.Mount(wire.MOUNT_READ, b"/usr", b"/usr"),
+        wire.Mount(wire.MOUNT_WRITE, b"/home/u", b"/h/k"),
+        wire.Mount(wire.MOUNT_DEVICE, b"/dev/fuse", b"/dev/fuse"),
+        wire.Mount(wire.MOUNT_LINK, b"/bin", b"usr/bin"),
+        wire.Mount(wire.MOUNT_EMPTY, b"/run/x"),
+        wire.Mount(wire.MOUNT_MEMORY, b"/run/m", b"1m"),
+    ),
+    wire.NET_NONE,
+)
+
+
 def built() -> dict[str, bytes]:
-    """One packet of every kind, and both ways to ask for a keeper; the same values as in the vectors."""
+    """One packet of every kind, and both keeper requests; the same values as in the vectors."""
     act = wire.Act(0x0102030405060708, 9, 0x1112131415161718, 10, wire.ACT_ACK)
     return {
         "hello": wire.hello(7, 1, 3),
@@ -152,7 +167,7 @@ def built() -> dict[str, bytes]:
                 b"label",
                 (b"sh",),
                 cgroup=b"/sys/fs/cgroup/g",
-                containment=wire.Containment((b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",)),
+                containment=MOUNTED,
             )
         ),
         "gated": wire.spawn(
@@ -169,8 +184,38 @@ def built() -> dict[str, bytes]:
                 gate=wire.GATE_REQUIRED,
             )
         ),
+        "limited": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                3,
+                "0123456789ab.keeper",
+                80,
+                24,
+                8 << 20,
+                10_000,
+                b"label",
+                (b"sh",),
+                limits=((6, 4096), (wire.LIMIT_OOM, -17), (wire.LIMIT_NICE, 3)),
+            )
+        ),
+        "connected": wire.spawn(
+            wire.Spawn(
+                "0123456789ab",
+                3,
+                "0123456789ab.keeper",
+                80,
+                24,
+                8 << 20,
+                10_000,
+                b"label",
+                (b"sh",),
+                containment=wire.Containment((), wire.NET_OWN),
+                connect=(b"/usr/bin/pasta\0--netns\0/proc/{pid}/ns/net", b"/bin/other"),
+            )
+        ),
         "gate": wire.gate(),
         "gate refused": wire.gated(16),
+        "cut off": wire.cut_off(9, True),
         "flush of one": wire.act(
             wire.FLUSH, act._replace(flags=wire.ACT_ACK | wire.ACT_REPORT), wire.flush_body(5)
         ),
@@ -190,21 +235,37 @@ def test_t6_golden_bytes(name: str) -> None:
     )
 
 
+REQUESTS = (
+    *("spawn", "adopt", "contained", "gated", "limited", "connected"),
+    *("quit", "spawn reply"),
+)
+
+
 def test_t6_every_packet_has_a_vector() -> None:
     packets = json.loads(VECTORS.read_text())["packets"]
     assert set(packets) == set(built())
     codes = {
         bytes.fromhex(packet)[0]
         for name, packet in packets.items()
-        if name not in ("spawn", "adopt", "contained", "gated", "quit", "spawn reply")
+        if name
+        not in (
+            "spawn",
+            "adopt",
+            "contained",
+            "gated",
+            "limited",
+            "connected",
+            "quit",
+            "spawn reply",
+        )
     }
-    assert codes == {*range(wire.HELLO, wire.GATE + 1), *range(wire.WELCOME, wire.GATED + 1)}
+    assert codes == {*range(wire.HELLO, wire.GATE + 1), *range(wire.WELCOME, wire.CUT_OFF + 1)}
     for code in codes:
         name = f"0x{code:02x} | "
         assert name in (wire.__doc__ or ""), f"the table at the top of wire/keeper.py lacks {name}"
 
 
-def test_t6_what_the_vectors_say_is_read() -> None:
+def test_t6_the_packets_of_the_vectors_are_read() -> None:
     packets = {
         name: bytes.fromhex(text)
         for name, text in json.loads(VECTORS.read_text())["packets"].items()
@@ -241,7 +302,9 @@ def test_t6_what_the_vectors_say_is_read() -> None:
         and plain.cgroup == b""
         and contained.cgroup == b"/sys/fs/cgroup/g"
     )
-    assert contained.containment == ((b"/h", b"/i"), (b"/run/user/1",), (b"/h/k",))
+    assert contained.containment == MOUNTED
+    limited = wire.read_spawn(packets["limited"][wire.SPAWN_HEADER.size :])
+    assert limited.limits == ((6, 4096), (wire.LIMIT_OOM, -17), (wire.LIMIT_NICE, 3))
     assert (
         wire.read_flush(wire.read_act(packets["flush"])[1]) == 0
         and wire.read_flush(wire.read_act(packets["flush of one"])[1]) == 5
@@ -381,17 +444,27 @@ SPAWNS = st.builds(
     cgroup=st.just(b""),
     containment=st.none(),
     gate=st.just(0),
+    limits=st.just(()),
+    connect=st.just(()),
 )
-PATHS = st.lists(WORD.map(lambda w: b"/" + w), max_size=4).map(tuple)
-CONTAINMENTS = st.none() | st.builds(wire.Containment, PATHS, PATHS, PATHS)
+KINDS = st.tuples(st.integers(0, 15), st.integers(0, 2**63 - 1))
+LIMITS = st.lists(KINDS | st.just((wire.LIMIT_OOM, -1000)), max_size=4).map(tuple)
+PATHS = WORD.map(lambda w: b"/" + w)
+MOUNTS = st.builds(wire.Mount, st.integers(wire.MOUNT_READ, wire.MOUNT_MEMORY), PATHS, PATHS)
+CONTAINMENTS = st.none() | st.builds(
+    wire.Containment, st.lists(MOUNTS, max_size=4).map(tuple), st.integers(0, wire.NET_NONE)
+)
 
 
-@given(SPAWNS, WORD.map(lambda w: b"/" + w) | st.just(b""), CONTAINMENTS)
+@given(SPAWNS, WORD.map(lambda w: b"/" + w) | st.just(b""), CONTAINMENTS, LIMITS)
 def test_a_spawn_request_comes_back(
-    request: wire.Spawn, cgroup: bytes, containment: wire.Containment | None
+    request: wire.Spawn,
+    cgroup: bytes,
+    containment: wire.Containment | None,
+    limits: tuple[tuple[int, int], ...],
 ) -> None:
     if not request.adopt_pid:
-        request = request._replace(cgroup=cgroup, containment=containment)
+        request = request._replace(cgroup=cgroup, containment=containment, limits=limits)
     data = wire.spawn(request)
     magic, version, length = wire.SPAWN_HEADER.unpack_from(data)
     assert (magic, version, length) == (
@@ -402,11 +475,11 @@ def test_a_spawn_request_comes_back(
     assert wire.read_spawn(data[wire.SPAWN_HEADER.size :]) == request
 
 
-# ---------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------- refusals
 
 
 def read(packet: bytes) -> None:
-    """As the receiving side does: by its first byte. Nothing but Malformed may come of it."""
+    """Read a packet as the receiver does: by its first byte. Only Malformed may be raised."""
     reader = READERS.get(packet[0])
     if reader is not None:
         try:
@@ -415,13 +488,13 @@ def read(packet: bytes) -> None:
             pass
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(st.sampled_from(sorted(READERS)), st.binary(max_size=300))
 def test_garbage_is_malformed_or_read_but_never_anything_else(code: int, rest: bytes) -> None:
     read(bytes([code]) + rest)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.sampled_from(sorted(built())), st.data())
 def test_a_packet_with_bytes_changed_cut_or_added(name: str, data: st.DataObject) -> None:
     packet = bytearray(built()[name])
@@ -429,7 +502,7 @@ def test_a_packet_with_bytes_changed_cut_or_added(name: str, data: st.DataObject
         packet[data.draw(st.integers(0, len(packet) - 1))] = data.draw(U8)
     packet = packet[: data.draw(st.integers(1, len(packet)))] + data.draw(st.binary(max_size=5))
     read(bytes(packet))
-    if name in ("spawn", "adopt", "contained"):
+    if name in ("spawn", "adopt", "contained", "limited"):
         try:
             wire.read_spawn(bytes(packet[wire.SPAWN_HEADER.size :]))
         except wire.Malformed:
@@ -464,7 +537,7 @@ SOUND = wire.Spawn("s", 1, "s.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",))
 def test_unknown_repeated_and_missing_tags_are_refused() -> None:
     sound = parts(SOUND)
     assert wire.read_spawn(tagged(*sound)) == SOUND
-    for tag in (0, *range(spawning.T_GATE + 1, 256)):
+    for tag in (0, 20, 21, 22, *range(spawning.T_CONNECT + 1, 256)):
         with pytest.raises(wire.Malformed, match="unknown"):
             wire.read_spawn(tagged(*sound, (tag, b"")))
     for tag, value in sound:
@@ -489,13 +562,36 @@ def test_unknown_repeated_and_missing_tags_are_refused() -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        [(spawning.T_HIDE, b"/x")],
+        [(spawning.T_MOUNT, b"\1/x\0/x")],
+        [(spawning.T_NET, bytes(8))],
         [(spawning.T_CONTAIN, b"x")],
-        [(spawning.T_CONTAIN, b""), (spawning.T_KEEP, b"x")],
         [(spawning.T_CONTAIN, b""), (spawning.T_CONTAIN, b"")],
-        [(spawning.T_CONTAIN, b""), (spawning.T_FRESH, b"/x\0")],
-        [(spawning.T_CONTAIN, b""), *[(spawning.T_HIDE, b"/x")] * (CONTAINED_PATHS + 1)],
+        [(spawning.T_CONTAIN, b""), (spawning.T_NET, b"\3" + bytes(7))],
+        *(
+            [(spawning.T_CONTAIN, b""), (spawning.T_MOUNT, mount)]
+            for mount in (
+                b"",
+                b"\0/x\0/x",
+                b"\x08/x\0/x",
+                b"\1x\0/x",
+                b"\1/x",
+                b"\1/x\0x",
+                b"\1/x\0/x\0",
+                b"\1/x/../y\0/x",
+            )
+        ),
+        [(spawning.T_CONTAIN, b""), *[(spawning.T_MOUNT, b"\3/x\0x")] * (CONTAINED_PATHS + 1)],
         [(spawning.T_CGROUP, b"x")],
+        [(spawning.T_CONNECT, b"/x")],
+        [(spawning.T_CONTAIN, b""), (spawning.T_CONNECT, b"/x")],
+        *(
+            [(spawning.T_CONTAIN, b""), (spawning.T_NET, b"\1" + bytes(7)), *connect]
+            for connect in (
+                [(spawning.T_CONNECT, b"x")],
+                [(spawning.T_CONNECT, b"")],
+                [(spawning.T_CONNECT, b"/x")] * (CONNECT_COMMANDS + 1),
+            )
+        ),
     ],
 )
 def test_t4_a_containment_that_cannot_be_meant_is_refused(more: list[tuple[int, bytes]]) -> None:
@@ -506,7 +602,20 @@ def test_t4_a_containment_that_cannot_be_meant_is_refused(more: list[tuple[int, 
         wire.read_spawn(tagged(*adopting, (spawning.T_CONTAIN, b"")))
 
 
-def test_packers_refuse_what_the_other_side_would() -> None:
+@pytest.mark.parametrize(
+    ("kind", "value"), [(16, 1), (130, 1), (6, -1), (128, 1001), (128, -1001), (129, 20)]
+)
+def test_t4_a_limit_that_cannot_be_meant_is_refused(kind: int, value: int) -> None:
+    with pytest.raises(wire.Malformed, match="a limit"):
+        wire.read_spawn(tagged(*parts(SOUND), (spawning.T_LIMIT, spawning.LIMIT.pack(kind, value))))
+    sound = (spawning.T_LIMIT, spawning.LIMIT.pack(6, 1))
+    with pytest.raises(wire.Malformed, match="taken over"):
+        wire.read_spawn(tagged(*parts(SOUND._replace(adopt_pid=7)), sound))
+    with pytest.raises(wire.Malformed):
+        wire.read_spawn(tagged(*parts(SOUND), (spawning.T_LIMIT, sound[1][:-1])))
+
+
+def test_packers_refuse_the_values_that_readers_refuse() -> None:
     with pytest.raises(wire.Malformed):
         wire.label(bytes(LABEL_BYTES + 1))
     with pytest.raises(wire.Malformed):
@@ -514,6 +623,6 @@ def test_packers_refuse_what_the_other_side_would() -> None:
 
 
 def test_the_nurserys_command_stands_alone() -> None:
-    """It depends on nothing in the environment: neither on PYTHONPATH nor on site packages."""
+    """The command depends neither on PYTHONPATH nor on site packages."""
     command = wire.nursery_command("/run/x")
     assert command[-1] == "/run/x" and Path(command[-2]).is_file() and "-I" in command

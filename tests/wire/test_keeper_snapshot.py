@@ -1,4 +1,7 @@
-"""The latest screen in the keeper's second memfd: a host killed at any byte leaves the older one, or the new one (S6)."""
+"""The latest screen in the keeper's second memfd (S6).
+
+A host killed at any byte leaves the older screen, or the new one.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def test_s6_the_latest_is_loaded(fd: int) -> None:
 
 
 @pytest.mark.parametrize("before", [0, 1, 2])
-def test_s6_killed_at_any_write_the_older_or_the_new_one_is_there(
+def test_s6_a_kill_at_any_write_leaves_the_older_or_the_new_screen(
     fd: int, before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = os.pwrite
@@ -52,7 +55,7 @@ def test_s6_killed_at_any_write_the_older_or_the_new_one_is_there(
             nonlocal left
             left -= 1
             if not left:
-                write(to, data[: len(data) // 2], position)  # killed in the middle of it
+                write(to, data[: len(data) // 2], position)  # killed in the middle
                 raise Killed
             return write(to, data, position)
 
@@ -87,14 +90,14 @@ def test_s6_damage_is_none_never_a_wrong_screen(fd: int) -> None:
     assert snapshot.load(fd) is None
 
 
-def test_what_is_too_large_is_refused_and_harms_nothing(fd: int) -> None:
+def test_a_screen_that_is_too_large_is_refused_and_harms_no_other(fd: int) -> None:
     snapshot.store(fd, 1, b"small")
     with pytest.raises(ValueError, match="at most"):
         snapshot.store(fd, 2, bytes(SNAPSHOT_BYTES + 1))
     assert snapshot.load(fd) == (1, b"small")
 
 
-def test_the_room_of_a_large_older_one_is_given_back(fd: int) -> None:
+def test_the_memory_of_a_large_older_screen_is_released(fd: int) -> None:
     for n in range(8):
         snapshot.store(fd, n, bytes(8 << 20) if n < 2 else b"small")
     assert os.fstat(fd).st_blocks * 512 < 1 << 20

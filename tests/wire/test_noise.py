@@ -1,8 +1,10 @@
-"""Noise: the same bytes as other implementations, and what is stricter.
+"""Noise: the same bytes as other implementations, and our stricter rules.
 
-`tests/vectors/noise.json` was made by `noiseprotocol` 0.3.1, an implementation that shares no code with ours, from keys counted up (`python -m tests.wire.test_noise` makes
-it again). The public vectors of cacophony and snow are not part of this repository: a directory with such files (`{"vectors": [...]}`, the format of the Noise wiki)
-can be named in NOISE_VECTORS, and every case of our two handshakes in it is then run as well.
+`tests/vectors/noise.json` was made by `noiseprotocol` 0.3.1, an implementation that shares no code
+with ours, from keys counted up (`python -m tests.wire.test_noise` makes it again). The public
+vectors of cacophony and snow are not part of this repository: a directory with such files
+(`{"vectors": [...]}`, the format of the Noise wiki) can be named in NOISE_VECTORS, and every case
+of our two handshakes there is then run as well.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from holdfast.model import agreement
 from holdfast.model.errors import PeerFault
 from holdfast.wire import noise
 from holdfast.wire.noise import IK, XXPSK3, Cipher, Exhausted, Handshake
+from tests.support.examples import examples
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "noise.json"
 NAMES = {f"Noise_{pattern}_25519_AESGCM_SHA256": pattern for pattern in (IK, XXPSK3)}
@@ -161,7 +164,7 @@ def theirs(
     if pattern == XXPSK3:
         found.set_psks(psk)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a given ephemeral key is for tests only: this is one
+        warnings.simplefilter("ignore")  # a given ephemeral key is for tests only: this is a test
         found.start_handshake()
     return found
 
@@ -169,7 +172,7 @@ def theirs(
 # ------------------------------------------------------------ against another implementation
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.sampled_from([IK, XXPSK3]),
     st.booleans(),
@@ -231,7 +234,7 @@ def test_talks_to_another_implementation(
             assert into.open(bytes(its.encrypt(data))) == data
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.sampled_from([IK, XXPSK3]), KEYS, KEYS, KEYS, KEYS, KEYS, st.binary(max_size=50))
 def test_makes_the_same_bytes_as_another_implementation(
     pattern: str, first: bytes, second: bytes, e1: bytes, e2: bytes, psk: bytes, prologue: bytes
@@ -251,7 +254,7 @@ def test_makes_the_same_bytes_as_another_implementation(
         turn = 1 - turn
 
 
-# ------------------------------------------------------------ what is refused
+# ------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize("pattern", [IK, XXPSK3])
@@ -274,7 +277,7 @@ def test_any_flipped_bit_of_a_handshake_is_noticed(pattern: str) -> None:
 
 
 def forged(pattern: str, ephemeral: bytes, one: Handshake) -> bytes:
-    """A first message with another ephemeral key. That of XXpsk3 is sealed with nothing that is secret yet."""
+    """A first message with another ephemeral key. XXpsk3 seals its own with no secret yet."""
     if pattern == IK:
         return ephemeral + one.write()[32:]
     state = noise._Symmetric(b"Noise_XXpsk3_25519_AESGCM_SHA256")
@@ -303,7 +306,7 @@ def test_keys_of_low_order_are_refused(pattern: str, point: str) -> None:
 @pytest.mark.parametrize(
     "pattern, change", [(IK, "prologue"), (IK, "static"), (XXPSK3, "prologue"), (XXPSK3, "psk")]
 )
-def test_who_expects_something_else_does_not_agree(pattern: str, change: str) -> None:
+def test_different_keys_psk_or_prologue_end_the_handshake(pattern: str, change: str) -> None:
     one = pair(pattern)[0]
     other = pair(
         pattern,
@@ -376,7 +379,7 @@ def test_a_handshake_has_exactly_its_keys(keys: dict[str, Any]) -> None:
         Handshake(**{"prologue": b"", "static": b"\x01" * 32, **keys})
 
 
-def test_a_failed_message_advances_nothing_and_ends_it() -> None:
+def test_a_failed_message_ends_the_handshake_without_advancing_it() -> None:
     one, other = shaken(IK)
     out, into = one.ciphers()[0], other.ciphers()[1]
     first, second = out.seal(b"first"), out.seal(b"second")
@@ -385,7 +388,7 @@ def test_a_failed_message_advances_nothing_and_ends_it() -> None:
         into.open(first)  # again
     assert into.nonce == 1 and into.dead
     with pytest.raises(PeerFault, match="broken"):
-        into.open(second)  # what would have been right
+        into.open(second)  # the correct message
     with pytest.raises(PeerFault, match="broken"):
         into.seal(b"")
 
@@ -489,7 +492,10 @@ def make() -> dict[str, Any]:
                 }
             )
     return {
-        "origin": "made with noiseprotocol 0.3.1 by `python -m tests.wire.test_noise`; `rekey`: both sides of that direction rekey before this message",
+        "origin": (
+            "made with noiseprotocol 0.3.1 by `python -m tests.wire.test_noise`; "
+            "`rekey`: both sides of that direction rekey before this message"
+        ),
         "vectors": out,
     }
 

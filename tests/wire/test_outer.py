@@ -1,4 +1,4 @@
-"""Outer frames: golden bytes, every bound, and that nothing ambiguous is read."""
+"""Outer frames: golden bytes, every bound, and that no ambiguous message is read."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 from holdfast.model import limits
 from holdfast.model.errors import PeerFault
 from holdfast.wire import contract_pb2, outer
 from holdfast.wire.outer import (
     Accept,
-    Close,
     Credit,
     Data,
     Hello,
@@ -30,35 +30,14 @@ from holdfast.wire.outer import (
     Watch,
     Welcome,
 )
+from tests.support.peers.outer_frames import GOOD, MARK, NONCE, PASS, ROUTE
 
 ROOT = Path(__file__).parents[2]
 VECTORS = ROOT / "tests" / "vectors" / "outer.json"
-ROUTE, PASS, NONCE, MARK = b"\x11" * 16, b"\x22" * 32, b"\x33" * 32, b"\x44" * 8
-GOOD: dict[str, outer.Frame] = {
-    "hello": Hello(1, 1, outer.HOST, "holdfast 0.1.0"),
-    "welcome": Welcome(1, NONCE, limits.OUTER_BYTES, 256, 20, "holdfast-relay 0.1.0"),
-    "register": Register(b"\x55" * 32, 7, b"\x66" * 64, (b"\x77" * 32, b"\x88" * 32)),
-    "registered": Registered(ROUTE),
-    "passes": Passes((b"\x77" * 32,)),
-    "no passes": Passes(()),
-    "open": Open(1, ROUTE, PASS),
-    "incoming": Incoming(300),
-    "accept": Accept(1),
-    "data": Data(1, b"sealed"),
-    "data of a late stream": Data(2**32 - 1, b"\x00" * 200),
-    "credit": Credit(1, 65_535),
-    "close": Close(5, outer.OFFLINE, "the machine is not connected"),
-    "close all": Close(0, outer.AWAY, ""),
-    "ping": Ping(MARK),
-    "pong": Pong(MARK),
-    "watch": Watch(ROUTE, PASS),
-    "presence": Presence(ROUTE, True, 1_800_000_000),
-    "absent": Presence(ROUTE, False, 0),
-}
 
 
 def test_t6_golden_bytes_do_not_change() -> None:
-    """Who changes a byte here changes the wire: a new version, and what older peers speak is kept."""
+    """A changed byte here changes the wire: add a version, and keep the words of older peers."""
     stored = json.loads(VECTORS.read_text())
     assert stored["version"] == outer.VERSION
     assert {name: outer.encode(frame).hex() for name, frame in GOOD.items()} == stored["frames"]
@@ -182,7 +161,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_out_of_bounds_is_neither_read_nor_written(name: str) -> None:
+def test_values_out_of_bounds_are_neither_read_nor_written(name: str) -> None:
     kind, fields = BAD[name]
     message = getattr(contract_pb2, kind.capitalize())(**fields)
     with pytest.raises(PeerFault):
@@ -235,11 +214,11 @@ def test_other_spellings_of_the_same_data_are_refused() -> None:
             outer.decode(b"\x4a" + bytes((len(spelled),)) + spelled)
     with pytest.raises(PeerFault):
         outer.decode(b"\x4a\x85\x00" + inner)
-    turned = b"\x12\x01x\x08\x01"  # the order of fields is free in protobuf, and says nothing else
+    turned = b"\x12\x01x\x08\x01"  # the order of fields is free in protobuf, without a meaning
     assert outer.decode(b"\x4a" + bytes((len(turned),)) + turned) == Data(1, b"x")
 
 
-def test_nothing_is_no_frame() -> None:
+def test_empty_and_garbled_data_is_no_frame() -> None:
     for data in (
         b"",
         b"\x00",
@@ -329,11 +308,10 @@ def test_the_generated_contract_is_current() -> None:
 
 
 def test_the_door_for_grpc_carries_the_same_frames() -> None:
-    from holdfast.wire import contract_pb2_grpc
-
-    assert hasattr(contract_pb2_grpc, "RelayStub") and hasattr(contract_pb2_grpc, "RelayServicer")
-    method = contract_pb2.DESCRIPTOR.services_by_name["Relay"].methods_by_name["Connect"]
-    assert method.input_type.name == method.output_type.name == "Frame"
+    contract = FileDescriptorProto.FromString(contract_pb2.DESCRIPTOR.serialized_pb)
+    (method,) = contract.service[0].method
+    assert (contract.service[0].name, method.name) == ("Relay", "Connect")
+    assert method.input_type == method.output_type == ".holdfast.v1.Frame"
     assert method.client_streaming and method.server_streaming
 
 
@@ -345,7 +323,7 @@ def test_credit_is_spelled_as_the_library_spells_it(stream: int, amount: int) ->
     ).SerializeToString()
     assert outer.encode(Credit(stream, amount)) == by_library
     assert outer.decode(by_library) == Credit(stream, amount)
-    for at in range(1, len(by_library)):  # whatever is read quickly, the library reads the same
+    for at in range(1, len(by_library)):  # the library reads the same as the quick reader
         for value in range(256):
             bent = by_library[:at] + bytes((value,)) + by_library[at + 1 :]
             if (quick := outer._quick_credit(bent)) is not None:

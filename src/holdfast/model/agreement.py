@@ -1,14 +1,22 @@
-"""X25519, and the one place that imports it; and the keys that follow from an identity.
+"""X25519 key agreement, and keys that are derived from an identity. The only importer of X25519.
 
-A key for one more purpose follows from an operator's or machine's Ed25519 seed (`derive`): blake2b keyed with the seed, over the purpose. One way, and each purpose
-apart: who learns a derived key learns neither the identity nor another purpose's key. It needs no file of its own, so it cannot be lost, copied
-or left without the passphrase that protects the identity. As in `signing` the compiled part of the library is imported, when it is needed.
+`derive` makes a key for another purpose from an operator's or machine's Ed25519 seed: blake2b keyed
+with the seed, over the purpose. The derivation is one-way and separates purposes: a derived key
+reveals neither the identity nor the key of another purpose. A derived key needs no file, so it
+cannot be lost or copied, and the passphrase of the identity protects it too. As in `signing`, only
+the compiled part of the library is imported, and only when needed.
 """
 
 from __future__ import annotations
 
 import os
-from typing import Any, Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import ModuleType
+    from typing import Final
+
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 try:
     from _blake2 import blake2b  # hashlib would load OpenSSL for the same function
@@ -21,23 +29,25 @@ ROUTE: Final = b"route/1"  # the Ed25519 key at one relay; the relay's name foll
 
 
 class LowOrder(ValueError):
-    """A public key with which everybody would agree on the same secret."""
+    """A public key that would give every peer the same shared secret."""
 
 
-def _library() -> Any:
+def _library() -> ModuleType | None:
     try:
         from cryptography.hazmat.bindings._rust import openssl
 
-        return openssl.x25519
+        library: ModuleType = openssl.x25519
+        return library
     except (ImportError, AttributeError):
         return None
 
 
-def load(private: bytes) -> Any:
-    """The private key as the library has it: for several agreements."""
+def load(private: bytes) -> X25519PrivateKey:
+    """Load a private key into the library's own form, for use in several agreements."""
     library = _library()
     if library is not None:
-        return library.from_private_bytes(private)
+        key: X25519PrivateKey = library.from_private_bytes(private)
+        return key
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(private)
@@ -52,12 +62,12 @@ def public(private: bytes) -> bytes:
     return public_of(load(private))
 
 
-def public_of(loaded: Any) -> bytes:
+def public_of(loaded: X25519PrivateKey) -> bytes:
     return bytes(loaded.public_key().public_bytes_raw())
 
 
-def agree(loaded: Any, public: bytes) -> bytes:
-    """The common secret; LowOrder for the few public keys with which there is none."""
+def agree(loaded: X25519PrivateKey, public: bytes) -> bytes:
+    """Return the shared secret. Raises LowOrder for the few public keys that have none."""
     library = _library()
     if library is not None:
         other = library.from_public_bytes(public)
@@ -69,13 +79,13 @@ def agree(loaded: Any, public: bytes) -> bytes:
         secret = bytes(loaded.exchange(other))
     except ValueError as e:
         raise LowOrder("a public key of low order") from e
-    if not any(secret):  # should a library not look by itself
+    if not any(secret):  # in case the library does not check
         raise LowOrder("a public key of low order")
     return secret
 
 
 def derive(seed: bytes, purpose: bytes) -> bytes:
-    """The private key for a purpose that follows from this identity's."""
+    """Derive the private key for one purpose from an identity's seed."""
     if len(seed) != KEY_BYTES:
         raise ValueError(f"a seed has {KEY_BYTES} bytes")
     return blake2b(

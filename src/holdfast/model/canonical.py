@@ -1,37 +1,41 @@
-"""One spelling for everything that is hashed or signed: JSON with sorted keys, no spaces, whole numbers, UTF-8.
+"""Canonical JSON for hashing and signing: sorted keys, no spaces, integers only, UTF-8.
 
-Readable in a trace, describable in a `.proto`, parseable by any language's library. What is signed is kept and sent as
-the bytes that were signed; `decode` refuses bytes that are not the one spelling of what they say, so two different byte
-strings never mean the same thing. Fractions are refused because languages print them differently; a time is a whole number.
+The format is readable in a trace and parseable by any language's JSON library. Signed values are
+stored and sent as the exact bytes that were signed. `decode` refuses bytes that are not canonical,
+so two different byte strings never mean the same value. Fractions are refused because languages
+print them differently; times are integers.
 """
 
 from __future__ import annotations
 
-import json
-from typing import Any, Final, NoReturn
+from holdfast.model import jsontext
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final, NoReturn
 
 MAX_DEPTH: Final = 8
-MAX_INT: Final = 1 << 63  # what every language's number or bigint holds
+MAX_INT: Final = 1 << 63  # fits a 64-bit integer or bigint of every language
 
 
 class NotCanonical(ValueError):
-    """These bytes are not the one spelling of anything."""
+    """The bytes are not canonical JSON, or the value has no canonical form."""
 
 
-def encode(value: Any) -> bytes:
+def encode(value: object) -> bytes:
     _check(value, 0)
     try:
-        return _ENCODER.encode(value).encode("utf-8")
+        return _write(value).encode("utf-8")
     except UnicodeEncodeError as e:
         raise NotCanonical("half of a character") from e
 
 
 def decode(data: bytes) -> Any:
     try:
-        value = _DECODER.decode(data.decode("utf-8"))
-        if data.count(b"{") + data.count(b"[") > MAX_DEPTH:  # otherwise it cannot be too deep
+        value = _read(data.decode("utf-8"))
+        if data.count(b"{") + data.count(b"[") > MAX_DEPTH:  # with fewer it cannot be too deep
             _check(value, 0)
-        again = _ENCODER.encode(value).encode("utf-8")
+        again = _write(value).encode("utf-8")
     except (ValueError, RecursionError, TypeError) as e:
         raise NotCanonical(f"not canonical: {str(e)[:100]}") from e
     if again != data:
@@ -50,13 +54,13 @@ def _int(text: str) -> int:
     return value
 
 
-_ENCODER: Final = json.JSONEncoder(
+_write: Final = jsontext.encoder(
     sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
 )
-_DECODER: Final = json.JSONDecoder(parse_float=_no, parse_int=_int, parse_constant=_no)
+_read: Final = jsontext.decoder(parse_float=_no, parse_int=_int, parse_constant=_no)
 
 
-def _check(value: Any, depth: int) -> None:
+def _check(value: object, depth: int) -> None:
     if depth > MAX_DEPTH:
         raise NotCanonical(f"nested deeper than {MAX_DEPTH}")
     if isinstance(value, dict):

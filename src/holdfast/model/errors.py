@@ -2,45 +2,63 @@
 
     HoldfastError
     ├── Usage (2)            the caller asked for something malformed
+    │   └── Ambiguous           a beginning of several names or ids; the message lists them
     ├── NotFound (3)         no such session, reference, operator
     ├── Refused (4)          envelope, gate, turn, admission, state of the session
     │   ├── NotAllowed          an operator lacks the right
-    │   ├── TurnHeld            somebody else holds the turn
-    │   ├── Busy                something other than an idle shell is in the foreground
-    │   ├── GateRefused         the policy, or whoever was asked, says no
-    │   ├── Held                it waits for approval; the same act asked again goes on from there
-    │   ├── Stale               it was signed for a state of the record that is long past
-    │   ├── Unfinished          somebody else's half-typed line, paste or key is in the way
+    │   ├── TurnHeld            another operator holds the turn
+    │   ├── Busy                a program other than an idle shell is in the foreground
+    │   ├── GateRefused         the policy or an approver refused the act
+    │   ├── Held                the act waits for approval; a retry resumes the wait
+    │   ├── Stale               the act was signed for a state of the record that is long past
+    │   ├── OperatorStopped     another operator stopped this operator in the session
+    │   ├── Unfinished          another operator's half-typed line, paste or key is in the way
+    │   ├── FromInside          the client runs inside a session, started by another operator
+    │   ├── OnceUsed            the idempotency key belongs to another act
+    │   ├── Changed             a file changed during its transfer
+    │   ├── NotListening        no process of the session listens on that port
     │   └── Nested              a session may not be attached inside itself
-    ├── Unavailable (5)      host, keeper or relay cannot be reached; trying again is safe
-    │   └── PeerFault           the other side broke the protocol
-    ├── Lost (6)             asked for what rolled off, or an outcome nobody can know
+    ├── Unavailable (5)      host, keeper or relay cannot be reached; a retry is safe
+    │   ├── PeerFault           the peer broke the protocol
+    │   ├── Contradicted        the record lacks or changed an entry with a receipt
+    │   └── WrongPin            a relay's key is not the key that its address pins
+    ├── Lost (6)             the output rolled off
     ├── Impossible (7)       cannot be done on this machine or in this state
+    ├── OutcomeUnknown (8)   an act was sent and not answered, or its effect cannot be known
     └── TimedOut (124)
 
-The wire carries `name`; both directions go through `BY_NAME`, so CLI status, JSON and exception cannot drift.
+The wire carries `name`. Both directions go through `BY_NAME`, so that exit status, JSON and
+exception always agree.
 """
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import ClassVar
 
 
 class HoldfastError(Exception):
-    """Base of all errors a caller may see: what happened, how to recover, whether a retry is safe."""
+    """Base of all errors that a caller may see: message, how to recover, whether to retry."""
 
     name: ClassVar[str] = "error"
     exit_code: ClassVar[int] = 1
-    retry_safe: ClassVar[bool] = False
+    retry_safe: bool = False
     default_recover: ClassVar[str] = ""
 
-    def __init__(self, message: str, recover: str | None = None, **facts: Any) -> None:
+    def __init__(self, message: str, recover: str | None = None, **facts: object) -> None:
         super().__init__(message)
         self.message = message
         self.recover = self.default_recover if recover is None else recover
         self.facts = facts
 
-    def to_wire(self) -> dict[str, Any]:
+    @property
+    def code(self) -> int:
+        """The exit code of the command line for this error."""
+        return self.exit_code
+
+    def to_wire(self) -> dict[str, object]:
         return {
             "name": self.name,
             "code": self.exit_code,
@@ -56,6 +74,11 @@ class Usage(HoldfastError):
     default_recover = "see `holdfast COMMAND --help`"
 
 
+class Ambiguous(Usage):
+    name = "ambiguous"
+    default_recover = "give the whole id or name"
+
+
 class NotFound(HoldfastError):
     name, exit_code = "not_found", 3
     default_recover = "`holdfast ls --all` lists what exists"
@@ -67,13 +90,16 @@ class Refused(HoldfastError):
 
 class NotAllowed(Refused):
     name = "not_allowed"
-    default_recover = "`holdfast operator ls` shows who could grant it"
+    default_recover = "`holdfast operator ls` shows the operators who could grant it"
 
 
 class TurnHeld(Refused):
     name = "turn_held"
     retry_safe = True
-    default_recover = "`holdfast turn SESSION request` asks its holder for it, `holdfast seize SESSION` takes it at once if you may; or wait until it is free"
+    default_recover = (
+        "`holdfast turn SESSION request` asks its holder for it, `holdfast seize SESSION` takes it"
+        " at once if you may; or wait until it is free"
+    )
 
 
 class Busy(Refused):
@@ -95,7 +121,7 @@ class Held(Refused):
     name = "held"
     retry_safe = True
     default_recover = (
-        "`holdfast approvals` shows what waits; somebody else decides it, then do the same again"
+        "`holdfast approvals` lists it; once another operator has decided, repeat the command"
     )
 
 
@@ -105,12 +131,42 @@ class Stale(Refused):
     default_recover = "look at the session as it is now and sign again"
 
 
+class OperatorStopped(Refused):
+    name = "operator_stopped"
+    default_recover = "another operator resumes: `holdfast resume SESSION --operator NAME`"
+
+
 class Unfinished(Refused):
     name = "unfinished"
     retry_safe = True
     default_recover = (
-        "wait until it is entered or given up, or take over with `holdfast seize SESSION`"
+        "wait until the line is entered or cleared, or take over with `holdfast seize SESSION`"
     )
+
+
+class FromInside(Refused):
+    name = "from_inside"
+    default_recover = (
+        "use a terminal outside of every session; or let a person set `session.inside = "
+        '"allow"` in the configuration, which records such acts with both names'
+    )
+
+
+class OnceUsed(Refused):
+    name = "once_used"
+    default_recover = "use a new key for a new act; repeat an act exactly to get its outcome"
+
+
+class Changed(Refused):
+    name = "changed"
+    retry_safe = True
+    default_recover = "transfer the file again from its beginning"
+
+
+class NotListening(Refused):
+    name = "not_listening"
+    retry_safe = True
+    default_recover = "start the server in the session, or name the port on which it listens"
 
 
 class Nested(Refused):
@@ -130,6 +186,24 @@ class PeerFault(Unavailable):
     default_recover = "both sides should run the same release: `holdfast down`, then `holdfast up`"
 
 
+class Contradicted(Unavailable):
+    name = "contradicted"
+    retry_safe = False
+    default_recover = (
+        "`holdfast log verify SESSION` compares all receipts; keep a copy of HOME/receipts, and ask"
+        " who administers that machine"
+    )
+
+
+class WrongPin(Unavailable):
+    name = "wrong_pin"
+    retry_safe = False
+    default_recover = (
+        "compare the address with the one that `holdfast relay serve` prints there; if it is the"
+        " same, something on the way pretends to be the relay"
+    )
+
+
 class Lost(HoldfastError):
     name, exit_code = "lost", 6
     default_recover = "`holdfast ls --json` shows the range of output that is still kept"
@@ -140,40 +214,42 @@ class Impossible(HoldfastError):
     default_recover = "`holdfast doctor` says what this machine can do"
 
 
+class OutcomeUnknown(HoldfastError):
+    name, exit_code = "outcome_unknown", 8
+    default_recover = (
+        "look first (`holdfast view SESSION`, `holdfast ls`, `holdfast log SESSION`), or repeat the"
+        " command with the same --once KEY, which has one effect; without a key a retry may be a"
+        " second act"
+    )
+
+
 class TimedOut(HoldfastError):
     name, exit_code = "timed_out", 124
     retry_safe = True
     default_recover = "try again with a longer --timeout"
 
 
-ALL: tuple[type[HoldfastError], ...] = (
-    Usage,
-    NotFound,
-    Refused,
-    NotAllowed,
-    TurnHeld,
-    Busy,
-    GateRefused,
-    Held,
-    Stale,
-    Unfinished,
-    Nested,
-    Unavailable,
-    PeerFault,
-    Lost,
-    Impossible,
-    TimedOut,
+# The classes above, in their order.
+ALL: tuple[type[HoldfastError], ...] = tuple(
+    one
+    for one in list(globals().values())
+    if isinstance(one, type) and issubclass(one, HoldfastError) and one is not HoldfastError
 )
 BY_NAME: dict[str, type[HoldfastError]] = {cls.name: cls for cls in ALL}
 
 
-def from_wire(body: dict[str, Any]) -> HoldfastError:
-    """The exception for an error body; a name from a newer release becomes the class of its exit code."""
+def from_wire(body: Mapping[str, object]) -> HoldfastError:
+    """Make the exception for an error body. An unknown name falls back to its exit code's class.
+
+    A peer may deny that a retry is safe, which depends on the act; it cannot claim the opposite.
+    """
     cls = BY_NAME.get(str(body.get("name")))
     if cls is None:
         code = body.get("code")
         cls = next((c for c in ALL if c.exit_code == code), HoldfastError)
     error = cls(str(body.get("message", "unknown error")), str(body.get("recover", "")))
+    if body.get("retry_safe") is False:
+        error.retry_safe = False
     facts = body.get("facts")
     error.facts = facts if isinstance(facts, dict) else {}
     return error

@@ -1,85 +1,55 @@
-"""Identities and references.
+"""Session ids and names.
 
-A session id is 12 characters of lower-case Crockford base32 (60 random bits): short enough to type, never reused,
-and never confused with a path or an option. References (S8) name a session, an act or a range of output for good:
-
-    hf:SESSION              the session
-    hf:SESSION@EPOCH        one incarnation of it
-    hf:SESSION@EPOCH#N      act number N
-    hf:SESSION@EPOCH:A-B    output bytes A up to B (absolute offsets)
+A session id has 12 characters of lower-case Crockford base32 (60 random bits): short enough to type,
+never reused, and never confused with a path or an option. Every command loads this module, so it
+imports nothing heavy; references are in model/references.py.
 """
 
 from __future__ import annotations
 
-import re
-from typing import NamedTuple
-
 from holdfast.model.errors import Usage
-from holdfast.model.limits import NAME_CHARS
+from holdfast.model.limits import NAME_CHARS, ONCE_CHARS
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 ID_CHARS = 12
+ID_PREFIX_CHARS = 4
+"""Characters of an id that a reference needs at least. Fewer are a name."""
 OPERATOR_KINDS = ("human", "agent", "service")
-_ID = re.compile(rf"[{ALPHABET}]{{{ID_CHARS}}}\Z")
-_NAME = re.compile(r"[A-Za-z0-9._][A-Za-z0-9._-]*\Z")
-_REF = re.compile(
-    rf"hf:([{ALPHABET}]{{{ID_CHARS}}})(?:@(\d{{1,18}})(?:#(\d{{1,18}})|:(\d{{1,18}})-(\d{{1,18}}))?)?\Z",
-    re.ASCII,
-)
+_NAME = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
 
 def session_id(random_bytes: bytes) -> str:
-    """An id from at least 8 random bytes."""
+    """Make an id from at least 8 random bytes."""
     n = int.from_bytes(random_bytes[:8], "little")
     return "".join(ALPHABET[(n >> (5 * i)) & 31] for i in range(ID_CHARS))
 
 
 def is_session_id(text: str) -> bool:
-    return _ID.match(text) is not None
+    return len(text) == ID_CHARS and not text.strip(ALPHABET)
 
 
 def check_name(name: str) -> str:
-    """A session or operator name as the surface allows it, or Usage."""
-    if len(name) > NAME_CHARS or not _NAME.match(name):
+    """Return a valid session or operator name. Raises Usage for an invalid one."""
+    if not 0 < len(name) <= NAME_CHARS or name.strip(_NAME) or name[0] == "-":
         raise Usage(
             f"bad name {name[:80]!a}",
-            f"use letters, digits, '.', '_' and '-', not starting with '-', at most {NAME_CHARS} characters",
+            f"use at most {NAME_CHARS} letters, digits, '.', '_' and '-', not starting with '-'",
         )
     if is_session_id(name):
         raise Usage(f"the name {name!a} looks like a session id", "choose another name")
     return name
 
 
-class Ref(NamedTuple):
-    session: str
-    epoch: int | None = None
-    act: int | None = None
-    output: tuple[int, int] | None = None
-
-    def __str__(self) -> str:
-        text = f"hf:{self.session}"
-        if self.epoch is not None:
-            text += f"@{self.epoch}"
-            if self.act is not None:
-                text += f"#{self.act}"
-            elif self.output is not None:
-                text += f":{self.output[0]}-{self.output[1]}"
-        return text
-
-
-def parse_ref(text: str) -> Ref:
-    m = _REF.match(text)
-    if not m:
-        raise Usage(
-            f"not a reference: {text[:80]!a}",
-            "references look like hf:SESSION@EPOCH#ACT or hf:SESSION@EPOCH:START-END",
-        )
-    session, epoch, act, a, b = m.groups()
-    if a is not None and int(a) > int(b):
-        raise Usage(f"empty range in {text!a}", "the start of a range is not above its end")
-    return Ref(
-        session,
-        int(epoch) if epoch else None,
-        int(act) if act else None,
-        (int(a), int(b)) if a is not None else None,
+def is_once(text: object) -> bool:
+    """Whether this is a valid idempotency key: printable ASCII, at most ONCE_CHARS."""
+    return (
+        isinstance(text, str)
+        and 0 < len(text) <= ONCE_CHARS
+        and text.isascii()
+        and text.isprintable()
     )
+
+
+def clean_name(text: str, instead: str) -> str:
+    """Make a name of the text: `instead` replaces characters that a name cannot have."""
+    return "".join(c if c in _NAME else instead for c in text).lstrip("-")

@@ -1,4 +1,7 @@
-"""Text of others that is written to a terminal: what could act there is escaped. (What somebody decides about is shown more closely: core/shown.py.)"""
+"""Untrusted text for a terminal: characters that could act on the terminal are escaped.
+
+Text that an approver decides about is shown more closely by core/policy/shown.py.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """A named point in a program where a test may wait, stop or kill it.
 
-`probe("host.input.sent")` does nothing unless a composition root armed it (`holdfast.testing.probes`), so that
-fault tests kill real processes at exact places instead of guessing with sleeps. One call site, one name.
+`probe("host.input.sent")` does nothing unless a composition root armed it
+(`holdfast.testing.probes`). Fault tests use probes to kill real processes at exact places instead
+of guessing with sleeps. Each call site has its own name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an operator may be allowed to do: the finer rights, and the everyday bundles of them.
+"""The rights that an envelope can hold, and the everyday bundles of them.
 
-Levels that rank one above another cannot express least privilege (may halt, but not type), so a right is a name and an
-envelope a set of them. A bundle is only a way to write several. When you add a right: say here what it lets one do, put it into the
-bundles, and refuse it at one place in the host's door.
+Ranked levels cannot express least privilege (may halt but not type), so a right is a name and an
+envelope holds a set of names. A bundle is shorthand for several rights. To add a right, describe it
+here, put it into a bundle (or not, as PLAIN), and check it at one place in the host's door.
 """
 
 from __future__ import annotations
@@ -13,22 +13,24 @@ from typing import Final
 from holdfast.model.errors import Usage
 
 RIGHTS: Final = {
-    "observe": "see the screen, the output, the graph and who is there",
+    "observe": "see the screen, the output, the graph and the attached operators",
     "input": "type",
     "run": "run discrete commands",
     "signal": "signal processes of the session",
     "resize": "change the terminal's size",
     "turn.request": "ask for the turn",
-    "turn.hand": "hand the turn to somebody",
-    "turn.seize": "take the turn without asking",
-    "halt": "freeze and thaw everything",
-    "grant": "hand on rights that one has",
-    "approve": "decide what waits for approval",
+    "turn.hand": "hand the turn to another operator",
+    "turn.seize": "take the turn without asking, detach clients of other operators",
+    "halt": "freeze and thaw the whole session",
+    "grant": "hand on one's own rights",
+    "approve": "decide acts that wait for approval",
     "end": "end the session, rename it, forget it",
     "checkpoint": "freeze it to disk, restore and move it",
     "fork": "branch it, keep and discard branches",
     "files": "read and write files through it",
+    "forward": "connect to its listening ports",
     "log": "read its record",
+    "plain": "steer plain sessions too, where code can read the keys of the account (agents only)",
     "new": "make sessions on the machine",
     "manage": "operators, policy and the host of the machine",
 }
@@ -41,17 +43,26 @@ EXECUTE: Final = READ | {
     "turn.request",
     "turn.hand",
     "files",
+    "forward",
     "new",
 }
-ADMIN: Final = frozenset(RIGHTS)
+PLAIN: Final = "plain"  # in no bundle: a person gives it to an agent by name
+# Rights that steer the programs of a session: in a plain session an agent needs PLAIN too.
+STEERS: Final = frozenset(
+    (
+        *("input", "run", "signal", "resize", "turn.request", "turn.hand", "turn.seize"),
+        *("files", "forward"),
+    )
+)
+ADMIN: Final = frozenset(RIGHTS) - {PLAIN}
+# The machine made administrators before this right existed; they have it too.
+LATER: Final = frozenset(("forward",))
 BUNDLES: Final = {"read": READ, "execute": EXECUTE, "admin": ADMIN}
-MACHINE_WIDE: Final = frozenset(
-    ("new", "manage")
-)  # mean nothing in an envelope that is for one session
+MACHINE_WIDE: Final = frozenset(("new", "manage"))  # without meaning in an envelope of one session
 
 
 def parse(text: str) -> frozenset[str]:
-    """`read`, `execute,halt`, `observe,input`: bundles and rights by name."""
+    """Parse names of bundles and rights, such as `read`, `execute,halt` or `observe,input`."""
     found: set[str] = set()
     for word in filter(None, (w.strip() for w in text.split(","))):
         if word in BUNDLES:
@@ -71,7 +82,7 @@ def parse(text: str) -> frozenset[str]:
 
 
 def show(rights: Iterable[str]) -> str:
-    """The shortest way to write them."""
+    """Write a set of rights in the shortest way."""
     left, words = set(rights), list[str]()
     for name in ("admin", "execute", "read"):
         if BUNDLES[name] <= left:

@@ -1,8 +1,9 @@
-"""A secret under a passphrase: scrypt, then AES-256-GCM. With `signing`, the only use of the library for it.
+"""Encryption of a secret with a passphrase: scrypt, then AES-256-GCM.
 
-What is sealed is bound to what stands beside it in the clear (`beside`), so that a sealed key cannot be put under another name's file without
-being noticed. The cost of guessing is stored with the seal and bounded when read: a file must not be able to ask for all memory.
-Both primitives are imported when they are used: nobody who attaches with a plain key pays for them.
+The ciphertext is bound to the plain text stored beside it (`beside`), so that moving a sealed key
+into the file of another name is noticed. The scrypt cost is stored with the ciphertext and checked
+when read, so that a file cannot demand all memory. Both primitives are imported on use: a client
+with an unencrypted key does not pay for them.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from typing import Final, NamedTuple
 
 SALT_BYTES: Final = 16
 NONCE_BYTES: Final = 12
-COST: Final = 1 << 17  # scrypt's n with r = 8: 128 MiB and some 0.4 s for each guess
+COST: Final = 1 << 17  # scrypt's n with r = 8: 128 MiB and about 0.4 s for each guess
 COST_MIN: Final = 1 << 14
 COST_MAX: Final = 1 << 20  # 1 GiB
 BLOCK: Final = 8  # scrypt's r; p is 1
 
 
 class WrongPassphrase(ValueError):
-    """Or the sealed bytes, or what stands beside them, were changed: one cannot tell which."""
+    """The passphrase is wrong, or the sealed bytes or the text beside them were changed."""
 
 
 class Sealed(NamedTuple):
@@ -59,7 +60,7 @@ def _key(passphrase: str, salt: bytes, cost: int) -> bytes:
 
     if not COST_MIN <= cost <= COST_MAX or cost & (cost - 1):
         raise ValueError(f"a cost of {cost} is out of bounds")
-    text = unicodedata.normalize("NFC", passphrase)  # the same word from another keyboard
+    text = unicodedata.normalize("NFC", passphrase)  # keyboards compose accents differently
     return Scrypt(salt=salt, length=32, n=cost, r=BLOCK, p=1).derive(
         text.encode("utf-8", "surrogateescape")
     )

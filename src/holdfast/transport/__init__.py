@@ -1,1 +1,4 @@
-"""Frames over a carrier. Today: unix sockets."""
+"""Frames over a carrier: unix sockets, WebSocket and gRPC.
+
+It moves bytes and decides nothing. It imports `model` only.
+"""

@@ -1,14 +1,20 @@
-"""Who comes to a listening socket. asyncio's `sock_accept` cannot be told to stop while somebody comes: it answers a future that is over, and says so in the log."""
+"""Accept connections on a listening socket, cancellably.
+
+asyncio's `sock_accept` cannot be cancelled safely while a connection arrives: it then completes a
+future that is already done, and logs a traceback.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-from typing import Any
 
 
-async def accept(listener: socket.socket) -> tuple[socket.socket, Any]:
-    """The next one, and where it comes from. To stop, cancel; the listener may be closed when that is through, not before."""
+async def accept(listener: socket.socket) -> tuple[socket.socket, tuple[str, int]]:
+    """Return the next connection and its address.
+
+    To stop, cancel this call. Close the listener only after the cancellation is complete.
+    """
     while True:
         try:
             sock, address = listener.accept()

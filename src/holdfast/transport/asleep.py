@@ -1,4 +1,8 @@
-"""Whether the machine was asleep: the clock that stands still meanwhile lags behind the one that does not. A connection from before is as good as dead then, and nothing says so."""
+"""Detect that the machine was asleep, by comparing two clocks.
+
+CLOCK_MONOTONIC stops during sleep and CLOCK_BOOTTIME does not. A connection from before the sleep
+is most likely dead, and no event says so.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +23,6 @@ class Asleep:
         self._lag = since_boot() - awake()
 
     def since(self) -> bool:
-        """Since this was asked the last time."""
+        """Tell whether the machine slept since the last call."""
         before, self._lag = self._lag, self._since_boot() - self._awake()
         return self._lag - before > NOTICED_S

@@ -1,13 +1,15 @@
-"""The way to a relay, whichever of its doors the address names: both give the same, and fail in the same words.
+"""The connection to a relay, by WebSocket, gRPC or ssh as the address says, with the same errors.
 
-A client has a `Carrier`, a descriptor to poll; a host has a `Line`, to await. What differs stays in transport/websocket.py and transport/grpc.py; each
-library is loaded only by who dials by it. A token is given apart and travels as `authorization: Bearer`, never in an address.
+A client uses a `Carrier`, a descriptor to poll; a host uses a `Line`, to await. The differences
+stay in websocket.py, grpc.py and ssh.py, and each library is loaded only when dialled.
+A token travels as `authorization: Bearer`, never in an address.
 
-    Unavailable   nobody answers, the certificate is not trusted, it is no relay, the connection ended
-    NotAllowed    it is a relay, and does not let us in
-    PeerFault     it sent what is no message of ours
-    Usage         the address or the file of certificates is none
-    Impossible    gRPC is asked for and not installed, or a library is broken
+    Unavailable   no answer, untrusted certificate, not a relay, or the connection ended
+    WrongPin      the relay's key is not the key that the address pins
+    NotAllowed    the relay does not admit us
+    PeerFault     the peer sent an invalid message
+    Usage         the address or the certificate file is invalid
+    Impossible    gRPC is needed and not installed, or a library is broken
 """
 
 from __future__ import annotations
@@ -19,34 +21,44 @@ from holdfast.model.errors import Impossible
 
 
 class Carrier(Protocol):
-    """One connection. Not blocking: `send` keeps what is not taken yet, `receive` gives what there is."""
+    """A non-blocking connection: `send` queues, `receive` returns the messages that have come."""
 
     def fileno(self) -> int: ...
 
     @property
     def pending(self) -> int:
-        """Bytes that wait to be taken. While there are any, nothing more should be sent but answers."""
+        """Return the number of queued bytes. While not 0, send only answers."""
 
     def send(self, message: bytes) -> None: ...
 
     def flush(self) -> None:
-        """The descriptor is writable."""
+        """Write queued bytes: the descriptor is writable."""
 
     def receive(self) -> list[bytes]:
-        """The descriptor is readable: what has come, if anything."""
+        """Return the messages that have come: the descriptor is readable."""
 
     def stranded(self) -> bool:
-        """Whether it is known to come from an address that this machine no longer has. gRPC does not say from where it comes."""
+        """Tell whether its local address is known to be gone from this machine.
+
+        gRPC does not reveal its local address, so it never knows.
+        """
 
     def close(self) -> None: ...
 
 
 def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> Carrier:
-    """Clients have no token: they have passes. It may take as long as that; a carrier may say only by `receive` that nobody is there, or that we are not let in."""
+    """Dial a relay within `wait_s`. Clients have passes and no token.
+
+    A carrier may report only by `receive` that the relay does not answer or does not admit us.
+    """
+    if (way := address.ssh(url)) is not None:
+        from holdfast.transport import ssh
+
+        return ssh.dial(way, wait_s)
     if address.parsed(url).scheme in address.GRPC:
         from holdfast.transport import grpc
 
-        return grpc.dial(url, token, ca)
+        return grpc.dial(url, token, ca, wait_s)
     try:
         from holdfast.transport import websocket
     except ImportError as e:

@@ -1,15 +1,21 @@
-"""Frames through gRPC, beside transport/websocket.py: the same messages, the same certificates, the same words when it fails. Needs the extra [grpc].
+"""Frames through gRPC, with the same messages, certificates and errors as transport/websocket.py.
 
-A connection is a channel of its own with one call, `holdfast.v1.Relay/Connect`, whose messages are frames as they are: the library serializes nothing. Nothing is shared between connections and
-nothing is tried again by the library: a channel that dials by itself, with pauses of its own, would be a second opinion on when a relay is gone. Liveness is the frames' own PING.
+Needs the extra [grpc]. A connection is a separate channel with a single call,
+`holdfast.v1.Relay/Connect`, whose messages are frames; the library serializes nothing. Connections
+share nothing and the library retries nothing: a channel that redials by itself would compete with
+our own reconnection. Liveness is the frames' own PING.
 
-The library's blocking interface is used, by two threads for each connection that ring a bell: a pipe for a client, which polls, and its loop for a host, which awaits. `grpc.aio`
-was tried for the host and is somewhat quicker, but it keeps sockets of ended calls open until the garbage is collected, loses the reason of an end that comes while it writes, and takes part in every
-loop of the process. Messages wait in short bounded queues on both sides; the rest is the library's own window.
+The library's blocking interface is used by two threads per connection, which ring a bell: a pipe
+for a client, which polls, and the event loop for a host, which awaits. `grpc.aio` was tried for the
+host. It is somewhat quicker, but keeps sockets of ended calls open until garbage collection, loses
+the reason of an end that comes during a write, and takes part in every loop of the process.
+Messages wait in short bounded queues on both sides; the rest is the library's own window.
 
-What the library would do differently from us is switched off: its own list of authorities (ours are the system's, as for TLS everywhere else), proxies from the environment, its own resolver,
-its log on stderr (which may be somebody's terminal), its handlers for fork (they wait for threads; we only ever exec). The last three are read from the environment while it loads, and
-only then: what is set for that moment reaches no child.
+Switched off in the library: its own list of authorities (we use the system's, as for TLS
+elsewhere), proxies from the environment, its own resolver, its log on stderr (which may be a
+person's terminal), and its fork handlers (they wait for threads; we only exec). The last three are
+read from the environment while the library loads, so they are set for that moment only and reach no
+child.
 """
 
 from __future__ import annotations
@@ -21,6 +27,7 @@ import ssl
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 from holdfast.model import address
@@ -41,7 +48,7 @@ SETTINGS: Final = {
 }
 
 
-def _load() -> Any:
+def _load() -> ModuleType:
     for key, value in SETTINGS.items():
         os.putenv(key, value)
     try:
@@ -54,7 +61,8 @@ def _load() -> Any:
     finally:
         for key in SETTINGS:
             os.unsetenv(key)
-    return grpc
+    found: ModuleType = grpc
+    return found
 
 
 library = _load()
@@ -64,16 +72,15 @@ OPTIONS: Final = (
     ("grpc.max_receive_message_length", OUTER_BYTES),
     ("grpc.max_send_message_length", OUTER_BYTES),
     ("grpc.max_metadata_size", 16 * KiB),
-    ("grpc.use_local_subchannel_pool", 1),  # another connection's failures are not ours
+    ("grpc.use_local_subchannel_pool", 1),  # failures of other connections do not count
     ("grpc.enable_retries", 0),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )
-SLACK_BYTES: Final = 64 * KiB  # on their way to the library that do not count as waiting
-ARRIVED_BYTES: Final = (
-    2 * STREAM_WINDOW_BYTES
-)  # that the user has not fetched: nothing more is taken from the library
-CLOSE_S: Final = 1.0  # for the last words
+SLACK_BYTES: Final = 64 * KiB  # handed to the library, not counted as queued
+# That the user has not fetched: nothing more is taken from the library
+ARRIVED_BYTES: Final = 2 * STREAM_WINDOW_BYTES
+CLOSE_S: Final = 1.0  # to send queued messages before closing
 SAID_CHARS: Final = 200
 SYSTEM: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")  # a certificate in a directory of authorities
 
@@ -82,9 +89,9 @@ SYSTEM: Final = re.compile(r"[0-9a-f]{8}\.[0-9]+")  # a certificate in a directo
 
 
 def roots(ca: str | None) -> bytes:
-    """As transport/websocket.py has them: the system's authorities, or the certificates in that file alone."""
+    """Return the system's authorities, or only the certificates in the file `ca`."""
     try:
-        ssl.create_default_context(cafile=ca)  # that there are any in it
+        ssl.create_default_context(cafile=ca)  # raises if the file has none
         if ca is not None:
             return _read(ca)
         found = ssl.get_default_verify_paths()
@@ -114,21 +121,33 @@ def _read(path: str) -> bytes:
         return file.read()
 
 
-def _channel(url: str, ca: str | None) -> Any:
-    host, port = address.place(url)
+def _channel(url: str, ca: str | None, wait_s: float) -> Any:
+    host, port = address.host_and_port(url)
     target = f"dns:///[{host}]:{port}" if ":" in host else f"dns:///{host}:{port}"
     if not address.secure(url):
         return library.insecure_channel(target, options=OPTIONS)
+    options: tuple[tuple[str, int | str], ...] = OPTIONS
+    if (pin := address.pin(url)) is not None:
+        # The library cannot check a key itself. So the certificate is fetched, its key checked, and
+        # the certificate given to the library as the only authority, under its own name.
+        from holdfast.transport import pinning
+
+        authority, name = pinning.fetch(url, pin, wait_s)
+        options = (*OPTIONS, ("grpc.ssl_target_name_override", name or host))
+    else:
+        authority = roots(ca)
     return library.secure_channel(
-        target, library.ssl_channel_credentials(root_certificates=roots(ca)), options=OPTIONS
+        target, library.ssl_channel_credentials(root_certificates=authority), options=options
     )
 
 
 # ---------------------------------------------------------------- errors
 
 
-def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed]) -> HoldfastError:
-    """What the end of a call means. The details are the library's, or the relay's own word: shown shortly, or not at all."""
+def fault(
+    who: str, code: object, details: str, refused: Callable[[str], NotAllowed]
+) -> HoldfastError:
+    """Translate the end of a call. `details` come from the library or the relay: cut short."""
     status, said = library.StatusCode, _said(details)
     more = f": {said}" if said else ""
     if code in (status.UNAUTHENTICATED, status.PERMISSION_DENIED):
@@ -147,7 +166,8 @@ def fault(who: str, code: Any, details: str, refused: Callable[[str], NotAllowed
         )
     ):
         return Unavailable(
-            f"{who} has no certificate that is trusted here{more}", "give its certificate with --ca"
+            f"{who} has no certificate that is trusted here{more}",
+            "give its certificate with --ca, or the address with the pin that the relay printed",
         )
     if "handshake failed" in details:
         return Unavailable(f"{who} answers, but not with TLS{more}", "is the address right?")
@@ -178,7 +198,11 @@ def _said(details: str) -> str:
 
 
 class Call:
-    """One connection. `bell` is rung by its threads, with the lock held: something came or it ended (once until `receive`), or there is room again."""
+    """A connection. Its threads ring `bell` with the lock held.
+
+    The bell rings when a message came or the call ended (once until `receive`), and when there is
+    room again.
+    """
 
     def __init__(
         self,
@@ -190,10 +214,8 @@ class Call:
     ) -> None:
         self._channel, self._who, self._refused, self._bell = channel, who, refused, bell
         self._lock = threading.Lock()
-        self._more, self._room = (
-            threading.Condition(self._lock),
-            threading.Condition(self._lock),
-        )  # to send; for what arrives
+        self._more = threading.Condition(self._lock)  # to send
+        self._room = threading.Condition(self._lock)  # for what arrives
         self._rung = self.closed = False
         self._out: deque[bytes] = deque()
         self._in: deque[bytes] = deque()
@@ -207,11 +229,14 @@ class Call:
 
     @property
     def pending(self) -> int:
-        """Bytes that the library has not taken."""
+        """Return the bytes that the library has not accepted."""
         return max(0, self._queued - SLACK_BYTES) if self.end is None else 0
 
     def send(self, message: bytes) -> None:
-        """What the connection does not take any more is dropped: why it is gone is told by `receive`, after what came before."""
+        """Queue a message.
+
+        If the connection is gone the message is dropped; `receive` tells why.
+        """
         with self._lock:
             if self.end is not None or self.closed:
                 return
@@ -222,7 +247,11 @@ class Call:
             self._more.notify()
 
     def receive(self) -> list[bytes]:
-        """The messages that have come. Unavailable when the connection is gone, NotAllowed if we are not let in, PeerFault for what is no message of ours."""
+        """Return the messages that have come.
+
+        Raises Unavailable when the connection is gone, NotAllowed if the relay does not admit us,
+        PeerFault for an invalid message.
+        """
         with self._lock:
             self._rung = False
             messages = list(self._in)
@@ -237,7 +266,10 @@ class Call:
             return messages
 
     def close(self, undo: Callable[[], None] = lambda: None) -> None:
-        """What is queued is still said, if the relay takes it soon; nobody waits for that. After `undo` the bell is not rung any more."""
+        """Close. Queued messages are still sent if the relay reads soon; the caller does not wait.
+
+        After `undo` the bell no longer rings.
+        """
         with self._lock:
             if self.closed:
                 return
@@ -250,7 +282,7 @@ class Call:
         else:
             threading.Thread(target=self._finish, name="leaving a relay", daemon=True).start()
 
-    # ------------------------------------------------------------ in threads of their own
+    # ------------------------------------------------------------ in separate threads
 
     def _wake(self) -> None:
         if not self._rung and not self.closed:
@@ -258,7 +290,7 @@ class Call:
             self._bell()
 
     def _messages(self) -> Iterator[bytes]:
-        """Asked by the library for the next one when it has taken the last."""
+        """Yield messages; the library asks for the next one when it has accepted the last."""
         while True:
             with self._lock:
                 self._more.wait_for(lambda: self._out or self.closed or self.end is not None)
@@ -270,7 +302,7 @@ class Call:
                 waited = self.pending
                 self._queued -= len(message)
                 if waited and not self.pending and not self.closed:
-                    self._bell()  # rung already or not: who waits for room may not be who fetches
+                    self._bell()  # even if rung: the sender may wait for room
 
     def _read(self) -> None:
         try:
@@ -284,7 +316,7 @@ class Call:
             end = fault(self._who, library.StatusCode.OK, "", self._refused)
         except library.RpcError as e:
             end = fault(self._who, e.code(), e.details() or "", self._refused)
-        except Exception as e:  # of the library, when the channel is closed under it
+        except Exception as e:  # the library raises anything when its channel closes
             end = Unavailable(f"the connection to {self._who} broke: {type(e).__name__}")
         with self._lock:
             self.end = end
@@ -299,11 +331,11 @@ class Call:
 
 
 class Polled:
-    """As a descriptor to poll, readable when there is something to fetch or room again. It is never writable: nothing is flushed by hand."""
+    """A connection as a descriptor to poll: readable when a message came or there is room again."""
 
-    def __init__(self, url: str, token: str | None, ca: str | None) -> None:
+    def __init__(self, url: str, token: str | None, ca: str | None, wait_s: float) -> None:
         who = f"the relay {address.name(url)}"
-        channel = _channel(url, ca)
+        channel = _channel(url, ca, wait_s)
         self._bell, self._ring = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self.call = Call(
             channel,
@@ -316,7 +348,7 @@ class Polled:
         )
 
     def _rings(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full of earlier ones
+        with contextlib.suppress(BlockingIOError):  # the pipe is full of earlier rings
             os.write(self._ring, b"!")
 
     def fileno(self) -> int:
@@ -334,7 +366,7 @@ class Polled:
 
     def receive(self) -> list[bytes]:
         with contextlib.suppress(BlockingIOError):
-            os.read(self._bell, 64)  # before it is looked: what comes from now on rings again
+            os.read(self._bell, 64)  # first: messages from now on ring again
         return self.call.receive()
 
     def stranded(self) -> bool:
@@ -348,6 +380,6 @@ class Polled:
         self.call.close(undo)
 
 
-def dial(url: str, token: str | None, ca: str | None) -> Polled:
-    """Gives a connection that is on its way: whether there is anybody is said by its first `receive`."""
-    return Polled(url, token, ca)
+def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> Polled:
+    """Start a connection. Its first `receive` tells whether the relay answers."""
+    return Polled(url, token, ca, wait_s)

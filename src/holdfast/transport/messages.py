@@ -1,10 +1,12 @@
-"""Whole binary messages of a WebSocket, which is nearly all there ever is of one, cut and packed here; everything else is the library's.
+"""Whole binary WebSocket messages, parsed and packed here; the library handles all other frames.
 
-The library's reader is a generator over a generator with an object for each frame: 20 to 40 us of a message that has just woken a process. A frame that is
-binary, final, of the right side and of a permitted size needs none of it. Any other (control frames, fragments, text, reserved bits, a wrong mask, too long
-a one) is given to the library as it came, alone and in its place, and the library judges it. So there is one opinion on what is right, and it is the library's.
+The library's reader is a generator over a generator with an object per frame: 20 to 40 us for a
+message that has just woken a process. A frame that is binary, final, from the right side and of a
+permitted size does not need it. Any other frame (control frames, fragments, text, reserved bits, a
+wrong mask, an oversize frame) is given to the library unchanged and in order, and the library
+decides. So only the library decides what is valid.
 
-Reading begins behind the head of the HTTP message, which is the library's too.
+Reading starts after the head of the HTTP message, which the library parses too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ apply_mask: Callable[[bytes | memoryview, bytes], bytes] = frames.apply_mask  # 
 
 
 class Cutter:
-    """What comes in, of one side of one connection."""
+    """Cuts the incoming bytes of one connection into messages."""
 
     __slots__ = (
         "_buffer",
@@ -43,12 +45,15 @@ class Cutter:
         self._protocol, self._largest = protocol, largest
         self._mask = MASKED if protocol.side is Side.SERVER else 0
         self._buffer = bytearray()  # the beginning of a frame
-        self._need = 0  # what it must have before it is worth another look
-        self._tail: bytes | None = b""  # of what came of the head; None: it is over
+        self._need = 0  # bytes needed before another look is useful
+        self._tail: bytes | None = b""  # end of the HTTP head so far; None: the head is complete
         self._fragmented = self._library = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[bytes | Event]:
-        """Messages, and what the library makes of the rest. To be used up before the next call, and before what is behind a view changes."""
+        """Yield messages, and the library's events for other frames.
+
+        Exhaust the iterator before the next call, and before changing the buffer of `data`.
+        """
         if self._tail is not None:
             size = self._of_head(bytes(data))
             yield from self._by_library(bytes(data[:size]))
@@ -94,7 +99,10 @@ class Cutter:
             at += begin + length
 
     def _frame(self, source: memoryview, at: int) -> tuple[int, int]:
-        """Where the payload of the frame begins, counted from it, and how long it is; (0, 0): its head is not complete; (-1, 0): nothing for us."""
+        """Return the payload's start, relative to the frame, and its length.
+
+        (0, 0): the frame's head is incomplete. (-1, 0): the library must handle the frame.
+        """
         left = len(source) - at
         if left < 2:
             return 0, 0
@@ -115,7 +123,7 @@ class Cutter:
         return begin + 4 if self._mask else begin, length
 
     def _of_head(self, data: bytes) -> int:
-        """How much of this belongs to the head of the HTTP message."""
+        """Return how many of these bytes belong to the head of the HTTP message."""
         assert self._tail is not None
         seen = self._tail + data
         found = seen.find(HEAD_END)
@@ -131,7 +139,7 @@ class Cutter:
 
 
 def masked(message: bytes) -> bytes:
-    """A whole binary message, as a client sends it."""
+    """Pack a whole binary message as a client sends it."""
     size, mask = len(message), os.urandom(4)
     if size < 126:
         return b"".join((bytes((WHOLE, MASKED | size)), mask, apply_mask(message, mask)))

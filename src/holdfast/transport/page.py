@@ -1,14 +1,15 @@
-"""One page over HTTP on a loopback address, for Prometheus: one request, one answer, then the connection is closed.
+"""A single page over HTTP on a loopback address, for Prometheus: one request, one answer, close.
 
-It answers to its own address only and to no browser's page: who can make a name point at 127.0.0.1, or a person's browser ask there, gets nothing. It is not for the network: whoever
-listens with it has looked that the address is a loopback one.
+The page answers only requests for its own address, and none that come from another web page: a name
+that points at 127.0.0.1 or a person's browser cannot read the page. The caller makes sure that the
+address is a loopback address.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from typing import Final, cast
 
@@ -24,20 +25,24 @@ GUARDED: Final = (
     ("Referrer-Policy", "no-referrer"),
     ("Cross-Origin-Resource-Policy", "same-origin"),
 )
-SILENT: Final = logging.Logger(
-    "holdfast.websockets", logging.CRITICAL + 1
-)  # the library would log headers, and tokens are headers
+# The library would log headers, and tokens are headers
+SILENT: Final = logging.Logger("holdfast.websockets", logging.CRITICAL + 1)
 
 
 def from_a_page(headers: Headers) -> bool:
-    """Asked for by a page, be it as a picture: not by a person who typed the address, and not by a program."""
+    """Tell whether a web page made the request, rather than a person or a program."""
     return bool(headers.get_all("Origin")) or any(
         site.lower() != "none" for site in headers.get_all("Sec-Fetch-Site")
     )
 
 
+def method(request: Request) -> str:
+    """The method of an HTTP request; before release 17 the library accepts and names GET only."""
+    return getattr(request, "method", "GET")
+
+
 def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
-    """How an address and port are written as an authority; without the port where it goes without saying."""
+    """List the spellings of an address and port as an authority, without a default port too."""
     name = f"[{host.partition('%')[0]}]" if ":" in host else host
     names = (f"{name}:{port}", *((f"localhost:{port}",) if host in ("127.0.0.1", "::1") else ()))
     if port == (443 if secure else 80):
@@ -45,8 +50,23 @@ def at(host: str, port: int, secure: bool) -> tuple[str, ...]:
     return names
 
 
+def response(
+    status: HTTPStatus, kind: str, text: str, more: Sequence[tuple[str, str]] = ()
+) -> Response:
+    """Make an answer that ends the connection."""
+    body = text.encode()
+    headers = [
+        ("Content-Type", kind),
+        ("Content-Length", str(len(body))),
+        ("Connection", "close"),
+        *GUARDED,
+        *more,
+    ]
+    return Response(status, status.phrase, Headers(headers), body)
+
+
 class Page(asyncio.Protocol):
-    """`text` makes the page anew for each who asks; `over` is called once, when the connection is gone."""
+    """`text` renders the page for each request; `over` is called once the connection is gone."""
 
     def __init__(
         self, text: Callable[[], str], kind: str, over: Callable[[], None] = lambda: None
@@ -57,7 +77,9 @@ class Page(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(limits.RELAY_HELLO_S, self._abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by name
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's class does not derive from it
 
     def data_received(self, data: bytes) -> None:
         self._protocol.receive_data(data)
@@ -81,33 +103,19 @@ class Page(asyncio.Protocol):
             status = HTTPStatus.MISDIRECTED_REQUEST
         elif from_a_page(headers):
             status = HTTPStatus.FORBIDDEN
-        elif request.method != "GET" or request.path not in ("/metrics", "/healthz"):
+        elif method(request) != "GET" or request.path not in ("/metrics", "/healthz"):
             status = HTTPStatus.NOT_FOUND
         else:
             status = HTTPStatus.OK
             body = self._text() if request.path == "/metrics" else "ok\n"
-        self._protocol.send_response(
-            Response(
-                status,
-                status.phrase,
-                Headers(
-                    [
-                        ("Content-Type", self._kind),
-                        ("Content-Length", str(len(body.encode()))),
-                        ("Connection", "close"),
-                        *GUARDED,
-                    ]
-                ),
-                body.encode(),
-            )
-        )
+        self._protocol.send_response(response(status, self._kind, body))
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._timer.cancel()
         self._over()
 
     def _abort(self) -> None:
-        """Whoever asks for it and does not read it has had its time."""
+        """Abort a connection whose peer does not read the answer in time."""
         if self._transport is not None:
             self._transport.abort()
 

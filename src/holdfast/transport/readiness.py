@@ -1,6 +1,8 @@
-"""Words to the service manager that started this process: ready, stopping, being replaced (sd_notify).
+"""Messages to the service manager that started this process: ready, stopping, reloading
+(sd_notify).
 
-One datagram to the socket it named. Without one nothing happens; and a manager that does not listen holds up nobody.
+Each is a datagram to the socket that the manager named. Without such a socket nothing is sent, and
+a manager that does not listen delays no caller.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ RELOADING = "RELOADING=1"
 
 
 def tell(address: str, *words: str) -> bool:
-    """`address`: of NOTIFY_SOCKET, empty if there is none; @ begins an abstract one. Whether it was sent."""
+    """Send words to NOTIFY_SOCKET (empty: none; @ begins an abstract name). Return success."""
     if not address.startswith(("/", "@")):
         return False
     name = (

@@ -1,9 +1,10 @@
-"""Frames over a WebSocket, as a client's end of it, without a loop or a thread: whoever has it polls its descriptor.
+"""The client's end of a WebSocket without a loop or a thread: the owner polls its descriptor.
 
-The protocol is the `websockets` library's, used without its input and output: so the same end fits into a plain poll loop, and a key costs one
-system call. Each message is one frame. Nothing is compressed: what it carries is sealed.
+The protocol is the sans-I/O part of the `websockets` library, so the same code fits into a plain
+poll loop, and a key costs one system call. Each message is one frame. Compression is off, because
+the content is sealed.
 
-What admits (a token) goes into the Authorization header, never into the address (model/address.py).
+A token goes into the Authorization header, never into the address (model/address.py).
 """
 
 from __future__ import annotations
@@ -31,26 +32,30 @@ from holdfast.transport.messages import Cutter, masked
 SUBPROTOCOL: Final = Subprotocol("holdfast.1")
 READ_BYTES: Final = 256 * 1024
 REFUSED_STATUS: Final = (401, 403)
-SAID_CHARS: Final = 200  # of what a server says when it refuses
+SAID_CHARS: Final = 200  # of a server's reason for a refusal
 
 
-def context(ca: str | None) -> ssl.SSLContext:
-    """For wss: the system's authorities, or the certificates in that file alone."""
+def _secured(sock: socket.socket, url: str, ca: str | None) -> socket.socket:
+    """Add TLS: the key that `url` pins, else the authorities in `ca`, else the system's."""
+    if (pin := address.pin(url)) is not None:
+        from holdfast.transport import pinning
+
+        return pinning.wrap(sock, url, pin, "http/1.1")
     try:
-        return ssl.create_default_context(cafile=ca)
+        context = ssl.create_default_context(cafile=ca)
     except (OSError, ssl.SSLError) as e:
         raise Usage(f"cannot use the certificates in {ca!a}: {e}") from e
+    return context.wrap_socket(sock, server_hostname=address.host_and_port(url)[0])
 
 
 class WebSocket:
-    """One connection that is open. Not blocking: `send` keeps what the socket does not take, `receive` gives what there is."""
+    """An open, non-blocking connection: `send` queues, `receive` returns the messages so far."""
 
     def __init__(self, sock: socket.socket, protocol: ClientProtocol, cutter: Cutter) -> None:
         self._sock, self._protocol, self._cutter = sock, protocol, cutter
         self._plain = not isinstance(sock, ssl.SSLSocket)
-        self._inbox = memoryview(
-            bytearray(READ_BYTES)
-        )  # allocating that much for each key would cost more than the key
+        # Allocating that much for each key would cost more than the key
+        self._inbox = memoryview(bytearray(READ_BYTES))
         self._out = bytearray()
         self._parts: list[bytes] = []
 
@@ -59,11 +64,11 @@ class WebSocket:
 
     @property
     def pending(self) -> int:
-        """Bytes that the socket has not taken."""
+        """Return the bytes that the socket has not accepted."""
         return len(self._out)
 
     def send(self, message: bytes) -> None:
-        """Unavailable when the connection is gone."""
+        """Queue a message and write what fits. Raises Unavailable when the connection is gone."""
         if self._protocol.state is not State.OPEN:
             raise Unavailable("the relay has closed the connection")
         data = masked(message)
@@ -79,10 +84,10 @@ class WebSocket:
         if count < len(data):
             self._out += data[count:]
         if len(self._out) > REMOTE_QUEUE_BYTES:
-            raise Unavailable("the relay takes nothing")
+            raise Unavailable("the relay does not read")
 
     def flush(self) -> None:
-        """Unavailable when the connection is gone."""
+        """Write queued bytes. Raises Unavailable when the connection is gone."""
         try:
             while self._out:
                 del self._out[: self._sock.send(self._out)]
@@ -92,7 +97,10 @@ class WebSocket:
             raise Unavailable(f"the connection to the relay broke: {e.strerror or e}") from e
 
     def receive(self) -> list[bytes]:
-        """The messages that have come. Unavailable when the connection is gone, PeerFault for what is no message of ours."""
+        """Return the messages that have come.
+
+        Raises Unavailable when the connection is gone, PeerFault for an invalid message.
+        """
         messages: list[bytes] = []
         while True:
             try:
@@ -106,7 +114,7 @@ class WebSocket:
                 break
             self._cut(self._inbox[:count], messages)
             if self._plain:
-                break  # the poll says when there is more; TLS may hold some that no poll tells of
+                break  # poll reports further bytes; only TLS may hold bytes that poll does not see
         if self._protocol.writes:
             self._flush_protocol()
         if not messages and self._protocol.state is not State.OPEN:
@@ -136,7 +144,7 @@ class WebSocket:
         self.flush()
 
     def stranded(self) -> bool:
-        """Whether the address that it goes out from is not this machine's any more: nothing will come back, and nothing says so."""
+        """Tell whether its local address is gone from this machine: no answer can arrive then."""
         if self._sock.family not in (socket.AF_INET, socket.AF_INET6):
             return False
         try:
@@ -155,10 +163,10 @@ class WebSocket:
 
 
 def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocket:
-    """Connects; Unavailable if nobody answers in that time, NotAllowed if somebody there refuses us."""
+    """Connect. Raises Unavailable without an answer in time, NotAllowed if refused."""
     deadline, where = time.monotonic() + wait_s, name(url)
     try:
-        sock = socket.create_connection(address.place(url), timeout=wait_s)
+        sock = socket.create_connection(address.host_and_port(url), timeout=wait_s)
     except OSError as e:
         raise Unavailable(
             f"the relay {where} cannot be reached: {e.strerror or e}",
@@ -167,12 +175,32 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
     try:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if address.secure(url):
-            sock = context(ca).wrap_socket(sock, server_hostname=address.place(url)[0])
+            sock = _secured(sock, url, ca)
+    except ssl.SSLError as e:
+        sock.close()
+        raise Unavailable(
+            f"the relay {where} has no certificate that is trusted here: {e.reason or e}",
+            "give its certificate with --ca, or the address with the pin that the relay printed",
+        ) from e
+    except OSError as e:
+        sock.close()
+        raise _silent(where, e) from e
+    except BaseException:
+        sock.close()
+        raise
+    return WebSocket(sock, *handshake(sock, address.bare(url), where, token, deadline))
+
+
+def handshake(
+    sock: socket.socket, url: str, where: str, token: str | None, deadline: float
+) -> tuple[ClientProtocol, Cutter]:
+    """Open the WebSocket on a connected socket. Closes the socket on any error."""
+    try:
         protocol = ClientProtocol(parse_uri(url), subprotocols=[SUBPROTOCOL], max_size=OUTER_BYTES)
         cutter = Cutter(protocol, OUTER_BYTES)
         _open(sock, protocol, cutter, token, deadline)
         sock.setblocking(False)
-        return WebSocket(sock, protocol, cutter)
+        return protocol, cutter
     except (InvalidStatus, InvalidHandshake) as e:
         sock.close()
         if isinstance(e, InvalidStatus) and e.response.status_code in REFUSED_STATUS:
@@ -182,24 +210,20 @@ def dial(url: str, token: str | None, ca: str | None, wait_s: float) -> WebSocke
         raise Unavailable(
             f"{where} answers, but not as a relay: {e}", "is the address right?"
         ) from e
-    except ssl.SSLError as e:
-        sock.close()
-        raise Unavailable(
-            f"the relay {where} has no certificate that is trusted here: {e.reason or e}",
-            "give its certificate with --ca",
-        ) from e
     except OSError as e:
         sock.close()
-        raise Unavailable(
-            f"the relay {where} does not answer: {e.strerror or e}", "try again"
-        ) from e
+        raise _silent(where, e) from e
     except BaseException:
         sock.close()
         raise
 
 
+def _silent(where: str, why: OSError) -> Unavailable:
+    return Unavailable(f"the relay {where} does not answer: {why.strerror or why}", "try again")
+
+
 def said(refusal: InvalidStatus) -> str:
-    """What a server answered instead, in a few words."""
+    """Return the first words of a server's refusal."""
     words = (refusal.response.body or b"").decode("utf-8", "replace").strip()[:SAID_CHARS]
     return f": {words}" if words and words.isprintable() else ""
 
@@ -226,7 +250,9 @@ def _open(
             protocol.receive_eof()
         elif any(isinstance(event, bytes | Frame) for event in cutter.feed(data)):
             raise InvalidHandshake("it speaks before it is spoken to")
-    if protocol.handshake_exc is not None:
-        raise protocol.handshake_exc
+    if (error := protocol.handshake_exc) is not None:
+        if isinstance(error, InvalidHandshake):
+            raise error
+        raise InvalidHandshake("no valid HTTP response") from error  # before release 15
     if protocol.subprotocol != SUBPROTOCOL:
         raise InvalidHandshake("it does not speak our protocol")

@@ -1,1 +1,4 @@
-"""Bytes <-> model. Programs meet only here."""
+"""Wire formats: bytes to model and back. Programs share no code but this.
+
+No I/O, no clock. It imports `model` only.
+"""

@@ -1,12 +1,13 @@
-"""What is inside a sealed message once the handshake is over: `Body` of proto/holdfast.proto, by hand.
+"""The plaintext of a sealed message after the handshake: `Body` of proto/holdfast.proto, by hand.
 
     DATA    0a LENGTH bytes     the next bytes of the stream, at least one
     REKEY   12 00               the sender's next message is under the next key
     END     1a 00               the stream is complete in this direction; nothing follows
-    ASK     22 00               is anybody there?
-    YES     2a 00               yes
+    ASK     22 00               asks whether the peer is alive
+    YES     2a 00               answers ASK
 
-Five shapes with one spelling each: the runtime of protobuf is not needed to read them, and would accept others. A test compares both.
+Each of the five has exactly one encoding. The protobuf runtime is not needed to read them, and
+would accept other encodings; a test compares both.
 """
 
 from __future__ import annotations
@@ -30,7 +31,10 @@ def data(plain: bytes) -> bytes:
 
 
 def read(body: bytes) -> bytes | None:
-    """The bytes of DATA; None for the others, which the caller compares with; PeerFault for what is no body."""
+    """Return the bytes of DATA, or None for the other four, which the caller compares.
+
+    Raises PeerFault for any other bytes.
+    """
     if body in WORDS:
         return None
     size = 2 if len(body) < 0x80 + 2 else 3 if len(body) < 0x4000 + 3 else 4

@@ -2,9 +2,10 @@
 
     frame ::= length u32 (of the payload), kind u8, payload        little endian
 
-Hot frames (keys, output) are fixed binary, so that attaching costs no parser and no import; everything else is one JSON
-object, which the standard library reads in microseconds, a person can read in a trace, and a `.proto` describes without
-change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a request: refused, never skipped.
+Hot frames (keys, output) are fixed binary, so that attaching needs no parser. Every other frame is
+one JSON object: the standard library reads it in microseconds, a person can read it in a trace, and
+the JSON mapping of a `.proto` describes it. Unknown kinds, oversize frames and unknown fields in a
+request are refused, never skipped.
 
     code | frame   | payload                                                        | direction
     -----|---------|----------------------------------------------------------------|---------------
@@ -13,8 +14,10 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
     0x03 | INPUT   | sequence u64, flags u8, bytes                                  | client -> host
     0x04 | RESIZE  | sequence u64, cols u16, rows u16                               | client -> host
     0x05 | CANCEL  | id u32                                                         | client -> host
-    0x06 | SEEN    | offset u64 (a viewer that reads the ring itself is here)       | client -> host
+    0x06 | SEEN    | offset u64 (position of a viewer that reads the ring directly) | client -> host
     0x07 | PROOF   | JSON {signature, recovery?, invitation?}                       | client -> host
+    0x08 | STDIN   | id u32, start u64, bytes (for a request; none: their end)      | client -> host
+    0x09 | CREDIT  | id u32, until u64 (DATA bytes of a request that may come)      | client -> host
     0x81 | WELCOME | JSON {version, host, home, pid, release, joined?}              | host -> client
     0x82 | REPLY   | id u32, ok u8, JSON (result or error)                          | host -> client
     0x83 | OUTPUT  | start u64, end u64, acked u64, bytes                           | host -> client
@@ -25,47 +28,61 @@ change (its JSON mapping). Unknown kinds, oversize frames, unknown fields in a r
     0x88 | BYE     | JSON {reason, message}                                         | host -> client
     0x89 | CHALLENGE | JSON {version, machine, nonce}                               | host -> client
 
-OUTPUT covers the raw range [start, end) although its bytes may be fewer: queries that the host answers are stripped. SCREEN
-replaces whatever the viewer shows; output continues at its offset. `acked` is the highest input sequence of this client
-that the session has taken: keys need no answers of their own. A client numbers its inputs from 1, per client id; a repeated
-number is the same input, and is applied once. The id is the client's own choice and no secret: it counts together with the key
-that the client proved (wire/hello.py), so the same id used with another key is another client.
+OUTPUT covers the raw range [start, end). It may have fewer bytes, because queries that the host
+answers are removed. SCREEN replaces the viewer's display; output continues at its offset. `acked`
+is the highest input sequence of this client that the session has accepted, so keys need no answer
+of their own. A client numbers its inputs from 1, per client id; a repeated number is the same input
+and is applied once. The client chooses its id, which is not secret: the id counts together with the
+key that the client proved (wire/hello.py), so the same id with another key is another client.
 
-A viewer on the same machine may ask to read the session's ring itself (`direct`): the answer to `attach` then brings the ring's and a
-bell's descriptor (SCM_RIGHTS). SCREEN frames still say where to go on; output comes from shared memory, no matter what the
-host is doing at the moment, and SEEN tells the host how far the viewer is.
+A viewer on the same machine may ask to read the session's ring directly (`direct`). The reply to
+`attach` then carries descriptors of the ring and of a bell (SCM_RIGHTS). SCREEN frames still say
+where to continue; output comes from shared memory, independently of the host's load, and SEEN tells
+the host the viewer's position.
+
+A client sends bytes for a request in STDIN frames: the input of a `run` with `stdin`. It sends only
+up to the offset that the host's event `stdin` allows (`until`), so the host holds a bounded part.
+The event with `done` says that the receiver can read all of it. WELCOME names `stdin` in `takes`.
+
+A client whose HELLO has `credit` takes that many bytes of DATA for each request. The host begins a
+DATA frame only while it has sent fewer bytes of the request than `credit`, or than `until` of the
+last CREDIT frame. So an answer that is read slowly delays no other answer on the connection.
+WELCOME names `credit` in `takes`; other hosts refuse CREDIT.
 """
 
 from __future__ import annotations
 
-import json
 import struct
-from collections.abc import Iterator
-from typing import Any, Final
 
+from holdfast.model import jsontext
 from holdfast.model.errors import PeerFault
 from holdfast.model.limits import FRAME_BYTES
 
-VERSION: Final = 2
-LOWEST: Final = 2  # version 1 said who it was without proving it
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Final
 
-HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF = range(1, 8)
+VERSION: Final = 2
+LOWEST: Final = 2  # clients of version 1 did not prove their identity
+
+HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF, STDIN, CREDIT = range(1, 10)
 WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE, CHALLENGE = range(0x81, 0x8A)
-FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF))
+FROM_CLIENT: Final = frozenset((HELLO, REQUEST, INPUT, RESIZE, CANCEL, SEEN, PROOF, STDIN, CREDIT))
 FROM_HOST: Final = frozenset((WELCOME, REPLY, OUTPUT, SCREEN, EVENT, DATA, GAP, BYE, CHALLENGE))
 
 SCREEN_ATTACH, SCREEN_LAG, SCREEN_RESIZE, SCREEN_RESUME, SCREEN_FOREIGN = range(5)
 
 INPUT_ACK: Final = 1  # answer soon, even if the program stays silent
-INPUT_PASTE: Final = (
-    2  # one paste: never split, and bracketed by the host if the program asked for that
-)
+# A paste: never split, and bracketed by the host if the program asked for bracketed paste.
+INPUT_PASTE: Final = 2
 
 HEADER = struct.Struct("<IB")
 _REQUEST = struct.Struct("<I")
 _INPUT = struct.Struct("<QB")
 _RESIZE = struct.Struct("<QHH")
 _SEEN = struct.Struct("<Q")
+_STDIN = struct.Struct("<IQ")
 _REPLY = struct.Struct("<IB")
 _OUTPUT = struct.Struct("<QQQ")
 _SCREEN = struct.Struct("<QQBHH")
@@ -74,21 +91,18 @@ _FRAME_OUTPUT = struct.Struct("<IBQQQ")
 _FRAME_DATA = struct.Struct("<IBIQQ")
 
 
+_write = jsontext.encoder(separators=(",", ":"), ensure_ascii=False)
+
+
 def frame(kind: int, payload: bytes) -> bytes:
     return HEADER.pack(len(payload), kind) + payload
 
 
-def pack_json(kind: int, body: dict[str, Any], head: bytes = b"") -> bytes:
-    return frame(
-        kind,
-        head
-        + json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(
-            "utf-8", "surrogatepass"
-        ),
-    )
+def pack_json(kind: int, body: Mapping[str, object], head: bytes = b"") -> bytes:
+    return frame(kind, head + _write(body).encode("utf-8", "surrogatepass"))
 
 
-def request(number: int, body: dict[str, Any]) -> bytes:
+def request(number: int, body: Mapping[str, object]) -> bytes:
     return pack_json(REQUEST, body, _REQUEST.pack(number))
 
 
@@ -105,6 +119,24 @@ def read_seen(payload: bytes) -> int:
     return offset
 
 
+def stdin(number: int, start: int, data: bytes) -> bytes:
+    return frame(STDIN, _STDIN.pack(number, start) + data)
+
+
+def read_stdin(payload: bytes) -> tuple[int, int, bytes]:
+    number, start = _fields(_STDIN, payload, False)
+    return number, start, payload[_STDIN.size :]
+
+
+def credit(number: int, until: int) -> bytes:
+    return frame(CREDIT, _STDIN.pack(number, until))
+
+
+def read_credit(payload: bytes) -> tuple[int, int]:
+    number, until = _fields(_STDIN, payload, True)
+    return number, until
+
+
 def input_(sequence: int, data: bytes, flags: int = 0) -> bytes:
     return frame(INPUT, _INPUT.pack(sequence, flags) + data)
 
@@ -113,12 +145,12 @@ def resize(sequence: int, cols: int, rows: int) -> bytes:
     return frame(RESIZE, _RESIZE.pack(sequence, cols, rows))
 
 
-def reply(number: int, body: dict[str, Any], ok: bool = True) -> bytes:
+def reply(number: int, body: Mapping[str, object], ok: bool = True) -> bytes:
     return pack_json(REPLY, body, _REPLY.pack(number, ok))
 
 
 def output_header(start: int, end: int, acked: int, length: int) -> bytes:
-    """Header of an OUTPUT frame whose `length` bytes are sent right after it, uncopied."""
+    """Make the header of an OUTPUT frame whose `length` bytes follow without a copy."""
     return _FRAME_OUTPUT.pack(_OUTPUT.size + length, OUTPUT, start, end, acked)
 
 
@@ -142,7 +174,7 @@ def _fields(layout: struct.Struct, payload: bytes | memoryview, exact: bool) -> 
 
 def read_json(payload: bytes | memoryview) -> dict[str, Any]:
     try:
-        body = json.loads(bytes(payload))
+        body = jsontext.load(bytes(payload))
     except (ValueError, RecursionError) as e:
         raise PeerFault(f"unreadable JSON in a frame: {e}") from e
     if not isinstance(body, dict):
@@ -191,7 +223,7 @@ def read_data(payload: memoryview) -> tuple[int, int, int, memoryview]:
 
 
 def single(data: bytes) -> int | None:
-    """The kind of the frame if `data` is exactly one key of a client, the commonest thing that arrives."""
+    """Return the frame's kind if `data` is exactly one key, the most frequent frame; else None."""
     if (
         len(data) < HEADER.size
         or data[4] != INPUT
@@ -202,7 +234,10 @@ def single(data: bytes) -> int | None:
 
 
 class Reader:
-    """Frames out of one reusable buffer, uncopied: what `next` gives is valid until `space` is asked for again."""
+    """Reads frames from a reusable buffer without copies:
+
+    a frame is valid until `space` is called.
+    """
 
     def __init__(
         self, allowed: frozenset[int], limit: int = FRAME_BYTES, size: int = 1 << 18
@@ -212,7 +247,7 @@ class Reader:
         self._start = self._end = 0
 
     def space(self) -> memoryview:
-        """Where to receive into; what was handed out before is gone then."""
+        """Return the space to receive into. Frames returned before become invalid."""
         kept = self._end - self._start
         need = HEADER.size
         if kept >= HEADER.size:
@@ -251,7 +286,7 @@ class Reader:
 
 
 class Splitter:
-    """Cuts a byte stream into frames. Give it bytes as they come; it raises PeerFault on what cannot be a frame."""
+    """Cuts a byte stream into frames. Raises PeerFault for bytes that cannot be a frame."""
 
     def __init__(self, allowed: frozenset[int], limit: int = FRAME_BYTES) -> None:
         self._allowed = allowed
@@ -269,7 +304,7 @@ class Splitter:
         return rest
 
     def feed(self, data: bytes | memoryview) -> Iterator[tuple[int, bytes]]:
-        """Complete frames; payloads are copies and stay valid."""
+        """Yield the complete frames so far; payloads are copies and stay valid."""
         buffer = self._buffer
         buffer += data
         at = 0

@@ -1,30 +1,57 @@
-"""Who a client is: proved with its key when it connects, over every carrier in the same way.
+"""The handshake by which a client proves its identity, the same over every carrier.
 
-    client -> host   HELLO      {version, lowest, client, operator, modality, key, about?}
+    client -> host   HELLO      {version, lowest, client, operator, modality, key, about?,
+                                announce?, credit?}
     host -> client   CHALLENGE  {version, machine, nonce}
     client -> host   PROOF      {signature, recovery?, invitation?}      over the statement below
-    host -> client   WELCOME    {version, host, home, pid, release, device, place?} or BYE with reason "admission"
+    host -> client   WELCOME    {version, host, home, pid, release, device, takes?, place?,
+                                recovered?, joined?}, or BYE with reason "admission"
 
-The statement names both sides, the nonce and all that was said, so a proof is worth nothing for another machine, connection, name or
-version. Its hash binds what is signed later on this channel to it (`binding`). On the local socket the kernel has said before
-whether this account may connect at all; the key says who it is. A `recovery` {statement, signature} is signed with the machine's own key
-(core/recovery.py) and lets a key in that nobody there could let in any more. `about` names a session: its `place` {id, epoch, seen} is what an
-act on it is signed for, and need not be asked for then.
+    STATEMENT ::= {version, lowest, offered, machine, nonce, client, operator, modality, key
+                   [, channel]}                                             "hello/1"
+    binding    =   blake2b-256("holdfast/binding/1" NUL signature STATEMENT), in hex
+    origin     =   blake2b-64("holdfast/origin/1" NUL client key) as a big-endian number, | 2
 
-Through a relay all this is inside a sealed channel (core/channel.py), and the statement has that channel's hash in it as well (`channel`), each side's own: a proof made
-on one channel is worth nothing on another, whoever carries it. There nobody is the first, and nobody recovers.
+The statement is canonical JSON. `version`, `machine` and `nonce` are those of CHALLENGE, `offered`
+is the `version` of HELLO, and the other fields are those of HELLO. In `origin`, `client` is 8
+bytes, big-endian, and `key` is the text of the key. `origin`, as 16 hex digits, is the `client` of
+signed acts and of the record.
 
-`device` is what the device with this key is called there. An `invitation` {id, proof, device?} lets a newcomer in with a one-time code: `proof` is a signature over the same statement, made with the key that follows
-from the code (core/joincode.py), so it is worth nothing on another connection or for another key; `device` is what it suggests to be called. If the inviter is asked first, EVENT
-{event: "waiting", by, fingerprint, expires} comes before WELCOME. WELCOME then has `joined` {name, kind, by, rights, scope, device, of, again}; `again` says
-that this key had come in with this code before, `of` is the operator if this is another device of theirs, else null.
+The statement names both sides, the nonce and all fields of HELLO and CHALLENGE, so a proof is
+invalid for another machine, connection, name or version. Its hash binds later signatures on this
+connection to the statement (`binding`). On the local socket the kernel's credentials decide whether
+the account may connect; the key identifies the operator. `about` names a session: its `place` {id,
+epoch, seen} goes into the signature of an act on the session, and saves a request.
+
+A client is known by key and `client`. If it repeats an act on a newer connection while the act is
+under way on an older one, the host ends the older connection (BYE, "replaced"). The repeated
+request then follows the act.
+
+Through a relay the handshake runs inside a sealed channel (core/sealed/channel.py). The statement
+then contains each side's own hash of that channel (`channel`), so a proof made on one channel is
+invalid on another. A remote client can neither be the first operator nor recover a machine.
+
+`recovery` {statement, signature} is signed with the machine's own key (core/people/recovery.py). It
+admits a key when no operator is left who could. A client that shows recoveries to its operator
+sends `announce` true. Its WELCOME then has `recovered`, a list of {operator, at}, once per key.
+
+`device` is the name of the device with this key on that machine. `invitation` {id, proof, device?}
+admits a newcomer with a one-time code. `proof` is a signature over the same statement with a key
+derived from the code (core/people/join_code.py), so it is invalid on another connection or for
+another key; `device` is a suggested device name. If the inviter must confirm, EVENT {event:
+"waiting", by, fingerprint, expires} precedes WELCOME. WELCOME then has `joined` {name, kind, by,
+rights, scope, device, of, again}: `again` says that this key was admitted with this code before,
+and `of` names the operator if the key is another device of an existing operator, else null.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final
-
 from holdfast.model.canonical import encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
 
 try:
     from _blake2 import blake2b  # hashlib would load OpenSSL for the same function
@@ -35,8 +62,13 @@ DOMAIN: Final = "hello/1"
 NONCE_BYTES: Final = 32
 
 
-def statement(hello: dict[str, Any], challenge: dict[str, Any], channel: str = "") -> bytes:
-    """The exact bytes that the client signs and the host verifies. `channel`: the hash of the sealed channel, if there is one."""
+def statement(
+    hello: Mapping[str, object], challenge: Mapping[str, object], channel: str = ""
+) -> bytes:
+    """Return the exact bytes that the client signs and the host verifies.
+
+    `channel` is the hash of the sealed channel, or empty on the local socket.
+    """
     return encode(
         {
             "version": challenge["version"],
@@ -54,8 +86,11 @@ def statement(hello: dict[str, Any], challenge: dict[str, Any], channel: str = "
 
 
 def origin(key: str, client: int) -> int:
-    """What a client is called from then on, in the record and by a keeper that remembers which inputs it took: its own number, made one that no
-    other key can have. So nobody can pass off an input as a repeat of somebody else's, or ask for the answer to it."""
+    """Combine a client's own number with its key into the id used in the record and by the keeper.
+
+    No other key can have the same id. An operator therefore cannot pass off an input as a repeat of
+    another operator's input, or ask for its answer.
+    """
     return (
         int.from_bytes(
             blake2b(
@@ -68,5 +103,5 @@ def origin(key: str, client: int) -> int:
 
 
 def binding(statement: bytes, signature: bytes) -> str:
-    """Names this channel in whatever is signed on it."""
+    """Return the name of this connection that later signatures contain."""
     return blake2b(b"holdfast/binding/1\0" + signature + statement, digest_size=32).hexdigest()

@@ -1,8 +1,8 @@
 """The wire between a host and a keeper (and the nursery that makes keepers).
 
-Packets travel over a SOCK_SEQPACKET unix socket: one packet, one message, so framing cannot be lost. All integers are
-little endian. A keeper is never upgraded under a live session, so this table only grows, and VERSION is
-negotiated: the host offers the range it speaks, the keeper answers with what it is.
+Packets travel over a SOCK_SEQPACKET unix socket: one packet is one message, so framing cannot be
+lost. All integers are little endian. A keeper is never upgraded under a live session, so this table
+only grows. VERSION is negotiated: the host offers a range, the keeper answers with its own version.
 
     code | packet    | layout                                             | direction
     -----|-----------|----------------------------------------------------|------------------
@@ -27,31 +27,39 @@ negotiated: the host offers the range it speaks, the keeper answers with what it
     0x85 | STATE     | see State                                          | keeper -> host
     0x86 | EXITED    | status i32, reaped u16, reaped x (pid u32, status i32) | keeper -> host
     0x87 | GATED     | errno i32 (+ listener, if errno is 0)              | keeper -> host
+    0x88 | CUT_OFF   | status i32, told u8                                | keeper -> host
 
     ACT ::= epoch u64, sequence u64, origin u64, origin sequence u64, flags u8
 
-Each act carries the incarnation's **epoch** (the fencing token: another one is rejected), and a **sequence** that
-rises by one; what was applied is never applied again. The connection carries the **term** (which host process
-speaks): a claim with a higher term closes the older connection, a claim that is not higher is refused. **origin** and
-its own sequence name the client's act behind it: the keeper remembers the last one per origin, so a host that died
-between sending and hearing back finds in WELCOME what was applied, and a client's retry is recognised (exactly once).
+Each act carries the incarnation's **epoch** (the fencing token: any other value is rejected) and a
+**sequence** that rises by one; an applied act is never applied again. The connection carries the
+**term**, which identifies the host process: a claim with a higher term closes the older connection,
+any other claim is refused. **origin** and the origin's own sequence identify the client's act. The
+keeper remembers the last act per origin. A host that succeeds a dead host therefore finds in
+WELCOME which acts were applied, and a client's retry is recognised (exactly once).
 
-Acts take effect in sequence order, with one exception: RESIZE and SIGNAL do not wait for input that the program has
-not read (as on every terminal). FLUSH discards all input before it: what waits here (of one origin only, if it names
-one), and whatever the kernel has that no program has read, since nobody can tell whose that is. With flag REPORT it
-is answered by WITHDRAWN: the pieces that had not wholly gone to the terminal. A piece of which it had a part is among
-them, whoever's it is, for that part is discarded. WITHDRAW takes back waiting input from a sequence on and says how
-far each piece had got, and leaves the kernel alone. Once the root process has ended, only SIGNAL is taken. An act
-that is refused (REJECTED) is not used up: the next one has the same sequence.
+Acts take effect in sequence order, with one exception: RESIZE and SIGNAL do not wait for input that
+the program has not read, as on every terminal. FLUSH discards all earlier input: input queued here
+(of a single origin, if FLUSH names one) and all unread input in the kernel, whose origin is
+unknown. With flag REPORT, FLUSH is answered by WITHDRAWN, which lists the pieces that were not
+completely written to the terminal. A partly written piece is in that list whatever its origin,
+because its written part is discarded too. WITHDRAW takes back queued input from a sequence on,
+reports how much of each piece was written, and leaves the kernel's input alone. Once the root
+process has ended, only SIGNAL is accepted. A refused act (REJECTED) does not use up its sequence.
 
-Effects are not answered by packets: the keeper raises ACCEPTED and WRITTEN in the ring's header, and rings the
-eventfd only if the act asked for it (flag ACK; again when its effect is complete later): an echoed key wakes the host
-once, not twice.
+Effects are not answered by packets. The keeper raises ACCEPTED and WRITTEN in the ring's header,
+and rings the eventfd only if the act asked for it (flag ACK, and again when its effect completes
+later): an echoed key wakes the host once, not twice.
 
-GATE is asked only of keepers that were started with a gate (the session's label says so: an older keeper knows no such
-packet). GATED has the kernel's descriptor by which execs are shown and answered (wire/notification.py), or says with which
-error the kernel refused it when the session began; -1: it is over. The host that asked has it until its connection ends.
-While no host has it, execs wait; after GATE_AWAY_S the keeper refuses those that nobody has read.
+GATE is sent only to keepers that were started with a gate, as the session's label says; older
+keepers do not know the packet. GATED carries the kernel's listener for execs
+(wire/notification.py), or the errno with which the kernel refused the gate at the start of the
+session; -1 means that the gate is closed. The host keeps the listener until its connection ends.
+Without a host, execs wait; after GATE_AWAY_S the keeper refuses those that no host has read.
+
+CUT_OFF says that the program which connects the session's own network (CONNECT of spawning.py) has
+ended before the session, with its wait status. The keeper sends it at that moment and to every
+later host after WELCOME; `told` is 1 if an earlier host was told.
 """
 
 from __future__ import annotations
@@ -65,9 +73,25 @@ from holdfast.wire.spawning import GATE_NONE as GATE_NONE
 from holdfast.wire.spawning import GATE_REQUIRED as GATE_REQUIRED
 from holdfast.wire.spawning import GATE_WANTED as GATE_WANTED
 from holdfast.wire.spawning import HALT_SIGNAL as HALT_SIGNAL
+from holdfast.wire.spawning import LIMIT_NICE as LIMIT_NICE
+from holdfast.wire.spawning import LIMIT_OOM as LIMIT_OOM
+from holdfast.wire.spawning import MOUNT_DEVICE as MOUNT_DEVICE
+from holdfast.wire.spawning import MOUNT_EMPTY as MOUNT_EMPTY
+from holdfast.wire.spawning import MOUNT_FIXED as MOUNT_FIXED
+from holdfast.wire.spawning import MOUNT_LINK as MOUNT_LINK
+from holdfast.wire.spawning import MOUNT_MEMORY as MOUNT_MEMORY
+from holdfast.wire.spawning import MOUNT_READ as MOUNT_READ
+from holdfast.wire.spawning import MOUNT_WRITE as MOUNT_WRITE
+from holdfast.wire.spawning import NET_HOST as NET_HOST
+from holdfast.wire.spawning import NET_NONE as NET_NONE
+from holdfast.wire.spawning import NET_OWN as NET_OWN
+from holdfast.wire.spawning import NO_NETWORK as NO_NETWORK
+from holdfast.wire.spawning import NOT_AS_PLANNED as NOT_AS_PLANNED
 from holdfast.wire.spawning import ORIGIN as _ORIGIN
 from holdfast.wire.spawning import PID_MAX as PID_MAX
 from holdfast.wire.spawning import QUIT_MAGIC as QUIT_MAGIC
+from holdfast.wire.spawning import RELEASE_SIGNAL as RELEASE_SIGNAL
+from holdfast.wire.spawning import RESOURCES as RESOURCES
 from holdfast.wire.spawning import SIZE as _SIZE
 from holdfast.wire.spawning import SPAWN_FAILED as SPAWN_FAILED
 from holdfast.wire.spawning import SPAWN_HEADER as SPAWN_HEADER
@@ -77,6 +101,7 @@ from holdfast.wire.spawning import SPAWN_REPLY as SPAWN_REPLY
 from holdfast.wire.spawning import VERSION as VERSION
 from holdfast.wire.spawning import Containment as Containment
 from holdfast.wire.spawning import Malformed as Malformed
+from holdfast.wire.spawning import Mount as Mount
 from holdfast.wire.spawning import Origin as Origin
 from holdfast.wire.spawning import Spawn as Spawn
 from holdfast.wire.spawning import nursery_command as nursery_command
@@ -84,23 +109,9 @@ from holdfast.wire.spawning import read_size as read_size
 from holdfast.wire.spawning import read_spawn as read_spawn
 from holdfast.wire.spawning import spawn as spawn
 
-(
-    HELLO,
-    INPUT,
-    RESIZE,
-    SIGNAL,
-    FLUSH,
-    WITHDRAW,
-    CONSUMED,
-    QUERY,
-    RELEASE,
-    FENCE,
-    LABEL,
-    LISTEN,
-    SILENCE,
-    GATE,
-) = range(1, 15)
-WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED, GATED = range(0x81, 0x88)
+HELLO, INPUT, RESIZE, SIGNAL, FLUSH, WITHDRAW, CONSUMED = range(1, 8)
+QUERY, RELEASE, FENCE, LABEL, LISTEN, SILENCE, GATE = range(8, 15)
+WELCOME, REFUSED, REJECTED, WITHDRAWN, STATE, EXITED, GATED, CUT_OFF = range(0x81, 0x89)
 
 REFUSED_VERSION, REFUSED_TERM, REFUSED_PACKET = 1, 2, 3
 REJECT_EPOCH, REJECT_SEQUENCE, REJECT_FULL, REJECT_FENCED, REJECT_CLOSED = 1, 2, 3, 4, 5
@@ -126,13 +137,14 @@ _WITHDRAWN = struct.Struct("<QII")
 _EXITED = struct.Struct("<BiH")
 _REAPED = struct.Struct("<Ii")
 _GATED = struct.Struct("<Bi")
+_CUT_OFF = struct.Struct("<BiB")
 _WELCOME = struct.Struct("<BHQQQQIQiBHHH")
 _STATE = struct.Struct("<BIIIHHIIIIQ")
 _ORIGIN_BYTES, _REAPED_BYTES = _ORIGIN.size, _REAPED.size
 
 
 class Act(NamedTuple):
-    """What every effect on a session carries, whoever caused it."""
+    """The fields that every effect on a session carries."""
 
     epoch: int
     sequence: int
@@ -142,7 +154,7 @@ class Act(NamedTuple):
 
 
 class Welcome(NamedTuple):
-    """What a keeper is and has done so far."""
+    """A keeper's identity and state, as a new host learns them."""
 
     version: int
     epoch: int
@@ -230,7 +242,7 @@ def label(data: bytes) -> bytes:
 
 
 def listen(tag: int) -> bytes:
-    """One more bell to ring at output: of a viewer here that reads the ring itself. Bells go with the host's term."""
+    """Add the bell of a local viewer that reads the ring. Bells end with the host's term."""
     return _QUERY.pack(LISTEN, tag)
 
 
@@ -244,6 +256,10 @@ def gate() -> bytes:
 
 def gated(error: int) -> bytes:
     return _GATED.pack(GATED, error)
+
+
+def cut_off(status: int, told: bool) -> bytes:
+    return _CUT_OFF.pack(CUT_OFF, status, told)
 
 
 def refused(reason: int, value: int) -> bytes:
@@ -262,22 +278,9 @@ def exited(status: int, reaped: list[tuple[int, int]]) -> bytes:
     return _EXITED.pack(EXITED, status, len(reaped)) + b"".join(_REAPED.pack(*r) for r in reaped)
 
 
-def state(
-    tag: int,
-    foreground: int,
-    session_leader: int,
-    cols: int,
-    rows: int,
-    iflag: int,
-    oflag: int,
-    cflag: int,
-    lflag: int,
-    queued_input: int,
-) -> bytes:
+def state(*fields: int) -> bytes:
     """The fields of State, in their order."""
-    return _STATE.pack(
-        STATE, tag, foreground, session_leader, cols, rows, iflag, oflag, cflag, lflag, queued_input
-    )
+    return _STATE.pack(STATE, *fields)
 
 
 def welcome(
@@ -296,7 +299,10 @@ def welcome(
     origins: Iterable[tuple[int, int, int]],
     reaped: Iterable[tuple[int, int]],
 ) -> bytes:
-    """The fields of Welcome, in their order. (Sums, not joins: a keeper has touched what that needs already.)"""
+    """Encode the fields of Welcome, in order.
+
+    Sums need less of a keeper's own memory than joins.
+    """
     origins_ = reaped_ = b""
     for origin, number, sequence in origins:
         origins_ += _ORIGIN.pack(origin, number, sequence)
@@ -327,7 +333,7 @@ def welcome(
 
 
 def _unpack(layout: struct.Struct, packet: bytes, more: bool = False) -> tuple[int, ...]:
-    """The fields of a packet, its code first; `more` if it goes on after them."""
+    """Unpack a packet's fields, code first. With `more`, further bytes may follow."""
     try:
         return layout.unpack_from(packet) if more else layout.unpack(packet)
     except struct.error:
@@ -335,7 +341,7 @@ def _unpack(layout: struct.Struct, packet: bytes, more: bool = False) -> tuple[i
 
 
 def read_act(packet: bytes) -> tuple[tuple[int, ...], bytes]:
-    """The fields of Act, in their order, and the body, which is right for its kind."""
+    """Return the fields of Act, in order, and the body, which is valid for the act's kind."""
     fields = _unpack(_ACT, packet, more=True)
     body = packet[ACT_BYTES:]
     kind = fields[0]
@@ -349,7 +355,7 @@ def read_act(packet: bytes) -> tuple[tuple[int, ...], bytes]:
 
 
 def read_flush(body: bytes) -> int:
-    """The client whose input is meant; 0: everybody's."""
+    """Return the client whose input is to be flushed; 0 means all clients."""
     if body and len(body) != _FLUSH.size:
         raise Malformed("bad flush")
     return int.from_bytes(body, "little")
@@ -419,63 +425,40 @@ def read_gated(packet: bytes) -> int:
     return _unpack(_GATED, packet)[1]
 
 
+def read_cut_off(packet: bytes) -> tuple[int, bool]:
+    _, status, told = _unpack(_CUT_OFF, packet)
+    if told > 1:
+        raise Malformed("bad cut_off")
+    return status, bool(told)
+
+
 def read_state(packet: bytes) -> State:
     return State(*_unpack(_STATE, packet)[1:])
 
 
 def read_welcome(packet: bytes) -> Welcome:
-    fields = _unpack(_WELCOME, packet, more=True)
-    (
-        version,
-        epoch,
-        term,
-        consumed_,
-        created,
-        root_pid,
-        root_start,
-        status,
-        session_len,
-        label_len,
-        origin_count,
-        reaped_count,
-    ) = fields[1:]
-    at = _WELCOME.size
-    want = (
-        at
-        + _SIZE.size
-        + session_len
-        + label_len
-        + origin_count * _ORIGIN.size
-        + reaped_count * _REAPED.size
+    _, *numbers, session_len, label_len, origin_count, reaped_count = _unpack(
+        _WELCOME, packet, more=True
     )
+    session_at = _WELCOME.size + _SIZE.size
+    label_at = session_at + session_len
+    origins_at = label_at + label_len
+    reaped_at = origins_at + origin_count * _ORIGIN.size
     if (
-        len(packet) != want
+        len(packet) != reaped_at + reaped_count * _REAPED.size
         or origin_count > limits.ORIGINS_KEPT
         or reaped_count > limits.REAPED_KEPT
     ):
         raise Malformed("bad welcome")
-    cols, rows = _SIZE.unpack_from(packet, at)
-    at += _SIZE.size
-    session = packet[at : at + session_len].decode("ascii", "replace")
-    at += session_len
-    label_ = packet[at : at + label_len]
-    at += label_len
-    split = at + origin_count * _ORIGIN.size
-    return Welcome(
-        version,
-        epoch,
-        term,
-        consumed_,
-        created,
-        root_pid,
-        root_start,
-        status,
-        cols,
-        rows,
-        session,
-        label_,
-        tuple(Origin(*o) for o in _ORIGIN.iter_unpack(packet[at:split])),
-        tuple((p, s) for p, s in _REAPED.iter_unpack(packet[split:])),
+    return Welcome._make(
+        (
+            *numbers,
+            *_SIZE.unpack_from(packet, _WELCOME.size),
+            packet[session_at:label_at].decode("ascii", "replace"),
+            packet[label_at:origins_at],
+            tuple(Origin(*o) for o in _ORIGIN.iter_unpack(packet[origins_at:reaped_at])),
+            tuple((p, s) for p, s in _REAPED.iter_unpack(packet[reaped_at:])),
+        )
     )
 
 

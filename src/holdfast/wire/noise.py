@@ -1,30 +1,34 @@
-"""Noise, the part that is needed: IK and XXpsk3 with 25519, AESGCM, SHA256 (The Noise Protocol Framework, revision 34).
+"""The needed part of Noise (revision 34): IK and XXpsk3 with 25519, AESGCM and SHA256.
 
-    IK        <- s                                 the initiator knows the responder's static key: every channel to a known host
+    IK        <- s               the initiator knows the responder's static key: any known host
               ...
               -> e, es, s, ss
               <- e, ee, se
-    XXpsk3    -> e                                 nobody knows anybody, but both have 32 secret bytes: pairing
+    XXpsk3    -> e               no key is known, but both sides share 32 secret bytes: pairing
               <- e, ee, s, es
               -> s, se, psk
 
-The suite is the one that browsers have with keys that cannot be exported. No fallback, no other pattern, no choice at run time: what cannot be asked for cannot
-be downgraded to.
+Browsers have this suite with non-exportable keys. There is no fallback, no other pattern and no
+choice at run time, so there is no downgrade.
 
-What is stricter here than the specification demands
-- A message that cannot be opened ends the handshake or the cipher for good ("poisoned"): its nonce is not advanced, nothing is opened or sealed any more. Over an
-  ordered carrier a message that does not open is an attack or a defect, and there is nothing to go on with.
-- Public keys of low order are refused, although Noise allows them: with one, both sides "agree" on a secret that everybody knows.
-- The nonce 2^64-1 is never used for a message (it is that of `rekey`), messages are at most 65535 bytes long, in both directions.
+Stricter than the specification:
+- A message that cannot be opened ends the handshake or the cipher for good ("poisoned"): the nonce
+  is not advanced, and no further message is opened or sealed. Over an ordered carrier such a
+  message is an attack or a defect, and the channel cannot continue.
+- Public keys of low order are refused, although Noise allows them: with such a key both sides would
+  agree on a publicly known secret.
+- The nonce 2^64-1 is never used for a message, because `rekey` uses it. Messages have at most 65535
+  bytes in both directions.
 
-Not here: when to rekey, what messages mean, what is done with a broken channel (core/channel.py). Python cannot wipe memory, so keys are only forgotten.
+core/sealed/channel.py decides when to rekey, what messages mean, and what follows from a broken
+channel. Python cannot wipe memory, so keys are only forgotten.
 """
 
 from __future__ import annotations
 
 import hmac
 from hashlib import sha256
-from typing import Any, Final
+from typing import Final
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -48,11 +52,11 @@ _MESSAGES: Final = {
 
 
 class Exhausted(Exception):
-    """All nonces of a key are used: nothing can be sealed or opened with it any more."""
+    """All nonces of a key are used: the key can no longer seal or open."""
 
 
 class Cipher:
-    """One direction of a channel, or the cipher of a handshake: a key and the number of the next message."""
+    """A key and the number of its next message: one direction of a channel, or of a handshake."""
 
     __slots__ = ("_aead", "_key", "dead", "nonce")
 
@@ -71,7 +75,7 @@ class Cipher:
         return sealed
 
     def open(self, sealed: bytes, beside: bytes = b"") -> bytes:
-        """The plaintext of the next message. What is anything else poisons the cipher."""
+        """Open the next message. Any other bytes poison the cipher."""
         if self.dead:
             raise PeerFault("this channel is broken")
         nonce = self._next()
@@ -87,7 +91,7 @@ class Cipher:
         return plain
 
     def rekey(self) -> None:
-        """The next key, from which this one cannot be computed. The numbering goes on."""
+        """Switch to the next key, which does not reveal this one. The numbering continues."""
         self._key = self._aead.encrypt(_nonce(NONCE_END), bytes(KEY_BYTES), b"")[:KEY_BYTES]
         self._aead = AESGCM(self._key)
 
@@ -102,7 +106,7 @@ def _nonce(number: int) -> bytes:
 
 
 class _Symmetric:
-    """SymmetricState of the specification: chaining key, transcript hash, and the cipher once there is a key."""
+    """SymmetricState of the specification: chaining key, transcript hash and, later, the cipher."""
 
     __slots__ = ("_chain", "cipher", "hash")
 
@@ -138,7 +142,7 @@ class _Symmetric:
         return Cipher(first), Cipher(second)
 
     def _derive(self, secret: bytes, count: int) -> list[bytes]:
-        """HKDF of the specification."""
+        """Apply the specification's HKDF."""
         root = hmac.digest(self._chain, secret, "sha256")
         out: list[bytes] = []
         for number in range(1, count + 1):
@@ -147,8 +151,11 @@ class _Symmetric:
 
 
 class Handshake:
-    """One side of a handshake. `write` and `read` by turns until `done`; then `ciphers`, once. PeerFault for whatever the other side does wrong, and
-    then nothing works any more; ValueError for a caller's mistake."""
+    """One side of a handshake: `write` and `read` in turn until `done`, then `ciphers` once.
+
+    Raises PeerFault for a fault of the peer, after which the handshake is unusable, and ValueError
+    for a mistake of the caller.
+    """
 
     def __init__(
         self,
@@ -160,7 +167,7 @@ class Handshake:
         psk: bytes | None = None,
         ephemeral: bytes | None = None,
     ) -> None:
-        """`ephemeral` is for test vectors: with one that was used before, nothing is secret."""
+        """`ephemeral` is for test vectors only: a reused ephemeral key destroys all secrecy."""
         if (remote_static is not None) != (pattern == IK and initiator) or (psk is not None) != (
             pattern == XXPSK3
         ):
@@ -175,7 +182,7 @@ class Handshake:
         self._messages = _MESSAGES[pattern]
         self._at = 0
         self._static = agreement.load(static)
-        self._ephemeral: Any = agreement.load(ephemeral or agreement.generate())
+        self._ephemeral = agreement.load(ephemeral or agreement.generate())
         self._remote_ephemeral: bytes = b""
         self.remote_static: bytes = remote_static or b""
         self.dead = False
@@ -192,7 +199,7 @@ class Handshake:
 
     @property
     def hash(self) -> bytes:
-        """Names this handshake and everything that was said in it: what is signed for this channel is bound to it."""
+        """Return the transcript hash, which names this handshake in later signatures."""
         if not self.done:
             raise ValueError("the handshake is not complete")
         return self._state.hash
@@ -216,7 +223,7 @@ class Handshake:
         return message
 
     def read(self, message: bytes) -> bytes:
-        """The payload of the other side's message."""
+        """Read the peer's message and return its payload."""
         tokens = self._turn(writing=False)
         try:
             if len(message) > SEALED_BYTES:
@@ -234,7 +241,10 @@ class Handshake:
         return payload
 
     def ciphers(self) -> tuple[Cipher, Cipher]:
-        """To send with, to receive with. Once: two ciphers with the same key and number would be the end of both."""
+        """Return the ciphers for sending and receiving.
+
+        Callable once: two ciphers with the same key and nonce would break each other.
+        """
         if not self.done or self.dead:
             raise ValueError("the handshake is not complete, or over")
         first, second = self._state.split()
@@ -263,9 +273,8 @@ class Handshake:
             self._remote_ephemeral, message = _cut(message, KEY_BYTES)
             self._mix_ephemeral(self._remote_ephemeral)
         elif token == "s":
-            sealed, message = _cut(
-                message, KEY_BYTES + TAG_BYTES
-            )  # there always is a key by then, in both patterns
+            # In both patterns the key is known by then.
+            sealed, message = _cut(message, KEY_BYTES + TAG_BYTES)
             self.remote_static = self._state.open(sealed)
         else:
             self._mix(token)
@@ -277,7 +286,7 @@ class Handshake:
             self._state.mix_key(public)
 
     def _mix(self, token: str) -> None:
-        """A secret both sides have. The first letter is the initiator's key, the second the responder's."""
+        """Mix in a shared secret; the token's first letter names the initiator's key."""
         if token == "psk":
             assert self._psk is not None
             self._state.mix_key_and_hash(self._psk)

@@ -1,10 +1,12 @@
-"""Outer frames: all that a relay sees and understands. Defined in proto/holdfast.proto; each is one message of the carrier: WebSocket
-(subprotocol holdfast.1, path /), or gRPC (/holdfast.v1.Relay/Connect). Who is let in by a token says `authorization: Bearer TOKEN` there.
+"""Outer frames: the only frames that a relay understands, defined in proto/holdfast.proto.
+
+Each frame is one message of the carrier: WebSocket (subprotocol holdfast.1, path /) or gRPC
+(/holdfast.v1.Relay/Connect). A peer with a token sends `authorization: Bearer TOKEN`.
 
     frame      | fields                                               | direction
-    -----------|------------------------------------------------------|---------------------------------------
-    HELLO      | lowest, highest, role (host, client), software       | host or client -> relay, first
-    WELCOME    | version, nonce, frame_bytes, streams, ping_s, software | relay -> host or client, first
+    -----------|------------------------------------------------------|------------------------------
+    HELLO      | lowest, highest, role (host, client), software       | any -> relay, first
+    WELCOME    | version, nonce, frame_bytes, streams, ping_s, software | relay -> any, first
     REGISTER   | route_key, generation, signature, passes             | host -> relay
     REGISTERED | route                                                | relay -> host
     PASSES     | passes (they replace those of the registration)      | host -> relay
@@ -18,17 +20,22 @@
     WATCH      | route, pass                                          | client -> relay
     PRESENCE   | route, online, since (a hint)                        | relay -> client
 
-A route is 16 opaque bytes that follow from the host's key at this relay, a pass 32 bytes that the host gave to the client; the relay knows only its hash and
-does not hand it on (core/route.py has both). Names, sessions, sizes of terminals and everything else are inside DATA, which is sealed between host and
-client. What is left to a relay: who is connected to whom, how much, and when.
+A route is 16 opaque bytes derived from the host's key at this relay. A pass is 32 bytes that the
+host gave to the client; the relay knows only its hash and does not forward the pass
+(core/sealed/route.py has both). Names, sessions and terminal sizes travel inside DATA, which is
+sealed between host and client. A relay still learns which peers are connected, how much they send,
+and when.
 
-Streams: a client numbers its own from 1 upwards; the relay numbers those on the host's side. Each direction begins with a credit of STREAM_WINDOW_BYTES and
-never has more than that outstanding; CREDIT comes from the far end, so a relay keeps at most one window for each direction. After CLOSE nothing counts on that stream.
-A CLOSE by a relay says nothing about the session, only about the way there: it is not authenticated.
+Streams. A client numbers its streams from 1 upwards; the relay numbers streams on the host's side.
+Each direction starts with a credit of STREAM_WINDOW_BYTES and never has more outstanding. CREDIT
+comes from the far end, so a relay holds at most one window per direction. After CLOSE, further
+frames of that stream are ignored. A relay's CLOSE concerns the connection only and is not
+authenticated.
 
-Reading is strict: no kind or two, a field of another kind or of the wrong length, a number out of bounds, text that is no text, padding,
-unknown or repeated fields, and kinds that do not come from that side are refused with PeerFault, never skipped. New fields need a new version.
-That a frame has no redundancy is checked by its length: what it says, encoded again without the unknown, must be as long.
+Reading is strict. PeerFault refuses, never skips: a frame without a kind or with two; a field of
+another kind or with a wrong length; a number out of bounds; invalid text; padding; unknown or
+repeated fields; a kind that must not come from that side. New fields need a new version. Redundant
+encodings are found by length: the decoded frame, encoded again, must be as long.
 """
 
 from __future__ import annotations
@@ -57,21 +64,9 @@ U63: Final = (1 << 63) - 1
 HOST, CLIENT = 1, 2  # roles
 ROLES: Final = (HOST, CLIENT)
 
-(
-    DONE,
-    REFUSED,
-    OFFLINE,
-    UNAUTHORIZED,
-    REPLACED,
-    PROTOCOL,
-    FLOW,
-    SLOW,
-    LIMIT,
-    AWAY,
-    TIMEOUT,
-    UNSPOKEN,
-    FAILED,
-) = range(1, 14)  # why something is closed
+# Reasons for CLOSE.
+DONE, REFUSED, OFFLINE, UNAUTHORIZED, REPLACED, PROTOCOL, FLOW, SLOW = range(1, 9)
+LIMIT, AWAY, TIMEOUT, UNSPOKEN, FAILED = range(9, 14)
 CODES: Final = {
     DONE: "done",
     REFUSED: "refused",
@@ -197,18 +192,18 @@ Frame = (
 )
 
 _BOTH: Final = frozenset((Accept, Data, Credit, Close, Ping, Pong))
-FROM_HOST: Final = frozenset((Hello, Register, Passes)) | _BOTH  # what a relay takes from a host,
-FROM_CLIENT: Final = (frozenset((Hello, Open, Watch)) | _BOTH) - {Accept}  # ... from a client,
-TO_HOST: Final = (frozenset((Welcome, Registered, Incoming)) | _BOTH) - {
-    Accept
-}  # what a host takes from a relay,
-TO_CLIENT: Final = frozenset((Welcome, Presence)) | _BOTH  # and a client
+# Frames that a relay accepts from a host and from a client.
+FROM_HOST: Final = frozenset((Hello, Register, Passes)) | _BOTH
+FROM_CLIENT: Final = (frozenset((Hello, Open, Watch)) | _BOTH) - {Accept}
+# Frames that a host and a client accept from a relay.
+TO_HOST: Final = (frozenset((Welcome, Registered, Incoming)) | _BOTH) - {Accept}
+TO_CLIENT: Final = frozenset((Welcome, Presence)) | _BOTH
 ANY: Final = FROM_HOST | FROM_CLIENT | TO_HOST | TO_CLIENT
 
 
 def encode(frame: Frame) -> bytes:
-    """The bytes of a frame. A frame that could not be read is a mistake of the caller: ValueError."""
-    if type(frame) is Data:  # by far the commonest
+    """Encode a frame. Raises ValueError for a frame that a peer would refuse."""
+    if type(frame) is Data:  # by far the most frequent
         if not (0 < frame[0] <= U32 and 0 < len(frame[1]) <= limits.SEALED_BYTES):
             raise ValueError(f"no frame: {frame!r}")
         inner = _varint(frame[0]) + b"\x12" + _varint(len(frame[1]))
@@ -237,8 +232,8 @@ def encode(frame: Frame) -> bytes:
     return data
 
 
-def decode(data: bytes, allowed: frozenset[type[Any]] = ANY) -> Frame:
-    """The frame in these bytes, if it is one of those; PeerFault for everything else."""
+def decode(data: bytes, allowed: frozenset[type] = ANY) -> Frame:
+    """Decode a frame of an allowed kind. Raises PeerFault for any other bytes."""
     if len(data) > limits.OUTER_BYTES:
         raise PeerFault(f"a frame of {len(data)} bytes; at most {limits.OUTER_BYTES}")
     if data[:1] == b"\x4a" and (quick := _quick(data)) is not None and Data in allowed:
@@ -264,7 +259,8 @@ def decode(data: bytes, allowed: frozenset[type[Any]] = ANY) -> Frame:
     return read
 
 
-# ------------------------------------------------------------ DATA, the commonest by far: the library copies it three times; and CREDIT, which answers it
+# ------------------------------------------------------------ DATA and CREDIT by hand
+# They are by far the most frequent frames, and the library copies DATA three times.
 
 
 def _varint(value: int) -> bytes:
@@ -279,7 +275,7 @@ def _varint(value: int) -> bytes:
 
 
 def _quick(data: bytes) -> Data | None:
-    """DATA in its usual spelling, or None: then the library judges."""
+    """Decode DATA in its usual encoding. None: the library must decide."""
     try:
         length, at = _number_at(data, 1)
         if length != len(data) - at or data[at] != 0x08:
@@ -296,7 +292,7 @@ def _quick(data: bytes) -> Data | None:
 
 
 def _quick_credit(data: bytes) -> Credit | None:
-    """CREDIT in its usual spelling, or None: then the library judges."""
+    """Decode CREDIT in its usual encoding. None: the caller uses the protobuf library."""
     try:
         length, at = _number_at(data, 1)
         if length != len(data) - at or data[at] != 0x08:
@@ -313,7 +309,7 @@ def _quick_credit(data: bytes) -> Credit | None:
 
 
 def _number_at(data: bytes, at: int) -> tuple[int, int]:
-    """A varint in its shortest spelling, and where it ends."""
+    """Read a varint in its shortest encoding; return its value and end."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -328,20 +324,20 @@ def _number_at(data: bytes, at: int) -> tuple[int, int]:
             raise IndexError
 
 
-# ------------------------------------------------------------ what each kind may say
+# ------------------------------------------------------------ rules for each kind
 
 
-def _number(what: str, value: Any, lowest: int, highest: int) -> None:
+def _number(what: str, value: object, lowest: int, highest: int) -> None:
     if type(value) is not int or not lowest <= value <= highest:
         raise PeerFault(f"{what} is not between {lowest} and {highest}")
 
 
-def _exactly(what: str, value: Any, length: int) -> None:
+def _exactly(what: str, value: object, length: int) -> None:
     if type(value) is not bytes or len(value) != length:
         raise PeerFault(f"{what} does not have {length} bytes")
 
 
-def _text(what: str, value: Any, most: int) -> None:
+def _text(what: str, value: object, most: int) -> None:
     if type(value) is not str or len(value) > most or not value.isprintable():
         raise PeerFault(f"{what} is not one line of at most {most} characters")
 
@@ -432,17 +428,18 @@ def _presence(f: Presence) -> None:
 
 class _Kind(NamedTuple):
     name: str
-    type: type[Any]
-    message: Any
+    type: type
+    message: Any  # the generated class
     check: Callable[[Any], None]
-    read: Callable[[Any], Any]
+    read: Callable[[object], Frame]
 
 
-def _reader(made: type[Any], fields: tuple[str, ...]) -> Callable[[Any], Any]:
-    def read(body: Any) -> Any:
-        return made(
+def _reader(made: type, fields: tuple[str, ...]) -> Callable[[object], Frame]:
+    def read(body: object) -> Frame:
+        frame: Frame = made(
             *(tuple(getattr(body, f)) if f == "passes" else getattr(body, f) for f in fields)
         )
+        return frame
 
     return read
 
@@ -457,37 +454,38 @@ def _kind(made: type[Any], check: Callable[[Any], None]) -> _Kind:
     )
 
 
-_KINDS: Final = {
-    k.type: k
-    for k in (
-        _kind(Hello, _hello),
-        _kind(Welcome, _welcome),
-        _kind(Register, _register),
-        _kind(Registered, _route),
-        _kind(Passes, _passes),
-        _kind(Open, _open),
-        _kind(Incoming, _stream),
-        _kind(Accept, _stream),
-        _kind(Data, _data),
-        _kind(Credit, _credit),
-        _kind(Close, _close),
-        _kind(Ping, _mark),
-        _kind(Pong, _mark),
-        _kind(Watch, _watch),
-        _kind(Presence, _presence),
-    )
+_CHECKS: Final[dict[type[Any], Callable[[Any], None]]] = {
+    Hello: _hello,
+    Welcome: _welcome,
+    Register: _register,
+    Registered: _route,
+    Passes: _passes,
+    Open: _open,
+    Incoming: _stream,
+    Accept: _stream,
+    Data: _data,
+    Credit: _credit,
+    Close: _close,
+    Ping: _mark,
+    Pong: _mark,
+    Watch: _watch,
+    Presence: _presence,
 }
+_KINDS: Final = {made: _kind(made, check) for made, check in _CHECKS.items()}
 _BY_NAME: Final = {k.name: k for k in _KINDS.values()}
 
 
 def choose(hello: Hello, lowest: int = LOWEST, highest: int = VERSION) -> int | None:
-    """The version to speak with whoever said this, or None. The sealed channel has versions of its own, which a relay has no say in."""
+    """Choose the version for a peer that sent this HELLO, or None if there is no common one.
+
+    The sealed channel has its own versions, independent of the relay.
+    """
     best = min(hello.highest, highest)
     return best if best >= max(hello.lowest, lowest) else None
 
 
 def chosen(welcome: Welcome, lowest: int = LOWEST, highest: int = VERSION) -> int:
-    """The version that the relay chose, if we offered it."""
+    """Return the version that the relay chose. Raises PeerFault if we did not offer it."""
     if not lowest <= welcome.version <= highest:
         raise PeerFault(f"the relay chose version {welcome.version}, which was not offered")
     return welcome.version

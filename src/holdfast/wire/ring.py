@@ -1,49 +1,45 @@
 """The ring: bytes of the terminal at absolute offsets, shared from keeper to host by a memfd.
 
-    memfd ::= HEADER (one page) DATA (size bytes); the byte with absolute offset o lives at DATA[o % size]
+    memfd ::= HEADER (one page) DATA (size bytes)
+    The byte with absolute offset o is at DATA[o % size].
 
     word | name      | written by | meaning
-    -----|-----------|------------|----------------------------------------------------------------------
+    -----|-----------|------------|-----------------------------------------------------------
       0  | MAGIC     | keeper     | identifies the layout; another value is refused
       1  | SIZE      | keeper     | bytes of DATA
-      2  | START     | keeper     | lowest offset that is still intact; raised BEFORE older bytes may be overwritten
-      3  | HEAD      | keeper     | offset after the newest byte; raised AFTER the bytes are in place
-      4  | ACCEPTED  | keeper     | highest act sequence taken over from a host
+      2  | START     | keeper     | lowest intact offset; raised BEFORE older bytes are overwritten
+      3  | HEAD      | keeper     | offset after the newest byte; raised AFTER the bytes are stored
+      4  | ACCEPTED  | keeper     | highest act sequence accepted from a host
       5  | WRITTEN   | keeper     | highest act sequence that took effect completely
       6  | FLAGS     | keeper     | EOF, EXITED, ROLLING, FENCED
-      7  | RESIZED   | keeper     | HEAD when the terminal last changed its size; screens have that size from there on
+      7  | RESIZED   | keeper     | HEAD at the last change of size, which applies from there on
       8  | GRID      | keeper     | that size, cols << 32 | rows
 
-A reader copies or uses [a, b), then looks at START again: if START <= a, what it used was intact. Words are 8-byte
-aligned and written through memoryview.cast("Q"), which is one 8-byte store; struct.pack_into("<Q") would write byte
-by byte and can be seen half done (measured). RESIZED is written before GRID and read after it: who looks in between
-finds the old size from the new offset on, which is right up to there, and is rung for the rest. Only the keeper
-writes: the memfd is sealed against further writers (F_SEAL_FUTURE_WRITE) before anyone else gets it.
+A reader copies or uses [a, b), then reads START again: if START <= a, the bytes were intact. Words
+are 8-byte aligned and written through memoryview.cast("Q"), which is a single 8-byte store;
+struct.pack_into("<Q") writes byte by byte and can be seen half done (measured). RESIZED is written
+before GRID and read after GRID. A reader in between sees the old size from the new offset on, which
+is right up to that offset, and the bell tells it of the rest. Only the keeper writes: the memfd is
+sealed against further writers (F_SEAL_FUTURE_WRITE) before another process gets it.
 """
 
 from __future__ import annotations
 
 import mmap
-from typing import Final
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
 
 HEADER_BYTES: Final = 4096
 MAGIC: Final = 0x31474E4952464C48  # "HLFRING1"
-(
-    MAGIC_WORD,
-    SIZE_WORD,
-    START_WORD,
-    HEAD_WORD,
-    ACCEPTED_WORD,
-    WRITTEN_WORD,
-    FLAGS_WORD,
-    RESIZED_WORD,
-    GRID_WORD,
-) = range(9)
+MAGIC_WORD, SIZE_WORD, START_WORD, HEAD_WORD = range(4)
+ACCEPTED_WORD, WRITTEN_WORD, FLAGS_WORD, RESIZED_WORD, GRID_WORD = range(4, 9)
 
-FLAG_EOF: Final = 1  # no terminal output can come any more
+FLAG_EOF: Final = 1  # the terminal's output has ended
 FLAG_EXITED: Final = 2  # the root process has ended
-FLAG_ROLLING: Final = 4  # the host stayed away too long: programs are not held back for it
-FLAG_FENCED: Final = 8  # the fence deadline passed: no input is taken
+FLAG_ROLLING: Final = 4  # the host was away too long: output no longer waits for it
+FLAG_FENCED: Final = 8  # the fence deadline passed: no input is accepted
 
 
 class RingUnreadable(Exception):
@@ -95,21 +91,21 @@ class RingReader:
 
     @property
     def resized(self) -> tuple[int, int, int]:
-        """(offset, cols, rows) of the last change of size."""
+        """Return (offset, cols, rows) of the last change of size."""
         size = self._words[GRID_WORD]
         return self._words[RESIZED_WORD], size >> 32, size & 0xFFFFFFFF
 
     def span(self, start: int, limit: int) -> memoryview:
-        """The longest contiguous piece from `start`, at most `limit` bytes and never beyond HEAD. No copy."""
+        """Return the longest contiguous piece from `start`, up to HEAD or `limit`, uncopied."""
         at = start % self.size
         return self._data[at : min(at + max(min(limit, self.head - start), 0), self.size)]
 
     def intact(self, start: int) -> bool:
-        """Whether bytes from `start` on have not been overwritten; to be asked after using a span."""
+        """Tell, after a span was used, whether bytes from `start` on are not overwritten."""
         return self._words[START_WORD] <= start
 
     def copy(self, start: int, end: int) -> bytes | None:
-        """Bytes [start, end), or None if any of them has rolled off."""
+        """Return bytes [start, end), or None if any of them has rolled off."""
         if not self.start <= start <= end <= self.head:
             return None
         at, count = start % self.size, end - start

@@ -1,13 +1,13 @@
-"""The latest screen of a session, in the keeper's second memfd: survives the host, costs it nothing while idle.
+"""The latest screen of a session, in the keeper's second memfd, where it survives the host.
 
     memfd ::= PAGE SLOT SLOT
     PAGE words: 0 MAGIC, 1 ACTIVE (0 none, 1 or 2), 2..5 slot one, 6..9 slot two
-    slot words: offset (the output offset the screen belongs to), length, crc32, position in the file
+    slot words: output offset of the screen, length, crc32, position in the file
 
-A writer fills the slot that is not active, then its words, then flips ACTIVE with one 8-byte write: a host killed at
-any byte leaves the older snapshot intact. At rest there is the latest and at most one older. A reader that finds a
-wrong checksum has no snapshot, never a wrong one. Writers are hosts (one at a time: the keeper admits one term); the
-keeper itself never looks inside.
+A writer fills the inactive slot, then its words, then flips ACTIVE with a single 8-byte write: a
+host killed at any byte leaves the older snapshot intact. At rest there are the latest and at most
+one older snapshot. A wrong checksum means no snapshot, never a wrong screen. Hosts write, one at a
+time, because the keeper admits one term; the keeper itself never reads a snapshot.
 """
 
 from __future__ import annotations
@@ -42,13 +42,12 @@ def store(fd: int, offset: int, data: bytes) -> None:
     os.pwrite(fd, _WORD.pack(MAGIC), 0)
     os.pwrite(fd, _WORD.pack(target), 8)
     if target == 1:
-        os.ftruncate(
-            fd, position + len(data)
-        )  # the older one's room, and what a larger one before left in this slot
+        # Free the older snapshot and the rest of a larger one in this slot.
+        os.ftruncate(fd, position + len(data))
 
 
 def load(fd: int) -> tuple[int, bytes] | None:
-    """(output offset, snapshot), or None if there is none that verifies."""
+    """Return (output offset, snapshot), or None if no snapshot has a valid checksum."""
     active = _active(fd)
     if active not in (1, 2):
         return None

@@ -1,11 +1,11 @@
 """The request to the nursery for a keeper, and its answer: one stream each.
 
     request ::= "HFS1", version u16, length u32, values        value ::= tag u8, length u32, bytes
-    quit    ::= "HFQ1"                                         (the nursery ends; keepers are not touched)
+    quit    ::= "HFQ1"                          (the nursery exits; keepers are not touched)
     answer  ::= result u8, errno i32, pid u32, length u16, text
 
     tag | value     | bytes                     tag | value     | bytes
-    ----|-----------|--------------------       ----|-----------|--------------------------------------
+    ----|-----------|--------------------       ----|-----------|----------------------------------
       1 | SESSION   | id                         12 | ADOPT_PID | u64
       2 | EPOCH     | u64                        13 | BASE      | u64
       3 | ARGV      | word (several)             14 | RING_TAIL | bytes
@@ -14,23 +14,39 @@
       6 | UMASK     | u64                        17 | STATUS    | i64
       7 | SIZE      | cols u16, rows u16         18 | CGROUP    | path (may be missing)
       8 | RING      | u64                        19 | CONTAIN   | nothing (may be missing)
-      9 | LABEL     | bytes                      20 | HIDE      | path (several; only with CONTAIN)
-     10 | SOCKET    | name                       21 | FRESH     | path (several; only with CONTAIN)
-     11 | AWAY      | milliseconds u64           22 | KEEP      | path (several; only with CONTAIN)
-                                                23 | GATE      | u64 (may be missing)
+      9 | LABEL     | bytes                      23 | GATE      | u64 (may be missing)
+     10 | SOCKET    | name                       24 | MOUNT     | see Mount (several)
+     11 | AWAY      | milliseconds u64           25 | NET       | u64 (may be missing)
+                                                26 | LIMIT     | kind u8, value i64 (several)
+                                                27 | CONNECT   | words, zero between (several)
 
-A keeper either starts a program (ARGV, ENV, CWD, UMASK) or takes over a tree that something else launched (ADOPT_PID
-with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN, ACCEPTED, STATUS): saved state.
+A keeper either starts a program (ARGV, ENV, CWD, UMASK) or adopts an existing process tree from
+saved state (ADOPT_PID with the terminal's master as a descriptor, BASE, RING_TAIL, ORIGIN,
+ACCEPTED, STATUS).
 
-The tags from CGROUP on came later: they are not sent when they say nothing, so requests without them mean what they
-always meant. CGROUP names a cgroup v2 directory in which the program starts, if that is allowed; the kernel knows
-whether it was (/proc/PID/cgroup). CONTAIN asks for namespaces of its own; an errno of EOPNOTSUPP in the answer says
-that this machine does not allow them. Process 1 in there stops all others when a process outside sends it signal 35
-(HALT_SIGNAL, the second real-time signal); who may continue them is whoever may signal them.
+The tags from CGROUP on were added later. They are omitted when empty, so older requests keep their
+meaning; 20 to 22 are not used any more. CGROUP names a cgroup v2 directory in which the program
+starts, if allowed; /proc/PID/cgroup tells whether it was. CONTAIN asks for separate namespaces with
+the file tree of MOUNT and the network of NET, which have no meaning without it; errno EOPNOTSUPP in
+the answer says that the machine does not allow them. Process 1 inside stops all other processes
+when a process outside sends it signal 35 (HALT_SIGNAL, the second real-time signal). It holds them
+by ptrace until signal 36 (RELEASE_SIGNAL); from then on any process that may signal them may
+continue them.
 
-GATE asks that the kernel shows every exec of the program and of all that come of it to the host: 1: if the kernel allows
-it, 2: or else there is no session (and where it needs no_new_privs for it, so be it). wire/keeper.py says how the host
-learns which it is.
+CONNECT is the command of a program that connects a session's own network (NET 1) with the
+machine's. Several are alternatives, tried in order. `{pid}` in a word becomes the pid of a process
+in the session's user and network namespaces. The program runs outside of the session, beside the
+keeper, and ends with either. The session begins once the program has set a default route inside and
+has a system call filter of its own; if no alternative gets so far, there is no session.
+
+GATE asks the kernel to report every exec of the program and its descendants to the host. 1: if the
+kernel allows it. 2: otherwise there is no session; no_new_privs is accepted if the kernel demands
+it. wire/keeper.py says how the host learns the outcome.
+
+LIMIT bounds the program and its descendants. Kinds below 128 are the numbers of setrlimit(2): soft
+and hard limit become the value, or stay lower if they are. Kind 128 is oom_score_adj, 129 is the
+nice value. The launcher applies limits in the program's own process, inside its namespaces: in a
+new user namespace RLIMIT_NPROC counts the processes of that namespace only.
 """
 
 from __future__ import annotations
@@ -43,14 +59,18 @@ from holdfast.model import limits
 
 VERSION: Final = 1
 HALT_SIGNAL: Final = 35
+RELEASE_SIGNAL: Final = 36
 PID_MAX, OFFSET_MAX, STATUS_MAX = 2**31 - 1, 2**63 - 1, 0xFFFF
 
 SIZE = struct.Struct("<HH")
 ORIGIN = struct.Struct("<QQQ")
+LIMIT = struct.Struct("<Bq")
+LIMIT_OOM, LIMIT_NICE = 128, 129
+RESOURCES: Final = 16  # of setrlimit(2)
 
 
 class Malformed(Exception):
-    """Bytes that are no packet of this wire."""
+    """The bytes are not a packet of this wire."""
 
 
 class Origin(NamedTuple):
@@ -73,31 +93,10 @@ def read_size(body: bytes) -> tuple[int, int]:
     return cols, rows
 
 
-(
-    T_SESSION,
-    T_EPOCH,
-    T_ARGV,
-    T_ENV,
-    T_CWD,
-    T_UMASK,
-    T_SIZE,
-    T_RING,
-    T_LABEL,
-    T_SOCKET,
-    T_AWAY,
-    T_ADOPT_PID,
-    T_BASE,
-    T_RING_TAIL,
-    T_ORIGIN,
-    T_ACCEPTED,
-    T_STATUS,
-    T_CGROUP,
-    T_CONTAIN,
-    T_HIDE,
-    T_FRESH,
-    T_KEEP,
-    T_GATE,
-) = range(1, 24)
+T_SESSION, T_EPOCH, T_ARGV, T_ENV, T_CWD, T_UMASK, T_SIZE, T_RING, T_LABEL = range(1, 10)
+T_SOCKET, T_AWAY, T_ADOPT_PID, T_BASE, T_RING_TAIL, T_ORIGIN, T_ACCEPTED = range(10, 17)
+T_STATUS, T_CGROUP, T_CONTAIN = range(17, 20)
+T_GATE, T_MOUNT, T_NET, T_LIMIT, T_CONNECT = range(23, 28)
 
 _TLV = struct.Struct("<BI")
 _U64 = struct.Struct("<Q")
@@ -110,18 +109,41 @@ GATE_NONE, GATE_WANTED, GATE_REQUIRED = 0, 1, 2
 SPAWN_REPLY = struct.Struct("<BiIH")  # result, errno, pid, length of text
 
 
-class Containment(NamedTuple):
-    """Namespaces of its own for a session, and what of the machine's files is not as elsewhere. Paths are absolute."""
+# Kinds of Mount. READ and WRITE show the source with everything mounted below it; neither has
+# device nodes or setuid programs. DEVICE shows one device node. FIXED is READ for a place in a
+# writable directory that programs inside must not exchange: they get no mount namespaces of their
+# own, because in a namespace that lacks a mount its mount point can be renamed.
+MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_LINK, MOUNT_EMPTY, MOUNT_MEMORY = range(1, 7)
+MOUNT_FIXED: Final = 7
+NET_HOST, NET_OWN, NET_NONE = range(3)
+NO_NETWORK: Final = "its own network: "  # begins the answer if no connector works
+# Begins the answer if a path of the list is not what the host saw there, with the path.
+NOT_AS_PLANNED: Final = "its file tree: "
 
-    hide: tuple[bytes, ...] = ()  # not there: an empty directory or file that cannot be written
-    fresh: tuple[
-        bytes, ...
-    ] = ()  # a directory of its own, empty at first, that ends with the session
-    keep: tuple[bytes, ...] = ()  # directories below hidden ones that stay
+
+class Mount(NamedTuple):
+    """One entry of a contained session's file tree. Later entries cover earlier ones.
+
+    Missing parent directories of `target` are made. The source is resolved outside. A LINK's
+    source is its text. EMPTY is an empty read-only directory, or an empty file if `target` is a
+    file. MEMORY is an empty writable directory in memory; the source is its size in mount(8)'s
+    notation (`64m`, `10%`).
+    """
+
+    kind: int
+    target: bytes
+    source: bytes = b""
+
+
+class Containment(NamedTuple):
+    """Separate namespaces for a session, with its own file tree and perhaps its own network."""
+
+    mounts: tuple[Mount, ...] = ()
+    net: int = NET_HOST
 
 
 class Spawn(NamedTuple):
-    """Everything a keeper needs to begin."""
+    """All that a keeper needs to begin."""
 
     session: str
     epoch: int
@@ -144,10 +166,24 @@ class Spawn(NamedTuple):
     cgroup: bytes = b""  # directory of the cgroup to start in; empty: where the nursery is
     containment: Containment | None = None
     gate: int = GATE_NONE
+    limits: tuple[tuple[int, int], ...] = ()  # kind and value
+    connect: tuple[bytes, ...] = ()  # commands, words separated by zero bytes
+
+
+_BINDS = (MOUNT_READ, MOUNT_WRITE, MOUNT_DEVICE, MOUNT_FIXED)
+
+
+def _mount(m: Mount) -> bytes:
+    return bytes((m.kind,)) + m.target + b"\0" + m.source
+
+
+def _read_mount(value: bytes) -> Mount:
+    target, _, source = value[1:].partition(b"\0")
+    return Mount(value[0] if value else 0, target, source)
 
 
 def spawn(s: Spawn) -> bytes:
-    """The request as sent: header, then tagged values."""
+    """Encode a request: header, then tagged values."""
     items: list[tuple[int, bytes]] = [
         (T_SESSION, s.session.encode()),
         (T_EPOCH, _U64.pack(s.epoch)),
@@ -172,12 +208,14 @@ def spawn(s: Spawn) -> bytes:
     if s.containment is not None:
         items += [
             (T_CONTAIN, b""),
-            *((T_HIDE, p) for p in s.containment.hide),
-            *((T_FRESH, p) for p in s.containment.fresh),
-            *((T_KEEP, p) for p in s.containment.keep),
+            *((T_MOUNT, _mount(m)) for m in s.containment.mounts),
         ]
+        if s.containment.net:
+            items.append((T_NET, _U64.pack(s.containment.net)))
     if s.gate:
         items.append((T_GATE, _U64.pack(s.gate)))
+    items += ((T_LIMIT, LIMIT.pack(*one)) for one in s.limits)
+    items += ((T_CONNECT, command) for command in s.connect)
     body = b"".join(_TLV.pack(tag, len(value)) + value for tag, value in items)
     if len(body) > limits.SPAWN_BYTES:
         raise Malformed(f"spawn request of {len(body)} bytes; at most {limits.SPAWN_BYTES}")
@@ -185,16 +223,10 @@ def spawn(s: Spawn) -> bytes:
 
 
 def read_spawn(body: bytes) -> Spawn:
-    """A request from its tagged values; anything unknown, missing or out of range is refused."""
+    """Decode a request. Unknown, missing or out-of-range values are refused."""
     one: dict[int, bytes] = {}
-    many: dict[int, list[bytes]] = {
-        T_ARGV: [],
-        T_ENV: [],
-        T_ORIGIN: [],
-        T_HIDE: [],
-        T_FRESH: [],
-        T_KEEP: [],
-    }
+    several = (T_ARGV, T_ENV, T_ORIGIN, T_MOUNT, T_LIMIT, T_CONNECT)
+    many: dict[int, list[bytes]] = {tag: [] for tag in several}
     at = 0
     while at < len(body):
         if at + _TLV.size > len(body):
@@ -207,7 +239,7 @@ def read_spawn(body: bytes) -> Spawn:
         at += length
         if tag in many:
             many[tag].append(value)
-        elif (T_SESSION <= tag <= T_CONTAIN or tag == T_GATE) and tag not in one:
+        elif (T_SESSION <= tag <= T_CONTAIN or tag in (T_GATE, T_NET)) and tag not in one:
             one[tag] = value
         else:
             raise Malformed(f"unknown or repeated tag {tag} in spawn request")
@@ -233,26 +265,30 @@ def read_spawn(body: bytes) -> Spawn:
             accepted=_U64.unpack(one[T_ACCEPTED])[0],
             status=_I64.unpack(one[T_STATUS])[0],
             cgroup=one.get(T_CGROUP, b""),
-            containment=Containment(tuple(many[T_HIDE]), tuple(many[T_FRESH]), tuple(many[T_KEEP]))
+            containment=Containment(
+                tuple(map(_read_mount, many[T_MOUNT])),
+                _U64.unpack(one[T_NET])[0] if T_NET in one else NET_HOST,
+            )
             if T_CONTAIN in one
             else None,
             gate=_U64.unpack(one[T_GATE])[0] if T_GATE in one else GATE_NONE,
+            limits=tuple(LIMIT.unpack(value) for value in many[T_LIMIT]),
+            connect=tuple(many[T_CONNECT]),
         )
     except (KeyError, struct.error, UnicodeDecodeError) as e:
         raise Malformed(f"incomplete spawn request: {e}") from e
     wrong = _wrong(request)
     if not wrong and (
-        one.get(T_CONTAIN)
-        or (T_CONTAIN not in one and (many[T_HIDE] or many[T_FRESH] or many[T_KEEP]))
+        one.get(T_CONTAIN) or (T_CONTAIN not in one and (many[T_MOUNT] or T_NET in one))
     ):
-        wrong = "paths without a containment, or a containment with a value"
+        wrong = "mounts or a network without a containment, or a containment with a value"
     if wrong:
         raise Malformed(wrong)
     return request
 
 
 def _wrong(r: Spawn) -> str:
-    """What makes a request that can be read one that cannot be meant; empty if nothing."""
+    """Return why a well-formed request makes no sense, or an empty string."""
     if not r.adopt_pid and not (r.argv and r.argv[0]):
         return "nothing to run"
     if (
@@ -274,23 +310,48 @@ def _wrong(r: Spawn) -> str:
         return "umask, pid or status out of range"
     if r.base > OFFSET_MAX or r.accepted > OFFSET_MAX or len(r.ring_tail) > r.base:
         return "offset or sequence out of range"
-    paths = (
-        ()
-        if r.containment is None
-        else (*r.containment.hide, *r.containment.fresh, *r.containment.keep)
-    )
-    if len(paths) > limits.CONTAINED_PATHS or any(p[:1] != b"/" or b"\0" in p for p in paths):
-        return "too many paths, or one that is not absolute"
+    if r.containment is not None and (wrong := _wrong_containment(r.containment)):
+        return wrong
+    if r.connect and (
+        r.containment is None
+        or r.containment.net != NET_OWN
+        or len(r.connect) > limits.CONNECT_COMMANDS
+        or any(command[:1] != b"/" for command in r.connect)
+    ):
+        return "a way out of a network that is not the session's own, or a bad one"
     if r.cgroup and (r.cgroup[:1] != b"/" or b"\0" in r.cgroup):
         return "bad cgroup"
-    if r.adopt_pid and (r.cgroup or r.containment is not None or r.gate):
-        return "a tree that is taken over has its cgroup, namespaces and filters already"
+    if r.adopt_pid and (r.cgroup or r.containment is not None or r.gate or r.limits):
+        return "a tree that is taken over has its cgroup, namespaces, filters and limits already"
+    if wrong := next(filter(None, (_wrong_limit(*one) for one in r.limits)), ""):
+        return wrong
     if r.gate > GATE_REQUIRED:
         return "bad gate"
     return ""
 
 
+def _wrong_limit(kind: int, value: int) -> str:
+    low, high = {LIMIT_OOM: (-1000, 1000), LIMIT_NICE: (-20, 19)}.get(kind, (0, OFFSET_MAX))
+    if kind >= RESOURCES and kind not in (LIMIT_OOM, LIMIT_NICE):
+        return "a limit of an unknown kind"
+    return "" if low <= value <= high else "a limit out of range"
+
+
+def _wrong_containment(c: Containment) -> str:
+    paths = [m.target for m in c.mounts] + [m.source for m in c.mounts if m.kind in _BINDS]
+    if len(paths) > limits.CONTAINED_PATHS or any(
+        p[:1] != b"/" or b"\0" in p or b".." in p.split(b"/") for p in paths
+    ):
+        return "too many paths, or one that is not absolute"
+    if any(not MOUNT_READ <= m.kind <= MOUNT_FIXED or b"\0" in m.source for m in c.mounts):
+        return "a bad mount"
+    return "a bad network" if c.net > NET_NONE else ""
+
+
 def nursery_command(run_dir: str) -> list[str]:
-    """How to start a nursery: by its path, without site packages (why: docs/decisions/0002-keeper-memory.md)."""
+    """Return the command that starts a nursery by path, without site packages.
+
+    docs/decisions/0002-keeper-memory.md has the reason.
+    """
     package = __file__.rsplit("/", 2)[0]
     return [sys.executable, "-I", "-S", "-X", "utf8", f"{package}/keeper/__main__.py", run_dir]

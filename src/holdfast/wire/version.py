@@ -1,14 +1,12 @@
-"""Version negotiation: each side says the range it speaks, the highest common one is used, none is an error that says so."""
+"""Version negotiation: each side offers a range, and the highest common version is used."""
 
 from __future__ import annotations
-
-from typing import Any
 
 from holdfast.wire.frames import LOWEST, VERSION
 
 
-def choose(lowest: Any, highest: Any) -> int | None:
-    """The version to speak with a peer that speaks `lowest` to `highest`, or None."""
+def choose(lowest: object, highest: object) -> int | None:
+    """Choose the version for a peer that speaks `lowest` to `highest`, or None."""
     if (
         not isinstance(lowest, int)
         or not isinstance(highest, int)
