@@ -1,4 +1,4 @@
-"""What typed codes are made into, between one host and the next."""
+"""The stored form of typed codes, between one host and the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def home(tmp_path: Path) -> Home:
     return made
 
 
-def test_what_is_kept_is_there_until_it_is_dropped(home: Home) -> None:
+def test_a_stored_code_is_there_until_it_is_dropped(home: Home) -> None:
     codes.keep(home, "4KQ7", b"p" * 32, BOOT)
     codes.keep(home, "M2XD", b"q" * 32, BOOT)
     assert (Path(home.run) / "4KQ7.code").stat().st_mode & 0o777 == 0o600
@@ -29,7 +29,7 @@ def test_what_is_kept_is_there_until_it_is_dropped(home: Home) -> None:
     assert list(codes.listing(home, BOOT)) == ["M2XD"]
 
 
-def test_of_another_boot_nothing_counts_and_nothing_is_left(home: Home) -> None:
+def test_codes_of_an_earlier_boot_are_void_and_removed(home: Home) -> None:
     codes.keep(home, "4KQ7", b"p" * 32, BOOT)
     assert codes.listing(home, "another") == {} and os.listdir(home.run) == []
 
@@ -46,14 +46,14 @@ def test_of_another_boot_nothing_counts_and_nothing_is_left(home: Home) -> None:
         b"x" * 5000,
     ],
 )
-def test_what_cannot_be_read_is_no_code(home: Home, content: bytes) -> None:
+def test_an_unreadable_file_is_no_code(home: Home, content: bytes) -> None:
     path = Path(home.run) / "4KQ7.code"
     path.write_bytes(content)
     path.chmod(0o600)
     assert codes.listing(home, BOOT) == {} and not path.exists()
 
 
-def test_one_that_others_could_read_is_no_code(home: Home) -> None:
+def test_a_code_file_that_others_could_read_is_ignored(home: Home) -> None:
     codes.keep(home, "4KQ7", b"p" * 32, BOOT)
     (Path(home.run) / "4KQ7.code").chmod(0o644)
     assert codes.listing(home, BOOT) == {} and os.listdir(home.run) == []

@@ -6,7 +6,7 @@ from holdfast.home import Home
 from holdfast.home.generation import following
 
 
-def test_it_only_grows_whatever_the_calendar_says(tmp_path: Path) -> None:
+def test_a_generation_only_grows_with_any_clock(tmp_path: Path) -> None:
     home = Home(str(tmp_path), str(tmp_path), True)
     assert following(home, 5000) == 5000
     assert following(home, 5000) == 5001
@@ -14,7 +14,7 @@ def test_it_only_grows_whatever_the_calendar_says(tmp_path: Path) -> None:
     assert following(home, 9000) == 9000
 
 
-def test_what_cannot_be_read_or_written_is_the_time(tmp_path: Path) -> None:
+def test_without_a_usable_file_the_generation_is_the_time(tmp_path: Path) -> None:
     home = Home(str(tmp_path), str(tmp_path), True)
     for damage in (b"", b"-7", b"not a number", b"9" * 400, b"9223372036854775807"):
         (tmp_path / "generation").write_bytes(damage)

@@ -102,10 +102,9 @@ def test_the_machine_has_one_key(home: Home) -> None:
     first = keys.machine(home, 1)
     assert keys.machine(home, 2) == first == keys.load_machine(home)
     assert first.path.endswith("/keys/machine") and first.kind == "machine"
-    keys.make(home, "machine", "human", 3)  # an operator by that name is somebody else
-    assert keys.load_machine(home) == first and [one.name for one in keys.listing(home)] == [
-        "machine"
-    ]
+    with pytest.raises(Usage, match="cannot be named machine"):
+        keys.make(home, "machine", "human", 3)
+    assert keys.load_machine(home) == first and keys.listing(home) == []
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o666, 0o700 | 0o001])
@@ -143,7 +142,7 @@ def test_a_directory_that_others_reach_is_refused(home: Home) -> None:
     "what",
     ["link", "directory", "fifo", "garbage", "empty", "long", "fields", "kind", "short", "json"],
 )
-def test_what_is_no_key_file_is_a_typed_error(home: Home, what: str) -> None:
+def test_an_invalid_key_file_is_a_typed_error(home: Home, what: str) -> None:
     path = Path(keys.make(home, "ann", "human", 1).path)
     value = canonical.decode(path.read_bytes())
     data = {
@@ -239,7 +238,7 @@ def test_a_full_or_read_only_disk_leaves_no_half_of_a_key(
     )
 
 
-def test_what_a_crash_left_is_swept(home: Home) -> None:
+def test_leftovers_of_a_crash_are_removed(home: Home) -> None:
     keys.make(home, "ann", "human", 1)
     old, fresh = (Path(keys.directory(home)) / f".new-{n}" for n in ("aa", "bb"))
     for path in (old, fresh):
@@ -265,7 +264,8 @@ def test_reading_a_plain_key_imports_nothing_heavy(home: Home) -> None:
             "-c",
             "import sys; from holdfast.home import Home, keys; "
             f"assert keys.load(Home({home.state!r}, '', True), 'ann').private; "
-            "print([m for m in ('cryptography', 'hashlib', 'asyncio', 'dataclasses', 'unicodedata') if m in sys.modules])",
+            "print([m for m in ('cryptography', 'hashlib', 'asyncio', 'dataclasses', "
+            "'unicodedata') if m in sys.modules])",
         ],
         capture_output=True,
         text=True,
@@ -276,7 +276,7 @@ def test_reading_a_plain_key_imports_nothing_heavy(home: Home) -> None:
 
 
 def test_the_keys_for_relays_follow_from_the_identity(home: Home) -> None:
-    """No second file: the same again at every start, with the identity's passphrase and never without it."""
+    """No second file: the same keys at every start, and never without the passphrase."""
     ann = keys.make(home, "ann", "human", 1)
     here = keys.machine(home, 1)
     assert keys.static(keys.load(home, "ann")) == keys.static(ann) != keys.static(here)

@@ -1,4 +1,4 @@
-"""What a home knows of machines and relays: private, whole or not at all, and never overwritten because it could not be read (T4)."""
+"""A home's list of machines and relays: private, whole or absent, never overwritten unread (T4)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_relays_are_kept_by_their_address(home: Home) -> None:
     ],
 )
 @pytest.mark.parametrize("which", [machines, relays])
-def test_t4_what_cannot_be_read_is_said_so_and_stays(
+def test_t4_an_unreadable_file_is_reported_and_stays(
     home: Home, which: object, content: bytes
 ) -> None:
     assert which in (machines, relays)
@@ -78,11 +78,11 @@ def test_t4_what_cannot_be_read_is_said_so_and_stays(
     path.write_bytes(content)
     with pytest.raises(Unavailable) as damaged:
         machines.keep(home, BOX) if which is machines else relays.keep(home, Relay("ws://a"))
-    assert "put it aside" in damaged.value.recover and path.read_bytes() == content
+    assert "move it away" in damaged.value.recover and path.read_bytes() == content
 
 
 def test_t4_a_file_that_others_could_read_is_refused(home: Home) -> None:
     relays.keep(home, Relay("ws://a", "token"))
     os.chmod(relays.path(home), 0o640)
-    with pytest.raises(Refused, match="this account alone"):
+    with pytest.raises(Refused, match="private to this account"):
         relays.listing(home)

@@ -1,25 +1,35 @@
-"""Where one installation lives: its state, its configuration and its sockets.
+"""The paths of an installation: state, configuration and sockets.
 
-With HOLDFAST_HOME everything lies in that one directory. Without it: state and sockets under XDG_STATE_HOME, the configuration
-under XDG_CONFIG_HOME. Sockets are deliberately not in XDG_RUNTIME_DIR: that directory is removed when the user's last login
-ends, and sessions must outlive exactly that. Directories are 0700 and must belong to this user; anything else is refused,
-because whoever can reach the sockets can type.
+With HOLDFAST_HOME all files are in that directory. Without HOLDFAST_HOME, state and sockets are
+under XDG_STATE_HOME and the configuration under XDG_CONFIG_HOME. Sockets are not in
+XDG_RUNTIME_DIR: the system removes that directory when the user's last login ends, and sessions
+must outlive the login. Directories have mode 0700 and belong to this user. Any other owner or mode
+is refused, because a process that can reach the sockets can type.
 """
 
 from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
-from typing import NamedTuple
 
 from holdfast.model.errors import Impossible, Unavailable
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-class Home(NamedTuple):
-    state: str
-    config: str
-    explicit: bool  # HOLDFAST_HOME was given
+
+class Home:
+    """The paths of an installation.
+
+    A plain class: `NamedTuple` would cost every command 8 ms for `typing`.
+    """
+
+    __slots__ = ("config", "explicit", "state")
+
+    def __init__(self, state: str, config: str, explicit: bool) -> None:
+        self.state, self.config = state, config
+        self.explicit = explicit  # HOLDFAST_HOME was given
 
     @property
     def run(self) -> str:
@@ -31,13 +41,18 @@ class Home(NamedTuple):
 
     @property
     def stopped(self) -> str:
-        """Exists while a person wants no host: whoever finds none then starts none."""
+        """Marks that a person stopped the host; clients then do not start the host."""
         return f"{self.state}/run/stopped"
 
     @property
     def service(self) -> str:
-        """Exists where a service manager runs the host, and says which: `user` or `system`."""
+        """Exists where a service manager runs the host; contains `user` or `system`."""
         return f"{self.state}/run/service"
+
+    @property
+    def reserved_names(self) -> str:
+        """Written by the host at its start: operators with a name that has another meaning."""
+        return f"{self.state}/run/reserved-names"
 
     @property
     def database(self) -> str:
@@ -53,17 +68,27 @@ class Home(NamedTuple):
         return f"{self.state}/relay"
 
     @property
+    def machines(self) -> str:
+        """The list of machines that this home can reach (home/machines.py)."""
+        return f"{self.state}/machines.json"
+
+    @property
+    def public_relay(self) -> str:
+        """The directory of a relay for other machines, which `relay serve` runs beside it."""
+        return f"{self.state}/public-relay"
+
+    @property
     def relay_log(self) -> str:
         return f"{self.state}/relay.log"
 
     @property
     def policy(self) -> str:
-        """Beside the configuration."""
+        """The policy file, next to the configuration."""
         return f"{self.config.rpartition('/')[0]}/policy.toml"
 
 
 def resolve(environ: Mapping[str, str]) -> Home:
-    """The home that this environment means; creates nothing."""
+    """The home that this environment names. Creates no file."""
     given = environ.get("HOLDFAST_HOME")
     if given:
         base = os.path.abspath(os.path.expanduser(given))
@@ -75,14 +100,14 @@ def resolve(environ: Mapping[str, str]) -> Home:
 
 
 def prepare(home: Home) -> None:
-    """Creates the directories; refuses what is not private to this user."""
+    """Create the directories. Refuses directories that are not private to this user."""
     for path in (home.state, home.run):
         try:
             os.makedirs(path, mode=0o700, exist_ok=True)
         except (FileExistsError, NotADirectoryError) as e:
             raise Impossible(
                 f"{path} cannot be a directory: {e.strerror} ({e.filename})",
-                "remove what is there, or set HOLDFAST_HOME to another directory",
+                "remove that file, or set HOLDFAST_HOME to another directory",
             ) from e
         except OSError as e:
             raise Unavailable(
@@ -103,15 +128,15 @@ def check_private(path: str) -> None:
             f"{path} belongs to user {info.st_uid}, not to you",
             "set HOLDFAST_HOME to a directory of your own",
         )
-    if stat.S_IMODE(info.st_mode) == 0o555:  # as containment covers it
+    if stat.S_IMODE(info.st_mode) == 0o555:  # the cover that containment mounts over the home
         raise Impossible(
-            f"{path} is closed; inside of a contained session Holdfast is out of reach, on purpose",
-            f"use another terminal; outside: chmod 700 {path}",
+            f"{path} is closed: a contained session cannot reach Holdfast, on purpose",
+            f"use another terminal; outside of a contained session: chmod 700 {path}",
         )
     if info.st_mode & 0o077:
         mode = stat.S_IMODE(info.st_mode)
         raise Impossible(
-            f"{path} can be reached by others (mode {mode:04o})",
+            f"other users can reach {path} (mode {mode:04o})",
             "set HOLDFAST_HOME to a directory of your own"
             if mode & stat.S_ISVTX
             else f"chmod 700 {path}",

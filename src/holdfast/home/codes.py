@@ -1,11 +1,13 @@
-"""What typed codes are made into, for as long as they may be used: so that a host that is started anew still knows them.
+"""Passwords derived from open invitation codes, so that a restarted host still accepts the codes.
 
     HOME/run/ID.code     canonical JSON {v, boot, password}, mode 0600
 
-The file is there until the first who comes with the code is answered, or the invitation has ended: it is removed *before* that answer, so a guess counts also if the host
-dies in between, and nobody gets a second one out of a host that is killed again and again. It counts in the boot in which it was written, so nothing has to be forced
-to the disk: what a machine that lost its power remembers is not asked. It is not the code: what lets nobody in but through an exchange with who has it (core/meeting.py); but whoever
-reads it could try codes at leisure, as with the verifier in the database. Only this account can.
+The host removes the file before it answers the first newcomer with the code, or when the invitation
+ends. So a guess counts even if the host dies before answering, and killing the host does not buy
+a second guess. A file is valid only in the boot that wrote the file, so no fsync is needed: after a
+power failure the file is ignored. The password is not the code; the password admits a newcomer only
+through a key exchange (core/sealed/meeting.py). A reader of the file could try codes offline, as
+with the verifier in the database; only this account can read the file.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ FILE_BYTES: Final = 1024
 
 
 def keep(home: Home, id: str, password: bytes, boot: str) -> None:
-    """Best effort: without the file the code counts as long as the host lives."""
+    """Best effort: without the file the code is valid as long as this host lives."""
     with contextlib.suppress(OSError):
         fd = os.open(
             _path(home, id),
@@ -37,7 +39,7 @@ def keep(home: Home, id: str, password: bytes, boot: str) -> None:
 
 
 def drop(home: Home, id: str) -> bool:
-    """Whether it is gone for certain."""
+    """Remove the file. True if the file is certainly gone."""
     try:
         os.unlink(_path(home, id))
     except FileNotFoundError:
@@ -48,7 +50,7 @@ def drop(home: Home, id: str) -> bool:
 
 
 def listing(home: Home, boot: str) -> dict[str, bytes]:
-    """Those that count, by id. What is of another boot, or cannot be read, is removed."""
+    """The passwords of this boot, by id. Removes unreadable files and files of other boots."""
     found: dict[str, bytes] = {}
     with contextlib.suppress(OSError):
         for name in sorted(os.listdir(home.run)):

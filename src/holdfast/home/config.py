@@ -1,15 +1,14 @@
-"""The one TOML configuration file: every option in one table, each with its default and meaning.
+"""The TOML configuration file: a table of all options, each with a default and a description.
 
-`config show` prints the effective values and where each comes from. Unknown options and wrong types are refused with the
-place and the remedy; a file that cannot be read stops the start, it does not silently mean the defaults.
+`config show` prints the effective values and the source of each. For an unknown option or a wrong
+type the error names the line and the remedy. A file that cannot be read stops the start: Holdfast
+never silently falls back to the defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
 from holdfast.home import Home
+from holdfast.model.contained import AUTO, DOORS, NETWORKS, TOOL_FILE_MODES, port
 from holdfast.model.errors import Usage
 from holdfast.model.limits import (
     ENDED_KEPT_S,
@@ -19,20 +18,38 @@ from holdfast.model.limits import (
     RING_BYTES_MAX,
     RING_BYTES_MIN,
     SCROLLBACK_PAINTED,
+    TURN_GONE_S,
     TURN_IDLE_S,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+    from holdfast.model.jsontext import Json
+
+LIMIT_MEMORY, LIMIT_PROCESSES, LIMIT_CPU, LIMIT_DISK = "50%", 4096, 50, "25%"
 RELAY_LISTEN = "127.0.0.1:8410"
 
 
-class Option(NamedTuple):
-    key: str
-    default: Any
-    help: str
-    low: float | None = None
-    high: float | None = None
-    choices: tuple[str, ...] = ()
-    check: Callable[[str], str] | None = None  # what is wrong with a value; empty if nothing
+class Option:
+    """A row of the table. `check` returns the fault of a value, or ""."""
+
+    __slots__ = ("check", "choices", "default", "help", "high", "key", "low")
+
+    def __init__(
+        self,
+        key: str,
+        default: Any,
+        help: str,
+        low: float | None = None,
+        high: float | None = None,
+        choices: tuple[str, ...] = (),
+        check: Callable[[Any], str] | None = None,
+    ) -> None:
+        self.key, self.default, self.help, self.low, self.high = key, default, help, low, high
+        self.choices, self.check = choices, check
 
 
 def _loopback(text: str) -> str:
@@ -42,10 +59,20 @@ def _loopback(text: str) -> str:
         return (
             ""
             if not text or address.loopback(address.endpoint(text)[0])
-            else "takes a loopback address: the numbers are for this machine"
+            else "takes a loopback address: only this machine may read the metrics"
         )
     except Usage as e:
         return f"is wrong: {e.message}"
+
+
+def _size(text: str) -> str:
+    from holdfast.model import sizes
+
+    try:
+        sizes.read(text, 1 << 40)
+    except ValueError as e:
+        return "" if text == "none" else f"is wrong: {e}, or none"
+    return ""
 
 
 def _collector(text: str) -> str:
@@ -67,12 +94,40 @@ def _collector(text: str) -> str:
         or parts.query
         or parts.fragment
     ):
-        return "is http://HOST:PORT or https://HOST, or the word environment; tokens belong into OTEL_EXPORTER_OTLP_HEADERS"
+        return (
+            "is http://HOST:PORT or https://HOST, or the word environment; "
+            "tokens belong into OTEL_EXPORTER_OTLP_HEADERS"
+        )
     return (
         ""
         if parts.scheme == "https" or address.loopback(host)
         else "must be https:// for another machine"
     )
+
+
+def _paths(texts: list[str]) -> str:
+    if all(text.startswith(("/", "~/")) and "\0" not in text for text in texts):
+        return ""
+    return "takes absolute paths, or paths that begin with ~/"
+
+
+def _doors(names: list[str]) -> str:
+    unknown = [name for name in names if name not in DOORS]
+    return f"has no door {unknown[0][:40]!a}; doors are {', '.join(DOORS)}" if unknown else ""
+
+
+def _ports(text: str) -> str:
+    fine = all(map(port, text.replace(",", " ").split()))
+    return "" if fine else "takes ports from 1 to 65535, such as 3000, 8000"
+
+
+TURN_POLICIES = ("queue", "humans-first", "drop")
+TURN_PLUGIN = "plugin:"  # before the name of a plug-in
+
+
+def _turn_policy(text: str) -> str:
+    fine = text in TURN_POLICIES or text.removeprefix(TURN_PLUGIN) not in ("", text)
+    return "" if fine else f"is one of {', '.join(TURN_POLICIES)}, {TURN_PLUGIN}NAME"
 
 
 OPTIONS = (
@@ -81,8 +136,27 @@ OPTIONS = (
     Option(
         "session.gate",
         "auto",
-        "how deep the policy sees: exec (every program that starts), input (what is typed and run), auto (exec where it costs nothing)",
+        "what the policy judges: exec (every program that starts), input (every command and line), "
+        "auto (exec where it costs nothing)",
         choices=("auto", "exec", "input"),
+    ),
+    Option(
+        "session.inside",
+        "refuse",
+        "an act of a client that runs inside a session, if another operator may have started that "
+        "client: refuse, or allow (the record names both)",
+        choices=("refuse", "allow"),
+    ),
+    Option(
+        "session.agent_env",
+        "",
+        "variables that agents and services may set for new sessions (`new --env`), beside locale "
+        "and colours: names separated by commas, * matches",
+    ),
+    Option(
+        "session.clipboard",
+        False,
+        "programs of new sessions may write to the clipboard of viewers that allow it",
     ),
     Option(
         "session.ring_bytes", RING_BYTES, "output kept per session", RING_BYTES_MIN, RING_BYTES_MAX
@@ -90,7 +164,7 @@ OPTIONS = (
     Option(
         "session.pace_s",
         PACE_WINDOW_S,
-        "how long a program waits for a viewer that falls behind, before that one is shown less",
+        "how long a program waits for a slow viewer before that viewer skips output",
         0.05,
         3600,
     ),
@@ -101,65 +175,145 @@ OPTIONS = (
         0,
         10 * 365 * 86400,
     ),
+    # Half the memory leaves room for the host and a second session. A browser, a language server
+    # and a parallel build together have some hundred threads.
     Option(
-        "record.keep_days",
-        365,
-        "how long the records of what was done are kept; 0: for ever",
+        "limits.memory",
+        LIMIT_MEMORY,
+        "most memory of a contained session: a size, a share of the machine's, or none",
+        check=_size,
+    ),
+    Option(
+        "limits.processes",
+        LIMIT_PROCESSES,
+        "most processes and threads of a contained session; 0: no limit",
         0,
-        36500,
+        1 << 22,
+        check=lambda count: "" if not count or count >= 16 else "is 0 or at least 16",
     ),
     Option(
-        "host.away_s", HOST_AWAY_S, "how long a full ring waits for a host that is gone", 0.1, 3600
+        "limits.cpu",
+        LIMIT_CPU,
+        "processor weight of a contained session beside 100 of others; 0: as others",
+        0,
+        10_000,
     ),
     Option(
-        "turn.idle_s", TURN_IDLE_S, "after this long without a key, the turn is free", 0.1, 86400
+        "limits.disk",
+        LIMIT_DISK,
+        "most disk space of a contained session's own directories: a size, a share of the file "
+        "system, or none",
+        check=_size,
+    ),
+    Option(
+        "contain.workspaces",
+        [],
+        "directories in which agents may have the workspace of a contained session",
+        check=_paths,
+    ),
+    Option(
+        "contain.share",
+        [],
+        "further paths that contained sessions see; PATH:rw for writing",
+        check=_paths,
+    ),
+    Option(
+        "contain.doors",
+        [],
+        "doors of every contained session: ssh-agent (never for agents), dbus, docker, display, "
+        "gpu",
+        check=_doors,
+    ),
+    Option(
+        "contain.net",
+        AUTO,
+        "network of a contained session: host (the machine's), own, none, or auto (own where this "
+        "machine can connect one, else host)",
+        choices=(AUTO, *NETWORKS),
+    ),
+    Option(
+        "contain.publish",
+        "",
+        "ports that agents may publish with --publish, such as 3000, 8000",
+        check=_ports,
+    ),
+    Option(
+        "contain.tool_files",
+        "list",
+        "files that your tools execute later, such as .git/config and .envrc, in sessions of "
+        "agents: list (changes are named at the end) or read-only",
+        choices=TOOL_FILE_MODES,
+    ),
+    Option("contain.keep_home", False, "agents may use --keep-home"),
+    Option("record.keep_days", 365, "how long records of acts are kept; 0: for ever", 0, 36500),
+    Option("host.away_s", HOST_AWAY_S, "how long a full ring waits for an absent host", 0.1, 3600),
+    Option(
+        "turn.idle_s", TURN_IDLE_S, "the turn is free after this long without a key", 0.1, 86400
+    ),
+    Option(
+        "turn.gone_s",
+        TURN_GONE_S,
+        "a seized turn is free when its holder has had no client connected for this long",
+        0.1,
+        30 * 86400,
     ),
     Option(
         "turn.policy",
         "queue",
-        "who asks for a held turn: queue, humans-first or drop",
-        choices=("queue", "humans-first", "drop"),
+        "what happens to requests for a held turn: queue, humans-first, drop or plugin:NAME",
+        check=_turn_policy,
     ),
-    Option("relay.start", True, "`up` starts a relay of this installation on loopback, too"),
+    Option("relay.start", True, "`up` also starts a relay of this installation on loopback"),
     Option(
         "relay.listen",
         RELAY_LISTEN,
-        "where it listens, a loopback address; the next free port if this one is taken",
+        "loopback address of that relay; if the port is taken, the next free one",
     ),
     Option(
         "telemetry.metrics",
         "",
-        "ADDR:PORT on loopback where Prometheus reads the host's numbers, for example 127.0.0.1:9464; empty: nowhere",
+        "ADDR:PORT on loopback where Prometheus reads the host's metrics, for example "
+        "127.0.0.1:9464; empty: nowhere",
         check=_loopback,
     ),
     Option(
         "telemetry.otlp",
         "",
-        "where traces of acts are sent (OTLP over HTTP), for example http://127.0.0.1:4318; `environment`: as OTEL_* says; empty: nowhere",
+        "where traces of acts are sent (OTLP over HTTP), for example http://127.0.0.1:4318; "
+        "`environment`: as OTEL_* says; empty: nowhere",
         check=_collector,
     ),
     Option("telemetry.names", False, "traces name operators and sessions"),
-    Option("attach.prefix", "C-\\", "the key before a command while attached"),
+    Option("attach.prefix", "C-\\", "the key that starts a command while attached"),
     Option("attach.scrollback", SCROLLBACK_PAINTED, "lines of history shown on attach", 0, 100_000),
-    Option("attach.status", True, "say on entry and exit what happens"),
+    Option(
+        "attach.clipboard",
+        False,
+        "programs may write to your clipboard, in sessions that were made with --clipboard",
+    ),
+    Option("attach.title", True, "name the session and the writing operator in the title"),
+    Option("attach.status", True, "print a line on attach and on detach"),
 )
 BY_KEY = {o.key: o for o in OPTIONS}
 
 
-class Value(NamedTuple):
-    key: str
-    value: Any
-    source: str
+class Value:
+    """The effective value of an option, and the source: a path, or "default"."""
+
+    __slots__ = ("key", "source", "value")
+
+    def __init__(self, key: str, value: Any, source: str) -> None:
+        self.key, self.value, self.source = key, value, source
 
 
 def load(path: str) -> list[Value]:
-    """All options with their effective values, from the file if there is one."""
+    """All options with their effective values: from the file if it sets them, else the default."""
     table = _read(path)
-    flat: dict[str, Any] = {}
+    flat: Json = {}
     for section, body in table.items():
         if not isinstance(body, dict):
             raise Usage(
-                f"{path}: `{section}` is outside of a section",
+                f"{path}: `{section}` is not inside a section",
                 f"known options: {', '.join(BY_KEY)}",
             )
         flat |= {f"{section}.{key}": value for key, value in body.items()}
@@ -169,7 +323,7 @@ def load(path: str) -> list[Value]:
     return [_value(o, flat, path) for o in OPTIONS]
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> Json:
     try:
         with open(path, "rb") as f:
             data = f.read()
@@ -185,7 +339,7 @@ def _read(path: str) -> dict[str, Any]:
         raise Usage(f"{path}: {e}", "repair or remove the file") from e
 
 
-def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
+def _value(option: Option, flat: Json, path: str) -> Value:
     if option.key not in flat:
         return Value(option.key, option.default, "default")
     value = flat[option.key]
@@ -197,6 +351,8 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
             f"{path}: {option.key} must be {wanted.__name__}, not {type(value).__name__}",
             option.help,
         )
+    if wanted is list and not all(type(one) is str for one in value):
+        raise Usage(f"{path}: {option.key} must be a list of texts", option.help)
     if (
         option.low is not None
         and option.high is not None
@@ -213,42 +369,5 @@ def _value(option: Option, flat: dict[str, Any], path: str) -> Value:
 
 
 def value(home: Home, key: str) -> Any:
-    """One of them, as it is in force in that home."""
+    """The effective value of an option in this home."""
     return next(one.value for one in load(home.config) if one.key == key)
-
-
-class Settings(NamedTuple):
-    """What the host uses of it."""
-
-    shell: str
-    login_shell: bool
-    ring_bytes: int
-    keep_ended_s: float
-    host_away_s: float
-    pace_s: float
-    turn_idle_s: float
-    turn_policy: str
-    record_days: int
-    metrics: str = ""
-    otlp: str = ""
-    trace_names: bool = False
-    gate: str = "auto"
-
-
-def settings(values: list[Value]) -> Settings:
-    v = {x.key: x.value for x in values}
-    return Settings(
-        v["session.shell"],
-        v["session.login_shell"],
-        v["session.ring_bytes"],
-        v["session.keep_ended_s"],
-        v["host.away_s"],
-        v["session.pace_s"],
-        v["turn.idle_s"],
-        v["turn.policy"],
-        v["record.keep_days"],
-        v["telemetry.metrics"],
-        v["telemetry.otlp"],
-        v["telemetry.names"],
-        v["session.gate"],
-    )

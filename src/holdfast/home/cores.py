@@ -1,38 +1,40 @@
-"""No core files of programs that have keys in their memory: one would leave them on disk, wherever the program happened to be, for whoever reads that.
+"""No core files of processes that have keys in memory: a core file would put the keys on disk.
 
-It is the soft limit, so what such a program starts for others (a host, the nursery and with it all sessions) gets the limit as it was. Collectors of crashes that
-are given cores by the kernel itself go by the same limit (systemd-coredump does). Not made undumpable altogether: the host looks at what
-its account runs, a client in a session included, and that would make it blind to these.
+Only the soft limit changes, so programs started for users (a host, the nursery and thereby all
+sessions) get the original limit. Crash collectors that receive cores from the kernel obey the same
+limit (systemd-coredump does). The process stays dumpable: the host inspects the processes of this
+account, including a client in a session, and cannot inspect an undumpable process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import resource
-from collections.abc import Iterator
 
 _before: list[tuple[int, int]] = []
 
 
 def forbid() -> None:
-    """From now on, for this process."""
+    """Forbid core files of this process from now on."""
     limit = resource.getrlimit(resource.RLIMIT_CORE)
-    if limit[0] != 0:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, limit[1]))
-            _before.append(limit)
+    if limit[0] != 0 and _set(limit=(0, limit[1])):
+        _before.append(limit)
 
 
-@contextlib.contextmanager
-def as_before() -> Iterator[None]:
-    """For the moment in which something is started that is not ours."""
-    if not _before:
-        yield
-        return
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_CORE, _before[0])
+class original_limit:
+    """Restores the limit while this process starts a program for a user."""
+
+    def __enter__(self) -> None:
+        if _before:
+            _set(limit=_before[0])
+
+    def __exit__(self, *_: object) -> None:
+        if _before:
+            _set(limit=(0, _before[0][1]))
+
+
+def _set(limit: tuple[int, int]) -> bool:
     try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_CORE, (0, _before[0][1]))
+        resource.setrlimit(resource.RLIMIT_CORE, limit)
+    except (ValueError, OSError):
+        return False
+    return True

@@ -1,9 +1,11 @@
-"""A number for each registration of this installation's host at a relay, higher than any before: of two, a relay lets the higher stand.
+"""A number for each registration of this host at a relay, higher than all earlier numbers.
 
-    HOME/generation   the last one that was used, in decimal
+    HOME/generation   the last number used, in decimal
 
-The time in milliseconds, so that a home restored from a backup is ahead of what it was; but a calendar that was wrong and has been put right goes backwards, and a relay would
-refuse the machine until the wrong date has come: so the last one is kept. What cannot be read or written costs nobody the line.
+Of two registrations, a relay keeps that with the higher number. The number is the time in
+milliseconds, so a home restored from a backup is ahead of the old state. A wrong clock that was
+corrected goes backwards, and the relay would refuse the machine until the wrong date has passed.
+Therefore the last number is kept. If the file cannot be read or written, the host connects anyway.
 """
 
 from __future__ import annotations

@@ -1,17 +1,24 @@
-"""Identities as files: one key each under HOME/keys, readable by this account alone.
+"""Key files: one per identity, mode 0600, in `keys/` of the Holdfast state directory.
 
-    NAME.key    canonical JSON {v, kind, public, created, private}, or {v, kind, public, created, locked} under a passphrase
-    machine     the same with kind "machine": the key of this installation, the root of its envelopes; made by the host
+    NAME.key    canonical JSON {v, kind, public, created, private}, or with a passphrase
+                {v, kind, public, created, locked}
+    machine     the same with kind "machine": the key of this installation, the root of all
+                envelopes here; made by the host
 
-A file with the wrong owner or mode is refused, not repaired: somebody else may have read it. A file appears whole or not at all, is never written
-over by `make`, and is replaced only to put its passphrase on or take it off. A passphrase comes from a callable that asks for it (on the
-terminal), never from arguments or the environment, where other processes see it.
-Reading a plain key imports no cryptography: an attach pays for signing when it signs. So whether the private key belongs to the public one is not
-checked here for plain files; a signature made with a wrong one is refused by whoever verifies it.
+A file with the wrong owner or mode is refused, not repaired: other users may have read the file. A
+file appears whole or not at all. `make` never overwrites a file; a file is replaced only to add or
+remove a passphrase or to change the kind. A passphrase comes from a callable that asks on the
+terminal, never from arguments or the environment, which other processes can see.
 
-The keys for relays have no files: the X25519 key of sealed channels and the route keys follow from the identity's own (`static`, `route_key`; model/agreement.py says how). A
-second file for each would have to be made, locked, unlocked, copied and removed together with the first, and every step could fail between the two. What is lost
-is little: who has the identity's key could have any other key signed by it anyway, and what was sealed stays sealed, by the keys of its moment.
+Reading a plain key imports no cryptography: an attach imports cryptography before signing. So the
+reader of a plain file does not check that the private and the public key match. The verifier
+refuses signatures made with a wrong key.
+
+The keys for relays have no files. The X25519 key of sealed channels and the route keys are derived
+from the identity's key (`static`, `route_key`; model/agreement.py). Separate files would have to be
+made, locked, unlocked, copied and removed together with the first, and each step could fail
+halfway. Deriving costs little security: a thief of the identity's key could sign any other key
+anyway, and past traffic stays sealed by ephemeral keys.
 """
 
 from __future__ import annotations
@@ -19,37 +26,72 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Callable
-from typing import Any, Final, NamedTuple
 
 from holdfast import home as homes
 from holdfast.home import Home
 from holdfast.model import agreement, base64url, canonical, signing
 from holdfast.model.errors import HoldfastError, Impossible, NotFound, Refused, Unavailable, Usage
 from holdfast.model.ids import OPERATOR_KINDS, check_name
+from holdfast.model.reserved_names import check_lookalike, check_new_operator
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+    from holdfast.model.jsontext import Json
+
+    Ask = Callable[[str], str]  # asks a person for the passphrase of the key with that name
 
 MACHINE: Final = "machine"
 SUFFIX: Final = ".key"
 FILE_BYTES: Final = 4096
-_UNFINISHED: Final = ".new-"  # a file on its way; one that is older than this was left by a crash:
-UNFINISHED_S: Final = 3600.0
-Ask = Callable[[str], str]
-"""Asks a person for a passphrase; is told which key it is for."""
+_UNFINISHED: Final = ".new-"  # prefix of a file being written
+UNFINISHED_S: Final = 3600.0  # an unfinished file of this age is left over from a crash
 
 
-class Identity(NamedTuple):
-    """A name with its key. `private` is None while it is locked."""
+class Identity:
+    """A name with a key. `private` is None while the key is locked."""
 
-    name: str
-    kind: str
-    public: bytes
-    created: int
-    private: bytes | None
-    locked: bool
-    path: str
+    __slots__ = ("created", "kind", "locked", "name", "path", "private", "public")
 
-    def __repr__(self) -> str:  # also ends up in tracebacks and logs
-        return f"Identity({self.name!r}, {self.kind!r}, {signing.show(self.public)}{', locked' if self.locked else ''})"
+    def __init__(
+        self,
+        name: str,
+        kind: str,
+        public: bytes,
+        created: int,
+        private: bytes | None,
+        locked: bool,
+        path: str,
+    ) -> None:
+        self.name, self.kind, self.public, self.created = name, kind, public, created
+        self.private, self.locked, self.path = private, locked, path
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Identity) and all(
+            getattr(self, field) == getattr(other, field) for field in self.__slots__
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def replace(
+        self, kind: str | None = None, private: bytes | None = None, locked: bool | None = None
+    ) -> Identity:
+        """The same identity with these fields changed."""
+        return Identity(
+            self.name,
+            self.kind if kind is None else kind,
+            self.public,
+            self.created,
+            self.private if private is None else private,
+            self.locked if locked is None else locked,
+            self.path,
+        )
+
+    def __repr__(self) -> str:  # appears in tracebacks and logs: without the private key
+        locked = ", locked" if self.locked else ""
+        return f"Identity({self.name!r}, {self.kind!r}, {signing.show(self.public)}{locked})"
 
     def secret(self) -> bytes:
         if self.private is None:
@@ -64,27 +106,27 @@ def directory(home: Home) -> str:
 
 
 def make(home: Home, name: str, kind: str, now: float, ask: Ask | None = None) -> Identity:
-    """A new identity with a new key, under a passphrase if there is somebody to ask for one. Refused if the name is taken."""
-    check_name(name)
-    if kind not in OPERATOR_KINDS:
-        raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
+    """A new identity with a new key. `ask` asks for a passphrase. Refused if the name is taken."""
+    check_new_operator(name)
+    _check_kind(kind)
+    check_lookalike(name, _names(home))
     return _make(home, name, kind, now, ask)
 
 
 def machine(home: Home, now: float) -> Identity:
-    """This installation's own identity, made if there is none."""
+    """The identity of this installation, made on the first call."""
     try:
         return load_machine(home)
     except NotFound:
         pass
     try:
         return _make(home, MACHINE, MACHINE, now, None)
-    except Refused:  # another process was quicker
+    except Refused:  # a concurrent process was faster
         return load_machine(home)
 
 
 def load(home: Home, name: str) -> Identity:
-    """The identity as its file has it, locked or not."""
+    """The identity read from the key file, locked or not."""
     check_name(name)
     found = _load(_path(home, name), name)
     if found.kind not in OPERATOR_KINDS:
@@ -95,17 +137,17 @@ def load(home: Home, name: str) -> Identity:
 def load_machine(home: Home) -> Identity:
     found = _load(_path(home, MACHINE, ""), MACHINE)
     if found.kind != MACHINE or found.locked:
-        raise _broken(found.path, "it is no machine's key")
+        raise _broken(found.path, "it is not the key of a machine")
     return found
 
 
 def installed(home: Home) -> bool:
-    """Whether there was ever a host here. Where there was none, identities are those that joined machines elsewhere."""
+    """Whether a host ever ran here. If not, all identities belong to other machines."""
     return os.path.lexists(_path(home, MACHINE, ""))
 
 
 def opened(identity: Identity, ask: Ask) -> Identity:
-    """With its private key, asking for the passphrase if it is locked. The file stays as it is."""
+    """The identity with the private key; asks for the passphrase of a locked key."""
     if identity.private is not None:
         return identity
     from holdfast.model import sealing
@@ -113,71 +155,73 @@ def opened(identity: Identity, ask: Ask) -> Identity:
     value = _read(identity.path)
     try:
         locked = value["locked"]
-        sealed = sealing.Sealed(
-            locked["n"],
-            base64url.decode(locked["salt"]),
-            base64url.decode(locked["nonce"]),
-            base64url.decode(locked["sealed"]),
-        )
-        private = sealing.unseal(sealed, ask(identity.name), _beside(identity))
+        parts = (base64url.decode(locked[name]) for name in ("salt", "nonce", "sealed"))
+        sealed = sealing.Sealed(locked["n"], *parts)
+        private = sealing.unseal(sealed, ask(identity.name), _associated_data(identity))
     except sealing.WrongPassphrase as e:
         raise Refused(
             f"that is not the passphrase of {identity.name}",
-            "try again; a passphrase that is forgotten cannot be recovered, make a new key",
+            "try again; a forgotten passphrase cannot be recovered, make a new key",
         ) from e
     except (KeyError, TypeError, ValueError) as e:
         raise _broken(identity.path, str(e)) from e
     if signing.public(private) != identity.public:
         raise _broken(identity.path, "its parts belong to different keys")
-    return identity._replace(private=private)
+    return identity.replace(private=private)
 
 
 def static(identity: Identity) -> bytes:
-    """The private X25519 key of its sealed channels. Refused while the identity is locked."""
+    """The private X25519 key for sealed channels. Refused while the identity is locked."""
     return agreement.derive(identity.secret(), agreement.STATIC)
 
 
 def route_key(machine: Identity, relay: str) -> bytes:
-    """The private Ed25519 key of this machine at one relay: another at each, so that relays cannot tell that they serve the same machine."""
+    """The private Ed25519 key of this machine at this relay.
+
+    Each relay gets a different key, so two relays cannot recognise the same machine.
+    """
     return agreement.derive(machine.secret(), agreement.ROUTE + b"\0" + relay.encode())
 
 
 def lock(home: Home, name: str, ask_old: Ask, ask_new: Ask) -> Identity:
-    """Puts the key under a passphrase, or under another one."""
+    """Protect the key with a new passphrase."""
     identity = opened(load(home, name), ask_old)
-    return _store(identity._replace(locked=True), ask_new, replace=True)
+    return _store(identity.replace(locked=True), ask_new, replace=True)
 
 
 def unlock(home: Home, name: str, ask: Ask) -> Identity:
-    """Takes the passphrase off the file."""
-    return _store(opened(load(home, name), ask)._replace(locked=False), None, replace=True)
+    """Remove the passphrase from the file."""
+    return _store(opened(load(home, name), ask).replace(locked=False), None, replace=True)
 
 
-def turned(identity: Identity, kind: str, ask: Ask | None) -> Identity:
-    """The same key, of an operator of another kind: a newcomer learns what it was invited as after it has made its key."""
+def change_kind(identity: Identity, kind: str, ask: Ask | None) -> Identity:
+    """Store the key with a different kind of operator.
+
+    A newcomer makes the key before learning the kind in the invitation.
+    """
+    _check_kind(kind)
+    return _store(identity.replace(kind=kind), ask, replace=True)
+
+
+def _check_kind(kind: str) -> None:
     if kind not in OPERATOR_KINDS:
-        raise Usage(f"{kind[:40]!a} is no kind of operator", f"kinds: {', '.join(OPERATOR_KINDS)}")
-    return _store(identity._replace(kind=kind), ask, replace=True)
+        kinds = ", ".join(OPERATOR_KINDS)
+        raise Usage(f"{kind[:40]!a} is not a kind of operator", f"kinds: {kinds}")
 
 
-class Listed(NamedTuple):
-    name: str
-    identity: Identity | None
-    trouble: str  # why there is no identity, or empty
+class Listed:
+    """A key file: the identity inside, or why there is none (`trouble`)."""
+
+    __slots__ = ("identity", "name", "trouble")
+
+    def __init__(self, name: str, identity: Identity | None, trouble: str) -> None:
+        self.name, self.identity, self.trouble = name, identity, trouble
 
 
 def listing(home: Home) -> list[Listed]:
-    """All local identities by name; what cannot be used is listed with the reason."""
-    try:
-        names = sorted(n[: -len(SUFFIX)] for n in os.listdir(directory(home)) if n.endswith(SUFFIX))
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise Unavailable(
-            f"cannot read {directory(home)}: {e.strerror}", "make it readable for this account"
-        ) from e
+    """All local identities by name; an unusable file is listed with the reason."""
     found = []
-    for name in names:
+    for name in _names(home):
         try:
             found.append(Listed(name, load(home, name), ""))
         except HoldfastError as e:
@@ -185,8 +229,20 @@ def listing(home: Home) -> list[Listed]:
     return found
 
 
+def _names(home: Home) -> list[str]:
+    try:
+        files = os.listdir(directory(home))
+    except FileNotFoundError:
+        return []
+    except OSError as e:
+        raise Unavailable(
+            f"cannot read {directory(home)}: {e.strerror}", "make it readable for this account"
+        ) from e
+    return sorted(name[: -len(SUFFIX)] for name in files if name.endswith(SUFFIX))
+
+
 def remove(home: Home, name: str) -> None:
-    """Forgets the key. What it was allowed stays allowed to nobody else."""
+    """Delete the key. The machine keeps its grants; no other key can use them."""
     check_name(name)
     try:
         os.unlink(_path(home, name))
@@ -209,9 +265,8 @@ def _path(home: Home, name: str, suffix: str = SUFFIX) -> str:
 def _make(home: Home, name: str, kind: str, now: float, ask: Ask | None) -> Identity:
     folder = directory(home)
     try:
-        os.makedirs(
-            home.state, mode=0o700, exist_ok=True
-        )  # by itself: a mode is for the last directory of a path only
+        # A separate call: makedirs applies the mode only to the last directory.
+        os.makedirs(home.state, mode=0o700, exist_ok=True)
         os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as e:
         raise Unavailable(
@@ -224,16 +279,14 @@ def _make(home: Home, name: str, kind: str, now: float, ask: Ask | None) -> Iden
     if os.path.lexists(path):
         raise _taken(name)
     private = signing.generate()
-    return _store(
-        Identity(name, kind, signing.public(private), int(now), private, ask is not None, path),
-        ask,
-        replace=False,
-    )
+    public, locked = signing.public(private), ask is not None
+    made = Identity(name, kind, public, int(now), private, locked, path)
+    return _store(made, ask, replace=False)
 
 
 def _store(identity: Identity, ask: Ask | None, replace: bool) -> Identity:
-    """Writes the file, under a new passphrase if it is to be locked."""
-    value: dict[str, Any] = _clear(identity)
+    """Write the file; asks for a new passphrase if the identity is locked."""
+    value: Json = _clear(identity)
     if identity.locked:
         from holdfast.model import sealing
 
@@ -244,7 +297,7 @@ def _store(identity: Identity, ask: Ask | None, replace: bool) -> Identity:
                 "an empty passphrase protects nothing",
                 "give one, or make the key without --passphrase",
             )
-        sealed = sealing.seal(identity.secret(), passphrase, _beside(identity))
+        sealed = sealing.seal(identity.secret(), passphrase, _associated_data(identity))
         value["locked"] = {
             "n": sealed.cost,
             "salt": base64url.encode(sealed.salt),
@@ -258,7 +311,7 @@ def _store(identity: Identity, ask: Ask | None, replace: bool) -> Identity:
 
 
 def _write(path: str, data: bytes, name: str, replace: bool) -> None:
-    """Whole or not at all; without `replace` only where nothing is."""
+    """Write the file atomically; without `replace` only if no file exists."""
     folder = os.path.dirname(path)
     homes.check_private(folder)
     unfinished = f"{folder}/{_UNFINISHED}{os.urandom(8).hex()}"
@@ -296,7 +349,7 @@ def _sync(folder: str) -> None:
 
 
 def _sweep(folder: str) -> None:
-    """What a crash left unfinished: it has a key in it that nobody will use."""
+    """Remove files that a crash left unfinished: each contains an unused key."""
     for name in os.listdir(folder):
         if name.startswith(_UNFINISHED) and not name.endswith(SUFFIX):
             path = f"{folder}/{name}"
@@ -315,20 +368,20 @@ def _load(path: str, name: str) -> Identity:
             value.keys() != {"v", "kind", "public", "created", "locked" if locked else "private"}
             or value["v"] != 1
         ):
-            raise ValueError("other fields than a key has")
+            raise ValueError("its fields are not those of a key")
         kind, created = value["kind"], value["created"]
         if type(kind) is not str or type(created) is not int:
-            raise ValueError("other fields than a key has")
+            raise ValueError("its fields are not those of a key")
         private = None if locked else base64url.decode(value["private"])
         if private is not None and len(private) != signing.KEY_BYTES:
-            raise ValueError("a private key of another length")
+            raise ValueError("its private key has the wrong length")
         return Identity(name, kind, signing.read(value["public"]), created, private, locked, path)
     except (TypeError, ValueError, AttributeError) as e:
         raise _broken(path, str(e)) from e
 
 
-def _read(path: str, name: str = "") -> Any:
-    """What the file says, if nobody else could read or change it."""
+def _read(path: str, name: str = "") -> Json:
+    """The content of a file that no other user could read or change."""
     try:
         homes.check_private(os.path.dirname(path))
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -341,16 +394,16 @@ def _read(path: str, name: str = "") -> Any:
     try:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
-            raise Impossible(f"{path} is not a file", "remove what is there")
+            raise Impossible(f"{path} is not a file", "remove it")
         if info.st_uid != os.geteuid():
             raise Impossible(
                 f"{path} belongs to user {info.st_uid}, not to you",
-                "whoever owns it knows the key: make a new one",
+                "its owner knows the key: make a new one",
             )
         if info.st_mode & 0o077:
             raise Impossible(
-                f"{path} could be read by others (mode {stat.S_IMODE(info.st_mode):04o})",
-                f"if nobody has, chmod 600 {path}; otherwise revoke this key and make a new one",
+                f"other users could read {path} (mode {stat.S_IMODE(info.st_mode):04o})",
+                f"if none did, chmod 600 {path}; otherwise revoke this key and make a new one",
             )
         data = os.read(fd, FILE_BYTES + 1)
     except OSError as e:
@@ -362,12 +415,13 @@ def _read(path: str, name: str = "") -> Any:
     if len(data) > FILE_BYTES:
         raise _broken(path, "it is too long")
     try:
-        return canonical.decode(data)
+        value: Json = canonical.decode(data)
     except canonical.NotCanonical as e:
         raise _broken(path, str(e)) from e
+    return value
 
 
-def _clear(identity: Identity) -> dict[str, Any]:
+def _clear(identity: Identity) -> Json:
     return {
         "v": 1,
         "kind": identity.kind,
@@ -376,8 +430,8 @@ def _clear(identity: Identity) -> dict[str, Any]:
     }
 
 
-def _beside(identity: Identity) -> bytes:
-    """What a locked key is bound to."""
+def _associated_data(identity: Identity) -> bytes:
+    """The public fields that the seal of a locked key is bound to."""
     return b"holdfast/key/1\0" + canonical.encode(_clear(identity))
 
 
@@ -389,9 +443,7 @@ def _unknown(name: str) -> NotFound:
 
 
 def _taken(name: str) -> Refused:
-    return Refused(
-        f"there is a key of {name} already", "choose another name, or use the one there is"
-    )
+    return Refused(f"there is already a key of {name}", "choose another name, or use that key")
 
 
 def _broken(path: str, why: str) -> Impossible:

@@ -1,20 +1,28 @@
-"""The machines that this home can reach through relays: one file, readable by this account alone, because it holds the passes to their lines.
+"""The machines that this home can reach through relays.
 
-    HOME/machines.json   canonical JSON {v, machines: [{name, key, static, as, added, ways: [{url, route, pass, ca?}], identity?}]}
+    HOME/machines.json   canonical JSON {v, machines: [{name, key, static, as, added,
+                         ways: [{url, route, pass, ca?}], identity?}]}
 
-`key` is the machine's own (Ed25519), `static` the key of its sealed channels; both are pinned from the moment of pairing, so no relay can stand in for it. A
-pass lets one through to the machine's line at a relay, nothing more: who one is, one proves to the machine. `identity` names the local key if it is not that of `as`:
-of somebody whose key was revoked there and who came again with another. The file appears whole or not at all.
+The file holds passes to the machines' lines, so only this account may read the file. The file
+appears whole or not at all. `key` is the machine's Ed25519 key and `static` the key of the
+machine's sealed channels. Both are pinned at pairing, so no relay can impersonate the machine. A
+pass only admits to the machine's line at a relay; the client still proves an identity to the
+machine. `identity` names the local key if that is not the key of `as`: after a revocation there,
+the operator may have joined again with a new key.
 """
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.home import Home, private
 from holdfast.model import base64url, signing
 from holdfast.model.errors import NotFound, Refused
 from holdfast.model.ids import check_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 FILE_BYTES: Final = 1 << 20
 MACHINES_MAX: Final = 1000
@@ -22,7 +30,7 @@ WAYS_MAX: Final = 8
 
 
 class Way(NamedTuple):
-    """One relay that leads to a machine."""
+    """A relay through which a machine can be reached."""
 
     url: str
     route: bytes
@@ -37,22 +45,22 @@ class Machine(NamedTuple):
     name: str
     key: bytes
     static: bytes
-    operator: str  # the local identity that is known there
+    operator: str  # the name of this operator on that machine
     added: int
     ways: tuple[Way, ...]
-    identity: str | None = None  # the local key, if it is not the one of that name
+    identity: str | None = None  # the name of the local key, if not `operator`
 
 
 def path(home: Home) -> str:
-    return f"{home.state}/machines.json"
+    return home.machines
 
 
 def listing(home: Home) -> list[Machine]:
-    """All of them by name; a file that cannot be read is said so, not overwritten."""
-    recover = "put it aside and pair again"
+    """All machines by name. An unreadable file raises, and is never overwritten."""
+    recover = "move it away and pair again"
     try:
         return sorted(
-            (_read(one) for one in private.entries(path(home), FILE_BYTES, "machines", recover)),
+            (read(one) for one in private.entries(path(home), FILE_BYTES, "machines", recover)),
             key=lambda m: (m.name, m.added),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
@@ -60,7 +68,7 @@ def listing(home: Home) -> list[Machine]:
 
 
 def find(home: Home, name: str, operator: str | None = None) -> Machine:
-    """As who this identity is there, or whoever was paired first."""
+    """The machine as this identity knows it, or as the first paired identity does."""
     known = listing(home)
     found = sorted(
         (m for m in known if m.name == name), key=lambda m: (m.operator != operator, m.added)
@@ -70,7 +78,7 @@ def find(home: Home, name: str, operator: str | None = None) -> Machine:
             f"no machine {name[:80]!a} is known here",
             f"known: {', '.join(sorted({m.name for m in known}))}"
             if known
-            else "`holdfast join` makes one known",
+            else "`holdfast join` adds one",
         )
     if operator is not None and found[0].operator != operator:
         raise NotFound(
@@ -81,7 +89,7 @@ def find(home: Home, name: str, operator: str | None = None) -> Machine:
 
 
 def keep(home: Home, machine: Machine) -> None:
-    """Adds it, or puts it in the place of what that identity knew of the same machine. Another machine with that name is not replaced."""
+    """Add the machine, or replace this identity's entry. Refuses a name in use."""
     check_name(machine.name)
     others = [
         m._replace(name=machine.name) if m.key == machine.key else m
@@ -91,7 +99,9 @@ def keep(home: Home, machine: Machine) -> None:
     if any(m.name == machine.name for m in others if m.key != machine.key):
         raise Refused(f"another machine is called {machine.name} here", "choose another name")
     if len(others) >= MACHINES_MAX or len(machine.ways) > WAYS_MAX:
-        raise Refused(f"{MACHINES_MAX} machines are known here", "forget some")
+        raise Refused(
+            f"{MACHINES_MAX} machines are known here", "`holdfast machines forget NAME` removes one"
+        )
     _write(home, [*others, machine])
 
 
@@ -100,23 +110,24 @@ def forget(home: Home, name: str) -> None:
     _write(home, [m for m in listing(home) if m.name != name])
 
 
-def _read(one: dict[str, Any]) -> Machine:
-    ways = tuple(
-        Way(str(w["url"]), base64url.decode(w["route"]), base64url.decode(w["pass"]), w.get("ca"))
-        for w in one["ways"]
-    )
+def read(one: Json) -> Machine:
     return Machine(
         str(one["name"]),
         signing.read(one["key"]),
         base64url.decode(one["static"]),
         str(one["as"]),
         int(one["added"]),
-        ways,
+        tuple(map(read_way, one["ways"])),
         one.get("identity"),
     )
 
 
-def _show(m: Machine) -> dict[str, Any]:
+def read_way(w: Json) -> Way:
+    route, pass_ = base64url.decode(w["route"]), base64url.decode(w["pass"])
+    return Way(str(w["url"]), route, pass_, w.get("ca"))
+
+
+def show(m: Machine) -> Json:
     ways = [
         {
             "url": w.url,
@@ -138,4 +149,4 @@ def _show(m: Machine) -> dict[str, Any]:
 
 
 def _write(home: Home, machines: list[Machine]) -> None:
-    private.keep(path(home), "machines", [_show(m) for m in machines])
+    private.keep(path(home), "machines", [show(m) for m in machines])

@@ -1,18 +1,24 @@
-"""Small files that this account alone may read: read if nobody else could have, written whole or not at all."""
+"""Small files that only this account may read; each is written whole or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
 import stat
-from typing import Any
+from typing import TYPE_CHECKING
 
 from holdfast.model import canonical
 from holdfast.model.errors import Refused, Unavailable
 
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
 
 def read(path: str, most: int) -> bytes | None:
-    """What is in it; None if there is none. One with another owner or mode is refused, not repaired: somebody else may have read it."""
+    """The content, or None if there is no file.
+
+    A file with a wrong owner or mode is refused, not repaired: other users may have read the file.
+    """
     try:
         with open(path, "rb") as file:
             found = os.fstat(file.fileno())
@@ -22,8 +28,8 @@ def read(path: str, most: int) -> bytes | None:
                 or found.st_mode & 0o077
             ):
                 raise Refused(
-                    f"{path} is not a file of this account alone",
-                    f"look at who could read it, then `chmod 600 {path}`, or remove it",
+                    f"{path} is not private to this account",
+                    f"check who could read it, then `chmod 600 {path}`, or remove it",
                 )
             data = file.read(most + 1)
     except FileNotFoundError:
@@ -33,12 +39,12 @@ def read(path: str, most: int) -> bytes | None:
             f"cannot read {path}: {e.strerror}", "make it readable for this account"
         ) from e
     if len(data) > most:
-        raise Unavailable(f"{path} is longer than {most} bytes", "put it aside")
+        raise Unavailable(f"{path} is longer than {most} bytes", "move it away")
     return data
 
 
-def entries(path: str, most: int, name: str, recover: str) -> list[Any]:
-    """The list that such a file holds, {v, NAME: [..]}; empty if there is none."""
+def entries(path: str, most: int, name: str, recover: str) -> list[Json]:
+    """Return the list of a file {v, NAME: [..]}, or an empty list if there is no file."""
     if (data := read(path, most)) is None:
         return []
     try:
@@ -47,11 +53,11 @@ def entries(path: str, most: int, name: str, recover: str) -> list[Any]:
             raise ValueError("another version")
     except (ValueError, KeyError, TypeError) as e:
         raise damaged(path, e, recover) from e
-    found: list[Any] = value[name]
+    found: list[Json] = value[name]
     return found
 
 
-def keep(path: str, name: str, entries: list[Any]) -> None:
+def keep(path: str, name: str, entries: list[Json]) -> None:
     write(path, canonical.encode({"v": 1, name: entries}) + b"\n")
 
 

@@ -1,8 +1,10 @@
-"""The relays that this installation's host dials out to: one file, readable by this account alone, because it holds the tokens that admit it there.
+"""The relays to which the host of this installation dials out.
 
     HOME/relays.json   canonical JSON {v, relays: [{url, token?, ca?, own?}]}
 
-`own` is the relay that `up` starts for this installation; there is one at most, and its address may change.
+The file holds the tokens that admit the host, so only this account may read the file. `own` marks
+the relay that `up` starts for this installation. At most one relay has this mark, and the address
+of that relay may change.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ def path(home: Home) -> str:
 
 
 def listing(home: Home) -> list[Relay]:
-    recover = "put it aside, then `holdfast host connect` again"
+    recover = "move it away, then `holdfast host connect` again"
     try:
         return [
             Relay(str(one["url"]), one.get("token"), one.get("ca"), one.get("own") is True)
@@ -42,18 +44,17 @@ def listing(home: Home) -> list[Relay]:
 
 
 def keep(home: Home, relay: Relay) -> None:
-    """Adds it, or puts it in the place of what was known of that address."""
+    """Add the relay, or replace the entry with the same address."""
     others = [one for one in listing(home) if one.url != relay.url]
-    if len(others) >= RELAYS_MAX:
-        raise Refused(
-            f"{RELAYS_MAX} relays are known already",
-            "`holdfast host disconnect URL` takes one away",
-        )
+    _check_room(others)
     _write(home, [*others, relay])
 
 
 def keep_own(home: Home, url: str | None, token: str | None = None) -> bool:
-    """This is the address of our own relay now (None: there is none), and what admits us there (None: what is known). Whether that changed anything."""
+    """Record the address of this installation's own relay; True if the file changed.
+
+    `url` None: there is no own relay. `token` None: keep the known token.
+    """
     known = listing(home)
     wanted = [
         one._replace(token=token or one.token) if one.own else one
@@ -61,11 +62,7 @@ def keep_own(home: Home, url: str | None, token: str | None = None) -> bool:
         if not one.own or one.url == url
     ]
     if url is not None and not any(one.url == url for one in wanted):
-        if len(wanted) >= RELAYS_MAX:
-            raise Refused(
-                f"{RELAYS_MAX} relays are known already",
-                "`holdfast host disconnect URL` takes one away",
-            )
+        _check_room(wanted)
         wanted.append(Relay(url, token, own=True))
     if wanted == known:
         return False
@@ -83,16 +80,16 @@ def forget(home: Home, url: str) -> None:
     _write(home, [one for one in known if one.url != url])
 
 
+def _check_room(relays: list[Relay]) -> None:
+    if len(relays) >= RELAYS_MAX:
+        raise Refused(
+            f"{RELAYS_MAX} relays are already known", "`holdfast host disconnect URL` removes one"
+        )
+
+
 def _write(home: Home, relays: list[Relay]) -> None:
-    private.keep(
-        path(home),
-        "relays",
-        [
-            {
-                key: value
-                for key, value in one._asdict().items()
-                if value is not None and value is not False
-            }
-            for one in relays
-        ],
-    )
+    given = [
+        {key: value for key, value in one._asdict().items() if value not in (None, False)}
+        for one in relays
+    ]
+    private.keep(path(home), "relays", given)

@@ -1,0 +1,14 @@
+"""How Holdfast starts a module of its own as a program.
+
+`python -m` looks for the module in the working directory first. A person may work in a directory
+that code of a contained session fills, so that directory must not count: -P leaves it out.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def module(name: str, *arguments: str) -> list[str]:
+    """The command that runs this module, from the installation of this process."""
+    return [sys.executable, "-P", "-m", name, *arguments]
