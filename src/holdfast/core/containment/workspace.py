@@ -1,0 +1,235 @@
+"""The workspace: the directory in which a contained session may change the user's files.
+
+The workspace is the git work tree around the working directory, or the working directory itself.
+Holdfast runs no program to find the work tree, because the repository's own configuration may name
+programs.
+
+A linked work tree (`git worktree`) has its objects in the common directory of the main repository,
+which then belongs to the workspace. Code inside could write any path into a `.git` file. So the
+link counts only if the common directory points back to the work tree, as git leaves it: a file of
+the workspace alone opens nothing.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+from holdfast.core.containment.entries import Entry, Files, Kind, shares, within
+from holdfast.core.containment.system import CLOSED, OPTIONAL
+
+PARENTS_MAX: Final = 64
+MODULES_MAX: Final = 64  # repositories of submodules in one git directory
+MODULE_DEPTH: Final = 4
+MEMORY_OF_ALL: Final = ("/tmp", "/var/tmp", "/dev/shm")
+
+# Files that people's tools execute, or that name programs which they execute, when the human works
+# in the same directory later. Directories count with all files below.
+TOOL_FILES: Final = (
+    *(".gitmodules", ".envrc", ".mise.toml", "mise.toml", ".tool-versions", ".exrc", ".nvim.lua"),
+    *(".mise.local.toml", "mise.local.toml", ".mise/config.toml", ".config/mise.toml"),
+    *(".vimrc", ".nvimrc", ".gdbinit", ".hg/hgrc", ".jj/repo/config.toml"),
+    *(".dir-locals.el", ".pre-commit-config.yaml", ".husky", "lefthook.yml", ".lefthook"),
+    *("lefthook.yaml", "lefthook-local.yml", ".vscode/mcp.json", ".cargo/config.toml"),
+    *(".vscode/tasks.json", ".vscode/settings.json", ".vscode/launch.json"),
+    *(".vscode/extensions.json", ".idea/runConfigurations", ".idea/workspace.xml"),
+    *(".idea/externalDependencies.xml", ".idea/watcherTasks.xml", ".devcontainer"),
+    *(".zed/tasks.json", ".zed/settings.json", ".claude/settings.json", ".mcp.json"),
+    *(".claude/settings.local.json", ".cursor/mcp.json"),
+)
+
+
+# Of a git directory. `commondir` makes git read configuration and hooks elsewhere. A rebase that is
+# under way may have lines that execute programs.
+GIT_FILES: Final = ("hooks", "config", "config.worktree", "commondir", "gitdir", "rebase-merge")
+# Of COMMON/worktrees/NAME: files that lead the git of that work tree to its configuration.
+LINK_FILES: Final = ("commondir", "gitdir", "config.worktree")
+
+
+class Protected(NamedTuple):
+    """Paths of this installation and account, without links."""
+
+    home: str
+    state: str
+    config: str  # the directory
+    installation: Sequence[str]  # the programs of the host and the keepers
+
+
+class WorkTree(NamedTuple):
+    """A workspace. `git`: the git directory, or the common directory of a linked work tree, with
+    `linked`, the entry of the work tree there. `nested`: other git directories in the workspace.
+    `others`: entries of linked work trees that lie outside. `pointers`: files named .git."""
+
+    top: str
+    git: str = ""
+    linked: str = ""
+    nested: tuple[str, ...] = ()
+    others: tuple[str, ...] = ()
+    pointers: tuple[str, ...] = ()
+
+
+class Outside(NamedTuple):
+    """Why a directory cannot be a workspace. `harmless`: the session can begin without one."""
+
+    reason: str
+    harmless: bool = False
+
+
+def outside(path: str, protected: Protected) -> Outside | None:
+    """Why this directory cannot be the workspace, or None."""
+    for closed in (*CLOSED, OPTIONAL):
+        if within(path, closed):
+            return Outside(f"{closed} is read-only in contained sessions", harmless=True)
+    if path in MEMORY_OF_ALL:
+        return Outside(f"a contained session has its own {path}", harmless=True)
+    if path == "/":
+        return Outside("it is the whole file system")
+    if within(protected.home, path):
+        return Outside("it contains the whole home directory")
+    if found := holdfast(path, protected):
+        return Outside(found)
+    if path.count("/") < 2:  # /home, /srv, /var, /mnt
+        return Outside("it is a directory of the system")
+    return None
+
+
+def holdfast(path: str, protected: Protected) -> str:
+    """How a writable directory would reach Holdfast itself; "" if it would not."""
+    named = [(protected.state, "state"), (protected.config, "configuration")]
+    named += [(place, "installation") for place in protected.installation]
+    for place, what in named:
+        if within(place, path):
+            return f"it contains Holdfast's {what} ({place})"
+        if within(path, place):
+            return f"it lies in Holdfast's {what} ({place})"
+    return ""
+
+
+def work_tree(files: Files, directory: str, allowed: Callable[[str], bool]) -> WorkTree:
+    """The work tree that contains a directory, as far up as allowed; else the directory."""
+    place = directory
+    for _ in range(PARENTS_MAX):
+        if place != directory and not allowed(place):
+            break
+        dot = f"{place}/.git"
+        match files.kind(dot):
+            case "dir":
+                if files.kind(f"{dot}/HEAD"):
+                    return WorkTree(place, dot)
+            case "file":
+                if git := _linked(files, dot):
+                    return WorkTree(place, posixpath.dirname(posixpath.dirname(git)), git)
+        if place == "/":
+            break
+        place = posixpath.dirname(place)
+    return WorkTree(directory)
+
+
+def _linked(files: Files, dot: str) -> str:
+    """COMMON/worktrees/NAME of a linked work tree, if it confirms the link; else ""."""
+    word, _, named = files.read(dot).partition(":")
+    if word != "gitdir" or not named.strip():
+        return ""
+    git = files.real(posixpath.join(posixpath.dirname(dot), named.strip()))
+    above = files.read(f"{git}/commondir").strip()
+    back = files.read(f"{git}/gitdir").strip()
+    if not above or not back:
+        return ""
+    common = files.real(posixpath.join(git, above))
+    back = files.real(posixpath.join(git, back))
+    if back != dot or posixpath.dirname(git) != f"{common}/worktrees":
+        return ""
+    good = files.kind(f"{common}/HEAD") and files.kind(f"{common}/objects") == "dir"
+    return git if good else ""
+
+
+def entries(tree: WorkTree) -> list[Entry]:
+    """The workspace, writable."""
+    return [shares(place, True) for place in ((tree.top, tree.git) if tree.linked else (tree.top,))]
+
+
+def leads_outside(files: Files, link: str, writable: Iterable[str]) -> bool:
+    """Whether COMMON/worktrees/NAME belongs to a work tree that code inside cannot write anyway."""
+    named = files.read(f"{link}/gitdir").strip()
+    place = posixpath.normpath(posixpath.join(link, named))
+    return not named or not any(within(place, top) for top in writable)
+
+
+def repositories(files: Files, tree: WorkTree) -> list[str]:
+    """The git directories of the workspace, of submodules and of nested repositories."""
+    own = [tree.git, *_modules(files, f"{tree.git}/modules", MODULE_DEPTH)] if tree.git else []
+    return list(dict.fromkeys((*own, *tree.nested)))
+
+
+def hooks(files: Files, tree: WorkTree) -> list[str]:
+    """The hook directories of the workspace and of submodules; some may be missing."""
+    return [f"{git}/hooks" for git in repositories(files, tree)]
+
+
+def _modules(files: Files, top: str, depth: int) -> list[str]:
+    found = list[str]()
+    for name in files.names(top) if depth and files.kind(top) == "dir" else ():
+        place = f"{top}/{name}"
+        if files.kind(place) != "dir":
+            continue
+        if files.kind(f"{place}/HEAD") or files.kind(f"{place}/hooks"):
+            found += [place, *_modules(files, f"{place}/modules", depth - 1)]
+        else:  # the name of a submodule may have slashes
+            found += _modules(files, place, depth - 1)
+    return found[:MODULES_MAX]
+
+
+def guards(
+    files: Files, tree: WorkTree, read_only: Iterable[str], writable: Sequence[str]
+) -> list[Entry]:
+    """The entries that keep an agent's session from what the human's git executes later.
+
+    `writable` are the workspace and the directories that are shared to be written.
+
+    The hooks are read-only, and so are the paths of `read_only` that exist. Every directory between
+    such a path and the workspace becomes a mount point, because a mount point cannot be renamed in
+    the session's mount namespace. A FIXED entry also forbids programs inside to make further ones.
+    The objects of a repository become a mount point too: objects and hooks together tell the next
+    session that the directory is a repository.
+    """
+    fixed = [place for place in hooks(files, tree) if files.kind(place) == "dir"]
+    links = (f"{one}/{name}" for one in tree.others for name in LINK_FILES)
+    fixed += [place for place in links if files.kind(place) == "file"]
+    fixed += [place for place in read_only if files.kind(place) in ("dir", "file")]
+    pinned = dict[str, Entry]()
+    if tree.linked:
+        fixed.append(f"{tree.top}/.git")
+    elif tree.git:
+        pinned[tree.git] = shares(tree.git, True)
+    for git in repositories(files, tree):
+        objects = f"{git}/objects"
+        if posixpath.basename(git) != ".git" and files.kind(objects) == "dir":
+            pinned[objects] = shares(objects, True)
+    for place in fixed:
+        top = max((one for one in writable if within(place, one)), key=len, default=place)
+        for parent in _between(top, place):
+            pinned.setdefault(parent, shares(parent, True))
+    found = {**pinned, **{place: Entry(Kind.FIXED, place, place) for place in fixed}}
+    return sorted(found.values(), key=lambda entry: entry.target.count("/"))
+
+
+def _between(top: str, place: str) -> list[str]:
+    """The directories below `top` and above `place`, the highest first."""
+    found = list[str]()
+    parent = posixpath.dirname(place)
+    while parent != top and within(parent, top):
+        found.insert(0, parent)
+        parent = posixpath.dirname(parent)
+    return found
+
+
+def tool_files(files: Files, tree: WorkTree) -> list[str]:
+    """The paths of TOOL_FILES in this workspace, and GIT_FILES of the repositories."""
+    places = [*([tree.linked] if tree.linked else []), *tree.others]
+    places += repositories(files, tree)
+    found = [f"{git}/{name}" for git in places for name in GIT_FILES]
+    found += [f"{tree.top}/{name}" for name in TOOL_FILES]
+    if not tree.git or tree.linked:  # a file or a link that can name a different git directory
+        found.append(f"{tree.top}/.git")
+    return list(dict.fromkeys((*found, *tree.pointers)))
