@@ -1,4 +1,4 @@
-"""Facts of shell commands: the hard cases by example, spellings as a property, and garbage, which must never look like knowledge."""
+"""Facts of shell commands: hard cases, spellings as a property, and garbage without false facts."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.facts import Facts, Surroundings, Unparseable, analyse, of_argv
-from holdfast.core.interpreters import sed_is_plain
-from holdfast.host.parse import Parser
+from holdfast.core.shellcode.facts import Facts, Surroundings, Unparseable, analyse, of_argv
+from holdfast.core.shellcode.interpreters import sed_is_plain
+from holdfast.host.policy.shfmt import Parser
+from tests.support.examples import examples
 
 PARSE = Parser(wait_s=60.0)
 HOME, PROJECT = "/home/ann", "/home/ann/project"
@@ -29,7 +30,7 @@ def writes(found: Facts) -> set[str]:
 
 
 HARD: list[tuple[str, list[str]]] = [
-    # every command that would run, in order; what another parser missed or could not read
+    # every command that would run, in order; cases that another parser missed or could not read
     ("case $x in a) rm y ;; *) ls ;; esac", ["rm", "ls"]),
     ("[[ -f x && -n $(rm y) ]]", ["rm"]),
     ("a=(1 2 $(rm y)); echo ${a[@]}", ["rm", ":", "echo"]),
@@ -175,6 +176,7 @@ UNKNOWN: list[tuple[str, str]] = [
     ("while :; do cd ..; rm -r y; done", "place"),
     ("f() { f | f & }; f", "recursion"),
     ("git -c alias.x='!rm y' x", "code"),
+    ("git clone -c core.fsmonitor='rm y' u", "code"),
     ("git frobnicate", "shadowed"),
     ("git rebase -x 'rm y'", "code"),
     ("git config core.pager 'rm x'", "shaping"),
@@ -189,6 +191,7 @@ UNKNOWN: list[tuple[str, str]] = [
     ("mapfile -C 'rm x' a", "eval"),
     ("sudo -i", "stdin"),
     ("dd of=$x", "arguments"),
+    ("git switch -c name", ""),
     ("xargs -I % sh -c 'rm %'", ""),
     ("chmod -R 777 *", "glob"),
     ('mv "$a" b', "arguments"),
@@ -199,7 +202,7 @@ UNKNOWN: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "code"), UNKNOWN, ids=[t for t, _ in UNKNOWN])
-def test_p4_what_the_text_does_not_say_is_a_reason(text: str, code: str) -> None:
+def test_p4_unknown_parts_of_a_text_are_a_reason(text: str, code: str) -> None:
     found = codes(facts(text))
     assert code in found if code else not found, found
 
@@ -292,6 +295,7 @@ PLACES: list[tuple[str, str | None, set[str]]] = [
         {"/etc/hosts", f"{PROJECT}/x", "/etc/y"},
     ),
     ("tar xf a.tar -C /opt; unzip -d /srv a.zip; git clone u /x", PROJECT, {"/opt", "/srv", "/x"}),
+    ("sort -k 2 -o /etc/x a; shuf --output=/y b", PROJECT, {"/etc/x", "/y"}),
     ("find /var -delete", PROJECT, {"/var"}),
     ("rm /x y", None, {"/x"}),
 ]
@@ -328,7 +332,7 @@ def test_a_program_of_that_name_elsewhere_is_another_program() -> None:
     assert facts("./rm x; /tmp/ls; ../git push").names == ["./rm", "/tmp/ls", "../git"]
 
 
-def test_pipelines_background_and_who_feeds_whom() -> None:
+def test_pipelines_background_and_the_source_of_each_input() -> None:
     found = facts("(curl a; wget b) | tr x y | { sh; } & echo c")
     assert found.pipelines == [("curl", "wget", "tr", "sh")] and found.background
     sh = next(c for c in found.commands if c.name == "sh")
@@ -357,9 +361,11 @@ def test_typed_lines_go_through_an_editor() -> None:
     assert not codes(facts("! true; [ a != b ]; echo \\!x", typed=True))
     assert codes(facts("ls\tx", typed=True)) == {"keys"}
     assert codes(facts("ls \x1b[A", typed=True)) == {"keys"}
-    assert codes(facts("echo a # ; rm -rf x", typed=True, shell="zsh")) == {"shell"} and not codes(
-        facts("echo a # b", shell="zsh")
-    )
+    for shell in ("bash", "zsh"):  # an option decides whether a typed # begins a comment
+        assert codes(facts("echo a # ; rm -rf x", typed=True, shell=shell)) == {"shell"}
+        assert not codes(facts("echo a # b", shell=shell))
+    assert not codes(facts("echo a#b '# c'", typed=True))
+    assert not codes(facts("echo a # b", typed=True, shell="sh"))
 
 
 def test_other_shells() -> None:
@@ -472,7 +478,7 @@ QUOTINGS = st.sampled_from(["{}", "\\{}", "'{}'", '"{}"', "$'{}'", "''{}"])
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz", min_size=1, max_size=8), st.data())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_spelling_does_not_change_a_name(name: str, data: st.DataObject) -> None:
     spelled = "".join(data.draw(QUOTINGS).format(c) for c in name)
     if all(f"\\{c}" not in spelled for c in name) or "$'" not in spelled:
@@ -541,7 +547,7 @@ PIECES = st.lists(
 
 
 @given(PIECES.map("".join))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_p4_garbage_never_raises_and_is_never_known_when_the_grammar_refuses(text: str) -> None:
     found = facts(text)
     try:
@@ -586,7 +592,7 @@ def test_p4_garbage_never_raises_and_is_never_known_when_the_grammar_refuses(tex
         max_leaves=20,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_strange_tree_is_a_reason_not_a_crash(tree: Any) -> None:
     found = analyse("x", lambda *_: {"Stmts": tree}, Surroundings("/", "/"))
     assert isinstance(found, Facts)

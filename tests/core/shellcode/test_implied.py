@@ -6,10 +6,11 @@ import shutil
 
 import pytest
 
-from holdfast.core.facts import Command, Surroundings, analyse
-from holdfast.core.implied import FILES_MAX, READS, implied
-from holdfast.core.words import Word
-from holdfast.host.parse import Parser
+from holdfast.core.shellcode.facts import Command, Surroundings, analyse
+from holdfast.core.shellcode.implied import FILES_MAX, implied
+from holdfast.core.shellcode.programs import programs
+from holdfast.core.shellcode.words import Word
+from holdfast.host.policy.shfmt import Parser
 
 
 def command(line: str) -> Command:
@@ -77,7 +78,7 @@ def of(line: str, cwd: str | None = "/home/u/p", home: str | None = "/home/u") -
         ("rake", "/home/u/p/Rakefile"),
     ],
 )
-def test_p3_what_a_program_reads_by_itself_is_named(line: str, expected: str) -> None:
+def test_p3_files_that_a_program_reads_implicitly_are_named(line: str, expected: str) -> None:
     assert expected in of(line)
 
 
@@ -95,11 +96,11 @@ def test_p3_what_a_program_reads_by_itself_is_named(line: str, expected: str) ->
         ("crontab -", "/home/u/p/-"),
     ],
 )
-def test_what_it_does_not_read_is_not(line: str, not_read: str) -> None:
+def test_files_that_a_program_does_not_read_are_not_named(line: str, not_read: str) -> None:
     assert not_read not in of(line)
 
 
-def test_p3_what_cannot_be_known_hides_nothing() -> None:
+def test_p3_an_unknown_word_hides_no_file() -> None:
     assert "/home/u/p/Makefile" in of("make -f ?"), (
         "the file that replaces them is not known: they may be it"
     )
@@ -118,8 +119,8 @@ def test_the_search_upwards_ends_at_the_root_and_is_bounded() -> None:
     )
 
 
-def test_every_row_says_why_and_names_something() -> None:
-    for name, row in READS.items():
+def test_every_row_has_a_reason_and_a_name() -> None:
+    for name, row in programs().reads.items():
         assert row.why, name
         assert row.here or row.up or row.home or row.named or row.besides or row.script, name
 

@@ -1,20 +1,25 @@
-"""Facts of a command: what it names, what it writes to, and whether its text says what it will do at all.
+"""Facts about a command: named programs, written files, and unknown parts.
 
-The grammar is shfmt's (`host/parse.py` runs it): no other parser was right on all the hard cases, and a parser that misses one
-command is worse than none, since a rule that never fires looks like one that was obeyed. What the text cannot say is a
-`Reason`, with a code that policies name; facts with a reason are still facts (the `rm` in `rm "$x"` is an `rm`), but nothing
-may be allowed on their strength alone.
+The grammar is that of shfmt (`host/policy/shfmt.py` runs it). No other parser was right on all the
+hard cases. A parser that misses a command is worse than none, because a rule that never fires
+looks like a rule that was obeyed.
+
+Where the text does not determine the effect of the command, the result has a `Reason`, with a code
+that policies name. Facts with a reason are still facts: the `rm` in `rm "$x"` is an `rm`. But these
+facts alone never allow a command.
 
 Rules
-1. Text that the grammar refuses has no facts at all, only the reason. There is no partial answer.
-2. Every command in the tree is visited, wherever it stands; the walk is compared with the tree afterwards, and what was missed
-   is a reason.
-3. Names are compared after quote removal; wrappers are looked through when they are literal (`core/wrappers.py`).
-4. Paths are resolved against every directory the shell may be in at that point (`core/places.py`).
+1. Text that the grammar refuses has no facts, only the reason. There is no partial answer.
+2. Every command in the tree is visited. Afterwards the walk is compared with
+   the tree, and a missed command is a reason.
+3. Names are compared after quote removal. Wrappers are removed if they are literal
+   (`core/shellcode/wrappers.py`).
+4. Paths are resolved against every directory in which the shell may be at that point
+   (`core/shellcode/places.py`).
 
-What no text says: aliases and functions that exist already, what a script or program file does, what a line means to whoever
-reads it if that is not a shell. The caller may know some of it (`shadowed`, `typed`), and everything here is pure: the parser
-and the look behind links come in as functions.
+No text shows existing aliases and functions, the content of a script or program file, or the
+meaning of a line for a reader that is not a shell. The caller may know some of this (`shadowed`,
+`typed`). This module is pure: the parser and the resolution of links are passed as functions.
 """
 
 from __future__ import annotations
@@ -24,11 +29,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.core.places import Cwds, Place, Real, same
-from holdfast.core.reasons import Reason
-from holdfast.core.words import Word
+from holdfast.core.shellcode.places import Cwds, Place, Real, same
+from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.words import Word
 
-TEXT_BYTES_MAX: Final = 128 * 1024  # of a command that is looked at
+TEXT_BYTES_MAX: Final = 128 * 1024  # of a command that is analysed
 DIALECTS: Final[dict[str, str]] = {
     "bash": "bash",
     "zsh": "zsh",
@@ -39,15 +44,8 @@ DIALECTS: Final[dict[str, str]] = {
 }
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _HISTORY: Final = re.compile(r"(?<!\\)![^\s=(]|^\^", re.M)
-
-
-_ODD: Final = (
-    AttributeError,
-    TypeError,
-    KeyError,
-    IndexError,
-    ValueError,
-)  # what a tree of another shape makes the walk raise
+# Errors that the walk raises if the tree has an unexpected shape.
+_SHAPE_ERRORS: Final = (AttributeError, TypeError, KeyError, IndexError, ValueError)
 
 
 class Unparseable(Exception):
@@ -63,14 +61,15 @@ Parse = Callable[[str, str], Mapping[str, Any]]  # text, dialect; raises Unparse
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the text is read in."""
+    """The surroundings in which the text is read."""
 
     cwd: str | None = None  # None: not known
     home: str | None = None
     shell: str = "bash"
-    typed: bool = False  # goes through a line editor, which knows keys and history
-    shadowed: frozenset[str] = frozenset()  # names that are aliases or functions in the live shell
+    typed: bool = False  # the text passes a line editor, which has keys and history
+    shadowed: frozenset[str] = frozenset()  # aliases and functions of the live shell
     real: Real = same
+    tools: tuple[str, ...] = ()  # trees that code of the session cannot change
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,32 +83,39 @@ class Redirect:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One simple command, wrappers taken off. `:` stands for a statement that only redirects or assigns."""
+    """A simple command without wrappers.
+
+    The name `:` stands for a statement that only redirects or assigns. The representation of this
+    class is hashed into fingerprints: do not rename the class or the fields.
+    """
 
     name: str  # "" if not known
-    words: tuple[Word, ...]  # its arguments
+    words: tuple[Word, ...]  # the arguments
     flags: frozenset[str] = frozenset()
-    paths: tuple[
-        tuple[Place, ...], ...
-    ] = ()  # each argument that may be a path, with all it may mean
+    # Each argument that may be a path, with all possible places.
+    paths: tuple[tuple[Place, ...], ...] = ()
     writes: tuple[tuple[Place, ...], ...] = ()
-    open_paths: bool = False  # some path cannot be known
+    open_paths: bool = False  # at least one path cannot be known
     network: bool = False
     via: tuple[str, ...] = ()  # wrappers, outermost first
-    fed_by: tuple[str, ...] = ()  # names of what is piped into it
+    fed_by: tuple[str, ...] = ()  # names of the commands that are piped into this command
     assigns: tuple[str, ...] = ()
     redirects: tuple[Redirect, ...] = ()
     background: bool = False
     inside: str = ""  # substitution, function, text (of `sh -c`, `trap`)
     reasons: tuple[Reason, ...] = ()
     shown: str = ""
-    called: tuple[
-        tuple[str, str], ...
-    ] = ()  # names that were written with a path, and that path: no alias, function or entry of PATH is between
+    # Names that were written with a path, and that path. The name is not looked up: no alias,
+    # function or entry of PATH applies.
+    called: tuple[tuple[str, str], ...] = ()
+    # Not part of the representation. The directories in which the command may run; None: not known.
+    cwds: Cwds = field(default=None, repr=False, compare=False)
+    # The text may start the command more than once: a loop, a function, a trap, `xargs`.
+    repeats: bool = field(default=False, repr=False, compare=False)
 
     @property
     def open_words(self) -> bool:
-        """Some argument is not known: it may be an option as well."""
+        """At least one argument is not known, and may be an option."""
         return any(w.text is None for w in self.words)
 
 
@@ -118,16 +124,22 @@ class Facts:
     commands: list[Command] = field(default_factory=list)
     redirects: list[Redirect] = field(default_factory=list)
     assignments: list[str] = field(default_factory=list)
+    # Variables that a command gets or sets, with the value if the text tells it.
+    settings: list[tuple[str, str | None]] = field(default_factory=list)
     functions: list[str] = field(default_factory=list)
     pipelines: list[tuple[str, ...]] = field(default_factory=list)
+    plain: bool = True  # the text only calls programs with plain words (plain_grammar.py)
     heredocs: int = 0
     substitutions: int = 0
     background: bool = False
-    reasons: list[Reason] = field(default_factory=list)  # of the text as a whole
+    reasons: list[Reason] = field(default_factory=list)  # about the text as a whole
+    directories: set[str] = field(default_factory=set)  # that a `cd` of the text names
+    # Variables that the text removes, or sets to a value that it leaves open.
+    opened: set[str] = field(default_factory=set)
 
     @property
     def unresolvable(self) -> tuple[Reason, ...]:
-        """Everything that cannot be known, of the text and of each command."""
+        """All reasons, of the text and of each command."""
         return tuple(dict.fromkeys([*self.reasons, *(r for c in self.commands for r in c.reasons)]))
 
     @property
@@ -140,8 +152,8 @@ def unknown(reason: Reason) -> Facts:
 
 
 def analyse(text: str, parse: Parse, around: Surroundings) -> Facts:
-    """The facts of a command text. Never raises because of the text."""
-    from holdfast.core.shelltree import Walk
+    """Return the facts about a command text. No text makes this function raise."""
+    from holdfast.core.shellcode.syntax_tree import Walk
 
     if _CONTROL.search(text):
         return unknown(Reason("keys" if around.typed else "control"))
@@ -160,8 +172,8 @@ def analyse(text: str, parse: Parse, around: Surroundings) -> Facts:
 
 
 def of_argv(argv: Sequence[str], parse: Parse, around: Surroundings) -> Facts:
-    """The facts of a program and its arguments that no shell has to read first."""
-    from holdfast.core.shelltree import Walk
+    """Return the facts about a program and arguments, which no shell has to read first."""
+    from holdfast.core.shellcode.syntax_tree import Walk
 
     facts = Facts()
     if not argv or not argv[0]:
@@ -170,15 +182,15 @@ def of_argv(argv: Sequence[str], parse: Parse, around: Surroundings) -> Facts:
 
 
 def _walked(facts: Facts, walk: Callable[[], object]) -> Facts:
-    """What a walk found; nothing is known of what it cannot follow."""
+    """Return the facts after a walk; if the walk fails, only the reason."""
     try:
         walk()
     except Unparseable as e:
         return unknown(e.reason)
     except RecursionError:
         return unknown(Reason("depth"))
-    except _ODD:
-        return unknown(Reason("construct", "a tree that is not known"))
+    except _SHAPE_ERRORS:
+        return unknown(Reason("construct", "a tree of unknown shape"))
     return facts
 
 

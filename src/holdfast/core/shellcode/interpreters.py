@@ -1,8 +1,8 @@
-"""Programs that run a program: from their arguments, from what they read, or from a file.
+"""Programs that run a program from arguments, from input, or from a file.
 
-A file is an ordinary program, like any other that is run. Arguments and input are not: `python -c`, `perl -e`, `curl | sh` do
-what their text says, in a language that is not looked at here. Shells are the exception, for `sh -c 'text'` can be looked at
-like the command itself.
+A program in a file is judged like any other program that is run. Arguments and input are different:
+`python -c`, `perl -e` and `curl | sh` run a text in a language that is not analysed here.
+Shells are the exception, because `sh -c 'text'` can be analysed like the command itself.
 """
 
 from __future__ import annotations
@@ -11,169 +11,96 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.effects import operands
-from holdfast.core.reasons import Reason
-from holdfast.core.words import Word
+from holdfast.core.shellcode.effects import operands
+from holdfast.core.shellcode.programs import Language, programs
+from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.words import Word
 
-SHELLS: Final[dict[str, str]] = {
-    "sh": "posix",
-    "dash": "posix",
-    "ash": "posix",
-    "bash": "bash",
-    "rbash": "bash",
-    "zsh": "zsh",
-    "ksh": "",
-    "mksh": "mksh",
-    "fish": "",
-    "csh": "",
-    "tcsh": "",
-    "xonsh": "",
-    "nu": "",
-    "elvish": "",
-}
+CODE_CHARS_MAX: Final = 4096
+"""Size limit of an awk program or a statement that is matched: the patterns are quadratic."""
 _SHELL_VALUED: Final = ("-o", "+o", "-O", "+O", "--rcfile", "--init-file")
-_ASK_ONLY: Final = frozenset(("-V", "-v", "-h", "-?", "--version", "--help", "-VV"))
-
-
-class Language(NamedTuple):
-    names: str  # a regular expression
-    inline: str  # letters and long options that are followed by code
-    valued: str = ""  # options that take the next word
-    stops: str = ""  # options after which the rest belongs to a module or file
-    joined: str = ""  # letters that take the rest of their word
-
-
-LANGUAGES: Final = (
-    Language(r"python[\d.]*|pypy[\d.]*|ipython[\d.]*", "c", "-W -X --check-hash-based-pycs", "m"),
-    Language(r"perl[\d.]*", "eE", "", "", "IMmDCx"),
-    Language(r"ruby[\d.]*|jruby", "e", "-r -C -E", "", "IKxT"),
-    Language(r"node|nodejs|bun|deno", "ep --eval --print", "-r --require --import", ""),
-    Language(r"php[\d.]*", "rBE", "-c -d -z"),
-    Language(
-        r"lua[\d.]*|luajit|Rscript|julia|elixir|guile|tclsh|groovy|scala|ghc|osascript|swift|raku|escript|erl",
-        "ec --eval",
-        "",
-    ),
-    Language(r"pwsh|powershell", "c -Command -EncodedCommand", ""),
-)
-EDITORS: Final = frozenset(("vi", "vim", "nvim", "ex", "ed", "emacs", "view", "gdb", "lldb"))
-DATABASES: Final[dict[str, str]] = {
-    "psql": "-c --command",
-    "mysql": "-e --execute",
-    "mariadb": "-e --execute",
-    "sqlite3": "*",
-    "sqlplus": "*",
-    "mongosh": "--eval",
-    "redis-cli": "*",
-    "clickhouse-client": "-q --query",
-    "duckdb": "-c *",
-    "cqlsh": "-e",
-}
-_LOOKS: Final = re.compile(
-    r"\s*(?:select|show|explain|describe|desc|pragma\s+\w+$|get|keys|ping|info|\\d\w*|\.tables|\.schema|\.dump|\.indexes)\b[^;]*;?\s*",
+_QUERIES: Final = frozenset(("-V", "-v", "-h", "-?", "--version", "--help", "-VV"))
+_STATEMENT_READS: Final = re.compile(
+    r"\s*(?:select|show|explain|describe|desc|pragma\s+\w+$|get|keys|ping|info|\\d\w*"
+    r"|\.tables|\.schema|\.dump|\.indexes)\b[^;]*;?\s*",
     re.I | re.S,
 )
 _AWK_ACTS: Final = re.compile(
     r"system\s*\(|getline|(?<!\|)\|(?!\|)|print[^;}\n]*>|@load|@include", re.S
 )
-CODE_CHARS_MAX: Final = 4096  # of an awk or sed program, or a statement, that is looked at: the patterns above are quadratic
 
 
 class Inner(NamedTuple):
     reasons: tuple[Reason, ...] = ()
-    text: Word | None = None  # for a shell of this dialect
+    text: Word | None = None  # a text for a shell of this dialect
     dialect: str = ""
 
 
-def inspect(name: str, words: Sequence[Word]) -> Inner | None:
-    """What this interpreter runs; None if it is none."""
-    if name in SHELLS:
-        return _shell(name, words)
-    for language in LANGUAGES:
-        if re.fullmatch(language.names, name):
-            return _language(name, language, words)
-    if name in ("awk", "gawk", "mawk", "nawk"):
-        return _awk(name, words)
-    if name in ("sed", "gsed"):
-        return _sed(name, words)
-    if name in EDITORS:
-        acts = [
-            w
-            for w in words
-            if w.text is None
-            or w.text.startswith(
-                ("+", "-c", "--cmd", "--eval", "-e", "-s", "-l", "-ex", "-x", "--batch", "-S")
-            )
-        ]
-        return Inner(
-            (Reason("code" if acts else "stdin", name),) if acts or name in ("ex", "ed") else ()
-        )
-    if name in DATABASES:
-        return _database(name, words)
-    return None
+def shell_grammar(name: str) -> str | None:
+    """Return the grammar of a shell ("" if there is no parser); None for other programs."""
+    return programs().shells.get(name)
 
 
-PAGERS: Final = (
-    "less",
-    "more",
-    "most",
-    "man",
-    "nano",
-    "pico",
-    "ftp",
-    "sftp",
-    "lftp",
-    "top",
-    "htop",
-    "git",
-    "tig",
-    "mutt",
-    "info",
-    "w3m",
-    "lynx",
-    "nnn",
-    "ranger",
-    "mc",
-)
-"""Programs with a key that runs a command."""
+def is_shell(name: str) -> bool:
+    return name in programs().shells
+
+
+def is_pager(name: str) -> bool:
+    """Say whether the program has a key that runs a command."""
+    return name in programs().names.pagers
 
 
 def is_interpreter(name: str) -> bool:
-    """Whether lines typed into this program are programs themselves."""
+    """Say whether lines typed into this program are programs themselves."""
+    names = programs().names
     return (
-        name in SHELLS
-        or name in EDITORS
-        or name in DATABASES
-        or name
-        in (
-            "ssh",
-            "mosh",
-            "telnet",
-            "docker",
-            "podman",
-            "kubectl",
-            "tmux",
-            "screen",
-            "su",
-            "sudo",
-            "irb",
-            "bc",
-            *PAGERS,
-        )
-        or any(re.fullmatch(x.names, name) for x in LANGUAGES)
+        is_shell(name)
+        or name in names.editors
+        or name in programs().databases
+        or name in names.consoles
+        or name in names.pagers
+        or _language(name) is not None
     )
 
 
 def reads_orders(name: str, argv: Callable[[], Sequence[str]]) -> bool:
-    """Whether this process does what it reads from its terminal: an interpreter, unless its program comes from a file or its arguments. They are looked at only if need be."""
-    if not is_interpreter(name):
-        return False
-    if name not in SHELLS and not any(re.fullmatch(x.names, name) for x in LANGUAGES):
-        return True
+    """Say whether this process acts on the lines of the terminal.
+
+    An interpreter does, unless the program comes from a file or from the arguments. `argv` is
+    called only if the name does not decide.
+    """
+    if not is_shell(name) and _language(name) is None:
+        return is_interpreter(name)
     return all(
         word.startswith("-") and word.lstrip("-") not in ("c", "e", "command", "eval")
         for word in argv()[1:]
     )
+
+
+def inspect(name: str, words: Sequence[Word]) -> Inner | None:
+    """Return the program of this interpreter; None for other programs."""
+    names = programs().names
+    if is_shell(name):
+        return _shell(name, words)
+    if (language := _language(name)) is not None:
+        return _inline(name, language, words)
+    if name in ("awk", "gawk", "mawk", "nawk"):
+        return _awk(name, words)
+    if name in ("sed", "gsed"):
+        return _sed(name, words)
+    if name in names.editors:
+        acts = any(w.text is None or w.text.startswith(names.editor_code) for w in words)
+        if acts or name in ("ex", "ed"):
+            return Inner((Reason("code" if acts else "stdin", name),))
+        return Inner()
+    if name in programs().databases:
+        return _database(name, words)
+    return None
+
+
+def _language(name: str) -> Language | None:
+    languages = programs().languages.items()
+    return next((row for pattern, row in languages if re.fullmatch(pattern, name)), None)
 
 
 def _shell(name: str, words: Sequence[Word]) -> Inner:
@@ -182,7 +109,7 @@ def _shell(name: str, words: Sequence[Word]) -> Inner:
         text = words[at].text
         if text is None:
             return Inner((Reason("eval" if from_argument else "stdin", name),))
-        if text in _ASK_ONLY and text.startswith("--"):
+        if text in ("--version", "--help"):
             return Inner()
         if text == "--" or text == "-":
             at += 1
@@ -202,23 +129,21 @@ def _shell(name: str, words: Sequence[Word]) -> Inner:
     if from_argument and rest:
         if rest[0].text is None:
             return Inner((Reason("eval", f"{name} -c"),))
-        if not SHELLS[name]:
-            return Inner((Reason("shell", name),))
-        return Inner((), rest[0], SHELLS[name])
-    if (
-        from_argument
-        or from_input
-        or not rest
-        or rest[0].text is None
-        or rest[0].text in ("/dev/stdin", "-")
-        or rest[0].text.startswith(("/dev/fd/", "/proc/"))
-    ):
+        grammar = shell_grammar(name)
+        return Inner((), rest[0], grammar) if grammar else Inner((Reason("shell", name),))
+    script = rest[0].text if rest else None
+    if from_argument or from_input or script is None or script == "-":
         return Inner((Reason("stdin", name),))
-    return Inner()
+    return _from_file(name, script, "/dev/fd/", "/proc/")
 
 
-def _language(name: str, language: Language, words: Sequence[Word]) -> Inner:
-    letters, *long = language.inline.split()
+def _from_file(name: str, path: str | None, *inputs: str) -> Inner:
+    """Judge a script by path: below `inputs` the script may be the interpreter's input."""
+    unknown = path is None or path == "/dev/stdin" or path.startswith(inputs)
+    return Inner((Reason("stdin", name),) if unknown else ())
+
+
+def _inline(name: str, language: Language, words: Sequence[Word]) -> Inner:
     at = 0
     while at < len(words):
         text = words[at].text
@@ -228,65 +153,57 @@ def _language(name: str, language: Language, words: Sequence[Word]) -> Inner:
             return Inner((Reason("stdin", name),))
         if not text.startswith("-") or text == "--":
             break
-        if text.partition("=")[0] in long or (name in ("deno", "bun") and text == "eval"):
+        if text.partition("=")[0] in language.inline_long:
             return Inner((Reason("code", f"{name} {text[:20]}"),))
         if not text.startswith("--"):
             for c in text[1:]:
-                if c in letters:
+                if c in language.inline:
                     return Inner((Reason("code", f"{name} -{c}"),))
-                if c in language.stops and language.stops:
+                if c in language.stops:
                     return Inner()
-                if c in language.joined or f"-{c}" in language.valued.split():
-                    break  # the rest of the word is its value
-        if text in _ASK_ONLY:
+                if c in language.joined or f"-{c}" in language.valued:
+                    break  # the rest of the word is the value
+        if text in _QUERIES:
             return Inner()
-        at += 2 if text in language.valued.split() else 1
+        at += 2 if text in language.valued else 1
     rest = [w for w in words[at:] if w.text != "--"]
     if name in ("deno", "bun") and rest and rest[0].text == "eval":
         return Inner((Reason("code", f"{name} eval"),))
     if not rest:
         only = {w.text or "" for w in words}
         return Inner() if only & {"--test", "--check"} else Inner((Reason("stdin", name),))
-    if (
-        rest[0].text is None
-        or rest[0].text in ("/dev/stdin",)
-        or rest[0].text.startswith("/dev/fd/")
-    ):
-        return Inner((Reason("stdin", name),))
-    return Inner()
+    return _from_file(name, rest[0].text, "/dev/fd/")
 
 
 def _awk(name: str, words: Sequence[Word]) -> Inner:
-    given = operands(
-        words,
-        "-F --field-separator -v --assign -f --file -e --source -i --include -l --load -E --exec",
-    )
-    if any(
-        o in ("-f", "--file", "-E", "--exec", "-i", "--include", "-l", "--load")
-        for o, _ in given.values
-    ):
+    files = programs().names.awk_files
+    given = operands(words, (*files, *programs().names.awk_values))
+    if any(option in files for option, _ in given.values):
         return Inner()
-    programs = [v for o, v in given.values if o in ("-e", "--source")] or given.plain[:1]
-    if any(
-        p.text is None or len(p.text) > CODE_CHARS_MAX or _AWK_ACTS.search(p.text) for p in programs
-    ):
-        return Inner((Reason("code", name),))
-    return Inner()
-
-
-def _sed(name: str, words: Sequence[Word]) -> Inner:
-    given = operands(words, "-e --expression -f --file -l --line-length")
-    programs = [v for o, v in given.values if o in ("-e", "--expression")]
-    if not programs and not any(o in ("-f", "--file") for o, _ in given.values):
-        programs = given.plain[:1]
-    for program in programs:
-        if program.text is None or not sed_is_plain(program.text):
+    texts = [v.text for o, v in given.values if o in ("-e", "--source")]
+    for text in texts or [word.text for word in given.plain[:1]]:
+        if text is None or len(text) > CODE_CHARS_MAX or _AWK_ACTS.search(text):
             return Inner((Reason("code", name),))
     return Inner()
 
 
+def _sed(name: str, words: Sequence[Word]) -> Inner:
+    options = ("-e", "--expression", "-f", "--file")
+    given = operands(words, (*options, "-l", "--line-length"))
+    texts = [v.text for o, v in given.values if o in options[:2]]
+    if not any(o in options for o, _ in given.values):
+        texts = [word.text for word in given.plain[:1]]
+    if all(text is not None and sed_is_plain(text) for text in texts):
+        return Inner()
+    return Inner((Reason("code", name),))
+
+
 def sed_is_plain(program: str) -> bool:
-    """Whether it only prints and edits: no `e`, which runs commands, no `w` and `r`, which touch files. In one pass, for the text may be hostile."""
+    """Say whether a sed program only prints and edits.
+
+    Its command `e` runs programs; `w` and `r` use files. The scan is a single pass, because a
+    hostile text could make a slower one take very long.
+    """
     at, end = 0, len(program)
 
     def section(at: int, delimiter: str) -> int:
@@ -338,22 +255,16 @@ def sed_is_plain(program: str) -> bool:
 
 
 def _database(name: str, words: Sequence[Word]) -> Inner:
-    options = DATABASES[name].split()
-    given = operands(
-        words,
-        " ".join(o for o in options if o != "*")
-        + " -h -p -U -u -d -P -n -f --host --port --user --dbname --database",
-    )
-    texts = [v for o, v in given.values if o in options]
+    options = programs().databases[name]
+    given = operands(words, (*options, *programs().names.database_values))
+    texts = [v.text for o, v in given.values if o in options]
     if "*" in options:
-        joined = given.plain if name == "redis-cli" else given.plain[1:]
-        if any(w.text is None for w in joined):
+        joined = [w.text for w in (given.plain if name == "redis-cli" else given.plain[1:])]
+        if None in joined:
             return Inner((Reason("code", name),))
-        text = " ".join(w.text or "" for w in joined)
-        texts += [Word(text, text)] if text else []
-    if any(
-        t.text is None or len(t.text) > CODE_CHARS_MAX or not _LOOKS.fullmatch(t.text)
-        for t in texts
-    ):
-        return Inner((Reason("code", name),))
+        statement = " ".join(text or "" for text in joined)
+        texts += [statement] if statement else []
+    for text in texts:
+        if text is None or len(text) > CODE_CHARS_MAX or not _STATEMENT_READS.fullmatch(text):
+            return Inner((Reason("code", name),))
     return Inner() if texts else Inner((Reason("stdin", name),))

@@ -1,11 +1,13 @@
-"""Where a path of a command leads, as far as the text and the working directory say.
+"""Resolution of the paths of a command, from the text and the working directory.
 
-`rm -rf ./logs` is three different acts in /, in a project and in a directory nobody knows. So a path is resolved against every
-directory the shell may be in at that point, and stays unknown if that set is. Two things a text cannot settle are marked rather
-than guessed: `..` after a name (the kernel follows links there, the eye does not) and patterns (kept as they are below their
+`rm -rf ./logs` is three different acts in /, in a project and in an unknown directory. A path is
+therefore resolved against every directory in which the shell may be at that point. If that set is
+unknown, the place is unknown. A text cannot settle two things, which are marked instead of guessed:
+`..` after a name (the kernel follows links there) and patterns (kept as written below their
 directory).
 
-`real` gives the path behind links if the caller can ask the file system; then both spellings are places, and a rule sees both.
+`real` resolves links if the caller can ask the file system. Then both spellings are places, and a
+rule sees both.
 """
 
 from __future__ import annotations
@@ -14,9 +16,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-CWDS_MAX: Final = (
-    8  # directories one command may be in; a text with more is one whose directory is unknown
-)
+CWDS_MAX: Final = 8
+"""Directories in which one command may be; with more, its directory counts as unknown."""
 Cwds = frozenset[str] | None
 Real = Callable[[str], str]
 
@@ -25,7 +26,7 @@ Real = Callable[[str], str]
 class Place:
     path: str  # absolute, without `.`, `..`, doubled or trailing slashes
     sure: bool = True  # False: links decide, because `..` follows a name
-    glob: bool = False  # its last known directory is in `path`, then a pattern
+    glob: bool = False  # `path` ends with a pattern, after the last known directory
 
 
 def same(path: str) -> str:
@@ -33,7 +34,7 @@ def same(path: str) -> str:
 
 
 def normalise(path: str, base: str = "/") -> Place:
-    """`path` seen from `base`, which is taken as it is."""
+    """Resolve `path` against `base`; `base` is not checked."""
     stack = [] if path.startswith("/") else [p for p in base.split("/") if p]
     floor = len(stack)
     sure = True
@@ -52,7 +53,7 @@ def normalise(path: str, base: str = "/") -> Place:
 
 
 def locate(text: str, glob_at: int, cwds: Cwds, real: Real = same) -> tuple[Place, ...] | None:
-    """All places this path may mean; None if the directory it starts from is unknown."""
+    """Return all places that this path may mean; None if the starting directory is unknown."""
     if not text.startswith("/") and cwds is None:
         return None
     found: dict[Place, None] = {}
@@ -71,7 +72,7 @@ def _real(place: Place, text: str, glob_at: int, base: str, real: Real) -> Place
     if real is same:
         return None
     if not place.glob:
-        # not the normalised path: the kernel goes through links before it goes up
+        # not the normalised path: the kernel follows links before going up
         return Place(real(text if text.startswith("/") else f"{base.rstrip('/')}/{text}"))
     stem, _, _ = text[:glob_at].rpartition("/")
     tail = text[len(stem) :].lstrip("/") if stem else text.lstrip("/")
@@ -80,7 +81,7 @@ def _real(place: Place, text: str, glob_at: int, base: str, real: Real) -> Place
 
 
 def under(path: str, directory: str) -> bool:
-    """Inside of the directory, or the directory itself; with a trailing slash: inside only."""
+    """Say whether a path is the directory or inside; with a trailing slash: inside only."""
     inside = directory.rstrip("/")
     if path.startswith(f"{inside}/") and path != "/":
         return True
@@ -92,3 +93,11 @@ def join(cwds: Cwds, more: Cwds) -> Cwds:
         return None
     both = cwds | more
     return both if len(both) <= CWDS_MAX else None
+
+
+def base(place: Place) -> str:
+    """Return the directory that contains all matches of a pattern."""
+    if not place.glob:
+        return place.path
+    at = min((n for c in "*?[" if (n := place.path.find(c)) >= 0), default=len(place.path))
+    return place.path[:at].rpartition("/")[0] or "/"

@@ -1,34 +1,38 @@
-"""Why the meaning of a command cannot be known from its text. The codes are what a policy may name; the sentences are for people."""
+"""Reasons why the meaning of a command cannot be known from its text.
+
+Policies name the codes. The sentences are for operators.
+"""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 CODES: Final[dict[str, str]] = {
-    "parse": "the shell's grammar does not accept it",
-    "size": "it is too large to be looked at",
-    "parser": "it could not be looked at",
-    "control": "it has control characters or bytes that are no text",
-    "shell": "this shell's grammar is not known",
-    "depth": "it is nested too deeply",
-    "construct": "it uses a construct that is not known",
-    "name": "the name of the command is only known when it runs",
-    "eval": "it runs text that is only known when it runs",
-    "code": "it runs a program that is written in its arguments",
-    "stdin": "it runs what it reads",
-    "source": "it runs a file in the shell itself",
-    "elsewhere": "it runs on another machine or in another root directory",
-    "arguments": "what it changes is only known when it runs",
-    "glob": "a pattern decides what it destroys",
-    "place": "the directory it works in is not known",
-    "redirect": "the file it writes to is only known when it runs",
-    "shaping": "it changes what later commands mean",
-    "shadowed": "its name stands for something else in this shell",
-    "recursion": "it calls itself",
-    "option": "an option is not known, so neither is what follows it",
-    "history": "the shell would replace a part of it from its history",
-    "keys": "keys do what the program that reads them makes of them",
-    "typed": "the program that reads it decides what it means",
+    "parse": "the shell's grammar does not accept the text",
+    "size": "the command is too large to analyse",
+    "parser": "the parser failed",
+    "control": "the command contains control characters or bytes that are not text",
+    "shell": "the grammar of this shell is not supported",
+    "depth": "the command is nested too deeply",
+    "construct": "the command uses a construct that is not supported",
+    "name": "the name of the program is known only at run time",
+    "eval": "the command runs text that is known only at run time",
+    "arithmetic": "the shell evaluates a value that is known only at run time",
+    "code": "the command runs a program that is written in its arguments",
+    "stdin": "the command runs its input as a program",
+    "source": "the command runs a file in the shell itself",
+    "elsewhere": "the command runs on another machine or in another root directory",
+    "arguments": "the files that the command changes are known only at run time",
+    "glob": "a pattern decides which files are destroyed",
+    "place": "the directory of the command is not known",
+    "redirect": "the file that the command writes is known only at run time",
+    "shaping": "the command changes the meaning of later commands",
+    "shadowed": "the name has another meaning in this shell",
+    "recursion": "the function calls itself",
+    "option": "an option is not known, so the words after it are not known either",
+    "history": "the shell would replace a part of the line from its history",
+    "keys": "the program that reads the keys decides what they do",
+    "typed": "the program that reads the line decides what it means",
 }
 
 

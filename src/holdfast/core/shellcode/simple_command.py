@@ -1,303 +1,43 @@
-"""One simple command: through its wrappers to the name that counts, then what is known of that name.
+"""Analysis of one simple command: wrappers are removed, then the table is asked about the name.
 
-The order matters: a wrapper is taken off before the name is looked up; an interpreter's text is walked like the command itself;
-only then come the builtins that change the shell (`cd`, `alias`, `trap`) and the table of effects. A name is compared bare only
-if it is looked up in PATH or stands in a directory of the system: `./rm` and `/tmp/ls` are programs of their own.
+The order matters. A wrapper is removed before the name is looked up. The text for an interpreter
+is walked like the command itself. Then follow the builtins that change the shell (`cd`, `alias`,
+`trap`) and the table of effects.
+
+A name is compared without the directory only if the shell searches PATH, or if the directory
+belongs to the system or to tools that are read-only in this session: `./rm` and `/tmp/ls` are
+separate programs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.core import effects, interpreters, wrappers
-from holdfast.core.facts import Command, Redirect
-from holdfast.core.places import Cwds, Place, locate
-from holdfast.core.reasons import Reason
-from holdfast.core.words import Word
+from holdfast.core.shellcode import effects, evaluated, interpreters, wrappers
+from holdfast.core.shellcode.facts import Command, Redirect
+from holdfast.core.shellcode.places import Cwds, Place, locate, under
+from holdfast.core.shellcode.programs import Builtin, programs
+from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.words import Word
 
 if TYPE_CHECKING:
-    from holdfast.core.shelltree import Context, Walk
+    from holdfast.core.shellcode.syntax_tree import Context, Walk
 
 WRAPPERS_MAX: Final = 12
-SYSTEM_BINS: Final = frozenset(
-    (
-        "/bin",
-        "/sbin",
-        "/usr/bin",
-        "/usr/sbin",
-        "/usr/local/bin",
-        "/usr/local/sbin",
-        "/opt/homebrew/bin",
-        "/snap/bin",
-    )
-)
-HARMLESS_FILES: Final = frozenset(
-    (
-        "/dev/null",
-        "/dev/tty",
-        "/dev/stdout",
-        "/dev/stderr",
-        "/dev/fd/1",
-        "/dev/fd/2",
-        "/dev/full",
-        "/dev/zero",
-    )
-)
-# Variables that decide what a name means or what a shell does by itself.
-SHAPING: Final = frozenset(
-    (
-        "PATH",
-        "LD_PRELOAD",
-        "LD_LIBRARY_PATH",
-        "LD_AUDIT",
-        "BASH_ENV",
-        "ENV",
-        "PROMPT_COMMAND",
-        "PS0",
-        "PS1",
-        "PS2",
-        "PS4",
-        "SHELLOPTS",
-        "BASHOPTS",
-        "IFS",
-        "CDPATH",
-        "HOME",
-        "PWD",
-        "OLDPWD",
-        "FPATH",
-        "ZDOTDIR",
-        "SHELL",
-        "GIT_SSH",
-        "GIT_SSH_COMMAND",
-        "GIT_EXTERNAL_DIFF",
-        "GIT_PROXY_COMMAND",
-        "GIT_EXEC_PATH",
-        "GIT_DIR",
-        "GIT_WORK_TREE",
-        "precmd",
-        "preexec",
-        "chpwd",
-    )
-)
-_SHAPING_BEGINS: Final = ("BASH_FUNC_", "GIT_CONFIG", "DYLD_", "LD_")
-_PROGRAMS: Final = frozenset(
-    (
-        "EDITOR",
-        "VISUAL",
-        "PAGER",
-        "GIT_EDITOR",
-        "GIT_PAGER",
-        "GIT_SEQUENCE_EDITOR",
-        "GIT_ASKPASS",
-        "SSH_ASKPASS",
-        "SUDO_ASKPASS",
-        "MANPAGER",
-        "LESSOPEN",
-        "LESSCLOSE",
-        "BROWSER",
-        "DIFF",
-        "RSYNC_RSH",
-        "SUDO_EDITOR",
-    )
-)
-_TAME: Final = frozenset(
-    (
-        "",
-        "true",
-        ":",
-        "cat",
-        "less",
-        "more",
-        "vi",
-        "vim",
-        "nvim",
-        "nano",
-        "emacs",
-        "code --wait",
-        "false",
-    )
-)
-_SETS: Final = frozenset(
-    (
-        "read",
-        "printf",
-        "unset",
-        "getopts",
-        "mapfile",
-        "readarray",
-        "let",
-        "vared",
-        "readonly",
-        "export",
-        "declare",
-        "typeset",
-        "local",
-    )
-)
-_SHAPERS: Final = frozenset(
-    (
-        "alias",
-        "unalias",
-        "enable",
-        "bind",
-        "bindkey",
-        "zle",
-        "complete",
-        "compopt",
-        "compdef",
-        "autoload",
-        "zmodload",
-        "emulate",
-        "add-zsh-hook",
-        "unfunction",
-        "functions",
-        "disable",
-    )
-)
+_TOOLS: Final = ("/bin", "/sbin", "/shims")  # directories of programs in a tree of tools
 _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:\[|\+?=)")
-_ZSH_WORDS: Final = frozenset(
-    ("repeat", "foreach", "end", "always")
-)  # reserved words that shfmt takes for commands
-_EVAL: Final = frozenset(("eval", "fc", "r", "coproc"))
-_GIT_RUNS: Final = frozenset(
-    (
-        "bisect run",
-        "submodule foreach",
-        "filter-branch",
-        "rebase -x",
-        "rebase --exec",
-        "difftool",
-        "mergetool",
-        "for-each-repo",
-        "instaweb",
-        "send-email",
-    )
-)
-_GIT_TAME: Final = (
-    "user.",
-    "color.",
-    "init.defaultBranch",
-    "commit.gpgsign",
-    "tag.gpgsign",
-    "advice.",
-    "log.",
-    "core.quotepath",
-    "core.autocrlf",
-    "push.default",
-    "pull.rebase",
-    "merge.conflictstyle",
-    "rerere.",
-    "gc.auto",
-    "protocol.version",
-    "fetch.",
-    "safe.directory",
-    "http.version",
-    "column.",
-    "status.",
-    "diff.renames",
-)
-_GIT_KNOWN: Final = frozenset(
-    [
-        "add",
-        "am",
-        "annotate",
-        "apply",
-        "archive",
-        "bisect",
-        "blame",
-        "branch",
-        "bundle",
-        "cat-file",
-        "check-attr",
-        "check-ignore",
-        "cherry",
-        "cherry-pick",
-        "clean",
-        "clone",
-        "commit",
-        "commit-graph",
-        "commit-tree",
-        "config",
-        "count-objects",
-        "describe",
-        "diff",
-        "diff-files",
-        "diff-index",
-        "diff-tree",
-        "difftool",
-        "fetch",
-        "filter-branch",
-        "for-each-ref",
-        "format-patch",
-        "fsck",
-        "gc",
-        "grep",
-        "hash-object",
-        "help",
-        "init",
-        "log",
-        "ls-files",
-        "ls-remote",
-        "ls-tree",
-        "maintenance",
-        "merge",
-        "merge-base",
-        "merge-file",
-        "merge-tree",
-        "mergetool",
-        "mv",
-        "name-rev",
-        "notes",
-        "pack-refs",
-        "prune",
-        "pull",
-        "push",
-        "range-diff",
-        "rebase",
-        "reflog",
-        "remote",
-        "repack",
-        "replace",
-        "request-pull",
-        "rerere",
-        "reset",
-        "restore",
-        "rev-list",
-        "rev-parse",
-        "revert",
-        "rm",
-        "send-email",
-        "shortlog",
-        "show",
-        "show-branch",
-        "show-ref",
-        "sparse-checkout",
-        "stash",
-        "status",
-        "stripspace",
-        "submodule",
-        "switch",
-        "symbolic-ref",
-        "tag",
-        "update-index",
-        "update-ref",
-        "var",
-        "verify-commit",
-        "verify-tag",
-        "version",
-        "whatchanged",
-        "worktree",
-        "write-tree",
-        "lfs",
-        "checkout",
-    ]
-)
+# Reserved words that shfmt takes for commands.
+_ZSH_WORDS: Final = frozenset(("repeat", "foreach", "end", "always"))
+# Values of variables for files that switch something on or off and name no file.
+_SWITCH: Final = re.compile(r"\d*|true|false|yes|no|on|off", re.I)
+_SET_PLAIN: Final = re.compile(r"[-+][abCeEhmnTuvxo]+")
+_SET_VALUED: Final = re.compile(r"[-+][a-zA-Z]*o")
 
 
 class Moved(NamedTuple):
-    """The shell itself may be in another directory afterwards."""
+    """The shell itself may be in another directory after this command."""
 
     name: str
     words: list[Word]
@@ -305,13 +45,61 @@ class Moved(NamedTuple):
 
 
 def dangerous(name: str, value: Word | None) -> bool:
-    """Whether setting this variable changes what later words mean."""
-    if name in SHAPING or name.startswith(_SHAPING_BEGINS):
+    """Say whether setting this variable changes the meaning of later words."""
+    names = programs().names
+    if name in names.shaping_variables or name.startswith(names.shaping_prefixes):
         return True
-    return name in _PROGRAMS and (value is None or value.text not in _TAME)
+    if names_a_file(name):
+        return value is None
+    harmless = value is not None and value.text in names.harmless_values
+    return name in names.program_variables and not harmless
+
+
+def names_a_file(variable: str) -> bool:
+    """Say whether the value of this variable names a file that will be written."""
+    names = programs().names
+    return variable in names.written_variables or variable.startswith(names.written_prefixes)
+
+
+def builtin(name: str, shell: str) -> Builtin | None:
+    """Return the row of a builtin of this shell; `sh` may be bash, and mksh has those of both."""
+    row = programs().builtins.get(name)
+    if row is None or row.only in ("", shell) or shell == "mksh":
+        return row
+    return row if row.only == "bash" and shell == "sh" else None
+
+
+def hooked(function: str, shell: str) -> bool:
+    """Say whether a definition of this function changes what later words mean.
+
+    The shell calls some functions by itself. A function with the name of a builtin, or of a program
+    with known effects, makes the rest of this analysis wrong.
+    """
+    table = programs()
+    names = table.names
+    return (
+        function in names.hook_functions
+        or function.startswith(names.hook_prefixes)
+        or builtin(function, shell) is not None
+        or effects.effect(function) is not None
+        or any(
+            function in known
+            for known in (
+                table.wrappers,
+                table.shells,
+                table.databases,
+                table.option_values,
+                names.writers,
+                names.network,
+                names.elsewhere,
+            )
+        )
+    )
 
 
 class Simple:
+    """The analysis of a simple command; `run` adds the result to the facts of the walk."""
+
     def __init__(
         self,
         walk: Walk,
@@ -330,12 +118,21 @@ class Simple:
         )
         self.assigns = [name for name, _ in assigns if name]
         self.values = [value for _, value in assigns if value is not None]
+        self._note(assigns)
         self.via = list(context.via)
-        self.reasons = [
-            Reason("shaping", name) for name, value in assigns if dangerous(name, value)
-        ]
+        self.reasons: list[Reason] = []
         self.more = False
         self.called: dict[str, str] = {}
+        self.written: list[Word] = []  # files that a variable or a wrapper names
+        for name, value in assigns:
+            self._assigned(name, value)
+
+    def _note(self, assigns: Iterable[tuple[str, Word | None]]) -> None:
+        self.walk.facts.settings += [
+            (name, None if value is None or value.glob else value.text)
+            for name, value in assigns
+            if name
+        ]
 
     def run(self, words: list[Word]) -> Moved | None:
         for _ in range(WRAPPERS_MAX):
@@ -350,7 +147,10 @@ class Simple:
             inner = wrappers.peel(label, wrapper, rest)
             self.reasons += inner.reasons
             self.assigns += [n for n, _ in inner.assigns]
-            self.reasons += [Reason("shaping", n) for n, v in inner.assigns if dangerous(n, v)]
+            self._note(inner.assigns)
+            for variable, value in inner.assigns:
+                self._assigned(variable, value)
+            self._written_by(label, inner.writes)
             self.more |= inner.more
             if inner.text is not None:
                 self._text(label, inner.text, "posix")
@@ -364,12 +164,34 @@ class Simple:
         self._add("", words[1:])
         return None
 
+    def _assigned(self, name: str, value: Word | None) -> None:
+        """Note that a variable is set, if that changes later words or names a written file."""
+        if not names_a_file(name):
+            if dangerous(name, value):
+                self.reasons.append(Reason("shaping", name))
+        elif value is None or value.text is None:
+            self.reasons.append(Reason("redirect", name))
+        elif value.text.startswith("/"):
+            self.written.append(value)
+        elif not _SWITCH.fullmatch(value.text):
+            # A shell opens the file when it exits, wherever it is then.
+            self.reasons.append(Reason("redirect", name))
+
+    def _written_by(self, label: str, files: Sequence[Word]) -> None:
+        for word in files:
+            if word.text is None:
+                self.reasons.append(Reason("redirect", f"{label} {word.shown[:40]}"))
+            elif word.text.startswith(("|", "!")):  # strace runs this as a command
+                self.reasons.append(Reason("code", label))
+            else:
+                self.written.append(word)
+
     # ------------------------------------------------------------ names
 
     def _name(self, word: Word) -> str:
-        """The name that counts; empty if it cannot be known."""
+        """Return the name that rules know; empty if the name is unknown."""
         text = word.text
-        # an assignment in the place of a name: shfmt reads `coproc A=1 x` so, where bash runs x
+        # A word like an assignment: shfmt reads `coproc A=1 x` so, where bash runs x.
         if (
             not text
             or word.glob
@@ -395,23 +217,30 @@ class Simple:
     def _system_name(self, text: str) -> str:
         for place in locate(text, -1, self.cwds, self.walk.around.real) or ():
             above, _, base = place.path.rpartition("/")
-            if above in SYSTEM_BINS and base:
+            if above in programs().names.system_directories and base:
+                return base
+            tools = self.walk.around.tools
+            if base and above.endswith(_TOOLS) and any(under(above, tree) for tree in tools):
                 return base
         return ""
 
-    # ------------------------------------------------------------ what is inside
+    # ------------------------------------------------------------ inner programs
 
     def _text(self, label: str, text: Word, dialect: str) -> None:
-        """A text that a shell runs, walked like the command itself."""
+        """Walk a text that a shell runs, like the command itself."""
         if text.text is None:
             self.reasons.append(Reason("eval", label))
             self._add(label, [])
             return
-        if self.reasons or self.redirects or self.assigns:
+        if self.reasons or self.redirects or self.assigns or self.written:
             self._add(":", [])
-        context = self.context._replace(inside="text", via=(*self.via, label))
+        context = self.context._replace(
+            inside="text",
+            via=(*self.via, label),
+            repeats=self.context.repeats or self.more or label == "watch",
+        )
         cwds = None if any(r.code == "place" for r in self.reasons) else self.cwds
-        self.walk.inner(text.text, dialect, cwds, context)
+        self.walk.text(text.text, dialect, cwds, context)
 
     def _final(self, name: str, words: list[Word]) -> Moved | None:
         if self.more:
@@ -437,62 +266,121 @@ class Simple:
         return moved
 
     def _builtin(self, name: str, words: list[Word]) -> Moved | None:
+        row = None if name in self.called else builtin(name, self.walk.shell)
+        if name == "coproc":
+            row = Builtin(why="eval", alone=True)
+        if row is not None:
+            self._changes(name, row, words)
+        if name not in self.called:
+            shell = self.walk.shell
+            self.walk.evaluates(evaluated.builtin(name, words, self.values, shell))
         if name in ("cd", "pushd", "popd", "chdir"):
-            outside = set(self.via[len(self.context.via) :]) - {
-                "command",
-                "builtin",
-                "noglob",
-                "nocorrect",
-                "time",
-            }  # `sudo cd` moves nobody
-            return (
-                None if outside else Moved("cd" if name == "chdir" else name, words, name == "popd")
-            )
-        if name in _EVAL:
-            self.reasons.append(Reason("eval", name))
-            return Moved(name, [], True)
-        if name in ("source", "."):
-            self.reasons.append(Reason("source", (words[0].shown if words else "")[:60]))
-            return Moved(name, [], True)
-        if (name in _SHAPERS and words) or (
-            name == "hash" and any((w.text or "-p").startswith("-") for w in words)
-        ):
-            self.reasons.append(Reason("shaping", name))
-        if name == "trap" and words and words[0].text not in ("-", "", "-p", "-l", "--"):
-            self._trap(words[0])
-        if name in _SETS:
-            self._sets(name, words)
-        if name in ("mapfile", "readarray", "compgen") and any(
-            w.text is None or w.text.startswith(("-C", "-F")) for w in words
-        ):
-            self.reasons.append(Reason("eval", name))
-        return Moved(name, [], True) if name in self.walk.facts.functions else None
+            # `sudo cd` does not move the shell
+            same_shell = {"command", "builtin", "noglob", "nocorrect", "time"}
+            outside = set(self.via[len(self.context.via) :]) - same_shell
+            anywhere = name == "popd" or name in self.walk.facts.functions
+            return None if outside else Moved("cd" if name == "chdir" else name, words, anywhere)
+        runs = row is not None and row.alone  # a text that is not known
+        return Moved(name, [], True) if runs or name in self.walk.facts.functions else None
 
-    def _trap(self, text: Word) -> None:
-        if text.text is None:
+    def _changes(self, name: str, row: Builtin, words: list[Word]) -> None:
+        """Add the reasons if this builtin changes what later words mean, or runs a text."""
+        if row.judge == "options":
+            self._options(name, words)
+        elif row.judge == "trap":
+            self._trap(words[1:] if words and words[0].text == "--" else words)
+        elif row.judge == "declares":
+            self._declares(name, words)
+        if row.sets:
+            self._sets(name, row, words)
+        if row.why and (
+            row.alone
+            or any(w.text is None or not re.fullmatch(row.plain, w.text, re.S) for w in words)
+        ):
+            detail = (words[0].shown if words else "") if row.why == "source" else name
+            self.reasons.append(Reason(row.why, detail[:60]))
+
+    def _options(self, name: str, words: Sequence[Word]) -> None:
+        """A changed option may make the shell read the rest of the text in another way."""
+        for at, word in enumerate(words):
+            text = word.text
+            before = words[at - 1].text if at else ""
+            if text is None:
+                self.reasons.append(Reason("shaping", name))
+            elif name == "set" and text in ("--", "-"):
+                return
+            elif (
+                name == "set"
+                and not _SET_VALUED.fullmatch(before or "")
+                and text[:1] not in ("-", "+")
+            ):
+                return  # parameters
+            elif text[:1] in ("-", "+") and not text.startswith("--"):
+                if name != "shopt" and not (name == "set" and _SET_PLAIN.fullmatch(text)):
+                    self.reasons.append(Reason("shaping", f"{name} {text[:20]}"))
+            else:
+                option = text.lower().replace("_", "")
+                plain = programs().names.plain_options
+                if option not in plain and option.removeprefix("no") not in plain:
+                    self.reasons.append(Reason("shaping", f"{name} {text[:20]}"))
+
+    def _trap(self, words: Sequence[Word]) -> None:
+        """A trap runs its text later, at a moment that no text shows."""
+        if not words or words[0].text in ("-", "", "-p", "-P", "-l"):
+            return
+        self.reasons.append(Reason("shaping", "trap"))
+        text = words[0]
+        if text.text is None or text.text.startswith("-"):
             self.reasons.append(Reason("eval", "trap"))
         else:
-            self.walk.inner(
+            self.walk.text(
                 text.text,
                 "bash",
                 None,
-                self.context._replace(inside="text", via=(*self.via, "trap")),
+                self.context._replace(inside="text", via=(*self.via, "trap"), repeats=True),
             )
 
-    def _sets(self, name: str, words: Sequence[Word]) -> None:
+    def _declares(self, name: str, words: Sequence[Word]) -> None:
+        """Judge the attributes and assignments of `declare`, `export` and the like.
+
+        A name reference (`-n`) and a tied variable (`-T` in zsh) set a variable under another name.
+        `-f` with one of `ukUz` loads a function from a file.
+        """
+        options = set[str]()
+        for word in words:
+            if word.text is None:
+                self.reasons.append(Reason("shaping", f"{name} of an unknown variable"))
+            elif word.text[:1] in ("-", "+"):
+                options.update(word.text[1:])
+            else:
+                variable, given, value = word.text.partition("=")
+                if given:
+                    assigned = None if variable.endswith("+") else Word(value, value)
+                    self._note([(variable.rstrip("+"), assigned)])
+                    self._assigned(variable.rstrip("+"), assigned)
+        refers = options & ({"T"} if self.walk.shell == "zsh" else {"n"})
+        if refers and name != "export":
+            self.reasons.append(Reason("shaping", f"{name} -{min(refers)}"))
+        if "f" in options and options & {"u", "k", "U", "z"}:
+            self.reasons.append(Reason("shaping", f"{name} -f"))
+
+    def _sets(self, name: str, row: Builtin, words: Sequence[Word]) -> None:
+        """Judge the variables that a builtin sets."""
+        if "*" not in row.sets:
+            words = [value for _, value in effects.operands(words, row.sets).values]
         for word in words:
             bare = (word.text or "").partition("=")[0].partition("[")[0]
+            if bare and name in ("read", "unset", "getopts", "vared"):
+                self.walk.facts.opened.add(bare)
             if word.text is None and name not in ("printf", "let"):
-                self.reasons.append(Reason("shaping", f"{name} of a name that is not known"))
-            elif (
-                bare
-                and dangerous(bare, None)
-                and name not in ("export", "declare", "typeset", "local", "readonly")
-            ):
+                self.reasons.append(Reason("shaping", f"{name} of an unknown variable"))
+            elif name == "unset" and names_a_file(bare):
+                continue  # then no file is written
+            elif bare and dangerous(bare, None):
                 self.reasons.append(Reason("shaping", bare))
 
     def _find(self, words: list[Word]) -> None:
-        """`-exec cmd {} ;` and its like: commands of their own, with names that nobody knows yet."""
+        """Analyse `-exec cmd {} ;` as a command whose arguments are not known yet."""
         at = 0
         while at < len(words):
             if words[at].text in ("-exec", "-execdir", "-ok", "-okdir"):
@@ -523,18 +411,20 @@ class Simple:
             at += 1
 
     def _git(self, words: list[Word]) -> None:
-        given = effects.operands(words, effects.SUB_VALUED["git"])
-        for option, value in given.values:
+        names = programs().names
+        values = programs().option_values["git"]
+        given = effects.operands(words, values)
+        for option, value in effects.operands(_git_own(words, given.plain), values).values:
             if option in ("-c", "--config-env", "--exec-path") and not (
                 value.text or ""
-            ).startswith(_GIT_TAME):
+            ).startswith(names.git_harmless_settings):
                 self.reasons.append(Reason("code", f"git {option} {value.shown[:40]}"))
         subs = [w.text or "" for w in given.plain]
         has = effects.flags(words)
         options = [f for f in ("-x", "--exec") if f in has]
         if (
             {" ".join(subs[:1]), " ".join(subs[:2]), *(f"{subs[0]} {o}" for o in options if subs)}
-            & _GIT_RUNS
+            & names.git_runs
             or "--upload-pack" in has
             or "--receive-pack" in has
             or (subs[:1] == ["clone"] and "-u" in has)
@@ -547,28 +437,13 @@ class Simple:
         if (
             subs
             and subs[0] == "config"
-            and any(
-                s.startswith(
-                    (
-                        "alias.",
-                        "core.",
-                        "diff.",
-                        "filter.",
-                        "credential.",
-                        "url.",
-                        "include",
-                        "ssh.",
-                        "gpg.",
-                    )
-                )
-                for s in subs[1:]
-            )
+            and any(s.startswith(names.git_shaping_settings) for s in subs[1:])
             and len(subs) > 2
         ):
             self.reasons.append(Reason("shaping", "git config"))
         if given.plain and given.plain[0].text is None:
             self.reasons.append(Reason("name", "git"))
-        elif subs and subs[0] not in _GIT_KNOWN:
+        elif subs and subs[0] not in names.git_commands:
             self.reasons.append(Reason("shadowed", f"git {subs[0][:40]}"))
 
     # ------------------------------------------------------------ effects
@@ -586,10 +461,10 @@ class Simple:
                 paths.append(places)
         written = effects.written(name, words, has)
         if any(w.text is None for w in words) and (
-            written or effects.spec(name) is not None or name == "dd"
+            written or effects.effect(name) is not None or name == "dd"
         ):
             self.reasons.append(Reason("arguments", name))
-        for word in written:
+        for word in (*written, *self.written):
             self._writes(name, word, has, writes)
         net = effects.network(name, words)
         for redirect in self.redirects:
@@ -613,6 +488,8 @@ class Simple:
                 reasons=tuple(dict.fromkeys(self.reasons)),
                 shown=self.shown or " ".join([name, *(w.shown for w in words)]),
                 called=tuple(self.called.items()),
+                cwds=None if any(r.code == "place" for r in self.reasons) else self.cwds,
+                repeats=self.context.repeats or self.more,
             )
         )
 
@@ -626,7 +503,7 @@ class Simple:
         places = locate(word.text, word.glob_at, self.cwds, self.walk.around.real)
         if places is None:
             self.reasons.append(Reason("place", word.shown[:60]))
-        elif word.text not in HARMLESS_FILES:
+        elif word.text not in programs().names.harmless_files:
             writes.append(places)
             if not all(p.sure for p in places) and effects.spoils(name, has):
                 self.reasons.append(Reason("place", word.shown[:60]))
@@ -634,7 +511,7 @@ class Simple:
     def _redirect(
         self, redirect: Redirect, paths: list[tuple[Place, ...]], writes: list[tuple[Place, ...]]
     ) -> bool:
-        """Adds where it leads; whether that is the network."""
+        """Add the places of a redirection; return whether a place is on the network."""
         if redirect.places is None:
             if redirect.writes:
                 text = redirect.target.text if redirect.target is not None else None
@@ -652,3 +529,9 @@ class Simple:
                 if redirect.target is not None and redirect.target.glob:
                     self.reasons.append(Reason("redirect", redirect.target.shown[:60]))
         return any(p.path.startswith(("/dev/tcp/", "/dev/udp/")) for p in redirect.places)
+
+
+def _git_own(words: list[Word], plain: Sequence[Word]) -> list[Word]:
+    """The options of git itself, before the subcommand. `clone -c` sets the same settings."""
+    at = next((n for n, word in enumerate(words) if plain and word is plain[0]), len(words))
+    return words if plain and plain[0].text == "clone" else words[:at]

@@ -1,30 +1,39 @@
-"""The walk over shfmt's tree: which commands there are, in which directory each may run, what is piped into it.
+"""The walk over shfmt's tree: commands, possible directories, and pipes.
 
-The directory is followed like a shell would, without its luck: `cd x; rm y` runs in x or, if x is not there, where it was; `cd
-x && rm y` only in x; a subshell changes nothing outside of it; a loop that changes directories, or a function, may be anywhere.
-Constructs that are not known here are reasons, and so is every command of the tree that the walk did not come by.
+The walk follows the working directory like a shell, but for every outcome. `cd x; rm y` runs in x
+or, if x does not exist, in the previous directory; `cd x && rm y` runs only in x. A subshell
+changes nothing outside. After a loop or function that changes directories, the directory is
+unknown. Unknown constructs are reasons, and so is every command that the walk did not visit.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.facts import Command, Facts, Parse, Redirect, Surroundings, Unparseable
-from holdfast.core.places import Cwds, join, locate
-from holdfast.core.reasons import Reason
-from holdfast.core.simple import HARMLESS_FILES, Moved, Simple, dangerous
-from holdfast.core.words import Known, Node, Word, read, subscript
+from holdfast.core.shellcode import evaluated
+from holdfast.core.shellcode.facts import Command, Facts, Parse, Redirect, Surroundings, Unparseable
+from holdfast.core.shellcode.heredocs import ends_elsewhere
+from holdfast.core.shellcode.places import Cwds, join, locate
+from holdfast.core.shellcode.plain_grammar import is_plain
+from holdfast.core.shellcode.programs import programs
+from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.simple_command import Moved, Simple, dangerous, hooked
+from holdfast.core.shellcode.words import Known, Node, Word, read, subscript
 
-DEPTH_MAX: Final = 60  # statements inside of statements
+DEPTH_MAX: Final = 60  # nested statements
 TEXTS_MAX: Final = 16  # texts inside of the text (`sh -c '...'`)
 COMMANDS_MAX: Final = 2000
+_EXPANDED: Final = re.compile(r"(?<!\\)(?:[$`]|[<>=]\()")
+_UNEXPANDED: Final = re.compile(r"[^$`\\]*")
 _MOVES: Final = ("cd", "pushd", "popd")
+_COMMENTS_ARE_AN_OPTION: Final = ("bash", "zsh")  # in a typed line: interactive_comments
 _DIALECT_SHELL: Final = {"bash": "bash", "zsh": "zsh", "posix": "sh", "mksh": "mksh"}
 
 
 class Out(NamedTuple):
-    """Where the shell may be afterwards: if the statement succeeded, if it failed."""
+    """Directories of the shell after a statement, for success and for failure."""
 
     ok: Cwds
     failed: Cwds
@@ -39,9 +48,12 @@ class Context(NamedTuple):
     background: bool = False
     inside: str = ""
     via: tuple[str, ...] = ()
+    repeats: bool = False  # a loop, a function or a trap may run it more than once
 
 
 class Walk:
+    """A walk; all results are added to `facts`."""
+
     def __init__(self, facts: Facts, parse: Parse, around: Surroundings) -> None:
         self.facts = facts
         self.around = around
@@ -50,9 +62,10 @@ class Walk:
         self._home = around.home
         self.shell = around.shell
         self._depth = 0
+        self._quoted = 0  # double quotes around the present part of a word
         self._texts = 0
         self._seen: set[int] = set()
-        self._trees: list[Any] = []  # kept, so that ids stay unique
+        self._trees: list[Node] = []  # kept, so that the ids of nodes stay unique
 
     # ------------------------------------------------------------ texts
 
@@ -62,6 +75,7 @@ class Walk:
             raise Unparseable("depth")
         tree = self._parse(text, dialect)
         self._trees.append(tree)
+        self.facts.plain = self.facts.plain and is_plain(tree)
         before = self._source, self.shell
         self._source, self.shell = text.encode(), _DIALECT_SHELL[dialect]
         try:
@@ -69,20 +83,21 @@ class Walk:
         finally:
             self._source, self.shell = before
         if any(id(node) not in self._seen for node in _acts(tree)):
-            self.facts.reasons.append(Reason("construct", "a part of it was not understood"))
+            self.facts.reasons.append(Reason("construct", "a part was not visited"))
+        if (len(text) - len(text.rstrip("\\"))) % 2:  # some shells drop it, some run a name with it
+            self.facts.reasons.append(Reason("construct", "a backslash at the end"))
+        # shfmt continues such a comment; the shells end it
+        if any("Hash" in n and "\\" in str(n.get("Text", ""))[-2:] for n in _nodes(tree)):
+            self.facts.reasons.append(Reason("construct", "a comment that ends with a backslash"))
         if (
             self.around.typed
-            and dialect == "zsh"
+            and dialect in _COMMENTS_ARE_AN_OPTION
             and any("Hash" in n and "Text" in n for n in _nodes(tree))
         ):
-            self.facts.reasons.append(Reason("shell", "zsh may take a typed # for a word"))
+            self.facts.reasons.append(Reason("shell", "the shell may take a typed # for a word"))
 
     def argv(self, argv: Sequence[str], cwds: Cwds) -> None:
         Simple(self, cwds, Context(), (), ()).run([Word(a, a) for a in argv])
-
-    def inner(self, text: str, dialect: str, cwds: Cwds, context: Context) -> None:
-        """A text inside of the text: refused by the grammar, it makes the whole unknown."""
-        self.text(text, dialect, cwds, context)
 
     # ------------------------------------------------------------ statements
 
@@ -111,6 +126,7 @@ class Walk:
         if command is None or command.get("Type") != "CallExpr":
             if redirects or command is None:
                 self._bare(redirects, (), context, cwds, _shown(node, self._source))
+                self._null_command(redirects, command)
             out = self._compound(command, cwds, context) if command is not None else Out(cwds, cwds)
         else:
             self._seen.add(id(command))
@@ -127,6 +143,9 @@ class Walk:
         if kind == "Block":
             return self._stmts(node.get("Stmts"), cwds, context)
         if kind == "Subshell":
+            # bash reads `((x))` as arithmetic, also if it is called sh
+            if self.shell == "sh" and _shown(node, self._source).startswith("(("):
+                self.evaluates("a value in arithmetic")
             self._stmts(node.get("Stmts"), cwds, context)
             return Out(cwds, cwds)
         if kind == "IfClause":
@@ -145,15 +164,17 @@ class Walk:
         if kind in ("TimeClause", "CoprocClause"):
             self.expand(node.get("Name"), cwds, context)
             inner = node.get("Stmt")
-            if (
-                kind == "CoprocClause"
-            ):  # bash and shfmt disagree about where its command begins, and bash with itself inside of $( )
+            # bash and shfmt disagree about where the command of a coproc begins; inside of $( )
+            # bash disagrees with itself
+            if kind == "CoprocClause":
                 self.facts.reasons.append(Reason("construct", "coproc"))
             out = self._stmt(inner, cwds, context) if inner else Out(cwds, cwds)
             return out if kind == "TimeClause" else Out(cwds, cwds)
         if kind == "DeclClause":
             return self._declare(node, cwds, context)
         if kind in ("ArithmCmd", "LetClause", "TestClause"):
+            if kind != "TestClause":
+                self.evaluates(evaluated.command(node))
             self.expand({k: v for k, v in node.items() if k != "Type"}, cwds, context)
             return Out(cwds, cwds)
         self.facts.reasons.append(Reason("construct", str(kind)[:40]))
@@ -183,7 +204,10 @@ class Walk:
             )
         )
         last = self._stmt(right, cwds, context._replace(fed_by=fed))
-        for side in (left, right):  # a | b | c is one pipeline, whichever way the tree leans
+        for side in (
+            left,
+            right,
+        ):  # a | b | c is a single pipeline, however the tree groups the parts
             if (side.get("Cmd") or {}).get("Op") in ("|", "|&") and self.facts.pipelines:
                 self.facts.pipelines.pop()
         self.facts.pipelines.append(tuple(c.name for c in self.facts.commands[before:]))
@@ -208,13 +232,13 @@ class Walk:
 
     def _loop(self, node: Node, cwds: Cwds, context: Context) -> Out:
         loop = node.get("Loop") or {}
-        self.expand(loop, cwds, context)
+        once, context = context, context._replace(repeats=True)
+        self.expand(loop, cwds, once if loop.get("Type") == "WordIter" else context)
         self._assigned((loop.get("Name") or {}).get("Value"))
         items = [read(w, self._source, self._known(cwds)) for w in loop.get("Items") or []]
-        if (
-            items
-        ):  # the values of the variable: a rule about paths sees them here, not where it is used
-            self._bare((), tuple(("", w) for w in items), context, cwds, _shown(loop, self._source))
+        # a rule about paths sees the values of the variable here, not where they are used
+        if items:
+            self._bare((), tuple(("", w) for w in items), once, cwds, _shown(loop, self._source))
         if any(n.get("Type") == "CallExpr" and self._may_move(n) for n in _nodes(node)):
             cwds = None
         self._stmts(node.get("Cond"), cwds, context)
@@ -235,16 +259,21 @@ class Walk:
         named = [node["Name"]] if isinstance(node.get("Name"), dict) else node.get("Names") or []
         names = [str(n.get("Value")) for n in named]
         self.facts.functions += names
+        self.facts.reasons += [
+            Reason("shaping", f"the function {name}"[:60])
+            for name in names
+            if hooked(name, self.shell)
+        ]
         before = len(self.facts.commands)
         body = node.get("Body")
         if isinstance(body, dict):
-            self._stmt(body, None, context._replace(inside="function", fed_by=()))
+            self._stmt(body, None, context._replace(inside="function", fed_by=(), repeats=True))
         called = {c.name for c in self.facts.commands[before:]}
         if called & set(names):
             self.facts.reasons.append(
                 Reason("recursion", ", ".join(sorted(called & set(names)))[:80])
             )
-        if not names:  # an anonymous function of zsh runs at once
+        if not names:  # zsh runs an anonymous function at once
             return Out(None, None)
         return Out(cwds, cwds)
 
@@ -258,6 +287,7 @@ class Walk:
         words = [read(w, self._source, self._known(cwds)) for w in node.get("Args") or []]
         if not words:
             self._bare(redirects, assigns, context, cwds, shown)
+            self._null_command(redirects, None)
             return Out(cwds, cwds)
         moved = Simple(self, cwds, context, redirects, assigns, shown).run(words)
         if moved is None:
@@ -269,7 +299,10 @@ class Walk:
         if moved.anywhere or len(rest) > 1:
             return None
         if not rest:
-            return frozenset((self._home,)) if self._home and moved.name == "cd" else None
+            if not self._home or moved.name != "cd":
+                return None
+            self.facts.directories.add(self._home)
+            return frozenset((self._home,))
         target = rest[0]
         if (
             target.text is None
@@ -279,8 +312,12 @@ class Walk:
         ):
             return None
         places = locate(target.text, -1, cwds, self.around.real)
-        # `cd a/..` is the shell's own arithmetic: where it lands does not depend on links
-        return None if places is None else frozenset(p.path for p in places)
+        if places is None:
+            return None
+        # the shell itself computes `cd a/..`, so the result does not depend on links
+        found = frozenset(p.path for p in places)
+        self.facts.directories |= found
+        return found
 
     def _bare(
         self,
@@ -292,6 +329,10 @@ class Walk:
     ) -> None:
         Simple(self, cwds, context, redirects, assigns, shown).run([Word(":", ":")])
 
+    def _null_command(self, redirects: tuple[Redirect, ...], command: Node | None) -> None:
+        if self.shell == "zsh" and redirects and command is None:
+            self.facts.reasons.append(Reason("shell", "zsh runs a program for a bare redirection"))
+
     def _declare(self, node: Node, cwds: Cwds, context: Context) -> Out:
         words, assigns = list[Word](), list[tuple[str, Word | None]]()
         for assign in node.get("Args") or []:
@@ -302,7 +343,7 @@ class Walk:
                 assigns += self._assigns([assign], cwds, context)
         variant = str((node.get("Variant") or {}).get("Value"))
         if any(w.text is None for w in words):
-            self.facts.reasons.append(Reason("shaping", f"{variant} of a name that is not known"))
+            self.facts.reasons.append(Reason("shaping", f"{variant} of an unknown variable"))
         Simple(self, cwds, context, (), tuple(assigns), _shown(node, self._source)).run(
             [Word(variant, variant), *words]
         )
@@ -322,6 +363,10 @@ class Walk:
                 continue
             if node.get("Append") or node.get("Array") or node.get("Index"):
                 value = None
+            elif value is None:  # `NAME=`
+                value = Word("", "")
+            if evaluated.assigned(name, value):
+                self.evaluates(f"the value of {name}")
             found.append((name, value))
             self.facts.assignments.append(name)
             if name == "HOME":
@@ -329,13 +374,21 @@ class Walk:
         return tuple(found)
 
     def _assigned(self, name: Any) -> None:
-        """A variable that a loop or a builtin sets."""
+        """Note a variable that a loop or a builtin sets."""
         if isinstance(name, str):
             self.facts.assignments.append(name)
+            self.facts.opened.add(name)
             if name == "HOME":
                 self._home = None
             if dangerous(name, None):
                 self.facts.reasons.append(Reason("shaping", name))
+            if evaluated.assigned(name, None):
+                self.evaluates(f"the value of {name}")
+
+    def evaluates(self, what: str) -> None:
+        """Note a value that is known only at run time and that the shell evaluates."""
+        if what:
+            self.facts.reasons.append(Reason("arithmetic", what))
 
     # ------------------------------------------------------------ words
 
@@ -350,10 +403,14 @@ class Walk:
     def _redirect(self, node: Node, cwds: Cwds, context: Context) -> Redirect:
         op = str(node.get("Op"))
         self.expand(node.get("Word"), cwds, context)
+        self._quoted += 1  # a here-document is expanded like a text in double quotes
         self.expand(node.get("Hdoc"), cwds, context)
+        self._quoted -= 1
         fd = str((node.get("N") or {}).get("Value", ""))
         if op.startswith("<<") and op != "<<<":
             self.facts.heredocs += 1
+            if ends_elsewhere(node, self._source):
+                self.facts.reasons.append(Reason("construct", "the end of a here-document"))
         target = read(node["Word"], self._source, self._known(cwds)) if node.get("Word") else None
         copies = (
             op in (">&", "<&")
@@ -369,16 +426,21 @@ class Walk:
                 if target is not None and target.text
                 else None
             )
-        if writes and target is not None and target.text in HARMLESS_FILES:
+        if writes and target is not None and target.text in programs().names.harmless_files:
             writes = False
         redirect = Redirect(op, fd, target, places, writes)
         self.facts.redirects.append(redirect)
+        # bash expands the word of `>&FILE` twice
+        if op == ">&" and target is not None and not {*"$`"}.isdisjoint(target.text or ""):
+            self.facts.reasons.append(Reason("eval", "a substitution in a redirection"))
+        if "[" in fd:
+            self.evaluates("a value in a subscript")
         if fd.startswith("{"):
             self._assigned(fd.strip("{}"))
         return redirect
 
     def expand(self, node: Any, cwds: Cwds, context: Context) -> None:
-        """Whatever runs inside of a word: substitutions, at any depth."""
+        """Walk the substitutions inside of a word, at any depth."""
         self._depth += 1
         if self._depth > DEPTH_MAX * 4:
             raise Unparseable("depth")
@@ -398,13 +460,15 @@ class Walk:
             self.facts.substitutions += 1
             if kind == "CmdSubst" and (node.get("TempFile") or node.get("ReplyVar")):
                 self.facts.reasons.append(Reason("construct", "${ ...; }"))
+            quoted, self._quoted = self._quoted, 0
             self._stmts(node.get("Stmts"), cwds, context._replace(inside="substitution", fed_by=()))
+            self._quoted = quoted
             return
         if kind == "ParamExp" or "Param" in node:
             expansion = node.get("Exp") or {}
             op = str(expansion.get("Op", ""))
-            if op == "@" or node.get("Flags"):
-                self.facts.reasons.append(Reason("eval", "a variable's value is expanded again"))
+            if op == "@" or node.get("Flags") or node.get("GlobSubst"):
+                self.facts.reasons.append(Reason("eval", "the value of a variable is expanded"))
             if "=" in op:
                 self._assigned((node.get("Param") or {}).get("Value"))
         if self.shell == "zsh" and (
@@ -412,11 +476,27 @@ class Walk:
             or (kind == "Lit" and "(" in str(node.get("Value", "")).replace("\\(", ""))
         ):
             self.facts.reasons.append(Reason("eval", "a pattern of zsh may run code"))
-        if kind in ("Lit", "SglQuoted") and subscript(str(node.get("Value", ""))):
-            self.facts.reasons.append(Reason("eval", "a subscript with a substitution in it"))
-        for key, value in node.items():
-            if key not in ("Pos", "End") and isinstance(value, dict | list):
-                self.expand(value, cwds, context)
+        self.evaluates(evaluated.part(node, self.shell))
+        if kind == "DblQuoted" and node.get("Dollar"):
+            self.facts.reasons.append(Reason("eval", "a translated text is expanded"))
+        value = str(node.get("Value", ""))
+        if kind in ("Lit", "SglQuoted") and subscript(value):
+            self.facts.reasons.append(Reason("eval", "a substitution in a subscript"))
+        # Text that shfmt takes as it is, and a shell may expand: a pattern, a quote that does not
+        # quote in "${x:-'...'}", a process substitution in ${x:-<(...)}.
+        if (
+            (kind == "ExtGlob" and _EXPANDED.search(str(node.get("Pattern", {}).get("Value", ""))))
+            or (kind == "SglQuoted" and self._quoted and not _UNEXPANDED.fullmatch(value))
+            or (kind == "Lit" and not self._quoted and _EXPANDED.search(value))
+        ):
+            self.facts.reasons.append(Reason("eval", "a substitution in a pattern or a quote"))
+        self._quoted += kind == "DblQuoted"
+        try:
+            for key, inner in node.items():
+                if key not in ("Pos", "End") and isinstance(inner, dict | list):
+                    self.expand(inner, cwds, context)
+        finally:
+            self._quoted -= kind == "DblQuoted"
 
     def add(self, command: Command) -> None:
         self.facts.commands.append(command)
@@ -445,7 +525,7 @@ def _nodes(node: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _acts(tree: Any) -> Iterator[Mapping[str, Any]]:
-    """Every node that runs something."""
+    """Yield every node that runs a command or assigns."""
     return (
         n
         for n in _nodes(tree)

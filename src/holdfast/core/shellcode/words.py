@@ -1,10 +1,12 @@
-"""Words of a shell command: what the program gets, if the text alone says so.
+"""Words of a shell command: the text that the program receives, if the source determines this text.
 
-A name can be spelled in many ways (`rm`, `r\\m`, `'r'm`, `$'\\x72m'`): quoting is removed before anything is compared. What
-depends on anything but the text (a variable, a substitution, a brace expansion whose words would have to be multiplied) has no
-text here, only the reason. HOME and the working directory are the exceptions: the caller knows them, and says so.
+A name can be spelled in many ways (`rm`, `r\\m`, `'r'm`, `$'\\x72m'`), so quoting is removed before
+words are compared. A word has no text, only a reason, if it depends on more than the source: on a
+variable, a substitution, or a brace expansion that would multiply words. HOME and the working
+directory are exceptions, because the caller knows them.
 
-Works on one `Word` node of shfmt's JSON tree. A part of a kind that is not known here makes the word unknown, never empty.
+The input is one `Word` node of shfmt's JSON tree. A part of an unknown kind makes the word unknown,
+never empty.
 """
 
 from __future__ import annotations
@@ -32,20 +34,20 @@ _SIMPLE_ESCAPES: Final = {
     "?": "?",
 }
 _ESCAPE: Final = re.compile(
-    r"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})|U([0-9a-fA-F]{1,8})|c(.))",
+    r"\\(?:([abeEfnrtv\\'\"?])|([0-7]{1,3})|x([0-9a-fA-F]{1,2})|u([0-9a-fA-F]{1,4})"
+    r"|U([0-9a-fA-F]{1,8})|c(.))",
     re.S,
 )
-_PLAIN: Final = re.compile(
-    r"[A-Za-z0-9_@%+=:,./-]*"
-)  # a value that stays one word when it is not quoted
+# A value that stays one word without quotes.
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_@%+=:,./-]*")
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
     text: str | None  # after quote removal; None if it cannot be known
-    shown: str  # for people: the text, or the source
-    glob_at: int = -1  # where the first unquoted pattern character is in `text`
-    why: str = ""  # why there is no text
+    shown: str  # for display: the text, or the source
+    glob_at: int = -1  # position of the first unquoted pattern character in `text`
+    why: str = ""  # the reason if `text` is None
 
     @property
     def glob(self) -> bool:
@@ -54,7 +56,7 @@ class Word:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What the caller knows of the shell's variables."""
+    """The shell variables that the caller knows."""
 
     home: str | None = None
     cwd: str | None = None
@@ -62,11 +64,11 @@ class Known:
 
 
 class _Unknown(Exception):
-    """The text does not say."""
+    """The source does not determine the text."""
 
 
 def read(node: Node, source: bytes, known: Known) -> Word:
-    """The word of a `Word` node."""
+    """Return the word of a `Word` node."""
     shown = _source(node, source)
     try:
         text, plain = _parts(node.get("Parts") or [], known)
@@ -84,7 +86,10 @@ def read(node: Node, source: bytes, known: Known) -> Word:
 
 
 def subscript(text: str) -> bool:
-    """Arithmetic runs what stands in a subscript, even inside the value of a variable."""
+    """Say whether a subscript contains a substitution.
+
+    Arithmetic runs the substitution, even inside the value of a variable.
+    """
     for piece in text.split("]"):
         _, opened, inside = piece.partition("[")
         if opened and any(mark in inside for mark in ("$(", "${", "`")):
@@ -93,7 +98,7 @@ def subscript(text: str) -> bool:
 
 
 def decode_ansi(value: str) -> str:
-    """The value of `$'...'`. Bytes that are no UTF-8, and NUL, which ends the string early, are unknown."""
+    """Decode `$'...'`; bytes that are not UTF-8, and NUL, which ends the string, are unknown."""
     out = bytearray()
     at = 0
     for m in _ESCAPE.finditer(value):
@@ -111,7 +116,7 @@ def decode_ansi(value: str) -> str:
         else:
             number = int(u4 or u8, 16)
             if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-                raise _Unknown("a character that does not exist")
+                raise _Unknown("a character outside of Unicode")
             out += chr(number).encode()
     out += value[at:].encode("utf-8", "surrogatepass")
     if 0 in out:
@@ -119,7 +124,7 @@ def decode_ansi(value: str) -> str:
     try:
         return out.decode()
     except UnicodeDecodeError:
-        raise _Unknown("bytes that are no text") from None
+        raise _Unknown("bytes that are not text") from None
 
 
 def _source(node: Node, source: bytes) -> str:
@@ -131,12 +136,12 @@ def _source(node: Node, source: bytes) -> str:
 
 
 def _parts(parts: list[Node], known: Known) -> tuple[str, list[bool]]:
-    """The text, and for each character whether it was bare, that is: may still mean something to the shell."""
+    """Return the text, and for each character whether it is unquoted (special to the shell)."""
     text, plain = "", list[bool]()
     for part in parts:
         kind = part.get("Type")
         if kind in ("SglQuoted", "DblQuoted") and text.endswith("$") and plain[-1]:
-            raise _Unknown("$'...' where not every shell knows it")
+            raise _Unknown("$'...' that not every shell supports")
         if kind == "Lit":
             piece, bare = _unquoted(_value(part))
         elif kind == "SglQuoted":
@@ -189,7 +194,7 @@ def _double(part: Node, known: Known) -> str:
 
 
 def _variable(part: Node, known: Known) -> str:
-    """HOME and PWD, when written plainly; whatever else the braces ask for is not looked at."""
+    """Return HOME or PWD if written plainly; all other expansions are unknown."""
     given = set(part) - {"Type", "Pos", "End", "Dollar", "Rbrace", "Short", "Param"}
     name = str((part.get("Param") or {}).get("Value"))
     value = {"HOME": known.home, "PWD": known.cwd}.get(name) if not given else None
@@ -215,7 +220,7 @@ def _unquoted(value: str) -> tuple[str, list[bool]]:
 
 
 def _tilde(text: str, bare: str, known: Known) -> tuple[str | None, str]:
-    """`~` and `~/...` at the beginning, or after the `=` of what looks like an assignment."""
+    """Expand `~` and `~/...` at the beginning, or after the `=` of an apparent assignment."""
     at = 0
     if not bare.startswith("~"):
         m = re.match(r"[A-Za-z_][A-Za-z0-9_]*=(?=~)", bare)
@@ -233,7 +238,7 @@ def _tilde(text: str, bare: str, known: Known) -> tuple[str | None, str]:
 
 
 def _braces(bare: str) -> bool:
-    """Whether `{a,b}` or `{1..3}` may be in it. Linear, as everything here: the text may be hostile."""
+    """Say whether the word may contain `{a,b}` or `{1..3}`, in linear time: it may be hostile."""
     _, opened, rest = bare.partition("{")
     body, closed, _ = rest.rpartition("}")
     return bool(opened and closed and ("," in body or ".." in body))
