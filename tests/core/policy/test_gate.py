@@ -1,4 +1,4 @@
-"""Approvals: permission for one act, once, from somebody else, as it was asked. By example, and against a model over every sequence."""
+"""Approvals: permission for a single act, once, by a second operator. Examples and a model."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from holdfast.core.conditions import Actor, Request
-from holdfast.core.gate import (
+from holdfast.core.policy.approvals import (
     ANSWER_WAIT_S,
     DENIED_S,
     PENDING_MAX,
@@ -30,8 +29,10 @@ from holdfast.core.gate import (
     commitment,
     restore,
 )
-from holdfast.core.policy import Decision, Verdict
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.policy import Decision, Verdict
 from holdfast.model import canonical
+from tests.support.examples import examples
 
 ASK = Decision(Verdict.ASK, "r", "sure?", version="v1", by=("human",))
 REQUEST = Request(
@@ -100,7 +101,7 @@ def test_asking_again_is_the_same_question() -> None:
         ({"details": {"signal": "KILL"}}, "content"),
     ],
 )
-def test_p4_anything_that_changed_voids_it(change: dict[str, Any], says: str) -> None:
+def test_p4_any_change_voids_an_approval(change: dict[str, Any], says: str) -> None:
     approvals = Approvals()
     asked(approvals)
     approvals.approve("q1", ANN, 1)
@@ -114,7 +115,7 @@ def test_p4_anything_that_changed_voids_it(change: dict[str, Any], says: str) ->
     assert code(approvals.use("q1", REQUEST, "v1", 2)) == "not_found", "void is for good"
 
 
-def test_p4_another_policy_voids_it() -> None:
+def test_p4_another_policy_voids_an_approval() -> None:
     approvals = Approvals()
     asked(approvals)
     approvals.approve("q1", ANN, 1)
@@ -124,7 +125,7 @@ def test_p4_another_policy_voids_it() -> None:
     assert approvals.policy_changed("v2") == []
 
 
-def test_somebody_elses_approval_is_neither_used_nor_spoilt() -> None:
+def test_another_operator_neither_uses_nor_spoils_an_approval() -> None:
     approvals = Approvals()
     asked(approvals)
     approvals.approve("q1", ANN, 1)
@@ -147,7 +148,7 @@ def test_somebody_elses_approval_is_neither_used_nor_spoilt() -> None:
         (replace(ANN, key_readable=True), "readable"),
     ],
 )
-def test_p4_who_may_not_approve(approver: Approver, why: str) -> None:
+def test_p4_approvers_that_do_not_count(approver: Approver, why: str) -> None:
     approvals = Approvals()
     asked(approvals)
     assert code(approvals.approve("q1", approver, 1)) == why
@@ -253,7 +254,7 @@ def test_questions_are_bounded() -> None:
     )
 
 
-def test_it_is_shown_escaped_and_whole_or_not_at_all() -> None:
+def test_an_act_is_shown_escaped_and_whole_or_not_at_all() -> None:
     approvals = Approvals()
     assert (
         asked(
@@ -272,7 +273,7 @@ def test_it_is_shown_escaped_and_whole_or_not_at_all() -> None:
     assert code(approvals.ask("q3", replace(REQUEST, content=b"x" * 100_000), ASK, 0)) == "size"
 
 
-def test_the_statement_that_is_signed_names_everything() -> None:
+def test_the_signed_statement_names_every_fact() -> None:
     pending = asked(Approvals())
     body = canonical.decode(pending.statement("ka", "approve"))
     assert body == {
@@ -328,7 +329,7 @@ OPERATORS = {
 
 
 class Machine(RuleBasedStateMachine):
-    """Against a ledger in the simplest words: who approved what, exactly, and when. An act may happen only if the ledger has enough of it."""
+    """Compare with a simple ledger of approvals: an act needs enough of them in the ledger."""
 
     questions: Bundle[str] = Bundle("questions")
 
@@ -477,7 +478,7 @@ class Machine(RuleBasedStateMachine):
         self.approvals = restore(json.loads(json.dumps(self.approvals.save())))
 
     @invariant()
-    def bounds_hold_and_nobody_approved_their_own(self) -> None:
+    def bounds_hold_and_no_operator_approved_its_own_act(self) -> None:
         waiting = list(self.approvals.waiting())
         for operator in OPERATORS:
             assert sum(p.binding.operator == operator for p in waiting) <= PENDING_PER_OPERATOR
@@ -487,11 +488,13 @@ class Machine(RuleBasedStateMachine):
             assert len({o for o, _ in p.given}) == len(p.given)
 
 
-Machine.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
+Machine.TestCase.settings = settings(
+    max_examples=examples(120), stateful_step_count=40, deadline=None
+)
 TestApprovals = Machine.TestCase
 
 
-def test_p4_what_was_denied_stays_denied_though_somebody_who_approved_is_revoked() -> None:
+def test_p4_a_denied_act_stays_denied_though_an_approver_is_revoked() -> None:
     desk = Approvals()
     desk.ask("q", REQUEST, ASK, 0.0)
     ann = Approver("ann", "ka", "human", frozenset(("approve",)), False, False)

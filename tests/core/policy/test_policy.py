@@ -1,4 +1,4 @@
-"""Policies: what a file may say, what it is refused for, how verdicts combine, and the default one by example."""
+"""Policies: valid files, errors, combination of verdicts, and the default policy by example."""
 
 from __future__ import annotations
 
@@ -8,24 +8,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import policy as policies
-from holdfast.core.conditions import CONDITIONS, Actor, Request
-from holdfast.core.gate import facts_of
-from holdfast.core.policy import (
-    BadPolicy,
-    Decision,
-    Policy,
-    Verdict,
-    combine,
-    explain,
-    parse,
-    render,
-    strictest,
-)
-from holdfast.host.parse import Parser
+from holdfast.core.policy import policy as policies
+from holdfast.core.policy import policy_file
+from holdfast.core.policy.act_facts import facts_of
+from holdfast.core.policy.conditions import CONDITIONS, Actor, Request, Walls
+from holdfast.core.policy.policy import Decision, Policy, Verdict, combine, explain, strictest
+from holdfast.core.policy.policy_file import BadPolicy, parse, render
+from holdfast.host.policy.shfmt import Parser
+from tests.support.examples import examples
 
 PARSE = Parser(wait_s=60.0)
-DEFAULT = policies.default()
+DEFAULT = policy_file.default()
 HOME, PROJECT = "/home/ann", "/home/ann/project"
 
 
@@ -173,7 +166,7 @@ def test_p4_a_person_is_not_nagged(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", [t for t, v in AGENTS if v == "refuse"])
-def test_p4_what_nobody_means_is_refused_to_everybody(text: str) -> None:
+def test_p4_obvious_mistakes_are_refused_to_all_operators(text: str) -> None:
     assert verdict(DEFAULT, text, kind="human").verdict is Verdict.REFUSE
 
 
@@ -212,7 +205,8 @@ def test_the_default_policy_is_a_valid_file_that_renders_to_itself() -> None:
 def test_p4_refuse_over_ask_over_allow_over_nothing() -> None:
     policy = rules(
         ALLOW_ALL
-        + '[[rule]]\nname = "r"\nverdict = "refuse"\nbecause = "no"\nwhen = { command = ["rm"] }\n[[rule]]\nname = "q"\nverdict = "ask"\nbecause = "sure?"\n'
+        + '[[rule]]\nname = "r"\nverdict = "refuse"\nbecause = "no"\nwhen = { command = ["rm"] }\n'
+        '[[rule]]\nname = "q"\nverdict = "ask"\nbecause = "sure?"\n'
         'when = { command = ["rm", "mv"] }\n'
     )
     assert verdict(policy, "ls").rule == "all"
@@ -313,6 +307,20 @@ CASES: list[tuple[str, str, bool, dict[str, Any]]] = [
     ('cwd_outside = ["{home}"]', "ls", False, {}),
     ("contained = true", "ls", False, {}),
     ("contained = true", "ls", True, {"contained": True}),
+    ('net = ["host"]', "ls", True, {}),
+    ('net = ["own", "none"]', "ls", True, {"walls": Walls(net="own")}),
+    ('gate = ["exec"]', "ls", True, {"gate": "exec"}),
+    ('gate = ["exec"]', "ls", False, {}),
+    ("judged_at_exec = true", 'rm "$x"', True, {"walls": Walls(), "gate": "exec"}),
+    ("judged_at_exec = true", 'rm "$x"', False, {"walls": Walls()}),
+    ("judged_at_exec = true", 'rm "$x"', False, {"gate": "exec"}),
+    ("judged_at_exec = true", 'echo "$x" >"$y"', False, {"walls": Walls(), "gate": "exec"}),
+    ('paths_under = ["{own}"]', "cat ~/x", True, {"walls": Walls((HOME,))}),
+    ('paths_under = ["{own}"]', "cat ~/x", False, {"walls": Walls((HOME,), (f"{HOME}/x",))}),
+    ('paths_under = ["{own}"]', "cat ~/x", False, {}),
+    ('paths_under = ["{account}/.x"]', "cat ~/.x/y", True, {}),
+    ('paths_under = ["{account}/.x"]', "cat ~/.x/y", False, {"walls": Walls((HOME,))}),
+    ('paths_under = ["{workspace}"]', "cat /w/x", True, {"walls": Walls(workspace="/w")}),
     ('unresolvable = ["eval"]', "eval x", True, {}),
     ('unresolvable = ["eval"]', "$x", False, {}),
     ("unresolvable = true", "ls", False, {}),
@@ -394,7 +402,8 @@ def test_p4_an_allow_needs_all_of_it_to_be_certain() -> None:
 def test_unless_lifts_an_ask_only_for_certain() -> None:
     policy = rules(
         ALLOW_ALL
-        + '[[rule]]\nname = "q"\nverdict = "ask"\nbecause = "?"\nwhen = { command = ["cp"] }\nunless = [{ paths_under = ["{cwd}"] }, { flags = ["--help"] }]\n'
+        + '[[rule]]\nname = "q"\nverdict = "ask"\nbecause = "?"\nwhen = { command = ["cp"] }\n'
+        'unless = [{ paths_under = ["{cwd}"] }, { flags = ["--help"] }]\n'
     )
     for text, expected in [
         ("cp a b", "allow"),
@@ -405,10 +414,10 @@ def test_unless_lifts_an_ask_only_for_certain() -> None:
         assert verdict(policy, text).verdict == expected, text
 
 
-def test_who() -> None:
+def test_the_who_condition_of_a_rule() -> None:
     policy = rules(
-        ALLOW_ALL
-        + '[[rule]]\nname = "o"\nverdict = "refuse"\nbecause = "n"\nwho = { operators = ["bot"], attached = false }\n'
+        ALLOW_ALL + '[[rule]]\nname = "o"\nverdict = "refuse"\nbecause = "n"\n'
+        'who = { operators = ["bot"], attached = false }\n'
     )
     assert (
         verdict(policy, "ls").rule == "o"
@@ -427,7 +436,9 @@ def test_an_unknown_home_is_never_certain() -> None:
 
 def test_extends_and_without() -> None:
     policy = rules(
-        'extends = "default"\nwithout = ["what cannot be known needs approval"]\n[[rule]]\nname = "mine"\nverdict = "refuse"\nbecause = "no make here"\nwhen = { command = ["make"] }\n'
+        'extends = "default"\nwithout = ["what cannot be known needs approval"]\n[[rule]]\n'
+        'name = "mine"\nverdict = "refuse"\nbecause = "no make here"\n'
+        'when = { command = ["make"] }\n'
     )
     assert len(policy.rules) == len(DEFAULT.rules) and policy.rules[-1].name == "mine"
     assert (
@@ -448,7 +459,7 @@ BAD: list[tuple[str, int, str]] = [
     ('version = 1\nwithout = ["x"]\n', 2, "without"),
     ('version = 1\nextends = "default"\nwithout = ["x"]\n', 3, "no rule 'x'"),
     ("version = 1\nrule = 3\n", 2, "[[rule]]"),
-    ("version = 1\n" + ALLOW_ALL + ALLOW_ALL, 7, "another rule 'all'"),
+    ("version = 1\n" + ALLOW_ALL + ALLOW_ALL, 7, "another rule is named 'all'"),
     ("version = 1\n" + ALLOW_ALL + "colour = 3\n", 6, "unknown key 'colour'"),
     ("version = 1\n" + ALLOW_ALL.replace('"allow"', '"maybe"'), 4, "maybe"),
     ("version = 1\n" + ALLOW_ALL.replace('"allow"', '"nothing"'), 4, "nothing"),
@@ -494,7 +505,7 @@ def test_bad_policies_are_refused_with_the_line(text: str, line: int, says: str)
         st.text('nameverdict="[]{}whocab,\n.1 ', max_size=120),
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 def test_no_text_makes_the_reader_raise_anything_else(text: str) -> None:
     try:
         parse(text)

@@ -1,4 +1,4 @@
-"""Foreign text for a person who has to decide: nothing hides, and nothing looks like something else."""
+"""Display of foreign text: no character hides, and two texts never look the same."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.shown import foreign, read, shown
+from holdfast.core.policy.shown import foreign, read, shown
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ from holdfast.core.shown import foreign, read, shown
         ("\udcff", "\\u{dcff}"),
     ],
 )
-def test_what_would_hide_is_written_out(text: str, expected: str) -> None:
+def test_invisible_characters_are_written_out(text: str, expected: str) -> None:
     assert shown(text) == expected
 
 

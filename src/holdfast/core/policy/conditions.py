@@ -1,17 +1,18 @@
-"""What a rule may ask of an act, and how sure the answer is.
+"""Conditions of a rule, and how certain the answer to a condition is.
 
 A condition has three answers at once, because the three verdicts need different ones:
 
-    sure    something of the act definitely meets it       refuse needs this: nobody is refused on a guess
-    maybe   ... or may, for all that is known              ask needs this: a guess is a reason to ask
-    all     everything it touches definitely meets it      allow needs this: one path outside is one too many
+    sure    some part of the act definitely meets it    needed to refuse: no refusal on a guess
+    maybe   some part may meet it                       needed to ask: a guess is a reason to ask
+    all     every part definitely meets it              needed to allow: no path may be outside
 
-So `paths_under = ["/etc"]` reads as people mean it in each: refuse if one of the paths is there, ask if one may be, allow only
-if all are. `unless` is the mirror: an exception from ask or refuse must hold for all, an exception from allow already if it may
-hold.
+So `paths_under = ["/etc"]` has the expected meaning in each case: refuse if a path is there, ask if
+a path may be there, allow only if all are there. `unless` is the mirror: an exception from ask or
+refuse must hold for all parts, an exception from allow suffices if it may hold.
 
-An argument that is not known (`cat "$f"`) may be any path. In a command that writes or destroys that is a reason to ask; in one
-that only reads it is not, or every loop would be asked about. It is never certain, so nothing is allowed for its paths.
+An unknown argument (`cat "$f"`) may be any path. In a command that writes or destroys, that is a
+reason to ask. In a command that only reads it is not, or every loop would need an approval. An
+unknown argument is never certain, so it never helps to allow a command.
 """
 
 from __future__ import annotations
@@ -21,11 +22,18 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.effects import subcommands
-from holdfast.core.facts import Command
-from holdfast.core.originators import UNKNOWN, Shaped, foreign
-from holdfast.core.places import Place, under
-from holdfast.core.reasons import Reason
+from holdfast.core.originators.originators import UNKNOWN, Shaped, foreign
+from holdfast.core.policy.command_limit import Limit, Names
+from holdfast.core.policy.environment import Changes
+from holdfast.core.policy.exec_judgement import judged_at_exec
+from holdfast.core.shellcode.effects import subcommands
+from holdfast.core.shellcode.facts import Command
+from holdfast.core.shellcode.places import Place, base, under
+from holdfast.core.shellcode.programs import programs
+from holdfast.core.shellcode.reasons import Reason
+
+EXEC: Final = "exec"  # the act of a program that starts
+Identity = tuple[int, int]  # of a directory: device and inode
 
 
 class Degree(NamedTuple):
@@ -40,42 +48,7 @@ class Degree(NamedTuple):
 YES: Final = Degree(True, True, True)
 NO: Final = Degree(False, False, False)
 MAYBE: Final = Degree(False, True, False)
-NOTHING: Final = Degree(
-    False, False, True
-)  # there is nothing that could meet it: true of all, and of none
-_WIDE: Final = frozenset(
-    (
-        "/",
-        "/bin",
-        "/boot",
-        "/dev",
-        "/etc",
-        "/home",
-        "/lib",
-        "/lib64",
-        "/media",
-        "/mnt",
-        "/opt",
-        "/proc",
-        "/root",
-        "/run",
-        "/sbin",
-        "/srv",
-        "/sys",
-        "/tmp",
-        "/usr",
-        "/usr/bin",
-        "/usr/lib",
-        "/usr/local",
-        "/usr/local/bin",
-        "/usr/share",
-        "/var",
-        "/var/lib",
-        "/var/log",
-        "/Users",
-        "/private",
-    )
-)
+NOTHING: Final = Degree(False, False, True)  # no part can meet the condition: true for all and none
 
 
 def _is(value: bool) -> Degree:
@@ -90,9 +63,25 @@ class Actor:
     attached: bool = False  # a terminal of this operator is attached to the session
 
 
+class Walls(NamedTuple):
+    """The bounds of a contained session.
+
+    `own`: directories of this session alone. `given`: places of the machine that are shown inside,
+    some of them below an own directory. `tools`: those behind PATH, all read-only. `shares`: those
+    that can be written, besides the workspace; None: not known.
+    """
+
+    own: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
+    workspace: str = ""
+    net: str = "host"
+    tools: tuple[str, ...] = ()
+    shares: tuple[str, ...] | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One act, as the gate is asked about it."""
+    """An act before the gate."""
 
     act: str  # run, line, paste, keys, signal, end, grant ...
     actor: Actor
@@ -100,55 +89,109 @@ class Request:
     name: str = ""  # of the session
     epoch: int = 0
     content: bytes = b""  # the exact bytes
-    cwd: str | None = None  # of the shell, now; None: not known
-    project: str | None = None  # where the session was made
+    # The current directory of the shell, or of the process that starts a program; None: not known.
+    cwd: str | None = None
+    project: str | None = None  # the directory in which the session was made
     home: str | None = None
     shell: str = "bash"
-    foreground: str = ""  # the program that would read typed input; empty: the shell at its prompt; "?": not known
+    # The program that would read typed input; empty: the shell at its prompt; "?": not known.
+    foreground: str = ""
     contained: bool = False
-    state: bytes = b""  # fingerprint of whatever else the judgement relied on
+    state: bytes = b""  # fingerprint of all other state that the judgement uses
+    state_facts: tuple[str, ...] = ()  # the text behind each fingerprint of which `state` consists
     shadowed: frozenset[str] = frozenset()
     mounted: tuple[str, ...] = ()  # devices with a file system in use
     details: Mapping[str, str] = field(default_factory=dict)  # signal, rights, holder ...
-    beneath: bool = (
-        False  # what is in the foreground was started by a shell, which reads what it leaves
-    )
-    private: tuple[str, ...] = ()  # where this installation keeps its keys
-    shaped: tuple[
-        Shaped, ...
-    ] = ()  # what it would touch of the session's state, and who made that what it is
+    beneath: bool = False  # a shell started the foreground program and reads the rest of the input
+    private: tuple[str, ...] = ()  # directories with the keys of this installation
+    shaped: tuple[Shaped, ...] = ()  # session state that the act would use, with its authors
+    # Of an exec: the lists of programs that the program must be on, and its names.
+    limits: tuple[Limit, ...] = ()
+    names: Names = ()
+    other_files: bool = False  # the task has other mounts, another root or user namespace
+    walls: Walls | None = None  # None: a plain session, or bounds that are not known
+    gate: str = "input"  # "exec": every program of the session is judged when it starts
+    directory: Identity | None = None  # of `cwd`; None: not known, or not looked up
+    variables: tuple[str, ...] = ()  # of its environment: foreign ones that may load code
+    # Of an exec: variables that differ from the shell's first prompt; None: not looked up.
+    environment: Changes | None = None
+    # Of an exec: the shell's directory, which {cwd} means. A program chooses its own at will.
+    shell_cwd: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What is judged at once: one command of a text, or the act itself if it has none."""
+    """The part of an act that is judged at once: a command of a text, or the whole act."""
 
     shown: str
     command: Command | None = None
     reasons: tuple[Reason, ...] = ()
-    unread: bool = False  # there is a text, and no command of it is known
+    unread: bool = False  # there is a text, but no command is known
 
 
 def _narrow(path: str | None, home: str | None) -> str | None:
-    """A directory that one may work in freely: not the root, not a home, not a directory of the system."""
-    if path is None or path in _WIDE or (home is not None and under(home, path)):
+    """Return the directory unless it is a root, home or system directory."""
+    if (
+        path is None
+        or path in programs().names.wide_directories
+        or (home is not None and under(home, path))
+    ):
         return None
     return path
 
 
-def places(patterns: Sequence[str], request: Request) -> tuple[list[str], bool]:
-    """Directories that a rule's patterns mean in this request; whether one of them cannot be known."""
+class Meant(NamedTuple):
+    """The directories that the patterns of a rule mean.
+
+    `bounded`: the same directories, where a place counts only if it neither lies in, nor contains,
+    one of `given`. `unknown`: one of the directories cannot be known.
+    """
+
+    directories: list[str]
+    bounded: list[str]
+    given: Sequence[str]
+    unknown: bool
+
+    def all(self) -> list[str]:
+        return [*self.directories, *self.bounded]
+
+    def contain(self, path: str, pattern: bool) -> bool:
+        """Say whether the path is in a directory; of a pattern, all matches are below the path."""
+
+        def within(directories: Iterable[str]) -> bool:
+            return any(under(path, (d.rstrip("/") or "/") if pattern else d) for d in directories)
+
+        return within(self.directories) or (
+            bool(self.bounded) and not _overlap(path, self.given) and within(self.bounded)
+        )
+
+
+def _overlap(path: str, others: Iterable[str]) -> bool:
+    return any(under(path, other) or under(other, path) for other in others)
+
+
+def places(patterns: Sequence[str], request: Request) -> Meant:
+    """Return the directories that a rule's patterns mean.
+
+    {tmp} does not contain the project, and {own} contains nothing that the session shares with the
+    machine: to delete these is not to delete temporary files. {account} is the home of the account.
+    A contained session has a home of its own at that path, so only shared places of it count.
+    """
+    walls = request.walls
+    project = _narrow(request.project, request.home)
+    given = (*(walls.given if walls else ()), *(() if project is None else (project,)))
     values: dict[str, Sequence[str] | None] = {
         "{home}": None if request.home is None else (request.home,),
+        "{account}": None if request.home is None else (request.home,),
+        "{own}": walls.own if walls else (),
+        "{workspace}": (walls.workspace,) if walls and walls.workspace else (),
         "{tmp}": ("/tmp", "/var/tmp", "/dev/shm"),
         "{mounted}": request.mounted,
         "{holdfast}": request.private,
-        "{cwd}": () if (cwd := _narrow(request.cwd, request.home)) is None else (cwd,),
-        "{project}": ()
-        if (project := _narrow(request.project, request.home)) is None
-        else (project,),
+        "{cwd}": _working(request),
+        "{project}": () if project is None else (project,),
     }
-    found, unknown = list[str](), False
+    found, bounded, unknown = list[str](), list[str](), False
     for pattern in patterns:
         head, brace, tail = pattern.partition("}")
         if pattern == "~" or pattern.startswith("~/"):
@@ -159,33 +202,41 @@ def places(patterns: Sequence[str], request: Request) -> tuple[list[str], bool]:
         value = values[head + brace]
         if value is None:
             unknown = True
-        else:
-            found += [v.rstrip("/") + tail if tail else v for v in value]
-    return found, unknown
+            continue
+        ways = [v.rstrip("/") + tail if tail else v for v in value]
+        if head + brace == "{account}" and walls:
+            ways = [way for way in ways if _overlap(way, walls.given)]
+        (bounded if head + brace in ("{tmp}", "{own}") else found).extend(ways)
+    return Meant(found, bounded, given, unknown)
 
 
-def _base(place: Place) -> str:
-    """The directory below which a pattern's matches are."""
-    if not place.glob:
-        return place.path
-    at = min((n for c in "*?[" if (n := place.path.find(c)) >= 0), default=len(place.path))
-    return place.path[:at].rpartition("/")[0] or "/"
+def _working(request: Request) -> list[str]:
+    """Return the directories that {cwd} means.
+
+    Of an exec it is the shell's, because a program chooses its own at will. In a contained
+    session's own home that choice is harmless, so the program's directory counts as well.
+    """
+    if request.act != EXEC:
+        found = [request.cwd]
+    else:
+        own, given = (request.walls.own, request.walls.given) if request.walls else ((), ())
+        place = request.cwd or ""
+        inside = any(under(place, one) for one in own) and not _overlap(place, given)
+        found = [request.shell_cwd, place if inside else None]
+    return [one for path in found if (one := _narrow(path, request.home)) is not None]
 
 
-def _in(place: Place, directories: list[str]) -> tuple[bool, bool]:
-    """Definitely in one of them; possibly."""
-    base = _base(place)
-    if place.glob:
-        inside = any(under(base, d.rstrip("/") or "/") for d in directories)
-        return inside and place.sure, inside or not place.sure or any(
-            _reaches(place.path, d) for d in directories
-        )
-    inside = any(under(base, d) for d in directories)
-    return inside and place.sure, inside or not place.sure
+def _in(place: Place, meant: Meant) -> tuple[bool, bool]:
+    """Say whether the place is definitely, and whether it is possibly, in a directory."""
+    inside = meant.contain(base(place), place.glob)
+    maybe = inside or not place.sure
+    if place.glob and not maybe:
+        maybe = any(_reaches(place.path, d) for d in meant.all())
+    return inside and place.sure, maybe
 
 
 def _reaches(pattern: str, directory: str) -> bool:
-    """Whether a pattern may match the directory, or something above it."""
+    """Say whether a pattern may match the directory, or a directory above it."""
     for part, name in zip(pattern.split("/"), directory.rstrip("/").split("/"), strict=False):
         if "[" in part:
             return True
@@ -210,18 +261,28 @@ def _paths(
     )
 
 
-def _outside(place: Place, directories: list[str]) -> tuple[bool, bool]:
-    sure, maybe = _in(place, directories)
+def _outside(place: Place, meant: Meant) -> tuple[bool, bool]:
+    sure, maybe = _in(place, meant)
     return not maybe, not sure
 
 
 class Look(NamedTuple):
+    """The arguments of a condition: the request and the part of it that is judged."""
+
     request: Request
     unit: Unit
 
+    @property
+    def judged_at_exec(self) -> bool:
+        return judged_at_exec(self.request, self.unit.command, self.unit.reasons)
 
-def _touched(look: Look, kind: str) -> tuple[Sequence[tuple[Place, ...]], bool, bool]:
-    """What it touches; whether there is more that is not known; whether that is a reason to ask."""
+
+Check = Callable[[Look, Any], Degree]  # the value has the type that CONDITIONS names
+Conditions = Mapping[str, Any]  # values by condition, validated by policy_file.py
+
+
+def _used_paths(look: Look, kind: str) -> tuple[Sequence[tuple[Place, ...]], bool, bool]:
+    """Return the paths that a command uses, whether there are unknown ones, and whether to ask."""
     command = look.unit.command
     if command is None:
         return (), look.unit.unread, look.unit.unread
@@ -232,32 +293,29 @@ def _touched(look: Look, kind: str) -> tuple[Sequence[tuple[Place, ...]], bool, 
         return (*command.paths, *command.writes), command.open_paths, changes
     if look.request.cwd is None:
         return (), True, changes
-    return (
-        (*command.writes, (Place(look.request.cwd),)),
-        False,
-        False,
-    )  # a command without paths works where it stands
+    # a command without paths works in the current directory
+    return (*command.writes, (Place(look.request.cwd),)), False, False
 
 
-def _place_condition(kind: str, how: str) -> Callable[[Look, Any], Degree]:
-    def check(look: Look, patterns: Any) -> Degree:
+def _place_condition(kind: str, how: str) -> Check:
+    def check(look: Look, patterns: Sequence[str]) -> Degree:
         if look.unit.command is None and not look.unit.unread:
-            return NO  # an act that is no command touches no paths
-        directories, unknown = places(patterns, look.request)
-        items, is_open, asks = _touched(look, kind)
+            return NO  # an act without a command uses no paths
+        meant = places(patterns, look.request)
+        items, is_open, asks = _used_paths(look, kind)
         if how == "under":
-            answer = _paths(items, is_open, asks, lambda p: _in(p, directories))
+            answer = _paths(items, is_open, asks, lambda p: _in(p, meant))
         elif how == "outside":
-            answer = _paths(items, is_open, asks, lambda p: _outside(p, directories))
+            answer = _paths(items, is_open, asks, lambda p: _outside(p, meant))
         else:
-            exact = {d.rstrip("/") or "/" for d in directories}
+            exact = {d.rstrip("/") or "/" for d in meant.all()}
             answer = _paths(
                 items,
                 is_open,
                 asks,
                 lambda p: (p.path in exact and p.sure, p.path in exact or not p.sure),
             )
-        if not unknown:
+        if not meant.unknown:
             return answer
         return Degree(
             answer.sure and how != "outside",
@@ -315,10 +373,8 @@ def _without_flags(look: Look, wanted: Sequence[str]) -> Degree:
     return NO if has else MAYBE if command.open_words else YES
 
 
-def _of_command(
-    pick: Callable[[Command, Sequence[str]], bool], uncertain: bool = False
-) -> Callable[[Look, Any], Degree]:
-    def check(look: Look, wanted: Any) -> Degree:
+def _of_command(pick: Callable[[Command, Sequence[str]], bool], uncertain: bool = False) -> Check:
+    def check(look: Look, wanted: Sequence[str]) -> Degree:
         command = look.unit.command
         if command is None:
             return MAYBE if look.unit.unread else NO
@@ -329,8 +385,8 @@ def _of_command(
     return check
 
 
-def _truth(pick: Callable[[Command], bool], needs_name: bool) -> Callable[[Look, Any], Degree]:
-    def check(look: Look, wanted: Any) -> Degree:
+def _truth(pick: Callable[[Command], bool], needs_name: bool) -> Check:
+    def check(look: Look, wanted: bool) -> Degree:
         command = look.unit.command
         if command is None or (needs_name and not command.name):
             return MAYBE if look.unit.unread or command is not None else NO
@@ -339,18 +395,18 @@ def _truth(pick: Callable[[Command], bool], needs_name: bool) -> Callable[[Look,
     return check
 
 
-def _cwd(how: str) -> Callable[[Look, Any], Degree]:
-    def check(look: Look, patterns: Any) -> Degree:
+def _cwd(how: str) -> Check:
+    def check(look: Look, patterns: Sequence[str]) -> Degree:
         if look.request.cwd is None:
             return MAYBE
-        directories, unknown = places(patterns, look.request)
-        inside = any(under(look.request.cwd, d) for d in directories)
-        return MAYBE if unknown and not inside else _is(inside is (how == "under"))
+        meant = places(patterns, look.request)
+        inside = meant.contain(look.request.cwd, False)
+        return MAYBE if meant.unknown and not inside else _is(inside is (how == "under"))
 
     return check
 
 
-def _unresolvable(look: Look, wanted: Any) -> Degree:
+def _unresolvable(look: Look, wanted: bool | str | Sequence[str]) -> Degree:
     codes = {r.code for r in look.unit.reasons}
     if wanted == "any":
         return YES
@@ -361,10 +417,10 @@ def _unresolvable(look: Look, wanted: Any) -> Degree:
     )
 
 
-def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, Any], Degree]:
-    """Of what others shaped, never of one's own. What nobody knows the author of may be theirs."""
+def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Check:
+    """Test state that other operators shaped; state with an unknown author may be theirs."""
 
-    def check(look: Look, wanted: Any) -> Degree:
+    def check(look: Look, wanted: Sequence[str]) -> Degree:
         others = foreign(look.request.shaped, look.request.actor.operator)
         meant = [one for one in others if one.actor == UNKNOWN or pick(one, wanted)]
         sure = [one for one in meant if one.sure and one.actor != UNKNOWN]
@@ -374,7 +430,10 @@ def _shaped(pick: Callable[[Shaped, Sequence[str]], bool]) -> Callable[[Look, An
 
 
 def _shaped_known(look: Look, wanted: Sequence[str]) -> Degree:
-    """The same of those that are known by name: who is asked about everything that nobody knows would be asked about every line of a shell that says nothing of itself."""
+    """Test state that other operators shaped, if the author is known.
+
+    Rules about unknown authors would ask about every line of a shell that reports no state.
+    """
     others = [
         one
         for one in foreign(look.request.shaped, look.request.actor.operator)
@@ -384,11 +443,15 @@ def _shaped_known(look: Look, wanted: Sequence[str]) -> Degree:
     return Degree(sure, bool(others), bool(others) and all(one.sure for one in others))
 
 
+def _net(request: Request) -> str:
+    return request.walls.net if request.walls else "host"
+
+
 def _any(given: Iterable[str], wanted: Sequence[str]) -> bool:
     return not set(given).isdisjoint(wanted)
 
 
-CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
+CONDITIONS: Final[dict[str, tuple[str, Check]]] = {
     # name: (type of its value, check)
     "act": ("acts", lambda look, wanted: _is(look.request.act in wanted)),
     "command": ("words", _command),
@@ -419,6 +482,9 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
     "cwd_under": ("places", _cwd("under")),
     "cwd_outside": ("places", _cwd("outside")),
     "contained": ("bool", lambda look, wanted: _is(look.request.contained is wanted)),
+    "gate": ("words", lambda look, wanted: _is(look.request.gate in wanted)),
+    "net": ("words", lambda look, wanted: _is(_net(look.request) in wanted)),
+    "judged_at_exec": ("bool", lambda look, wanted: _is(look.judged_at_exec is wanted)),
     "foreground": (
         "words",
         lambda look, wanted: _is((look.request.foreground or "shell") in wanted),
@@ -435,13 +501,17 @@ CONDITIONS: Final[dict[str, tuple[str, Callable[[Look, Any], Degree]]]] = {
 }
 
 
-def meets(conditions: Mapping[str, Any], look: Look) -> Degree:
-    """All conditions together. Without a word about it, only what can be known is met for certain."""
+def meets(conditions: Conditions, look: Look) -> Degree:
+    """Test all conditions together.
+
+    Unless a condition is about `unresolvable` or `judged_at_exec`, only resolvable commands meet
+    all of them for certain.
+    """
     answer = YES
     for key, value in conditions.items():
         answer = answer.and_(CONDITIONS[key][1](look, value))
         if not (answer.maybe or answer.all):
             return NO
-    if "unresolvable" not in conditions and look.unit.reasons:
+    if look.unit.reasons and conditions.keys().isdisjoint(("unresolvable", "judged_at_exec")):
         answer = answer._replace(all=False)
     return answer

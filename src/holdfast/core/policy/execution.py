@@ -1,102 +1,77 @@
-"""The gate at exec depth (P4): what a policy says of a program that is about to run, whoever caused it and however deep. Pure.
+"""The gate at exec depth (P4): the verdict of a policy on a program that is about to run. Pure.
 
-At input depth a text is judged, and much of it cannot be known; here the kernel says what will run, word by word. So the same rules speak, read more plainly:
+It does not matter which act caused the exec, or through how many processes. At input depth a text
+is judged, and a large part cannot be known. Here the kernel names the program, word by word. So
+the same rules apply, with a simpler reading:
 
-1. Rules that refuse or ask speak of an exec as of the same command typed (command, flags, paths, writes ...). What no rule speaks of is allowed: the act that caused it was judged before it began.
-   Rules that allow say nothing here, for nothing has to be allowed.
-2. A rule that asks must be met for certain. `sh -c 'rm "$x"'` may mean anything, but its `rm` is an exec of its own a moment later, with its words. For the same reason rules about what cannot be
-   known (`unresolvable`) are for input depth. Words that could not be read are the exception: then whatever may be meant is asked about, or refused. Of a program whose very name cannot be
-   read nothing is let through.
-3. A rule that names the act `exec` is for this depth alone; one that names other acts is not for it.
-4. What counts is the file that is executed, not what it is told its name is. A name that differs is judged too (programs like busybox go by it), and so is the program that is given to the
-   dynamic linker, and the one in the first line of a script (`#!`), which the kernel runs without another exec. A copy under another name is another program: rules about its paths still speak of it, rules about its name do not.
-5. Text in the arguments of a shell (`sh -c`) is judged with it: a redirection or a builtin in it never becomes an exec.
+1. Rules that refuse or ask apply to an exec as to the same command typed (command, flags, paths,
+   writes ...). A program that no rule covers is allowed, because the causing act was judged
+   before it began. Rules that allow have no effect here.
+2. A rule that asks must apply for certain. `sh -c 'rm "$x"'` may mean anything, but the `rm`
+   becomes a separate exec a moment later, with all words. For the same reason, rules about
+   `unresolvable` are for input depth. Words that could not be read are the exception: then a rule
+   that may apply asks or refuses. A program whose very name cannot be read is refused.
+3. A rule that names the act `exec` is for this depth alone. A rule that names other acts is not.
+4. The executed file counts, not the name that it is given. A differing name is judged too, because
+   programs like busybox act on it. Also judged are the program given to the dynamic linker and the
+   program in the first line of a script (`#!`), which the kernel runs without another exec. A copy
+   under a new name is a different program: rules about paths apply, rules about the name do not.
+5. Text in the arguments of a shell (`sh -c`) is judged with the shell, because a redirection or a
+   builtin in it never becomes an exec.
+6. The `commands` of the causing operator's envelope come first (`command_limit.py`). No rule and no
+   approval widens them.
 
-`Index` answers one question before all this, in microseconds: whether any rule could speak of that program at all, for that kind of actor.
+`Index` answers one question before all this, in microseconds: whether any rule could cover that
+program at all, for that kind of actor.
 """
 
 from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.core import effects, originators, wrappers
-from holdfast.core.conditions import Actor, Look, Request, meets
-from holdfast.core.facts import Facts, Parse, Surroundings, of_argv
-from holdfast.core.interpreters import SHELLS
-from holdfast.core.policy import Decision, Policy, Rule, Verdict, strictest, units
-from holdfast.core.reasons import Reason
-from holdfast.core.words import Word
+from holdfast.core.originators import originators
+from holdfast.core.policy import command_limit
+from holdfast.core.policy.approved_commands import NOTHING, Cleared
+from holdfast.core.policy.command_limit import BINS
+from holdfast.core.policy.conditions import EXEC, Actor, Look, Request, meets
+from holdfast.core.policy.policy import Decision, Policy, Rule, Verdict, strictest, units
+from holdfast.core.shellcode.facts import Command, Facts, Parse, Surroundings, of_argv
+from holdfast.core.shellcode.interpreters import is_shell
+from holdfast.core.shellcode.places import Place
+from holdfast.core.shellcode.programs import programs
+from holdfast.core.shellcode.reasons import Reason
+from holdfast.core.shellcode.words import Word
 
-ACT: Final = "exec"
-ALLOWED: Final = "no rule speaks of it"
-FILE: Final = "file"  # of details: what the path leads to, if it is a link
-SCRIPT: Final = "script"  # of details: its first line says that this runs it, as it is named there
-SCRIPT_FILE: Final = "script_file"  # of details: what that leads to, if it is a link
-UNREAD: Final = "unread"  # of details: its words could not be read, and why
-_BINS: Final = ("/usr/bin/", "/bin/", "/usr/sbin/", "/sbin/", "/usr/local/bin/", "/usr/local/sbin/")
-SYSTEM: Final = (
-    *_BINS,
-    "/usr/lib/",
-    "/usr/lib64/",
-    "/usr/libexec/",
-    "/lib/",
-    "/lib64/",
-)  # where links are the machine's own
+ACT: Final = EXEC
+ALLOWED: Final = "no rule covers it"
+# Keys of `Request.details`:
+FILE: Final = "file"  # the file behind the path, if the path is a link
+SCRIPT: Final = "script"  # the interpreter, as the first line of the script names it
+SCRIPT_FILE: Final = "script_file"  # the file behind that interpreter, if it is a link
+UNREAD: Final = "unread"  # why the words could not be read
+ENVIRONMENT: Final = "environment"  # the variables that may redirect the program, for display
 _LINKERS: Final = ("ld-linux", "ld-musl", "ld.so", "ld64.so")
-_LINKER_VALUED: Final = frozenset(
-    (
-        "--library-path",
-        "--preload",
-        "--argv0",
-        "--audit",
-        "--inhibit-rpath",
-        "--glibc-hwcaps-prepend",
-        "--glibc-hwcaps-mask",
-    )
-)
-_WRITERS: Final = frozenset(
-    (*effects.SPECS, "dd", "sed", "find", "tar", "git", "perl", "sort", "tee", "zip", "7z", "ar")
-)
-_BUILTINS: Final = frozenset(
-    (
-        "kill",
-        "cd",
-        "echo",
-        "printf",
-        "exec",
-        "eval",
-        "source",
-        ".",
-        "trap",
-        "ulimit",
-        "umask",
-        "set",
-        "export",
-        "alias",
-    )
-)
-_NEED_TEXT: Final = (
-    "via",
-    "fed_by",
-    "assigns",
-    "background",
-)  # met only by what is written in a wrapper's or a shell's arguments
+# Conditions that only the text in the arguments of a wrapper or a shell can meet.
+_NEED_TEXT: Final = ("via", "fed_by", "assigns", "background")
+_QUOTES: Final = {ord(c): None for c in "'\"\\\n"}
 _MORE: Final = Word(None, "...", why="more")
 _NEED_WRITES: Final = ("writes", "writes_under")
 _SHAPED: Final = ("shaped", "shaped_known", "shaped_by")
 
 
 class Program(NamedTuple):
-    """What is about to run, as the kernel has it."""
+    """A program that is about to run, as the kernel describes it."""
 
-    path: str  # the file, as it was named by whoever executes it, made absolute
+    path: str  # the file as the caller of exec named it, made absolute
     argv: tuple[str, ...]
     unread: str = ""  # why its words are not known
-    way: str = ""  # by which this process can open what the kernel would: a path with links and dots in it may lead elsewhere when it is tidied, and a descriptor's may lead nowhere
+    # The path by which this process can open the same file as the kernel. Normalising a path with
+    # links and dots may lead elsewhere, and the path of a descriptor may lead nowhere.
+    way: str = ""
 
     @property
     def argv0(self) -> str:
@@ -104,7 +79,7 @@ class Program(NamedTuple):
 
     @property
     def content(self) -> bytes:
-        """As a request has it: the file, then the arguments."""
+        """The content of a request: the file, then the arguments."""
         return "\0".join((self.path, *self.argv[1:])).encode("utf-8", "surrogateescape")
 
     @property
@@ -122,23 +97,27 @@ def _base(path: str) -> str:
 
 
 def legible(text: str) -> str:
-    """Bytes that are no text, escaped."""
+    """Escape bytes that are not text."""
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
 def name_of(path: str) -> str:
-    """What rules know it by: bare if it stands in a directory of the system, else the path."""
+    """Return the name that rules use: bare in a directory of the system, else the path."""
     head, slash, tail = path.rpartition("/")
-    return tail if head + slash in _BINS else path
+    return tail if head + slash in BINS else path
 
 
 def show(content: bytes, details: Mapping[str, str]) -> str:
-    """For people, to be escaped: the exact words."""
+    """Return the exact words for display; the caller escapes them.
+
+    Every part that the caller of exec chose is quoted: no name can look like another part.
+    """
     words = content.decode("utf-8", "surrogateescape").split("\0")
-    more = [f"called {details['argv0']}"] if "argv0" in details else []
-    more += [f"which is {details[FILE]}"] if FILE in details else []
+    more = [f"called {shlex.quote(details['argv0'])}"] if "argv0" in details else []
+    more += [f"which is {shlex.quote(details[FILE])}"] if FILE in details else []
     more += [f"a script that {details[SCRIPT]} runs"] if SCRIPT in details else []
-    more += [f"and words that are not known: {details[UNREAD]}"] if UNREAD in details else []
+    more += [f"with {details[ENVIRONMENT]}"] if ENVIRONMENT in details else []
+    more += [f"and arguments that are not known: {details[UNREAD]}"] if UNREAD in details else []
     return shlex.join(words) + (f" ({'; '.join(more)})" if more else "")
 
 
@@ -146,16 +125,18 @@ def show(content: bytes, details: Mapping[str, str]) -> str:
 
 
 def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surroundings) -> Facts:
-    """Of the file with its arguments, and of whatever else these words may stand for."""
-    words = content.decode("utf-8", "backslashreplace").split(
-        "\0"
-    )  # one word that is no text makes nothing unknown of the others
+    """Return the facts about the file with its arguments, and about other readings of the words."""
+    # escaped, so that a word that is not text leaves the other words known
+    words = content.decode("utf-8", "backslashreplace").split("\0")
     found = of_argv(words, parse, around)
     for other in (
         *_others(words, _called(words[0], details), details.get(FILE, "")),
         *_scripts(words, details),
     ):
         found.commands += of_argv(other, parse, around).commands
+    # What a shell evaluates is judged when it starts a program, which is an exec of its own.
+    found.reasons = [r for r in found.reasons if r.code != "arithmetic"]
+    found.commands = [_without_dots(command) for command in found.commands]
     if UNREAD in details:
         found.commands = [
             replace(c, words=(_MORE,), open_paths=True, reasons=(*c.reasons, Reason("arguments")))
@@ -165,8 +146,25 @@ def facts(content: bytes, details: Mapping[str, str], parse: Parse, around: Surr
     return found
 
 
+def _without_dots(command: Command) -> Command:
+    """Take `a/..` as the directory of `a`, which is certain unless `a` is a link.
+
+    At exec depth only a certain place is asked about; a name and `..` must not evade that.
+    """
+
+    def certain(items: tuple[tuple[Place, ...], ...]) -> tuple[tuple[Place, ...], ...]:
+        return tuple(tuple(replace(place, sure=True) for place in item) for item in items)
+
+    if all(place.sure for item in (*command.paths, *command.writes) for place in item):
+        return command
+    return replace(command, paths=certain(command.paths), writes=certain(command.writes))
+
+
 def _called(path: str, details: Mapping[str, str]) -> str:
-    """The name that it is told is its own, if that is another than its file's: also that of a link to a program that goes by its name. (A script is told its path.)"""
+    """Return the name by which the program was called, or "" if the file has the same name.
+
+    A program with several links (busybox) acts on this name. A script gets its path instead.
+    """
     if "argv0" in details:
         return _base(details["argv0"]).lstrip("-")
     name = _base(path)
@@ -186,7 +184,7 @@ def _others(words: Sequence[str], name: str, file: str) -> list[list[str]]:
     if _base(words[0]).startswith(_LINKERS):
         at = 1
         while at < len(words) and words[at].startswith("-"):
-            at += 2 if words[at] in _LINKER_VALUED else 1
+            at += 2 if words[at] in programs().names.linker_values else 1
         if at < len(words):
             found.append(list(words[at:]))
     return found
@@ -194,26 +192,11 @@ def _others(words: Sequence[str], name: str, file: str) -> list[list[str]]:
 
 def _scripts(words: Sequence[str], details: Mapping[str, str]) -> list[list[str]]:
     by = shlex.split(details.get(SCRIPT, ""))
-    return (
-        [
-            [name, *by[1:], *words]
-            for name in dict.fromkeys((by[0], details.get(SCRIPT_FILE, by[0])))
-        ]
-        if by
-        else []
-    )
+    names = dict.fromkeys((by[0], details.get(SCRIPT_FILE, by[0]))) if by else ()
+    return [[name, *by[1:], *words] for name in names]
 
 
 # ---------------------------------------------------------------- rules
-
-
-def speaks(rule: Rule) -> bool:
-    """Whether it is for this depth."""
-    if rule.verdict not in (Verdict.ASK, Verdict.REFUSE):
-        return False
-    if "act" in rule.when:
-        return ACT in rule.when["act"]
-    return rule.when.get("unresolvable", "any") in ("any", False)
 
 
 def _matches(rule: Rule, look: Look) -> bool:
@@ -242,114 +225,154 @@ def _is_for(rule: Rule, actor: Actor) -> bool:
     )
 
 
+def _outside(request: Request) -> str:
+    """Say why an envelope's limit refuses the program; "" if none does."""
+    if not request.limits:
+        return ""
+    path = request.content.decode("utf-8", "backslashreplace").split("\0")[0]
+    file = request.details.get(FILE, "")
+    shown = f"{name_of(path)} ({file})" if file else name_of(path)
+    names = () if UNREAD in request.details else request.names
+    return command_limit.refusal(
+        request.limits, names, shown, request.variables, request.other_files
+    )
+
+
 def decide(
     policy: Policy,
     request: Request,
     found: Facts,
-    passed: frozenset[str] = frozenset(),
+    cleared: Cleared = NOTHING,
     others: Sequence[Decision] = (),
 ) -> Decision:
-    """The verdict. `passed`: rules that ask and were approved for the act that caused this; `others`: what plug-ins say."""
+    """Return the verdict.
+
+    `cleared`: what was approved for the causing act; `others` are decisions of plug-ins.
+    """
     if policy.broken:
-        return Decision(
-            Verdict.REFUSE,
-            "",
-            f"the policy cannot be used: {policy.broken}",
-            ACT,
-            policy.source,
-            policy.version,
-        )
+        return policy.unusable(ACT)
     if request.content == b"?":
+        why = f"the program could not be read: {request.details.get(UNREAD, '')}"
+        return policy.says(Verdict.REFUSE, why, ACT)
+    if (why := _outside(request)) != "":
         return Decision(
-            Verdict.REFUSE,
-            "",
-            f"it cannot be seen what it would run: {request.details.get(UNREAD, '')}",
-            ACT,
-            policy.source,
-            policy.version,
+            Verdict.REFUSE, command_limit.RULE, why, ACT, command_limit.SOURCE, policy.version
         )
+    parts = units(request, found)
+    silent, uses = cleared.cover(parts, request)
+    covered = all(silent)
     said = [
         d
         for d in others
         if d.verdict in (Verdict.ASK, Verdict.REFUSE)
-        and not (d.verdict is Verdict.ASK and d.rule in passed)
+        and not (covered and d.verdict is Verdict.ASK and d.rule in cleared.rules)
     ]
-    rules = [
-        rule
-        for rule in policy.rules
-        if speaks(rule) and not (rule.verdict is Verdict.ASK and rule.name in passed)
-    ]
-    for unit in units(request, found):
+    rules = [rule for rule in policy.rules if rule.at_exec]
+    for unit, answered in zip(parts, silent, strict=True):
         look = Look(request, unit)
         said += [
-            Decision(
-                rule.verdict,
-                rule.name,
-                rule.because,
-                unit.shown,
-                rule.source,
-                policy.version,
-                tuple(str(r) for r in unit.reasons),
-                rule.by,
-                rule.approvals,
-            )
+            policy.of(rule, unit)
             for rule in rules
-            if _matches(rule, look)
+            if not (answered and rule.verdict is Verdict.ASK and rule.name in cleared.rules)
+            and _matches(rule, look)
         ]
     if not said:
-        return Decision(Verdict.ALLOW, "", ALLOWED, ACT, policy.source, policy.version)
+        return replace(policy.says(Verdict.ALLOW, ALLOWED, ACT), covered=covered, uses=uses)
     return replace(strictest(said), version=policy.version)
 
 
-# ---------------------------------------------------------------- which programs no rule speaks of
+# ---------------------------------------------------------------- several operators
+
+
+def for_each(
+    request: Request, actors: Sequence[Actor], judge: Callable[[Request], Decision]
+) -> tuple[Request, Decision]:
+    """Judge an exec as a request of each operator behind it.
+
+    Return the strictest decision with the request that it is about. The host cannot tell whose line
+    an inner interpreter works on, so each of these operators may have ordered the exec. The rights
+    of one operator do not extend the rights of another.
+    """
+    each = [replace(request, actor=actor) for actor in actors]
+    judged = [(one, judge(one)) for one in each]
+    worst = max((d.verdict for _, d in judged), key=lambda verdict: verdict.strictness)
+    request = next(request for request, d in judged if d.verdict is worst)
+    return request, strictest([d for _, d in judged])
+
+
+# ---------------------------------------------------------------- programs that no rule covers
+
+
+def _text_may_write(text: str) -> bool:
+    """Say whether a shell that runs this text may itself write a file, and not a program of it.
+
+    The test is quick, because it is made for every shell that starts. The text is not parsed.
+    """
+    bare = text.translate(_QUOTES)
+    return ">" in bare or "$'" in text or any(word in bare for word in _writing_words())
+
+
+@functools.cache
+def _writing_words() -> tuple[str, ...]:
+    """Return the builtins that write files, and the variables that name a written file."""
+    table = programs()
+    builtins = table.builtins.keys() & table.effects.keys()
+    return (*builtins, *table.names.written_variables, *table.names.written_prefixes)
+
+
+def _may_write(name: str) -> bool:
+    return name in programs().effects or name in programs().names.writers or name.startswith("mkfs")
 
 
 class _Words(NamedTuple):
-    """Of the rules for one actor."""
+    """A summary of the rules for one actor."""
 
-    any: bool  # one may be met by any program
+    any: bool  # any program may meet a rule
     names: frozenset[str]
     begins: tuple[str, ...]
-    writes: bool  # one is met by whatever writes something
-    text: bool  # one is met only by what stands in the arguments of a wrapper or a shell
-    shaped: frozenset[str]  # kinds of state that rules ask about, if others shaped it
+    writes: bool  # any program that writes may meet a rule
+    text: bool  # text in the arguments of a wrapper or a shell may meet a rule
+    shaped: frozenset[str]  # kinds of state that rules ask about, if other operators shaped it
 
 
 class Index:
-    """Of one policy: which programs its rules could speak of."""
+    """The programs that the rules of one policy could cover."""
 
     def __init__(self, policy: Policy) -> None:
         self.broken = bool(policy.broken)
-        self._rules = tuple(rule for rule in policy.rules if speaks(rule))
+        self._rules = tuple(rule for rule in policy.rules if rule.at_exec)
         self._of = functools.lru_cache(256)(self._words)
 
     def silent(self, actor: Actor, path: str, argv: Sequence[str]) -> bool:
-        """Whether no rule speaks of it, whatever its words are: then nothing more has to be known."""
+        """Say whether no rule can cover the program, for any arguments."""
         words = self._of(actor.kind, actor.operator, actor.attached)
         if self.broken or words.any:
             return False
-        name = name_of(path)
-        base = _base(argv[0]).lstrip("-") if argv else ""
-        for one in (name, base) if base and base != name.rpartition("/")[2] else (name,):
+        # The bare name too: a program of a read-only tool directory is known by it.
+        called = _base(argv[0]).lstrip("-") if argv else ""
+        for one in dict.fromkeys(filter(None, (name_of(path), _base(path), called))):
             if (
                 one in words.names
                 or one.startswith(words.begins)
-                or (words.writes and (one in _WRITERS or one.startswith("mkfs")))
+                or (words.writes and _may_write(one))
             ):
                 return False
-            if one in SHELLS:
+            if is_shell(one):
                 if (
                     words.text
-                    or not words.names.isdisjoint(_BUILTINS)
-                    or (words.writes and any(">" in word for word in argv[1:]))
+                    or not words.names.isdisjoint(programs().builtins)
+                    or (words.writes and any(_text_may_write(word) for word in argv[1:]))
                 ):
                     return False
-            elif one in wrappers.WRAPPERS:
+            elif one in programs().wrappers:
                 return False
         return not _base(path).startswith(_LINKERS)
 
     def silent_on_script(self, actor: Actor, by: Sequence[str], file: str) -> bool:
-        """The same of what runs a script: `by`, which is `file`. What `env` finds for it is an exec of its own."""
+        """Say the same about the interpreter `by` of a script, which is `file`.
+
+        The program that `env` finds is an exec of its own.
+        """
         found = (
             by[1]
             if _base(by[0]) == "env"
@@ -369,7 +392,7 @@ class Index:
         return name not in words.names and not (words.begins and name.startswith(words.begins))
 
     def looks(self, actor: Actor, kinds: Collection[str] = originators.KINDS) -> bool:
-        """Whether a rule asks who shaped what it runs on, and others have shaped something of these kinds."""
+        """Say whether a rule asks about the authors of state, and these kinds of state exist."""
         return not self._of(actor.kind, actor.operator, actor.attached).shaped.isdisjoint(kinds)
 
     def _words(self, kind: str, operator: str, attached: bool) -> _Words:
@@ -385,16 +408,15 @@ class Index:
         for rule in self._rules:
             if not _is_for(rule, actor):
                 continue
-            when: Mapping[str, Any] = rule.when
+            when = rule.when
             asked = [key for key in _SHAPED if key in when]
             shaped |= {
                 kind
                 for key in asked
                 for kind in (when[key] if key != "shaped_by" else originators.KINDS)
             }
-            written = any(
-                when.get(key) for key in _NEED_TEXT
-            )  # `background = false` is true of every program
+            # every program meets `background = false`, so a false value does not count
+            written = any(when.get(key) for key in _NEED_TEXT)
             text = text or written
             if "command" in when:
                 for entry in when["command"]:

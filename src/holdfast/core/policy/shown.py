@@ -1,9 +1,10 @@
-"""Foreign text as a person sees it who has to decide about it: nothing in it can hide, reorder or act.
+"""Escaped display of foreign text, in which no character can hide, reorder or act.
 
-Control characters, direction marks, zero-width characters, unusual blanks, fillers and marks that would sit on the character
-before them appear as `\\u{...}`. The spelling is unambiguous: a backslash that would begin such a sequence is itself written
-`\\u{5c}`, so two different texts never look the same. Letters of other alphabets stay what they are; `foreign` says that there
-are some, since a Cyrillic a looks like a Latin one.
+An operator has to decide about such a text. Control characters, direction marks, zero-width
+characters, unusual blanks, fillers and combining marks on an ASCII character appear as `\\u{...}`.
+The spelling is unambiguous: a backslash that would begin such a sequence is itself written
+`\\u{5c}`, so two different texts never look the same. Letters of other alphabets stay; `foreign`
+reports them, because a Cyrillic a looks like a Latin a.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"))
 
 
 def shown(text: str) -> str:
-    """One line that says exactly what the text is."""
+    """Return one line that represents the text exactly."""
     if text.isascii() and text.isprintable() and "\\u{" not in text:
         return text
     out: list[str] = []
@@ -48,7 +49,7 @@ def _hides(c: str, before: str) -> bool:
 
 
 def read(line: str) -> str:
-    """The text behind a shown line."""
+    """Return the text that a shown line represents."""
     out, at = list[str](), 0
     while at < len(line):
         if line.startswith("\\u{", at):
@@ -62,5 +63,5 @@ def read(line: str) -> str:
 
 
 def foreign(text: str) -> bool:
-    """Whether letters of more than one alphabet, or look-alikes, may be in it."""
+    """Say whether the text contains letters beyond ASCII, which may be look-alikes."""
     return any(not c.isascii() and c.isalpha() for c in text)
