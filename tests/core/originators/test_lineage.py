@@ -1,4 +1,4 @@
-"""Which act started which process: by orders and forks alone, whatever comes first."""
+"""The act behind each process, from orders and forks alone, in any order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.lineage import LINES_KEPT, OTHERS_MAX, SHELL, UNKNOWN, Cause, Lineage
+from holdfast.core.originators.lineage import LINES_KEPT, OTHERS_MAX, SHELL, UNKNOWN, Cause, Lineage
 
 ROOT = 100
 NEW = Cause("ann", None)
@@ -24,7 +24,7 @@ def at_prompt() -> Lineage:
     return lineage
 
 
-def test_p5_what_a_line_starts_is_its_authors_also_when_it_forks_twice() -> None:
+def test_p5_processes_of_a_line_belong_to_its_author_also_after_a_double_fork() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 7, b"server &\r")
     lineage.begun()
@@ -47,7 +47,7 @@ def test_p5_the_fork_may_be_told_before_the_mark() -> None:
     assert lineage.of(101) == Cause("bob", 7)
 
 
-def test_p3_everybody_who_typed_on_a_line_is_named() -> None:
+def test_p3_all_typists_of_a_line_are_named() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 1, b"rm -rf ")
     lineage.typed("bob", 2, b"build")
@@ -71,7 +71,7 @@ def test_an_empty_line_is_no_order() -> None:
     assert lineage.of(101) == SHELL
 
 
-def test_what_the_shell_starts_for_its_prompt_is_nobodys_act() -> None:
+def test_processes_of_the_prompt_belong_to_no_act() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 1, b"ls\r")
     lineage.begun()
@@ -89,7 +89,7 @@ def test_lines_typed_ahead_begin_in_their_order() -> None:
     lineage.prompt()
     assert lineage.begun() == Cause(
         "ann", 2, ("bob",)
-    )  # bob's may be meant as well: nobody knows what the first program read
+    )  # bob's line may be meant too: the input of the first program is unknown
     lineage.prompt()
     assert lineage.begun() == Cause("ann", 2, ("bob",))
     lineage.prompt()
@@ -124,7 +124,7 @@ def test_a_process_that_began_between_two_lines_names_both_until_the_marks_are_t
     assert lineage.of(102) == Cause("bob", 2)
 
 
-def test_p3_a_shell_in_the_shell_takes_orders_and_who_started_it_shaped_them() -> None:
+def test_p3_a_nested_shell_takes_orders_and_its_starter_is_named() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 1, b"bash\r")
     lineage.begun()
@@ -136,7 +136,74 @@ def test_p3_a_shell_in_the_shell_takes_orders_and_who_started_it_shaped_them() -
     assert lineage.of(103) == Cause("bob", 2, ("ann",))
 
 
-def test_a_program_that_is_no_shell_passes_on_who_had_it_made() -> None:
+def test_p3_every_typist_since_the_order_has_a_part_in_what_a_nested_shell_starts() -> None:
+    """The nested shell may still work on bob's line when ann presses a key."""
+    lineage = at_prompt()
+    lineage.typed("eve", 1, b"ls\r")
+    lineage.begun()
+    lineage.prompt()
+    lineage.typed("ann", 2, b"bash\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    lineage.typed("bob", 3, b"sleep 4; ./x\r")
+    lineage.typed("ann", 4, b"\x1b[A")
+    again = Lineage(ROOT, NEW, shell=True)
+    lineage.started({101: 7})
+    again.restore(lineage.save())
+    for one in (lineage, again):
+        one.forked(101, 102, lambda pid: pid == 101)
+        assert one.of(102) == Cause("ann", 4, ("bob",))
+    lineage.forked(102, 103, lambda pid: pid == 102)
+    assert lineage.of(103) == Cause("ann", 4, ("bob",))
+
+
+def test_p3_input_before_the_nested_shell_starts_may_be_meant_for_it() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"sleep 1; bash\r")
+    lineage.begun()
+    lineage.typed("bob", 2, b"./x\r")
+    lineage.forked(ROOT, 101, never)
+    lineage.typed("ann", 3, b"ls\r")
+    lineage.forked(101, 102, lambda pid: pid == 101)
+    assert lineage.of(102) == Cause("ann", 3, ("bob",))
+
+
+def test_p3_a_program_of_the_line_may_read_what_another_operator_types() -> None:
+    lineage = at_prompt()
+    lineage.typed("ann", 1, b"read x; rm $x\r")
+    lineage.begun()
+    lineage.forked(ROOT, 101, never)
+    assert lineage.behind(101, never) == Cause("ann", 1)
+    lineage.typed("bob", 2, b"precious\r")
+    assert lineage.behind(101, never) == Cause("ann", 1, ("bob",))
+    lineage.prompt()
+    assert lineage.behind(101, never) == Cause("ann", 1, ("bob",)), "it runs on in the background"
+    lineage.typed("eve", 3, b"fg\r")
+    lineage.begun()
+    assert lineage.behind(101, never) == Cause("ann", 1, ("bob",))
+    assert lineage.behind(101, lambda pid: True) == Cause("ann", 1, ("bob", "eve"))
+    assert lineage.behind(102, never) == UNKNOWN
+
+
+def test_p3_in_a_session_without_marks_every_typist_has_a_part() -> None:
+    lineage = Lineage(ROOT, NEW, shell=False)
+    lineage.typed("bob", 1, b"x\r")
+    lineage.forked(ROOT, 101, never)
+    assert lineage.behind(101, never) == Cause("ann", None, ("bob",))
+    lineage.typists = None
+    assert lineage.behind(101, never) == Cause("ann", None, ("unknown",))
+
+
+def test_p3_too_many_names_include_an_unknown_one() -> None:
+    lineage = at_prompt()
+    for n in range(OTHERS_MAX + 3):
+        lineage.typed(f"op{n}", n, b"x")
+    lineage.typed("ann", 99, b"\r")
+    cause = lineage.begun()
+    assert len(cause.others) == OTHERS_MAX and UNKNOWN.actor in cause.others
+
+
+def test_children_of_a_program_that_is_no_shell_have_its_cause() -> None:
     lineage = Lineage(ROOT, NEW, shell=False)
     lineage.typed("bob", 1, b"x\r")
     lineage.forked(ROOT, 101, never)
@@ -145,7 +212,7 @@ def test_a_program_that_is_no_shell_passes_on_who_had_it_made() -> None:
     assert lineage.of(102) == lineage.of(103) == NEW
 
 
-def test_s2_what_began_unseen_is_unknown_unless_its_parent_says_it() -> None:
+def test_s2_an_unseen_start_is_unknown_unless_its_parent_tells() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 7, b"server &\r")
     lineage.begun()
@@ -155,12 +222,10 @@ def test_s2_what_began_unseen_is_unknown_unless_its_parent_says_it() -> None:
     assert lineage.of(103) == lineage.of(104) == lineage.of(4711) == UNKNOWN
 
 
-def test_p5_the_first_process_of_a_contained_session_began_with_it_and_whom_it_takes_in_is_unknown() -> (
-    None
-):
+def test_p5_processes_1_and_2_of_a_contained_session_are_known_but_not_adopted_ones() -> None:
     lineage = at_prompt()
-    lineage.found({99: (4, 50), ROOT: (5, 99), 101: (6, 99)})
-    assert lineage.of(99) == lineage.of(ROOT) and lineage.of(101) == UNKNOWN
+    lineage.found({98: (4, 50), 99: (4, 98), ROOT: (5, 99), 101: (6, 99)})
+    assert lineage.of(98) == lineage.of(99) == lineage.of(ROOT) and lineage.of(101) == UNKNOWN
 
 
 def test_a_pid_that_is_used_again_is_another_process() -> None:
@@ -173,7 +238,7 @@ def test_a_pid_that_is_used_again_is_another_process() -> None:
     assert lineage.of(101) == UNKNOWN
 
 
-def test_s4_the_next_host_knows_what_the_last_one_knew() -> None:
+def test_s4_the_next_host_knows_the_lineage_of_the_last() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 1, b"x")
     lineage.typed("bob", 2, b"\r")
@@ -194,7 +259,7 @@ def test_s4_the_next_host_knows_what_the_last_one_knew() -> None:
 
 @dataclass
 class World:
-    """A shell that reads its lines one by one, and the one who looks on: the lineage is told the same things, some of them late."""
+    """A shell that reads lines; the lineage gets the same events, some of them late."""
 
     lineage: Lineage = field(default_factory=at_prompt)
     pid: int = ROOT
@@ -247,7 +312,7 @@ def test_p5_when_lines_wait_for_their_prompt_every_process_has_its_very_act(
         max_size=80,
     )
 )
-def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(
+def test_any_order_of_events_names_only_typists_and_stays_bounded(
     events: list[tuple[object, ...]],
 ) -> None:
     lineage, act, seen = at_prompt(), 0, set[str]()
@@ -283,11 +348,11 @@ def test_any_order_of_events_names_only_who_was_there_and_stays_bounded(
     assert len(lineage._ahead) <= LINES_KEPT
 
 
-# ------------------------------------------------------------ somebody who wants another to have done it
+# ------------------------------------------------------------ attempts to shift the blame
 
 
 def test_p3_a_quoted_interrupt_does_not_take_a_name_off_the_line() -> None:
-    """^V^C puts the character into the line: it stays, and so does who typed it, until the shell has shown that it gave the line up."""
+    """^V^C quotes the character: the line and its typist stay until the shell gives up the line."""
     for data in (b"evil #\x16\x03", b"evil #\x16\x03\x15"):
         lineage = at_prompt()
         lineage.typed("ann", 1, data)
@@ -300,7 +365,7 @@ def test_p3_a_quoted_interrupt_that_was_typed_ahead_of_a_prompt_neither() -> Non
     lineage.typed("bob", 1, b"make\r")
     lineage.typed(
         "ann", 2, b"evil #\x16\x03"
-    )  # its mark may be on its way: the shell is not at its prompt any more
+    )  # a mark may be on the way: the shell has left the prompt
     lineage.begun()
     lineage.typed("ann", 3, b"more #\x16\x03")
     lineage.prompt()
@@ -318,8 +383,8 @@ def test_an_interrupt_alone_is_no_word_on_a_line() -> None:
     assert lineage.begun() == Cause("bob", 3)
 
 
-def test_p3_who_completes_what_another_began_is_named() -> None:
-    """An open quote, a loop, a paste: several lines are one order."""
+def test_p3_the_operator_that_completes_a_line_is_named() -> None:
+    """An open quote, a loop, a paste: several lines are a single order."""
     for early in (False, True):
         lineage = at_prompt()
         lineage.typed("ann", 1, b"for i in 1; do\r")
@@ -332,8 +397,8 @@ def test_p3_who_completes_what_another_began_is_named() -> None:
         assert lineage.of(101) == Cause("ann", 1, ("bob",))
 
 
-def test_p3_who_enters_a_line_by_another_key_is_named() -> None:
-    """^O, or whatever somebody has bound: no line was seen to be entered, and what another typed for a program is not all that can be meant."""
+def test_p3_the_operator_that_enters_a_line_by_another_key_is_named() -> None:
+    """^O, or a bound key: no line was seen entered, so a line typed ahead may not be meant."""
     lineage = at_prompt()
     lineage.typed("bob", 1, b"cat\r")
     lineage.begun()
@@ -346,7 +411,7 @@ def test_p3_who_enters_a_line_by_another_key_is_named() -> None:
     )
 
 
-def test_p3_and_so_when_nothing_else_waits() -> None:
+def test_p3_an_entering_key_without_waiting_lines_leaves_the_actor_unknown() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 1, b"evil\x0f")
     lineage.forked(ROOT, 101, never)
@@ -361,7 +426,7 @@ def test_p3_and_so_when_nothing_else_waits() -> None:
 # ------------------------------------------------------------ looks that take time
 
 
-def test_s2_what_began_during_a_look_keeps_its_act_and_what_ended_stays_gone() -> None:
+def test_s2_starts_during_a_look_keep_their_act_and_exits_stay_gone() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 7, b"a\r")
     lineage.begun()
@@ -374,7 +439,7 @@ def test_s2_what_began_during_a_look_keeps_its_act_and_what_ended_stays_gone() -
     assert lineage.of(103) == Cause("bob", 7) and {*lineage.members} == {ROOT, 103}
 
 
-def test_s2_a_look_that_was_cut_short_forgets_nobody() -> None:
+def test_s2_a_look_that_was_cut_short_forgets_no_process() -> None:
     lineage = at_prompt()
     lineage.typed("bob", 7, b"a\r")
     lineage.begun()
@@ -383,7 +448,7 @@ def test_s2_a_look_that_was_cut_short_forgets_nobody() -> None:
     assert lineage.of(101) == Cause("bob", 7)
 
 
-def test_what_was_written_down_counts_as_a_whole_or_not_at_all() -> None:
+def test_a_stored_lineage_counts_as_a_whole_or_not_at_all() -> None:
     lineage = at_prompt()
     saved = lineage.save() | {
         "members": [[101, 6, ROOT, "bob", 7, []], [102, float("inf"), ROOT, "bob", 7, []]]
@@ -409,7 +474,7 @@ def test_p5_a_command_is_over_when_the_shell_has_gone_on() -> None:
     lineage.typed("bob", 2, b"bash\r")
     lineage.begun()
     assert lineage.over(ann) and not lineage.over(Cause("bob", 2))
-    assert not lineage.over(Cause("ann", 3)), "typed into what runs there"
+    assert not lineage.over(Cause("ann", 3)), "typed into the running program"
 
 
 def test_s4_marks_that_are_read_again_change_nothing_that_was_known() -> None:
@@ -438,11 +503,11 @@ def test_s4_marks_that_are_read_again_change_nothing_that_was_known() -> None:
     second = Lineage(ROOT, Cause("ann", None), True)
     second.restore(first.save())
     marks(second)
-    assert second.again and second.now == Cause("ann", 2) and second.exits == {1: 3}
+    assert second.already_known and second.now == Cause("ann", 2) and second.exits == {1: 3}
     second.marked(6)
     second.finished(4)
     second.prompt()
-    assert not second.again and second.now is None and second.exits == {1: 3, 2: 4}
+    assert not second.already_known and second.now is None and second.exits == {1: 3, 2: 4}
     assert second.save()["marks"] == 6
 
 
@@ -456,10 +521,10 @@ def test_exits_are_kept_of_the_newest_only() -> None:
     assert len(lineage.exits) < 300 and lineage.exits[999] == 999 % 256
 
 
-# ------------------------------------------------------------ what a process does, besides starting others
+# ------------------------------------------------------------ actions of a process besides forks
 
 
-def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
+def test_p3_effects_of_the_shell_itself_belong_to_the_executed_line() -> None:
     lineage = at_prompt()
     assert lineage.doing(ROOT, None, never) == SHELL, "for its prompt"
     lineage.typed("bob", 7, b"echo x > f\r")
@@ -475,7 +540,7 @@ def test_p3_what_the_shell_does_itself_is_the_lines_that_it_executes() -> None:
     assert lineage.doing(ROOT, None, never) == Cause("cat", 8)
 
 
-def test_p3_what_an_exited_process_did_is_its_acts_and_who_typed_meanwhile_is_named() -> None:
+def test_p3_an_exited_process_keeps_its_act_and_later_typists_are_named() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 7, b"cat > f\r")
     lineage.begun()
@@ -491,15 +556,42 @@ def test_p3_what_an_exited_process_did_is_its_acts_and_who_typed_meanwhile_is_na
     )
     lineage.prompt()
     lineage.typed("bob", 9, b"\r")
-    assert lineage.doing(101, was, never) == Cause("ann", 7), (
-        "in the background nobody types into it"
-    )
+    assert lineage.doing(101, was, never) == Cause("ann", 7), "a background process gets no input"
 
 
-def test_p3_an_editor_that_another_started_writes_in_the_name_of_who_types() -> None:
+def test_p3_an_editor_writes_in_the_name_of_the_typist_not_the_starter() -> None:
     lineage = at_prompt()
     lineage.typed("ann", 7, b"vim f\r")
     lineage.begun()
     lineage.forked(ROOT, 101, never)
     lineage.typed("bob", 8, b":w\r")
     assert lineage.doing(101, None, lambda pid: pid == 101) == Cause("bob", 8, ("ann",))
+
+
+# ---------------------------------------------------------------- the end of the first program
+
+
+def test_s7_the_operator_whose_order_ended_the_shell_is_named() -> None:
+    one = Lineage(1, Cause("ann", None), True)
+    one.prompt()
+    one.typed("bob", 4, b"exit 3\r")
+    assert one.ending() == Cause("bob", 4)  # before the mark too
+    one.begun()
+    assert one.ending() == Cause("bob", 4)
+
+
+def test_s7_the_end_of_input_belongs_to_the_last_typist() -> None:
+    one = Lineage(1, Cause("ann", None), True)
+    one.prompt()
+    assert one.ending() == UNKNOWN
+    one.typed("bob", 4, b"\x04")
+    assert one.ending() == Cause("bob", 4)
+
+
+def test_s7_another_program_is_ended_by_its_maker_or_unknown() -> None:
+    one = Lineage(1, Cause("ann", None), False)
+    assert one.ending() == Cause("ann", None)
+    one.typed("ann", 3, b"q")
+    assert one.ending() == Cause("ann", None)
+    one.typed("bob", 4, b"q")
+    assert one.ending() == Cause("unknown", None, ("ann", "bob"))

@@ -1,4 +1,4 @@
-"""P3: who shaped what an act runs on: the words, and what a rule may ask of them."""
+"""P3: the originators of an act in words, and the conditions of rules about them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import policy
-from holdfast.core.conditions import Actor, Request
-from holdfast.core.originators import KINDS, SHAPED_MAX, UNKNOWN, Shaped, bounded, foreign, names
+from holdfast.core.originators.originators import (
+    KINDS,
+    SHAPED_MAX,
+    UNKNOWN,
+    Shaped,
+    bounded,
+    foreign,
+    names,
+)
+from holdfast.core.policy import policy, policy_file
+from holdfast.core.policy.conditions import Actor, Request
 
 ACTORS = ("ann", "bob", "eve", UNKNOWN)
 ITEMS = st.lists(
@@ -25,9 +33,7 @@ ITEMS = st.lists(
 
 
 @given(ITEMS, st.sampled_from(ACTORS[:3]))
-def test_p3_nobody_is_left_out_and_the_trigger_is_not_its_own_originator(
-    items: list[Shaped], actor: str
-) -> None:
+def test_p3_all_originators_are_named_except_the_trigger(items: list[Shaped], actor: str) -> None:
     found = names(items, actor)
     assert set(found) == {one.actor for one in items} - {actor} and len(set(found)) == len(found)
     assert UNKNOWN not in found[:-1]
@@ -39,7 +45,7 @@ def test_p3_nobody_is_left_out_and_the_trigger_is_not_its_own_originator(
 
 
 def _rules(verdict: str, when: str) -> policy.Policy:
-    return policy.parse(
+    return policy_file.parse(
         f"""version = 1
 [[rule]]
 name = "meant"
@@ -63,14 +69,14 @@ because = "it is not"
             "refuse",
             Shaped("alias", "ls", "eve", sure=False),
             "allow",
-        ),  # nobody is refused on a guess
+        ),  # a guess is no reason to refuse
         ("ask", Shaped("alias", "ls", "eve", sure=False), "ask"),
-        ("ask", Shaped("shell", "", UNKNOWN), "ask"),  # it may be an alias
+        ("ask", Shaped("shell", "", UNKNOWN), "ask"),  # perhaps an alias
         ("refuse", Shaped("alias", "ls", "ann"), "allow"),  # one's own
-        ("refuse", Shaped("cwd", "/tmp", "eve"), "allow"),  # of another kind
+        ("refuse", Shaped("cwd", "/tmp", "eve"), "allow"),  # a different kind
     ],
 )
-def test_p3_a_rule_may_ask_what_of_it_others_shaped(
+def test_p3_a_rule_may_ask_about_kinds_of_foreign_state(
     verdict: str, shaped: Shaped, expected: str
 ) -> None:
     request = Request("end", Actor("ann"), shaped=(shaped,))
@@ -80,7 +86,7 @@ def test_p3_a_rule_may_ask_what_of_it_others_shaped(
 @pytest.mark.parametrize(
     ("by", "expected"), [("others", "refuse"), ("eve", "refuse"), ("bob", "allow")]
 )
-def test_p3_a_rule_may_ask_whose_it_is(by: str, expected: str) -> None:
+def test_p3_a_rule_may_ask_about_the_author(by: str, expected: str) -> None:
     request = Request(
         "end",
         Actor("ann"),
@@ -90,12 +96,12 @@ def test_p3_a_rule_may_ask_whose_it_is(by: str, expected: str) -> None:
 
 
 def test_a_kind_that_does_not_exist_is_said() -> None:
-    with pytest.raises(policy.BadPolicy, match="is none of alias, function"):
+    with pytest.raises(policy_file.BadPolicy, match="is none of alias, function"):
         _rules("ask", 'shaped = ["aliases"]')
 
 
-def test_p3_a_rule_may_ask_only_of_what_is_known_whose_it_is() -> None:
-    """A shell that says nothing of itself is no reason to ask about every line of it."""
+def test_p3_a_rule_may_ask_only_about_state_with_a_known_author() -> None:
+    """A shell that reports no state is no reason to ask about every line."""
     rules = _rules("ask", 'shaped_known = ["alias", "file"]')
     for items, expected in [
         ((), False),

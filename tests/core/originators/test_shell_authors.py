@@ -1,4 +1,4 @@
-"""Who changed what in a shell (P3): a shell that everybody changes, with snapshots that come or are missed, and what is said of it afterwards."""
+"""Authors of shell state (P3): random changes, with snapshots that arrive or are missed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from holdfast.core.lineage import Cause
-from holdfast.core.originators import UNKNOWN
-from holdfast.core.shaping import CWD, Shape
-from holdfast.core.shellstate import Piece, Snapshot
+from holdfast.core.originators.lineage import Cause
+from holdfast.core.originators.originators import UNKNOWN
+from holdfast.core.originators.shell_authors import CWD, Shape
+from holdfast.core.originators.shell_state import Piece, Snapshot
+from tests.support.examples import examples
 
 ACTORS = ("ann", "bob", "eve")
 PIECES: list[Piece] = [
@@ -42,7 +43,10 @@ def snap(
 
 
 class People(RuleBasedStateMachine):
-    """The truth is kept beside: what each piece is, who changed it last, and who made it what it was when it was last seen: who changes it and changes it back unseen has done nothing."""
+    """Compare with a reference: value, last author, and author of the last seen value.
+
+    A change that is undone before the next snapshot does not count.
+    """
 
     @initialize()
     def start(self) -> None:
@@ -120,7 +124,7 @@ class People(RuleBasedStateMachine):
 
     @rule()
     def repeat(self) -> None:
-        """Marks that come again say nothing new."""
+        """Repeated marks have no effect."""
         before = json.dumps(self.shape.save())
         self.shape.snapshot(snap(self.seq, {}))
         self.shape.missed(self.seq)
@@ -128,7 +132,7 @@ class People(RuleBasedStateMachine):
         assert json.dumps(self.shape.save()) == before
 
     @invariant()
-    def nobody_is_spared(self) -> None:
+    def every_possible_author_is_named(self) -> None:
         view = self.shape.view
         if self.unseen:
             assert view.blind
@@ -155,7 +159,7 @@ class People(RuleBasedStateMachine):
 
 
 TestPeople = People.TestCase
-TestPeople.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+TestPeople.settings = settings(max_examples=examples(60), stateful_step_count=25, deadline=None)
 
 
 def test_p3_one_command_between_two_looks_is_the_author_for_certain() -> None:
@@ -171,7 +175,7 @@ def test_p3_one_command_between_two_looks_is_the_author_for_certain() -> None:
     assert ("path", "/bin") not in shape.view.authors and shape.view.shadowed("bob") == {"ls"}
 
 
-def test_p3_a_missed_look_makes_everybody_since_then_possible_and_nobody_certain() -> None:
+def test_p3_after_a_missed_snapshot_every_actor_is_possible_and_none_certain() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {}))
     shape.began(Cause("eve", 1), 2)
@@ -185,7 +189,7 @@ def test_p3_a_missed_look_makes_everybody_since_then_possible_and_nobody_certain
     ] and not shape.view.blind
 
 
-def test_p3_what_changed_at_the_prompt_with_nothing_entered_is_nobodys_for_certain() -> None:
+def test_p3_a_change_without_a_command_has_no_certain_author() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {}))
     shape.snapshot(snap(2, {("variable", "x"): b"1"}))
@@ -196,7 +200,7 @@ def test_p3_what_changed_at_the_prompt_with_nothing_entered_is_nobodys_for_certa
     assert {hand.actor for hand in shape.view.authors["variable", "x"]} == {"eve", UNKNOWN}
 
 
-def test_p3_a_command_that_is_over_and_of_which_nothing_was_said_leaves_nothing_known() -> None:
+def test_p3_an_ended_command_without_a_snapshot_leaves_the_authors_uncertain() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {}))
     shape.began(Cause("eve", 1), 2, over=True)
@@ -212,7 +216,7 @@ def test_p3_a_command_that_is_over_and_of_which_nothing_was_said_leaves_nothing_
 def test_p3_a_baseline_that_came_late_leaves_something_unknown() -> None:
     shape = Shape()
     shape.snapshot(snap(4, {}))
-    assert "beginning" in shape.view.blind
+    assert "its start" in shape.view.blind
 
 
 @given(st.text())
@@ -223,7 +227,7 @@ def test_any_text_can_be_asked_about(text: str) -> None:
     assert isinstance(shape.may_define(text), bool)
 
 
-def test_p3_what_may_define_functions() -> None:
+def test_p3_texts_that_may_define_functions() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {("function", "f"): b""})._replace(aliases={"l": ("ls",)}))
     for text in (
@@ -252,6 +256,9 @@ def test_p3_what_may_define_functions() -> None:
         "\\f",
         "echo a\nf",
         "builtin eval x",
+        "jobs -x . file",
+        "compgen -F f",
+        "- . file",
         "'ls'",
         "$x",
         "{ f; }",
@@ -262,7 +269,22 @@ def test_p3_what_may_define_functions() -> None:
         assert shape.may_define(text), text
 
 
-def test_p3_who_shaped_what_a_text_runs_through() -> None:
+def test_p3_the_author_of_a_function_is_a_command_that_may_define_some() -> None:
+    for defines, wanted in (
+        ("", {("ann", False), ("bob", False)}),
+        ("ann", {("ann", True)}),
+        ("ann bob", {("ann", False), ("bob", False)}),
+    ):
+        shape = Shape()
+        shape.snapshot(snap(1, {}))
+        for seq, actor in ((2, "bob"), (4, "ann")):
+            shape.began(Cause(actor, seq), seq, defines=actor in defines)
+            shape.snapshot(snap(seq + 1, {("function", "f"): b""}, functions=actor == "ann"))
+        hands = shape.view.authors["function", "f"]
+        assert {(hand.actor, hand.sure) for hand in hands} == wanted, defines
+
+
+def test_p3_the_authors_of_the_state_that_a_text_uses() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {}))
     shape.began(Cause("eve", 1), 2)
@@ -289,7 +311,7 @@ def test_p3_who_shaped_what_a_text_runs_through() -> None:
     ]
 
 
-def test_p3_what_a_shell_may_read_in() -> None:
+def test_p3_files_that_a_shell_may_source() -> None:
     shape = Shape()
     shape.snapshot(snap(1, {})._replace(aliases={"act": (".",), "l": ("ls",)}))
     for text in (
@@ -332,7 +354,7 @@ def test_p3_aliases_that_count_for_any_word_are_run_through_as_well() -> None:
         ), text
 
 
-def test_p3_what_was_set_when_the_session_was_made_is_its_makers() -> None:
+def test_p3_the_initial_state_of_a_session_belongs_to_its_spawner() -> None:
     shape = Shape({"TARGET": "eve", "PATH": "eve", "GONE": "eve"})
     shape.snapshot(snap(1, {("variable", "TARGET"): b"1", ("variable", "x"): b"1"}))
     assert (

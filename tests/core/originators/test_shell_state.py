@@ -1,4 +1,4 @@
-"""What a shell writes of itself is read whatever it is: exactly where a real shell wrote it, and never with an exception (P3)."""
+"""Snapshots of a shell: exact for real shells, and never an exception for any bytes (P3)."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.shellstate import CWD, SNAPSHOT_BYTES, Snapshot, read, sealed
+from holdfast.core.originators.shell_state import CWD, SNAPSHOT_BYTES, Snapshot, read, sealed
+from tests.support.examples import examples
 
 KEY = b"k" * 32
 
 
 def written(tmp_path: Path, shell: str, text: str, bodies: bool = True) -> bytes:
-    """What that shell says of itself after this text, by the very functions that a session's shell has."""
+    """Return the snapshot that a real shell writes after this text."""
     rc = (
-        Path(__file__).parents[2]
+        Path(__file__).parents[3]
         / "src/holdfast/host/shell"
         / ("bash.rc" if shell == "bash" else "zsh.rc")
     ).read_text()
@@ -30,11 +31,16 @@ def written(tmp_path: Path, shell: str, text: str, bodies: bool = True) -> bytes
         (tmp_path / "bodies").touch()
     if shell == "bash":
         script = (
-            f"_hf_after() {{ :; }}\n{functions}\ndeclare -A _hfs=([seq]=6 [dir]={tmp_path})\n{text}\n"
+            f"_hf_after() {{ :; }}\n{functions}\n_hf={tmp_path}/run\n"
+            f"declare -A _hfs=([seq]=6 [dir]={tmp_path})\n"
+            f"{text}\n"
             '{ _hf_shape && trap -p >&4 && _hf_said >&4; } 4<>"${_hfs[dir]}/shape.7"\n'
         )
     else:
-        script = f"{functions}\ntypeset -gAH _hfs; _hfs=(seq 6 dir {tmp_path})\n{text}\n_hf_shape\n"
+        script = (
+            f"{functions}\n_hf={tmp_path}/run\n"
+            f"typeset -gAH _hfs; _hfs=(seq 6 dir {tmp_path})\n{text}\n_hf_shape\n"
+        )
     file = tmp_path / "script"
     file.write_text(script)
     subprocess.run(
@@ -57,7 +63,11 @@ def said(tmp_path: Path, shell: str, text: str, bodies: bool = True) -> Snapshot
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_p3_a_real_shell_is_read_exactly(tmp_path: Path, shell: str) -> None:
-    odd = "x=$'a\\nb\"c`d\\'e'; export E='q\"uo`te\\'; alias q=\"it's\"; alias two='cat s3cret | grep -x'; f() { cat <<'END'\n}\ng ()\n{\nEND\n}; g() { :; }; trap 'echo \"hi\nthere\"' INT; PATH=/my:$PATH"
+    odd = (
+        "x=$'a\\nb\"c`d\\'e'; export E='q\"uo`te\\'; alias q=\"it's\"; alias two='cat s3cret | "
+        "grep -x'; f() { cat <<'END'\n}\ng ()\n{\nEND\n}; g() { :; }; trap 'echo \"hi\n"
+        "there\"' INT; PATH=/my:$PATH"
+    )
     found = said(tmp_path, shell, odd)
     assert found.seq == 7 and found.functions and found.traps and found.cwd == "/"
     assert (
@@ -98,7 +108,7 @@ def test_p3_a_real_shell_is_read_exactly(tmp_path: Path, shell: str) -> None:
         ("cd /usr", "cd /", CWD),
     ],
 )
-def test_p3_what_differs_is_seen_and_nothing_else(
+def test_p3_exactly_the_changed_pieces_differ(
     tmp_path: Path, shell: str, one: str, other: str, piece: tuple[str, str]
 ) -> None:
     before, after = (
@@ -109,7 +119,7 @@ def test_p3_what_differs_is_seen_and_nothing_else(
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_p3_a_prompt_that_runs_a_command_is_one_that_does(tmp_path: Path, shell: str) -> None:
+def test_p3_a_prompt_counts_as_active_if_it_runs_a_command(tmp_path: Path, shell: str) -> None:
     assert (
         "PS1" in said(tmp_path, shell, "PS1='$(evil) $ '").active
         and "PS1" in said(tmp_path, shell, "PS1='`evil`'").active
@@ -144,7 +154,7 @@ def test_p3_aliases_of_zsh_that_count_anywhere(tmp_path: Path) -> None:
     )
 
 
-def test_p3_what_was_not_listed_is_not_taken_for_gone(tmp_path: Path) -> None:
+def test_p3_unlisted_state_is_not_taken_for_gone(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     assert not said(tmp_path / "a", "bash", "f() { :; }", bodies=False).functions
 
@@ -154,7 +164,8 @@ def test_nothing_is_kept_of_a_value(tmp_path: Path) -> None:
         said(
             tmp_path,
             "bash",
-            "export PASSWORD=hunter2; alias db='mysql -phunter2'; f() { echo hunter2; }; trap 'echo hunter2' INT; declare -A m=([a]=hunter2)",
+            "export PASSWORD=hunter2; alias db='mysql -phunter2'; f() { echo hunter2; }; "
+            "trap 'echo hunter2' INT; declare -A m=([a]=hunter2)",
         ),
         KEY,
     )
@@ -162,17 +173,17 @@ def test_nothing_is_kept_of_a_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
-def test_a_part_of_it_says_nothing(tmp_path: Path, shell: str) -> None:
+def test_a_partial_snapshot_is_not_read(tmp_path: Path, shell: str) -> None:
     """A disk that was full, a host that was early."""
     whole = written(tmp_path, shell, "f() { :; }; alias a=b; x=1")
     assert read(whole) is not None
     assert all(read(whole[:end]) is None for end in range(len(whole)))
     assert read(whole + b"declare -- of=an\0end 6\0") == read(
         whole
-    )  # of an earlier one, which was longer
+    )  # the rest of an earlier, longer snapshot
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.binary(max_size=400))
 def test_reading_is_total(data: bytes) -> None:
     read(data)
@@ -208,14 +219,14 @@ _BITS = st.sampled_from(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.sampled_from([b"bash", b"zsh", b"posix"]), st.lists(_BITS, max_size=60))
 def test_reading_is_total_near_the_real_thing(shell: bytes, bits: list[bytes]) -> None:
     found = read(b"hf1\0" + shell + b"\x005\0" + b"".join(bits) + b"\0end 5\0")
     assert found is None or found.seq == 5
 
 
-def test_what_is_too_large_is_not_read() -> None:
+def test_a_snapshot_that_is_too_large_is_not_read() -> None:
     assert read(b"hf1\0bash\x001\0" + b"x" * SNAPSHOT_BYTES) is None
 
 
@@ -229,14 +240,14 @@ def test_quotes_without_end_take_no_time() -> None:
 
 
 def test_an_array_with_a_quote_that_has_no_end_takes_no_time() -> None:
-    """Looked at from each of its bytes anew it would take hours, and nothing else of the host would run meanwhile."""
+    """A search that restarts at every byte would block the host for hours."""
     text = b"declare -- PATH=(/a " + b"b" * 400_000 + b'"c"\n'
     found = read(b"hf1\0bash\x001\0" + text + b"\0\0 \0?\0?\0?\0?\0end 1\0")
     assert found is not None and found.path[0] == "/a"
 
 
 def test_functions_that_are_named_and_not_shown_are_one_text_not_many() -> None:
-    """Each would be as large as all of them; digesting that takes minutes."""
+    """Each function would get the size of all; digesting that takes minutes."""
     names = b"\n".join(b"f%d" % n for n in range(10_000))
     for bodies in (b"x" * 400_000, b"f1 () \n{\n}\n" + b"x" * 400_000):
         found = read(b"hf1\0bash\x001\0\0\0 \0" + names + b"\0" + bodies + b"\0\0?\0end 1\0")
@@ -244,7 +255,7 @@ def test_functions_that_are_named_and_not_shown_are_one_text_not_many() -> None:
         assert sum(map(len, found.values.values())) < 2_000_000
 
 
-def test_a_change_of_what_is_listed_is_seen_in_a_function_that_is_not_found() -> None:
+def test_a_changed_listing_changes_every_function_that_is_not_found() -> None:
     one, other = (
         read(b"hf1\0bash\x001\0\0\0 \0f\0" + bodies + b"\0\0?\0end 1\0")
         for bodies in (b"odd", b"other")

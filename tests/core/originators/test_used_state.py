@@ -1,4 +1,4 @@
-"""Which of the shell's state a command would touch (P3): as the shell would find it, and unknown where that cannot be followed."""
+"""The shell state that a command uses (P3), and unknown state."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.facts import Facts, Surroundings, analyse
-from holdfast.core.originators import UNKNOWN, Shaped, names
-from holdfast.core.shaping import Hand, View
-from holdfast.core.shellstate import CWD, Piece, Snapshot
-from holdfast.core.touching import World, kinds_of_others, touched, touched_by_program
-from holdfast.host.parse import Parser
+from holdfast.core.originators.originators import UNKNOWN, Shaped, names
+from holdfast.core.originators.shell_authors import Hand, View
+from holdfast.core.originators.shell_state import CWD, Piece, Snapshot
+from holdfast.core.originators.used_state import (
+    World,
+    kinds_of_others,
+    used_by_line,
+    used_by_program,
+)
+from holdfast.core.shellcode.facts import Facts, Surroundings, analyse
+from holdfast.host.policy.shfmt import Parser
 
 EVE = (Hand("eve", 3, True),)
 PARSER = Parser()
@@ -40,7 +45,7 @@ def facts(text: str) -> Facts:
 def found(v: View, text: str, **how: Any) -> list[tuple[str, str, bool]]:
     return [
         (s.kind, s.name, s.sure)
-        for s in touched(v, facts(text), text, "bob", "/proj", **how)
+        for s in used_by_line(v, facts(text), text, "bob", "/proj", **how)
         if s.actor == "eve"
     ]
 
@@ -149,7 +154,7 @@ WORLD = World(
         (("alias", "q"), {}, "/proj/.//run.sh", [("file", "/proj/run.sh", True)]),
     ],
 )
-def test_p3_what_a_command_touches(
+def test_p3_the_state_that_a_command_uses(
     piece: Piece, more: dict[str, Any], text: str, expected: list[tuple[str, str, bool]]
 ) -> None:
     assert found(view(piece, **more), text, world=WORLD) == expected
@@ -165,19 +170,22 @@ def test_p3_what_a_command_touches(
         (view(), "print(1)", {"reader": "python3"}),
     ],
 )
-def test_p3_what_cannot_be_followed_is_unknown(v: View, text: str, how: dict[str, Any]) -> None:
-    assert names(touched(v, facts(text), text, "bob", "/proj", **how), "bob") == (UNKNOWN,)
+def test_p3_state_that_cannot_be_followed_is_unknown(
+    v: View, text: str, how: dict[str, Any]
+) -> None:
+    assert names(used_by_line(v, facts(text), text, "bob", "/proj", **how), "bob") == (UNKNOWN,)
 
 
-def test_p3_nothing_is_listed_of_a_shell_that_nobody_changed() -> None:
+def test_p3_an_unchanged_shell_lists_nothing() -> None:
     for text in ("ls -l $x", "make && cd /tmp", "f() { true; }; f"):
         assert (
-            touched(view(), facts(text), text, "bob", "/proj", world=World(lambda path: True)) == ()
+            used_by_line(view(), facts(text), text, "bob", "/proj", world=World(lambda path: True))
+            == ()
         )
 
 
-def test_p3_who_typed_on_the_line_is_named() -> None:
-    assert touched(view(), facts("true"), "true", "bob", typists=("eve", "bob")) == (
+def test_p3_every_typist_of_the_line_is_named() -> None:
+    assert used_by_line(view(), facts("true"), "true", "bob", typists=("eve", "bob")) == (
         Shaped("line", "", "eve"),
     )
 
@@ -187,7 +195,7 @@ def test_p3_a_function_may_call_any_other() -> None:
     assert found(v, "g") == [("function", "g", True), ("function", "h", False)]
 
 
-def test_p3_what_was_taken_away_was_shaped_too() -> None:
+def test_p3_removed_state_has_an_author_too() -> None:
     v = view()
     v = v._replace(authors={("alias", "ls"): EVE, ("variable", "PROXY"): EVE})
     assert found(v, "ls") == [("alias", "ls", True), ("variable", "PROXY", True)]
@@ -196,13 +204,13 @@ def test_p3_what_was_taken_away_was_shaped_too() -> None:
 @pytest.mark.parametrize(("actor", "sure"), [("shell", True), ("bob", False)])
 def test_p4_a_program_that_a_shell_starts_may_be_a_hooks_or_a_traps(actor: str, sure: bool) -> None:
     v = view(("trap", "DEBUG"), ("variable", "PROMPT_COMMAND"), ("option", "noglob"))
-    assert [(s.kind, s.name, s.sure) for s in touched_by_program(v, "/bin/ls", [], actor)] == [
+    assert [(s.kind, s.name, s.sure) for s in used_by_program(v, "/bin/ls", [], actor)] == [
         ("trap", "DEBUG", sure),
         ("hook", "PROMPT_COMMAND", sure),
     ]
 
 
-def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
+def test_p4_a_bare_exec_uses_its_arguments_and_environment() -> None:
     v = view(
         ("alias", "make"),
         ("function", "make"),
@@ -214,7 +222,7 @@ def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
     )
     assert {
         (s.kind, s.name)
-        for s in touched_by_program(v, "/evil/make", ["/proj/run.sh"], "bob", ("carl",), WORLD)
+        for s in used_by_program(v, "/evil/make", ["/proj/run.sh"], "bob", ("carl",), WORLD)
     } == {
         ("line", ""),
         ("cwd", "/proj"),
@@ -237,12 +245,10 @@ def test_p4_a_program_by_itself_touches_what_it_is_handed() -> None:
         (("variable", "x"), {"exported": ["x"]}),
     ],
 )
-def test_p3_no_kind_is_found_that_was_not_said_to_be_others(
-    piece: Piece, more: dict[str, Any]
-) -> None:
-    """What nothing is said to be of is not looked for when a program starts."""
+def test_p3_only_kinds_with_foreign_state_are_found(piece: Piece, more: dict[str, Any]) -> None:
+    """Kinds of state without foreign entries are not searched when a program starts."""
     v = view(piece, **more)
     assert {
-        one.kind for one in touched_by_program(v, "/evil/x", (), "bob") if one.actor == "eve"
+        one.kind for one in used_by_program(v, "/evil/x", (), "bob") if one.actor == "eve"
     } <= kinds_of_others(v, "bob")
     assert not kinds_of_others(v, "eve")

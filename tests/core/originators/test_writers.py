@@ -1,4 +1,4 @@
-"""Who is named for a file, against a reference that remembers everything (P3)."""
+"""The authors of files, against a reference with full memory (P3)."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import math
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import writers
-from holdfast.core.activity import PAST_KEPT, RUNNING_MAX, SLACK_S, Activity
-from holdfast.core.lineage import SHELL, Cause
-from holdfast.core.originators import UNKNOWN, Shaped
-from holdfast.core.writers import (
+from holdfast.core.originators import writers
+from holdfast.core.originators.activity import PAST_KEPT, RUNNING_MAX, SLACK_S, Activity
+from holdfast.core.originators.lineage import SHELL, Cause
+from holdfast.core.originators.originators import UNKNOWN, Shaped
+from holdfast.core.originators.writers import (
     HANDS_MAX,
     OUTSIDE,
     SETTLED_AFTER_NS,
@@ -22,6 +22,7 @@ from holdfast.core.writers import (
     guessed,
     shaped,
 )
+from tests.support.examples import examples
 
 ANN, BOB, CAT = (Author("s", Cause(name, n)) for n, name in enumerate(("ann", "bob", "cat"), 1))
 KEYS = [bytes([n]) * 8 + b"key" for n in range(3)]
@@ -45,27 +46,27 @@ STEPS = st.lists(
 
 
 class File:
-    """What really happened to one: every change of it, with its time."""
+    """The true history of a file: every change with the time."""
 
     def __init__(self) -> None:
-        self.time = 0  # its change time
+        self.time = 0  # change time
         self.content: Author | None = None
         self.since = 0  # the step of the last write of content
         self.hands: list[tuple[int, Author]] = []
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(STEPS)
-def test_p3_nobody_is_named_alone_for_what_another_wrote(
+def test_p3_no_wrong_author_is_named_alone(
     steps: list[tuple[str, bytes, Author | None]],
 ) -> None:
-    """Whatever is told, lost, settled or written unseen: the one who really wrote last is named, or nobody is said to be known."""
+    """For any mix of reported, lost, settled and unseen writes, the named author is true."""
     table, files = Table(), {key: File() for key in KEYS}
     table.began(0)
     for clock, (what, key, who) in enumerate(steps, 1):
         file, before = files[key], len(table)
         if what in ("wrote", "made"):
-            made = what == "made" and key in table._entries  # a link to what exists
+            made = what == "made" and key in table._entries  # a link to an existing file
             file.time = clock
             if made:
                 file.hands.append((clock, who or OUTSIDE))
@@ -76,7 +77,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(
             file.time = clock
             file.hands.append((clock, who or OUTSIDE))
             table.touched(key, who)
-        elif what == "unseen":  # a write that was lost: it is known that some were
+        elif what == "unseen":  # an unreported write, with a known loss
             file.time, file.content, file.since, file.hands = clock, who, clock, []
             table.lost()
         elif what == "settle":
@@ -95,7 +96,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(
     for key, file in files.items():
         entry = table.entry(key, Stamp(file.time, 0))
         if entry is None:
-            continue  # nobody knows
+            continue  # unknown
         named = {one.actor for one in shaped(entry, "s", "f")}
         really = UNKNOWN if file.content is None else file.content.cause.actor
         assert really in named or UNKNOWN in named, (steps, named)
@@ -103,7 +104,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(
             assert {one.cause.actor for _, one in file.hands[-1:]} <= named
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     st.lists(
         st.tuples(KEY, st.sampled_from([ANN, BOB, CAT]), st.booleans(), st.booleans()),
@@ -111,7 +112,7 @@ def test_p3_nobody_is_named_alone_for_what_another_wrote(
         max_size=30,
     )
 )
-def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_unknown(
+def test_p3_without_losses_the_last_writer_comes_first_and_none_is_unknown(
     steps: list[tuple[bytes, Author, bool, bool]],
 ) -> None:
     table, last = Table(), dict[bytes, Author]()
@@ -134,7 +135,7 @@ def test_p3_where_nothing_is_lost_the_last_writer_is_named_first_and_nobody_is_u
         }
 
 
-def test_p3_the_author_is_who_wrote_last_and_hands_come_after() -> None:
+def test_p3_the_last_writer_is_the_author_and_other_actors_follow() -> None:
     table = Table()
     table.wrote(KEYS[0], ANN)
     table.all_told()
@@ -155,7 +156,7 @@ def test_p3_the_author_is_who_wrote_last_and_hands_come_after() -> None:
 
 
 def test_p3_writers_of_one_moment_are_all_named() -> None:
-    """The kernel joins what one process writes while nobody reads: which of two was the last is not told."""
+    """The kernel joins the unread events of a process, so the last of two writers is not known."""
     table = Table()
     table.wrote(KEYS[0], ANN)
     table.wrote(KEYS[0], BOB)
@@ -170,7 +171,7 @@ def test_p3_writers_of_one_moment_are_all_named() -> None:
     assert entry is not None and [one.actor for one in shaped(entry, "s", "/f")] == ["ann", UNKNOWN]
 
 
-def test_p3_what_was_there_before_has_its_mover_and_an_unknown_author() -> None:
+def test_p3_an_older_file_has_its_mover_and_an_unknown_author() -> None:
     table = Table()
     table.touched(KEYS[0], ANN)
     entry = table.entry(KEYS[0], Stamp(1, 1))
@@ -231,7 +232,7 @@ def test_a_change_time_is_settled_only_when_a_later_one_cannot_be_the_same() -> 
     assert len(table) == 1
 
 
-def test_p3_a_clock_that_is_set_back_makes_nobodys_files_unknown() -> None:
+def test_p3_a_clock_that_is_set_back_makes_files_of_the_machine_unknown() -> None:
     table = Table()
     table.began(1000.0)
     assert table.old(Stamp(int(999e9), 0)) and not table.old(Stamp(int(1001e9), 0))
@@ -244,7 +245,7 @@ def test_p3_a_clock_that_is_set_back_makes_nobodys_files_unknown() -> None:
     assert table.horizon == 500.0 and Table().horizon == math.inf
 
 
-def test_what_is_saved_is_bounded_and_survives() -> None:
+def test_saved_writers_are_bounded_and_survive() -> None:
     table = Table()
     table.began(5.0)
     many = Author("s", Cause("dan", None, ("eve", "unknown")))
@@ -264,7 +265,30 @@ def test_what_is_saved_is_bounded_and_survives() -> None:
     )
 
 
-def test_p3_the_shells_own_doing_and_unknown_causes_name_nobody() -> None:
+def test_p3_a_file_that_the_host_provided_is_the_machines_until_it_changes() -> None:
+    table, key, stamp = Table(), KEYS[0], Stamp(7, 7)
+    table.wrote(key, None)  # the kernel reports the host's own write
+    table.provided(key, stamp)
+    for again in (table, _restored(table)):
+        entry = again.entry(key, stamp)
+        assert entry is not None and shaped(entry, "s", "f") == ()
+        assert again.entry(key, Stamp(8, 7)) is None and again.entry(key, Stamp(7, 8)) is None
+    table.touched(key, BOB)
+    assert (moved := table.entry(key, stamp)) is not None
+    assert [one.actor for one in shaped(moved, "s", "f")] == ["bob", UNKNOWN]
+    table.all_told()
+    table.wrote(key, ANN)
+    assert (written := table.entry(key, Stamp(9, 9))) is not None
+    assert [one.actor for one in shaped(written, "s", "f")] == ["ann"]
+
+
+def _restored(table: Table) -> Table:
+    again = Table()
+    again.restore([*table.save()], True)
+    return again
+
+
+def test_p3_the_shell_itself_and_unknown_causes_give_an_unknown_author() -> None:
     for cause in (SHELL, Cause(UNKNOWN, None)):
         entry = Entry(Author("s", cause._replace(others=("ann",))), (), (), 1, 1)
         assert [(one.actor, one.sure) for one in shaped(entry, "s", "/f")] == [
@@ -273,7 +297,7 @@ def test_p3_the_shells_own_doing_and_unknown_causes_name_nobody() -> None:
         ]
 
 
-def test_p3_the_only_one_who_ran_is_named_but_not_as_sure() -> None:
+def test_p3_the_only_running_act_is_named_but_not_as_sure() -> None:
     activity = Activity(0.0)
     activity.began(ANN, 10.0)
     activity.began(ANN, 11.0)
@@ -287,14 +311,14 @@ def test_p3_the_only_one_who_ran_is_named_but_not_as_sure() -> None:
         and activity.at(25.0) == (BOB,)
         and activity.at(40.0) == ()
     )
-    assert activity.at(0.1) is None, "before anybody listened"
+    assert activity.at(0.1) is None, "before the first listener"
     assert guessed(activity.at(15.0), "s", "/f") == (Shaped("file", "/f", "ann", 1, sure=False),)
     for nobody in (activity.at(20.2), activity.at(40.0), None):
         assert guessed(nobody, "s", "/f") == (Shaped("file", "/f", UNKNOWN),)
     assert activity.at(10.0 - SLACK_S) == (ANN,)
 
 
-def test_who_ran_long_ago_is_forgotten_and_then_not_known() -> None:
+def test_a_process_that_ran_long_ago_is_forgotten_and_then_unknown() -> None:
     activity = Activity(0.0)
     for n in range(PAST_KEPT + 1):
         activity.began(ANN, n)
@@ -306,10 +330,8 @@ def test_who_ran_long_ago_is_forgotten_and_then_not_known() -> None:
     assert crowd.at(100.0) is None
 
 
-def test_p3_a_file_that_was_written_in_the_tick_in_which_the_first_session_began_is_not_the_machines() -> (
-    None
-):
-    """Change times are of a clock that moves in ticks: they may be a little older than the change."""
+def test_p3_a_file_written_in_the_tick_of_the_first_session_is_not_the_machines() -> None:
+    """The clock of change times has ticks: a change time may be slightly older than the change."""
     table = Table()
     table.began(1000.0)
     assert not table.old(Stamp(1000 * 10**9 - 4_000_000, 1)) and table.old(Stamp(999 * 10**9, 1))

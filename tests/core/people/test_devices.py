@@ -1,4 +1,4 @@
-"""Names of devices, and what another one gets: never more than there is."""
+"""Names of devices, and the rights of a further device: never more than before."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import devices, envelope
-from holdfast.core.envelope import Scope
+from holdfast.core.people import devices, envelope
+from holdfast.core.people.envelope import Scope
 from holdfast.model import signing
 from holdfast.model.errors import NotFound, Refused
 from holdfast.model.ids import check_name, is_session_id
@@ -21,7 +21,7 @@ NAMES = st.from_regex(r"[A-Za-z0-9._][A-Za-z0-9._-]{0,63}", fullmatch=True).filt
 
 
 @given(st.text(max_size=200))
-def test_whatever_a_machine_calls_itself_gives_a_name(text: str) -> None:
+def test_any_hostname_gives_a_device_name(text: str) -> None:
     assert check_name(devices.plain(text))
 
 
@@ -90,7 +90,7 @@ def held(
         max_size=6,
     )
 )
-def test_what_is_carried_is_what_the_machine_gave_each_once(
+def test_carried_envelopes_are_the_machines_each_once(
     grants: list[tuple[frozenset[str], str | None, int, bool]],
 ) -> None:
     root, holder = signing.public(MACHINE), signing.public(ANN)
@@ -98,7 +98,7 @@ def test_what_is_carried_is_what_the_machine_gave_each_once(
     expected: dict[bytes, tuple[frozenset[str], str | None]] = {}
     for rights, session, number, delegated in grants:
         nonce, scope = bytes([number]) * 16, Scope(session=session)
-        if delegated:  # through bob's own key: only he can sign it for another device
+        if delegated:  # through bob's own key: only bob can sign for a further device
             text = held(
                 BOB,
                 holder,
@@ -115,7 +115,7 @@ def test_what_is_carried_is_what_the_machine_gave_each_once(
     assert {link.nonce: (link.rights, link.scope.session) for link, _ in found.values()} == expected
 
 
-def test_links_of_one_grant_are_told_by_who_gave_it_and_its_nonce() -> None:
+def test_links_of_one_grant_share_issuer_and_nonce() -> None:
     one, two = (
         envelope.read(held(MACHINE, signing.public(key), READ, Scope(), b"n" * 16)[0].body)
         for key in (ANN, PHONE)

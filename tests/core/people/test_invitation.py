@@ -1,4 +1,4 @@
-"""An invitation lets one key in, once, while it is open; nothing brings it back."""
+"""An invitation admits a single key, once, while open, and never reopens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.core import invitation
-from holdfast.core.invitation import Again, Ask, Closed, Enter, Invitation, Outcome, Wrong
-from holdfast.core.scope import Scope
+from holdfast.core.people import invitation
+from holdfast.core.people.invitation import Again, Ask, Closed, Enter, Invitation, Outcome, Wrong
+from holdfast.core.people.scope import Scope
 from holdfast.model import rights, signing
 from holdfast.model.ids import OPERATOR_KINDS
 from holdfast.model.limits import INVITATION_GUESSES
@@ -46,11 +46,11 @@ def test_it_lets_one_key_in_and_that_key_may_come_again() -> None:
     assert invitation.knock(used, KEYS[2], False, NOW) == (used, Wrong(0))
 
 
-def test_it_asks_if_it_is_to() -> None:
+def test_an_invitation_with_confirmation_asks() -> None:
     assert invitation.knock(fresh(True), KEYS[2], True, NOW)[1] == Ask()
 
 
-def test_guesses_are_counted_and_the_last_one_voids_it() -> None:
+def test_guesses_are_counted_and_the_last_guess_voids_the_invitation() -> None:
     one = fresh()
     for left in range(INVITATION_GUESSES - 1, 0, -1):
         one, outcome = invitation.knock(one, KEYS[2], False, NOW)
@@ -61,7 +61,7 @@ def test_guesses_are_counted_and_the_last_one_voids_it() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 1, 1e9])
-def test_it_expires_by_itself_at_that_moment(late: float) -> None:
+def test_an_invitation_expires_at_its_time(late: float) -> None:
     one = fresh()
     assert invitation.knock(one, KEYS[2], True, one.expires - 0.001)[1] == Enter()
     assert invitation.knock(one, KEYS[2], True, one.expires + late)[1] == Closed("expired", "")
@@ -81,7 +81,7 @@ class Life(RuleBasedStateMachine):
         self.ended: str | None = None
 
     @rule(key=st.sampled_from(KEYS), proved=st.booleans(), confirm=st.booleans())
-    def somebody_comes(self, key: bytes, proved: bool, confirm: bool) -> None:
+    def a_key_comes(self, key: bytes, proved: bool, confirm: bool) -> None:
         before = self.one
         self.one, outcome = invitation.knock(self.one, key, proved, self.now)
         self._check(outcome, key, proved, before)
@@ -98,15 +98,13 @@ class Life(RuleBasedStateMachine):
             if open_ and self.wrong == INVITATION_GUESSES:
                 self.ended = "void"
             elif not open_:
-                assert self.one is before, (
-                    "who cannot prove the code changes nothing that has ended"
-                )
+                assert self.one is before, "a joiner without the code changes no ended invitation"
         elif open_:
             assert outcome == Enter()
         else:
             assert outcome == (
-                Again() if self.let_in == [key] else Closed(self.ended or "expired", self.one.why)
-            )  # type: ignore[arg-type]
+                Again() if self.let_in == [key] else Closed(self.ended or "expired", self.one.why)  # type: ignore[arg-type]
+            )
 
     @rule(how=st.sampled_from(["revoked", "refused", "void"]))
     def it_is_ended(self, how: Any) -> None:
@@ -160,7 +158,7 @@ def test_a_damaged_row_is_no_invitation_or_a_sound_one(field: str, value: Any) -
         invitation.read({k: v for k, v in row.items() if k != field})
 
 
-def test_one_for_a_device_is_kept_and_is_none_for_whoever_does_not_know_devices() -> None:
+def test_an_invitation_for_a_device_is_stored_and_unreadable_for_older_releases() -> None:
     one = fresh(rights=frozenset(), of="ann", device="phone")
     stored = json.loads(json.dumps(invitation.write(one)))
     assert invitation.read(stored) == one and stored["v"] == 2, (

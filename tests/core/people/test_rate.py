@@ -1,4 +1,4 @@
-"""Rates: never more in any window than the burst and the refill, whatever the clock does."""
+"""Rates: never more in any window than burst and refill, for any clock."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.rate import Bucket, take
+from holdfast.core.people.rate import Bucket, take
 
 
 @given(st.integers(1, 10), st.integers(1, 60), st.lists(st.floats(0, 30), min_size=1, max_size=60))
@@ -22,7 +22,7 @@ def test_never_more_than_burst_and_refill(count: int, seconds: int, steps: list[
 
 
 @given(st.integers(1, 5), st.integers(1, 60))
-def test_after_the_wait_it_goes_on(count: int, seconds: int) -> None:
+def test_after_the_stated_wait_an_act_is_free(count: int, seconds: int) -> None:
     bucket = Bucket(count, seconds, 0.0)
     for _ in range(count):
         assert take([bucket], 0.0) <= 0.0
@@ -37,7 +37,7 @@ def test_from_all_or_from_none() -> None:
     for _ in range(5):
         assert (
             take([narrow, wide], 0.0) > 0.0
-        )  # refused by the narrow one: the wide one keeps its second
+        )  # refused by the narrow rate: the wide rate keeps the second token
     assert take([wide], 0.0) <= 0.0 and take([wide], 0.0) > 0.0
     assert take([], 0.0) <= 0.0
 

@@ -1,4 +1,4 @@
-"""The way back in: only with the machine's key, only now, only for what it says."""
+"""Recovery: only with the machine's key, only now, only for the stated operator."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import recovery
-from holdfast.core.scope import Malformed
+from holdfast.core.people import recovery
+from holdfast.core.people.scope import Malformed
 from holdfast.model import base64url, canonical, signing
 
 MACHINE, OTHER = b"m" * 32, b"o" * 32
@@ -16,7 +16,7 @@ HERE = signing.public(MACHINE)
 NOW = 1_000_000
 
 
-def test_what_was_said_is_read() -> None:
+def test_a_signed_statement_is_read_back() -> None:
     statement, signature = recovery.sign(MACHINE, "ann", "human", KEY, NOW, b"n" * 16)
     assert recovery.read(HERE, statement, signature, NOW + 300) == recovery.Recovery(
         HERE, "ann", "human", KEY, NOW, b"n" * 16
@@ -33,7 +33,7 @@ def test_any_flipped_bit_is_refused() -> None:
 
 
 @pytest.mark.parametrize("now", [NOW - 301, NOW + 301, 0])
-def test_an_old_one_is_refused(now: float) -> None:
+def test_an_old_recovery_is_refused(now: float) -> None:
     with pytest.raises(Malformed, match="not fresh"):
         recovery.read(HERE, *recovery.sign(MACHINE, "ann", "human", KEY, NOW, b"n" * 16), now)
 

@@ -1,4 +1,4 @@
-"""P2: whatever is changed in an export is found, by our verifier and by the one that shares no code with it."""
+"""P2: every change of an export is found, by our verifier and by an independent verifier."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import record
-from holdfast.core.audit import broken, verify
-from holdfast.core.examine import Finding
-from holdfast.core.record import Draft, Written
+from holdfast.core.record import examine, record
+from holdfast.core.record.audit import broken, verify
+from holdfast.core.record.examine import Finding
+from holdfast.core.record.record import Draft, Written
 from holdfast.model import canonical, signing
-from holdfast.testing.records import Scribe
+from tests.support.checkers.records import Scribe
+from tests.support.examples import examples
 
-OTHER = Path(__file__).parents[2] / "docs" / "verify_record.py"
+OTHER = Path(__file__).parents[3] / "docs" / "reference" / "verify_record.py"
 MALLORY = bytes(range(32))
 
 
@@ -70,10 +71,10 @@ def test_p2_an_empty_record_verifies() -> None:
     assert judge(Scribe().export(())) == []
 
 
-# ---------------------------------------------------------------- changes by whoever has no key
+# ---------------------------------------------------------------- changes without a key
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_p2_any_single_change_is_found(data: st.DataObject) -> None:
     lines = list(export())
@@ -104,13 +105,13 @@ def test_p2_any_single_change_is_found(data: st.DataObject) -> None:
 
 
 def lines_of(whole: bytes) -> list[bytes]:
-    """As a file gives them: lines end with a newline and nothing else."""
+    """Split like a file: lines end only at a newline."""
     return [part + b"\n" for part in whole.split(b"\n")[:-1]] + (
         [whole.rsplit(b"\n", 1)[-1]] if not whole.endswith(b"\n") and whole else []
     )
 
 
-FIELDS = sorted(record.REQUIRED | record.OPTIONAL)
+FIELDS = sorted(examine.REQUIRED | examine.OPTIONAL)
 VALUES = st.sampled_from(
     [
         None,
@@ -147,7 +148,7 @@ VALUES = st.sampled_from(
 
 
 def rechained(entries: list[dict[str, Any]], lines: list[bytes], start: int) -> list[Written]:
-    """These entries with all their hashes right again, as somebody without keys would put them."""
+    """Recompute all hashes of these entries, like a forger without keys."""
     written: list[Written] = []
     for entry, line in zip(entries, lines, strict=True):
         outer = json.loads(line)
@@ -169,7 +170,7 @@ def rechained(entries: list[dict[str, Any]], lines: list[bytes], start: int) -> 
     return written
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.integers(0, len(export()) - 4), st.sampled_from([*FIELDS, "surprise"]), VALUES, st.booleans()
 )
@@ -189,13 +190,13 @@ def test_p2_a_changed_field_is_found_though_all_hashes_were_made_anew(
     assert broken(judge([lines[0], *made, *lines[-2:]]))
 
 
-# ---------------------------------------------------------------- changes by whoever has the machine's key
+# ---------------------------------------------------------------- changes with the machine's key
 
 
 def forged(
     change: Callable[[Scribe, list[Draft]], None], private: bytes | None = None
 ) -> tuple[Scribe, list[bytes]]:
-    """The honest record, changed and then hashed and signed anew by the machine itself, or by somebody else's key."""
+    """The honest record, changed, then hashed and signed again by the machine or a foreign key."""
     honest = Scribe().day()
     drafts = [draft_of(w) for w in honest.written]
     change(honest, drafts)
@@ -251,7 +252,7 @@ def command(drafts: list[Draft], number: int = 0) -> int:
     ]
 
 
-def test_p1_a_dropped_act_is_seen_by_whoever_had_seen_it() -> None:
+def test_p1_a_dropped_act_is_noticed_by_an_actor_who_had_seen_it() -> None:
     def drop(scribe: Scribe, drafts: list[Draft]) -> None:
         del drafts[command(drafts) : command(drafts) + 2]
 
@@ -259,13 +260,13 @@ def test_p1_a_dropped_act_is_seen_by_whoever_had_seen_it() -> None:
     assert "seen" in codes(judge(lines)), "later statements name entries that are gone"
 
 
-def test_p2_a_cut_off_end_is_seen_by_whoever_kept_a_head_or_an_ack() -> None:
+def test_p2_a_kept_head_or_ack_reveals_a_cut_off_end() -> None:
     def cut(scribe: Scribe, drafts: list[Draft]) -> None:
         del drafts[-3:]
 
     honest, lines = forged(cut)
     assert codes(judge(lines)) == set(), (
-        "the machine itself can forget the end of its own record, unless somebody kept a head"
+        "the machine itself can forget the end of its own record, unless a client kept a head"
     )
     for name, kept in (("head", honest.head()), ("ack", honest.ack(-2)), ("head", honest.head(-3))):
         with_it = judge(lines, [record.signed_line(name, kept)])  # type: ignore[arg-type]
@@ -284,7 +285,7 @@ def test_p2_a_cut_off_end_is_seen_by_whoever_kept_a_head_or_an_ack() -> None:
     )
 
 
-def test_p2_a_rewritten_record_is_seen_by_whoever_kept_a_head() -> None:
+def test_p2_a_kept_head_reveals_a_rewritten_record() -> None:
     def rewrite(scribe: Scribe, drafts: list[Draft]) -> None:
         drafts[-1] = replace(drafts[-1], actor="ann", key=scribe.ann.key, client="00000000000000ff")
 
@@ -520,12 +521,12 @@ def test_a_gap_is_noted() -> None:
         b'{"a":1e5}\n',
     ],
 )
-def test_what_is_no_record_is_said_to_be_none(text: bytes) -> None:
+def test_a_file_that_is_no_record_is_reported(text: bytes) -> None:
     assert codes(judge([text] if text else [])) == {"header"}
 
 
 def test_p2_the_other_verifier_runs_alone(tmp_path: Path) -> None:
-    """As somebody would who has nothing of ours: another process, no package of ours to import."""
+    """Run the independent verifier in a separate process, without the holdfast package."""
     good, bad, kept = tmp_path / "good", tmp_path / "bad", tmp_path / "kept"
     good.write_bytes(b"".join(export()))
     bad.write_bytes(b"".join(export()[:5] + export()[6:]))
@@ -571,10 +572,10 @@ PLAUSIBLE: dict[str, list[Any]] = {
     "statement": ["{}", "x"],
     "signature": ["0" * 128],
 }
-SOMETIMES = sorted(record.OPTIONAL)
+SOMETIMES = sorted(examine.OPTIONAL)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(
         st.tuples(
@@ -584,16 +585,19 @@ SOMETIMES = sorted(record.OPTIONAL)
         max_size=6,
     )
 )
-def test_p2_both_verifiers_agree_on_what_a_machine_could_make_up(
+def test_p2_both_verifiers_agree_on_any_signed_entries(
     entries: list[tuple[set[str], random.Random]],
 ) -> None:
-    """Entries of any fields, rightly hashed, chained and signed by the machine: neither verifier stumbles, both judge alike."""
+    """Entries of any fields, rightly hashed, chained and signed by the machine.
+
+    Neither verifier stumbles, both judge alike.
+    """
     scribe = Scribe()
     prev = record.GENESIS
     for seq, (names, dice) in enumerate(entries, 1):
         entry = {
             name: dice.choice(PLAUSIBLE[name])
-            for name in [*names, *(record.REQUIRED & PLAUSIBLE.keys())]
+            for name in [*names, *(examine.REQUIRED.keys() & PLAUSIBLE.keys())]
         }
         entry |= {"v": 1, "seq": seq, "session": scribe.session, "prev": prev}
         body = canonical.encode(entry)
@@ -602,7 +606,7 @@ def test_p2_both_verifiers_agree_on_what_a_machine_could_make_up(
     judge(scribe.export())
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.binary(max_size=40).map(lambda b: b.replace(b"\n", b"") + b"\n"), min_size=1, max_size=4

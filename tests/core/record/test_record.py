@@ -1,4 +1,4 @@
-"""The format of the record: one spelling, golden bytes, and no secret in it."""
+"""The format of the record: a single spelling, golden bytes, and no secrets."""
 
 from __future__ import annotations
 
@@ -10,23 +10,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import record
-from holdfast.core.audit import verify
-from holdfast.core.record import Draft, Written
+from holdfast.core.record import record
+from holdfast.core.record.audit import verify
+from holdfast.core.record.record import Draft, Written
 from holdfast.model import canonical, signing
-from holdfast.testing.records import Scribe
+from tests.support.checkers.records import Scribe
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "record.json"
+VECTORS = Path(__file__).parents[2] / "vectors" / "record.json"
 
 
 def vectors() -> dict[str, object]:
-    """What is in the file, made anew."""
+    """Recompute the content of the file."""
     scribe = Scribe(b"vectors").day()
     intent = next(w for w in scribe.written if w.fields["kind"] == "command")
     fields = intent.fields
     assert intent.salt is not None and intent.content is not None
     return {
-        "about": "A record as it is exported, and the parts of one signed entry. Private keys are for these vectors only.",
+        "about": (
+            "A record as it is exported, and the parts of one signed entry. "
+            "Private keys are for these vectors only."
+        ),
         "version": record.VERSION,
         "machine": {"private": scribe.private.hex(), "public": scribe.machine},
         "operators": {a.name: {"private": a.private.hex(), "public": a.key} for a in scribe.actors},
@@ -51,7 +54,7 @@ def vectors() -> dict[str, object]:
     }
 
 
-def test_p2_the_format_is_what_it_was() -> None:
+def test_p2_the_exported_format_does_not_change() -> None:
     assert json.loads(VECTORS.read_text()) == vectors(), (
         "a change of the format is a new version, with new vectors"
     )
@@ -62,7 +65,7 @@ def test_p2_the_vectors_verify() -> None:
     assert [f.code for f in verify(lines)] == ["uncovered"]
 
 
-# ---------------------------------------------------------------- what is kept
+# ---------------------------------------------------------------- kept content
 
 KINDS = [
     "command",
@@ -84,7 +87,7 @@ KINDS = [
     st.sampled_from([True, False, None]),
     st.sampled_from([True, False, None]),
 )
-def test_p2_what_is_typed_without_echo_is_never_kept(
+def test_p2_text_typed_without_echo_is_never_kept(
     kind: str, echo: bool | None, canonical_mode: bool | None
 ) -> None:
     kept = record.may_keep(kind, echo, canonical_mode)
@@ -95,7 +98,7 @@ def test_p2_what_is_typed_without_echo_is_never_kept(
             "raw mode is a password prompt inside of ssh as well as a shell's line editing"
         )
     if kind == "command":
-        assert kept, "a command is said in so many words, whatever the terminal is doing"
+        assert kept, "a command is recorded in full in any state of the terminal"
 
 
 drafts = st.builds(
@@ -113,7 +116,7 @@ drafts = st.builds(
 
 
 @given(drafts, st.sampled_from([True, False, None]), st.sampled_from([True, False, None]))
-def test_p2_content_that_may_not_be_kept_is_nowhere_in_what_is_written(
+def test_p2_forbidden_content_is_nowhere_in_the_written_record(
     draft: Draft, echo: bool | None, canonical_mode: bool | None
 ) -> None:
     if draft.content is not None and draft.salt is not None:
@@ -147,7 +150,7 @@ def test_p2_content_that_may_not_be_kept_is_nowhere_in_what_is_written(
 def test_a_commitment_is_to_one_content(salt: bytes, one: bytes, other: bytes) -> None:
     assert (record.commit(salt, one) == record.commit(salt, other)) == (one == other)
     with pytest.raises(ValueError):
-        record.commit(salt[1:], salt[:1] + one)  # or a byte could be moved from one to the other
+        record.commit(salt[1:], salt[:1] + one)  # or a byte could move from the salt to the content
 
 
 @given(
@@ -210,15 +213,14 @@ def test_p1_a_statement_is_read_only_when_it_is_signed() -> None:
         {"binding": "AB"},
     ):
         strange = canonical.encode({**canonical.decode(body), **change})
-        with pytest.raises(
-            ValueError, match=r"version|none"
-        ):  # or a hostile actor could spoil the record with it
+        # otherwise a hostile actor could spoil the record with it
+        with pytest.raises(ValueError, match=r"version|malformed"):
             record.read_statement(
                 strange, record.sign_statement(scribe.ann.private, strange), scribe.ann.key
             )
 
 
-def test_p1_a_draft_is_made_only_of_what_was_signed() -> None:
+def test_p1_a_draft_has_only_signed_fields() -> None:
     scribe, written = one()
     fields = written.fields
     said, salt = canonical.decode(fields["statement"].encode()), written.salt
@@ -253,7 +255,7 @@ def test_reasons_are_cut_and_always_text() -> None:
     assert len(record.chain(draft, 1, record.GENESIS, 1).fields["reason"]) == record.REASON_CHARS
 
 
-def test_what_programs_are_shown() -> None:
+def test_the_fields_of_a_shown_entry() -> None:
     _, written = one()
     shown = record.shown(written)
     assert {

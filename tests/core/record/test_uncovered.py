@@ -1,12 +1,12 @@
-"""P1: one signature covers a range of keys, on both sides the same, and nothing else."""
+"""P1: a signature covers exactly a range of keys, the same on both sides."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import record
-from holdfast.core.uncovered import KEPT_BYTES, KEPT_KEYS, Range, Uncovered
+from holdfast.core.record import record
+from holdfast.core.record.uncovered import KEPT_BYTES, KEPT_KEYS, Range, Uncovered
 
 SALT = bytes(16)
 
@@ -25,10 +25,10 @@ def said(taken: Range) -> dict[str, object]:
     ),
     st.integers(0, 300),
 )
-def test_p1_what_a_client_signs_is_what_the_host_got(
+def test_p1_client_and_host_commit_to_the_same_keys(
     typed: list[tuple[bytes, int]], spoiled: int
 ) -> None:
-    """Keys with other acts' numbers between them; one key may have come differently."""
+    """Keys with gaps for other acts; a key may have arrived changed."""
     client, host, number = Uncovered(), Uncovered(), 0
     for n, (data, step) in enumerate(typed):
         number += step
@@ -56,7 +56,7 @@ def test_p1_a_signature_is_due_after_64_keys_or_a_second() -> None:
     assert taken is not None and (taken.first, taken.last) == (1, 64)
 
 
-def test_what_is_held_is_bounded() -> None:
+def test_uncovered_keys_are_bounded() -> None:
     keys = Uncovered()
     for number in range(10 * KEPT_KEYS):
         keys.add(number, b"x" * 100, 0)

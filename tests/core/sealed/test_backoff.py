@@ -3,13 +3,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.patience import QUICK_S, SHARE, STEADY_S, Patience
+from holdfast.core.sealed.backoff import QUICK_S, SHARE, STEADY_S, Patience
 
 FIRST, MOST = 0.05, 30.0
 
 
 def tries(patience: Patience, seconds: float, hangs: float = 0.0) -> list[float]:
-    """When somebody tries who reaches nobody; each try takes so long."""
+    """Return the times of attempts without success; each attempt takes this long."""
     now, made = 0.0, []
     while now < seconds:
         made.append(now)
@@ -26,7 +26,7 @@ def test_a_second_is_noticed_at_once_and_a_day_costs_a_bounded_number_of_tries()
 
 
 @given(st.floats(0.0, 1.0), st.integers(1, 400))
-def test_a_pause_is_short_against_what_the_outage_lasted(luck: float, count: int) -> None:
+def test_a_pause_is_short_compared_to_the_outage(luck: float, count: int) -> None:
     patience, now = Patience(FIRST, MOST), 0.0
     for _ in range(count):
         pause = patience.pause(now, luck)

@@ -1,4 +1,7 @@
-"""The sealed channel by example: how it opens, what it refuses, when it changes keys, how it ends. Everything a carrier could do is in tests/hostile/test_carrier.py."""
+"""The sealed channel by example: opening, refusals, rekeying and the end.
+
+Attacks by a carrier are in tests/hostile/test_carrier.py.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.core import channel
-from holdfast.core.channel import Bounds, Channel
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.channel import Bounds, Channel
 from holdfast.model import agreement, limits
 from holdfast.model.errors import PeerFault
 from holdfast.wire import body, noise
 
-VECTORS = Path(__file__).parents[1] / "vectors" / "channel.json"
+VECTORS = Path(__file__).parents[2] / "vectors" / "channel.json"
 ROUTE = b"\x11" * 16
 CLIENT, HOST, PSK = b"\x01" * 32, b"\x02" * 32, b"\x03" * 32
 PATTERNS = (noise.IK, noise.XXPSK3)
@@ -23,7 +26,7 @@ PATTERNS = (noise.IK, noise.XXPSK3)
 def sides(
     pattern: str = noise.IK, bounds: Bounds = Bounds(), now: float = 0.0, **other: Any
 ) -> tuple[Channel, Channel]:
-    """`other`: what is different at the responder."""
+    """`other`: the differences at the responder."""
     psk = PSK if pattern == noise.XXPSK3 else None
     remote = agreement.public(HOST) if pattern == noise.IK else None
     return (
@@ -37,7 +40,7 @@ def sides(
 
 
 def shake(client: Channel, host: Channel, now: float = 0.0) -> None:
-    """Until nobody has anything to send."""
+    """Exchange messages until none is left."""
     turn, messages = host, client.start().send
     while messages:
         (message,) = messages
@@ -87,7 +90,7 @@ def test_t2_a_host_acts_on_nothing_before_the_first_sealed_message(pattern: str)
 
 
 def test_t2_a_first_message_that_is_sent_again_leads_nowhere() -> None:
-    """Nobody but its author can go on from there, so nobody has to remember which ones were seen."""
+    """Only the author of a first message can continue, so no memory of seen messages is needed."""
     client, host = sides()
     (first,) = client.start().send
     shake_back = host.receive(first, 0).send
@@ -104,7 +107,7 @@ def test_t2_a_first_message_that_is_sent_again_leads_nowhere() -> None:
 
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_t2_versions_cannot_be_changed_on_the_way(pattern: str) -> None:
-    """The offer travels in the clear and is bound by the prologue: one that was narrowed or widened fails."""
+    """The offer travels in the clear and is bound by the prologue: a changed offer fails."""
     for lowest, highest in ((1, 1), (1, 3), (2, 2)):
         psk, remote = (PSK, None) if pattern == noise.XXPSK3 else (None, agreement.public(HOST))
         client = Channel(
@@ -113,7 +116,7 @@ def test_t2_versions_cannot_be_changed_on_the_way(pattern: str) -> None:
         host = sides(pattern, versions=(1, 3))[1]
         (first,) = client.start().send
         step = host.receive(first[:3] + bytes((lowest, highest)) + first[5:], 0)
-        if step.send:  # a first message that nothing secret seals
+        if step.send:  # a first message without a secret
             client.receive(step.send[0], 0)
         assert (client.reason or host.reason) == channel.HANDSHAKE
         assert not client.established and not host.established
@@ -173,7 +176,7 @@ def test_another_route_host_or_secret_is_another_channel(
 
 
 def test_t2_a_stranger_without_the_secret_is_never_established() -> None:
-    """Whoever answers can get as far as the client's last message; it cannot read what follows it, nor answer that."""
+    """An impostor gets the client's last message, but can neither read nor answer the next."""
     client = sides(noise.XXPSK3)[0]
     stranger = noise.Handshake(
         noise.XXPSK3, False, channel.prologue(ROUTE, 1, 1), b"\x09" * 32, None, b"\x08" * 32
@@ -198,7 +201,7 @@ def test_another_handshake_than_expected_is_refused() -> None:
         assert host.reason == channel.HANDSHAKE
 
 
-def test_what_is_offered_can_be_read_before_there_is_a_channel() -> None:
+def test_the_offer_can_be_read_before_there_is_a_channel() -> None:
     for pattern in PATTERNS:
         assert channel.offered(sides(pattern)[0].start().send[0]) == channel.Offer(pattern, 1, 1)
     for bad in (
@@ -219,7 +222,7 @@ def test_what_is_offered_can_be_read_before_there_is_a_channel() -> None:
     ("pattern", "message"), [(noise.IK, 1), (noise.XXPSK3, 1), (noise.XXPSK3, 3)]
 )
 def test_handshakes_carry_no_payload(pattern: str, message: int) -> None:
-    """A payload of the first message would be read before anybody is known to be there."""
+    """A payload of the first message would be read before the peer is known."""
     prologue = channel.prologue(ROUTE, 1, 1)
     raw = noise.Handshake(
         pattern,
@@ -281,7 +284,7 @@ def test_nothing_comes_after_an_end() -> None:
     client, host = opened()
     (end,) = client.end(0)
     assert client._sender is not None
-    more = client._sender.seal(body.data(b"more"))  # what no honest side does
+    more = client._sender.seal(body.data(b"more"))  # no honest side does this
     host.receive(end, 0)
     assert host.receive(more, 0) == channel.Step()
     assert host.reason == channel.PROTOCOL
@@ -308,7 +311,7 @@ def test_closed_is_closed(reason: str) -> None:
 
 
 @pytest.mark.parametrize("plain", [b"", b"\x0a\x00", b"\x32\x00", b"\x0a\x05x", body.REKEY + b"x"])
-def test_what_is_authentic_and_wrong_ends_it(plain: bytes) -> None:
+def test_an_authentic_but_invalid_message_ends_the_channel(plain: bytes) -> None:
     client, host = opened()
     assert client._sender is not None
     assert host.receive(client._sender.seal(plain), 0) == channel.Step()
@@ -362,13 +365,13 @@ def test_the_sender_changes_its_key_in_time(bounds: Bounds, messages: int) -> No
     assert client.receive(host.send(b"x", 0)[0], 0).data == b"x"
 
 
-def test_the_bounds_are_what_the_documents_say() -> None:
+def test_the_bounds_equal_those_of_the_documents() -> None:
     assert Bounds() == (1 << 20, 1 << 30, 3600.0)
 
 
 @pytest.mark.parametrize("bounds", [Bounds(messages=4), Bounds(bytes=4 * 70_000)])
 def test_the_receiver_insists(bounds: Bounds) -> None:
-    """A sender that never changes its key is not listened to for ever."""
+    """A sender that never changes keys is cut off."""
     client, host = sides(bounds=Bounds())
     host = sides(bounds=bounds)[1]
     shake(client, host)
@@ -392,7 +395,7 @@ def test_a_channel_without_numbers_left_ends() -> None:
 
 
 def transcript(pattern: str) -> dict[str, Any]:
-    """A whole channel with given keys: everything a carrier sees of it."""
+    """A whole channel with fixed keys, as a carrier sees the messages."""
     psk, remote = (PSK, None) if pattern == noise.XXPSK3 else (None, agreement.public(HOST))
     client = Channel(
         pattern,
@@ -440,11 +443,11 @@ def transcript(pattern: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("number", [0, 1])
 def test_t6_golden_bytes_do_not_change(number: int) -> None:
-    """The client sends one, two, REKEY, three; the host sends back; the client says END, then the host."""
+    """A channel with three messages, a REKEY, an answer, and END from both sides."""
     assert transcript(PATTERNS[number]) == json.loads(VECTORS.read_text())["channels"][number]
 
 
-def test_t3_whether_the_other_side_is_there_only_it_can_say() -> None:
+def test_t3_only_the_peer_itself_can_answer_a_keepalive() -> None:
     client, host = opened()
     asked = client.ask(0)
     answer = host.receive(asked[0], 0)

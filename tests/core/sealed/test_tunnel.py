@@ -1,4 +1,4 @@
-"""One stream through a relay: never more on the way than was credited, everything in order, less of it where a link queues (T3)."""
+"""A stream through a relay: in order, within the credit, less on a queueing link."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections import deque
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.core import channel
-from holdfast.core.tunnel import FLOW, LIMIT_LEAST_BYTES, Tunnel
+from holdfast.core.sealed import channel
+from holdfast.core.sealed.tunnel import FLOW, LIMIT_LEAST_BYTES, Tunnel
 from holdfast.model.agreement import public
 from holdfast.model.limits import BODY_BYTES, SEALED_BYTES, STREAM_WINDOW_BYTES, KiB
+from tests.support.examples import examples
 
 ROUTE, HOST, CLIENT = bytes(16), bytes(range(32)), bytes(range(1, 33))
 
@@ -30,14 +31,14 @@ def pair(window: int = STREAM_WINDOW_BYTES) -> tuple[Tunnel, Tunnel]:
     return client, host
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["put", "carry", "take", "credit"]), st.integers(1, 70_000)),
         max_size=120,
     )
 )
-def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(
+def test_t3_received_bytes_equal_sent_bytes_and_never_exceed_the_credit(
     steps: list[tuple[str, int]],
 ) -> None:
     client, host = pair()
@@ -66,7 +67,7 @@ def test_t3_what_comes_is_what_was_sent_and_never_more_than_credited(
     assert got == sent and not client.reason and not host.reason
 
 
-def test_t3_who_sends_more_than_it_has_credit_for_is_cut_off() -> None:
+def test_t3_a_peer_that_exceeds_its_credit_is_cut_off() -> None:
     client, host = pair(32 * KiB)
     client._window = client._limit = client._credit = 1 << 20
     for payload in client.put(bytes(60_000), 1.0):
@@ -74,17 +75,17 @@ def test_t3_who_sends_more_than_it_has_credit_for_is_cut_off() -> None:
     assert host.reason == FLOW and host.data(b"x", 2.0) == channel.Step()
 
 
-def test_t3_credit_for_what_was_never_sent_is_a_lie() -> None:
+def test_t3_credit_for_unsent_bytes_is_a_fault() -> None:
     client, _ = pair()
     client.credit(1 << 18, 1.0)
     assert client.reason == FLOW and client.room() == 0
 
 
 def flood(rate: float, seconds: float, base_s: float = 0.02) -> tuple[float, float]:
-    """A consumer at the end of a link of that many bytes a second: how much got through in a second, and how old it was in the end."""
+    """Return the bytes per second through a link of this rate, and the final age of the data."""
     client, host = pair()
     now, free, delivered = 0.0, 0.0, 0
-    link: deque[tuple[float, bytes, float]] = deque()  # when it arrives, what, when it was sent
+    link: deque[tuple[float, bytes, float]] = deque()  # arrival time, data, send time
     credits: deque[tuple[float, int]] = deque()
     age = 0.0
     while now < seconds:
@@ -118,15 +119,15 @@ def test_t3_credit_is_given_before_the_sender_has_none() -> None:
     assert host.took(1) == 0 and host.took(20_000) > 0
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     st.lists(st.integers(1, 70_000), min_size=1, max_size=60),
     st.integers(LIMIT_LEAST_BYTES, STREAM_WINDOW_BYTES),
 )
-def test_t3_who_waits_until_it_is_worth_it_does_not_wait_for_ever(
+def test_t3_a_sender_that_waits_for_useful_credit_does_not_wait_for_ever(
     pieces: list[int], limit: int
 ) -> None:
-    """Whatever is taken as it comes makes room for more, though credit for the last of it is kept back; and pieces are not crumbs."""
+    """Taken data makes room, although some credit is kept back, and pieces have a useful size."""
     client, host = pair()
     client._limit = limit
     for piece in pieces:

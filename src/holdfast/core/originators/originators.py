@@ -1,47 +1,57 @@
-"""Who shaped the state that an act runs on, as opposed to who triggered it (P3): the words that all who look for it share.
+"""Originators: the operators who shaped the state that an act runs on (P3).
 
-What was found is a list of `Shaped`: one thing that the act would touch, and who made it what it is. Each finder (the shell's state, the files' writers, the line, the processes) adds
-what it knows; the gate is asked about the act with this list, the record names the people on it, and whoever takes the turn is shown it.
+The trigger of an act is the operator who performs the act. The originators are the operators who
+shaped the state that the act uses. The result of the search is a list of `Shaped`: a piece of state
+with an author. Each finder (shell state, writers of files, the line, processes) adds entries. The
+gate judges the act with this list, the record names the operators in the list, and the next holder
+of the turn sees the list.
 
-1. What nobody in the session has changed since it began is not listed: it is the machine's.
-2. What the trigger itself shaped is listed too: foreign is what is left when its own is taken away.
-3. What could not be seen is listed with UNKNOWN as its actor. It is never left out: then the record would name only the trigger.
-4. `sure` is False where someone may have shaped it, for all that is known.
+1. State that no operator changed since the session began belongs to the machine and is not listed.
+2. State that the trigger itself shaped is listed too. `foreign` removes it.
+3. State that could not be observed is listed with the actor UNKNOWN, and never left out,
+   because then the record would name only the trigger.
+4. `sure` is False where an operator may have shaped the state, but that is not certain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 UNKNOWN: Final = "unknown"
-UNSEEN: Final = (UNKNOWN,)  # the names, where nobody has looked
-SHAPED_MAX: Final = 64  # of one act; of more, those that are another's come first
+UNSEEN: Final = (UNKNOWN,)  # the originators of an act that was not examined
+SHAPED_MAX: Final = 64  # entries of one act; if there are more, foreign state comes first
 KINDS: Final = (
-    "alias",  # the command's name is an alias
-    "function",  # ... or a function of the shell
-    "path",  # its program is found by an entry of PATH
-    "variable",  # it is handed this variable, or the shell reads it
-    "preload",  # ... and the variable says what code is loaded into every program (LD_PRELOAD and the like)
+    "alias",  # the name of the command is an alias
+    "function",  # the name of the command is a shell function
+    "path",  # an entry of PATH leads to the program
+    "variable",  # the program is given this variable, or the shell reads it
+    "preload",  # a variable that makes programs load code (LD_PRELOAD and the like)
     "hook",  # the shell runs it by itself: PROMPT_COMMAND, precmd, ENV
     "trap",
     "option",
-    "cwd",  # where it runs
-    "file",  # a program, script or other file that it reads or runs
-    "line",  # the text itself: who typed on it
-    "shell",  # the state of the shell as a whole, where it could not be seen
+    "cwd",  # the working directory
+    "file",  # a program, script or other file that the act reads or runs
+    "line",  # the typed text itself
+    "shell",  # the whole state of the shell, where it could not be observed
 )
 
 
 class Shaped(NamedTuple):
+    """A piece of state that an act would use, and the author.
+
+    The representation of this class is hashed into fingerprints: do not rename the class or the
+    fields.
+    """
+
     kind: str  # one of KINDS
-    name: str  # of the alias, variable ...; of a file, its path
-    actor: str  # who shaped it last
-    act: int | None = None  # their act's number in the session
+    name: str  # of the alias, variable ...; the path of a file
+    actor: str  # the last author
+    act: int | None = None  # the number of that operator's act in the session
     sure: bool = True
 
-    def show(self, session: str) -> dict[str, Any]:
-        """For people and records; `session` is its reference."""
+    def show(self, session: str) -> dict[str, object]:
+        """Return the entry for display and records; `session` is a reference."""
         return {
             "kind": self.kind,
             "name": self.name.encode("utf-8", "backslashreplace").decode(),
@@ -66,25 +76,21 @@ _WORDS: Final = {
 }
 
 
-def told(one: Shaped) -> str:
-    """In plain words: "eve's alias ls"."""
-    return told_of(one.kind, one.name, one.actor, one.sure)
-
-
-def told_of(kind: str, name: str, actor: str, sure: bool = True) -> str:
+def in_words(kind: str, name: str, actor: str, sure: bool = True) -> str:
+    """Describe an entry in plain words, such as "eve's alias ls"."""
     what = _WORDS.get(kind, "{name}").replace("{name}", name)
     if actor == UNKNOWN:
-        return f"what nobody knows ({what})"
+        return f"{what} (author unknown)"
     return f"{actor}'s {what}" if sure else f"perhaps {actor}'s {what}"
 
 
 def foreign(items: Iterable[Shaped], actor: str) -> tuple[Shaped, ...]:
-    """What others shaped, or nobody knows who."""
+    """Return the entries of other operators, and those with an unknown author."""
     return tuple(one for one in items if one.actor != actor)
 
 
 def names(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
-    """The originators of an act of `actor`, each once; "unknown" at the end if some of it could not be seen."""
+    """Return the originators of an act of `actor`, each once; an "unknown" comes last."""
     found = dict.fromkeys(one.actor for one in foreign(items, actor))
     unseen = UNKNOWN in found
     found.pop(UNKNOWN, None)
@@ -92,12 +98,16 @@ def names(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
 
 
 def written(items: Iterable[Shaped], actor: str) -> tuple[str, ...]:
-    """Who else may have written what a shell reads in and runs (`source`, `eval`): of files and variables."""
+    """Return other possible authors of text that a shell reads and runs (`source`, `eval`)."""
     return names((one for one in items if one.kind in ("file", "variable", "shell")), actor)
 
 
 def bounded(items: Iterable[Shaped], actor: str) -> tuple[Shaped, ...]:
-    """Each once, and no more than SHAPED_MAX: another's first, then what is not known, then one's own. What had to be left out is unknown."""
+    """Return each entry once, at most SHAPED_MAX.
+
+    Entries of other operators come first, then unknown entries, then entries of `actor`. Omitted
+    entries are represented by an unknown entry.
+    """
     each = sorted(
         dict.fromkeys(items),
         key=lambda one: (one.actor == actor, one.actor == UNKNOWN, not one.sure),

@@ -1,45 +1,62 @@
-"""The state of a live shell with an author for each piece of it (P3): a machine of commands that began and of snapshots that came. It reads no clock, no file.
+"""The state of a live shell, with authors for each piece of it (P3).
 
-A piece is an alias, a function, a variable, an option, a trap, an entry of PATH, a remembered program, the directory. What differs between two snapshots was changed by
-what ran between them. Rules:
+A state machine, driven by commands that began and snapshots that arrived, without access to the
+clock or files. A piece is an alias, a function, a variable, an option, a trap, an entry of PATH, a
+remembered program, or the directory. The commands between two snapshots caused the differences:
 
-1. The first snapshot is the baseline: it is the machine's. What is as it was then has no author, whoever changed it meanwhile.
-2. One command ran: it is the author, for certain. Whoever else had a hand in it (typed on its line, shaped the alias it ran through, the hooks and traps that run by themselves)
-   may be, and is named as well.
-3. Several ran and no snapshot came between, because one was missed: each of them may be. None ran: whoever shaped the hooks and traps, and nobody knows who else (a key may be bound to a command).
-   Between the end of a run and the prompt after it only hooks run; but bash can list its traps only there.
-4. Functions are listed only if a command ran that may define some (`may_define`). One that was not thought to and did is found later; then everybody who ran something since may be its author.
-5. An entry of PATH has as its author who put it there, or who moved it before another one, or took away one that was before it. Being moved back is nobody's doing.
-6. A baseline that came late (something had run before) says little: whatever is asked, something stays unknown.
+1. The first snapshot is the baseline and belongs to the machine. A piece with the baseline value
+   has no author, even after a change in between.
+2. If a single command ran, the actor is the author, for certain. Other actors who had a part in the
+   command may be authors and are named too: typists of the line, and authors of an alias on the way
+   or of the hooks and traps that run by themselves.
+3. If several commands ran because a snapshot was missed, each actor may be the author. If no
+   command ran, the authors of hooks and traps may be, and an unknown actor (a key may be bound to a
+   command). Between the end of a run and the next prompt only hooks run; but bash can list its
+   traps only there.
+4. Functions are listed only after a command that may define some (`may_define`). If one such
+   command ran since the last list, its actor is the author, for certain; of several, each actor may
+   be. If none ran and a function differs all the same, every actor since the last list may be.
+5. The author of an entry of PATH is the actor who added the entry, moved it forward, or
+   removed an earlier entry. Moving an entry back has no author.
+6. If the baseline came late (a command had run before), every answer contains an unknown part.
 
-Everything that is not known names UNKNOWN; nothing is left to the last one who touched the keyboard.
+State that cannot be attributed names UNKNOWN. It is never attributed to the last typist.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.core.lineage import Cause
-from holdfast.core.originators import UNKNOWN
-from holdfast.core.shellstate import CWD, Piece, Snapshot, names_of
+from holdfast.core.originators.lineage import Cause, Saved, read_cause, saved_cause
+from holdfast.core.originators.originators import UNKNOWN
+from holdfast.core.originators.shell_state import CWD, Piece, Snapshot
+from holdfast.model.words import names_of
 
-AUTHORS_MAX: Final = 8  # of one piece; more are unknown
-RAN_MAX: Final = 64  # commands that began since the last snapshot; of more, somebody is unknown
+AUTHORS_MAX: Final = 8  # of one piece; further authors are unknown
+RAN_MAX: Final = 64  # commands since the last snapshot; further commands have an unknown actor
 HOOKS: Final = names_of(
-    "PROMPT_COMMAND precmd_functions preexec_functions chpwd_functions periodic_functions zshaddhistory_functions "
-    "zshexit_functions command_not_found_handle command_not_found_handler precmd preexec chpwd periodic zshaddhistory"
+    """
+    PROMPT_COMMAND precmd_functions preexec_functions chpwd_functions periodic_functions
+    zshaddhistory_functions zshexit_functions command_not_found_handle command_not_found_handler
+    precmd preexec chpwd periodic zshaddhistory
+    """
 )
+# Words that may define a function.
 DEFINERS: Final = names_of(
-    "eval source . unset declare typeset local export readonly builtin command exec trap enable bind complete compopt autoload zmodload functions disable "
-    "unfunction hash rehash unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for while until do done case select in time coproc "
-    "always repeat foreach end mapfile readarray"
+    """
+    eval source . unset declare typeset local export readonly builtin command exec trap enable
+    bind complete compopt compgen jobs - autoload zmodload functions disable unfunction hash rehash
+    unhash alias unalias zle fc history r emulate noglob nocorrect function if then else elif fi for
+    while until do done case select in time coproc always repeat foreach end mapfile readarray
+    """
 )
 _SIMPLE: Final = re.compile(r"[A-Za-z0-9_./+-]+")
 _ASSIGNS: Final = re.compile(r"[A-Za-z_]\w*\+?=[^\s()]*")
 _COMPUTED: Final = re.compile(
-    r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]"
+    r"(?:^|[;|&(\n])\s*[\"'\\$`!]|\b(?:eval|source|exec|command|xargs|fc)\b"
+    r"|(?:^|[;|&(\n])\s*\.\s|[^\n\x20-\x7e]"
 )
 _READ_IN: Final = re.compile(
     r"(?:^|[;|&({\n]|\b(?:if|elif|while|until|then|do|else|builtin|time)\s)\s*(?:source|eval|\.)\s"
@@ -50,7 +67,7 @@ _SHOWN: Final = re.compile(r"[\x20-\x7e\n\u00a0-\ud7ff\ue000-\U0010ffff]*")
 
 
 class Hand(NamedTuple):
-    """Somebody who shaped a piece, or may have."""
+    """An actor who shaped a piece, or may have."""
 
     actor: str
     act: int | None
@@ -62,15 +79,21 @@ NOBODY_KNOWS: Final[Author] = (Hand(UNKNOWN, None, False),)
 
 
 class View(NamedTuple):
-    """What is known at one moment. It does not change: threads may look at it."""
+    """The knowledge at one moment, immutable, so that threads may read it."""
 
     authors: Mapping[Piece, Author]
     state: Snapshot | None = None
-    blind: str = "the shell has not said yet what it is made of"  # why something cannot be known; empty: all of it is
-    functions: bool = False  # whether all functions are known
+    # Why some state cannot be known; empty if all of it is known.
+    blind: str = "the shell has not reported its state yet"
+    functions: bool = False  # all functions are known
+    # Keyed digests of the values that the shell exported at its first prompt.
+    environment: Mapping[str, bytes] = {}
 
     def shadowed(self, actor: str) -> frozenset[str]:
-        """Names that stand for something else than they did at first. A function of one's own is what it was judged as when it was defined; an alias is judged by nobody."""
+        """Return the names that have another meaning than in the baseline.
+
+        An actor's own function was judged when it was defined. An alias was not judged.
+        """
         return frozenset(
             name
             for (kind, name), author in self.authors.items()
@@ -83,23 +106,26 @@ NOTHING: Final = View({})
 
 
 class Shape:
+    """The tracked state of one shell."""
+
     def __init__(self, given: Mapping[str, str] | None = None) -> None:
-        """`given`: variables that somebody set when the shell was made, and who."""
+        """Start without state; `given` maps variables set for the new shell to their authors."""
         self.view, self._given = NOTHING, dict(given or {})
-        self.seq = 0  # of the last mark that was taken
+        self.seq = 0  # of the last processed mark
         self._base: dict[Piece, bytes] = {}
         self._base_path: tuple[str, ...] = ()
+        self._base_environment: dict[str, bytes] = {}
         self._authors: dict[Piece, Author] = {}
         self._state: Snapshot | None = None
-        self._ran: list[Cause] = []  # since the last snapshot
-        self._defining: list[Cause] = []  # since functions were listed, and may have defined some
-        self._since: list[Cause] = []  # since functions were listed, all
-        self._done: list[Cause] = []  # the run that ended just now: its prompt is still to come
-        self._missed = False  # a snapshot, since the last that came
+        self._ran: list[Cause] = []  # commands since the last snapshot
+        self._defining: list[Cause] = []  # commands that may have defined unlisted functions
+        self._since: list[Cause] = []  # all commands since functions were listed
+        self._done: list[Cause] = []  # the run that just ended, before the prompt
+        self._missed = False  # a snapshot was missed since the last that arrived
         self._late = False
-        self._listed = False  # functions, at least once
+        self._listed = False  # functions were listed at least once
 
-    # ------------------------------------------------------------ what happens
+    # ------------------------------------------------------------ events
 
     def began(
         self,
@@ -109,8 +135,12 @@ class Shape:
         through: Iterable[str] = (),
         over: bool = False,
     ) -> None:
-        """The shell begins a command, as this mark says; whether it may define functions, and who shaped the aliases and functions it runs through. `over`: it has ended already, and the shell
-        says nothing after it. A mark that was taken before says nothing new."""
+        """Note that the shell begins a command, as the mark `seq` says.
+
+        `defines`: the command may define functions. `through` names the authors of the aliases and
+        functions on its way. `over`: the command has ended already, and no snapshot follows. A
+        mark that was processed before is ignored.
+        """
         if seq <= self.seq:
             return
         self.seq, self._missed = seq, self._missed or over
@@ -127,13 +157,13 @@ class Shape:
         self._look()
 
     def missed(self, seq: int) -> None:
-        """A mark came, and its snapshot is not to be had."""
+        """Note a mark whose snapshot is not available."""
         if seq > self.seq:
             self.seq, self._missed = seq, True
             self._look()
 
     def snapshot(self, new: Snapshot, prompt: bool = True) -> None:
-        """What the shell said at a prompt, or at the end of a run."""
+        """Process a snapshot at a prompt, or at the end of a run."""
         if new.seq <= self.seq:
             return
         self.seq = new.seq
@@ -141,6 +171,8 @@ class Shape:
             self._late = bool(self._ran) or self._missed or new.seq > 1
             self._base, self._base_path, self._listed = dict(new.values), new.path, new.functions
             self._state = new
+            if not self._late:
+                self._base_environment = dict(new.environment)
             self._born(new)
         else:
             self._compare(self._state, new)
@@ -154,11 +186,11 @@ class Shape:
 
     @property
     def quiet(self) -> bool:
-        """Nothing began since the last snapshot."""
+        """No command began since the last snapshot."""
         return not self._ran and not self._missed
 
     def _born(self, new: Snapshot) -> None:
-        """What was set for it is whoever's set it, not the machine's."""
+        """Attribute the variables that were set for the shell to their authors."""
         for name, who in self._given.items():
             if name == "PATH":
                 self._authors |= {("path", entry): (Hand(who, None, True),) for entry in new.path}
@@ -167,7 +199,7 @@ class Shape:
                 self._authors["variable", name] = (Hand(who, None, True),)
                 del self._base["variable", name]
 
-    # ------------------------------------------------------------ who did it
+    # ------------------------------------------------------------ attribution
 
     def _compare(self, old: Snapshot, new: Snapshot) -> None:
         kept = {
@@ -178,10 +210,8 @@ class Shape:
         }
         values = kept | new.values
         first = new.functions and not self._listed
-        author, definer = (
-            self._author(self._ran or self._done, self._missed or not self._ran),
-            self._author(self._defining or self._since, len(self._defining) != 1),
-        )
+        author = self._author(self._ran or self._done, self._missed or not self._ran)
+        definer = self._author(self._defining or self._since, len(self._defining) != 1)
         trapper = self._author(self._ran or self._done, self._missed)
         for piece in dict.fromkeys((*old.values, *values)):
             if old.values.get(piece) == values.get(piece):
@@ -189,15 +219,8 @@ class Shape:
             if first and piece[0] in ("function", "hash"):
                 self._base[piece] = values[piece]
             elif piece != ("variable", "PATH"):
-                self._give(
-                    piece,
-                    definer
-                    if piece[0] == "function"
-                    else trapper
-                    if piece[0] == "trap"
-                    else author,
-                    values.get(piece),
-                )
+                who = {"function": definer, "trap": trapper}.get(piece[0], author)
+                self._give(piece, who, values.get(piece))
         self._listed = self._listed or new.functions
         self._of_path(old.path, new.path, author)
         self._state = new._replace(
@@ -240,19 +263,26 @@ class Shape:
     def _look(self) -> None:
         blind = ""
         if self._state is None:
-            blind = "the shell has not said what it is made of"
+            blind = "the shell has not reported its state"
         elif self._missed:
-            blind = "what the shell said of itself could not be read"
+            blind = "the state that the shell reported could not be read"
         elif self._late:
-            blind = "the shell was not seen from its beginning"
+            blind = "the shell was not observed from its start"
         self.view = View(
-            dict(self._authors), self._state, blind, self._listed and not self._defining
+            dict(self._authors),
+            self._state,
+            blind,
+            self._listed and not self._defining,
+            self._base_environment,
         )
 
-    # ------------------------------------------------------------ before it begins
+    # ------------------------------------------------------------ before a command begins
 
     def through(self, text: str | None) -> tuple[str, ...]:
-        """Who shaped an alias or a function that this text may run through; None: not known what it says. Names that it computes may be any."""
+        """Return the authors of aliases and functions that this text may run through.
+
+        The text None is unknown. A text that computes names may run through any of them.
+        """
         named = None if text is None or _COMPUTED.search(text) else _words(text)
         return tuple(
             dict.fromkeys(
@@ -264,7 +294,10 @@ class Shape:
         )
 
     def reads_in(self, text: str | None) -> bool:
-        """Whether a text may have this shell itself run what a file or a variable says: what that changes is also its author's doing."""
+        """Say whether the text may make the shell run the content of a file or a variable.
+
+        The author of that content is then also an author of the changes.
+        """
         if text is None or _READ_IN.search(text) or _COMPUTED.search(text):
             return True
         aliases, anywhere = (
@@ -277,7 +310,11 @@ class Shape:
         )
 
     def may_define(self, text: str) -> bool:
-        """Whether a text may define functions in this shell, for all that is known. Sure is only the other answer: plain commands, none of them a function, an alias or a builtin that could."""
+        """Say whether the text may define functions in this shell.
+
+        The answer False counts as certain (rule 4): the text has only plain commands, and none of
+        them is a function, an alias or a builtin that could define one (DEFINERS).
+        """
         state = self._state
         if state is None or not self._listed or self._defining or not _SHOWN.fullmatch(text):
             return True
@@ -301,8 +338,9 @@ class Shape:
 
     # ------------------------------------------------------------ for the next host
 
-    def save(self) -> dict[str, Any]:
+    def save(self) -> Saved:
         state = self._state
+        environment = {name: one.hex() for name, one in self._base_environment.items()}
         return {
             "seq": self.seq,
             "base": _plain(self._base),
@@ -310,32 +348,25 @@ class Shape:
             "authors": [
                 [*piece, [list(hand) for hand in author]] for piece, author in self._authors.items()
             ],
-            "state": None
-            if state is None
-            else state._replace(values={})._asdict()
-            | {
-                "exported": sorted(state.exported),
-                "active": sorted(state.active),
-                "anywhere": sorted(state.anywhere),
-                "values": _plain(state.values),
-            },
-            "ran": [_cause(c) for c in self._ran],
-            "defining": [_cause(c) for c in self._defining],
-            "since": [_cause(c) for c in self._since],
-            "done": [_cause(c) for c in self._done],
+            "state": None if state is None else _saved_state(state),
+            "ran": [*map(saved_cause, self._ran)],
+            "defining": [*map(saved_cause, self._defining)],
+            "since": [*map(saved_cause, self._since)],
+            "done": [*map(saved_cause, self._done)],
             "missed": self._missed,
             "late": self._late,
             "listed": self._listed,
+            **({"environment": environment} if environment else {}),
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """What the last host knew; what is not as it was written is refused as a whole."""
+    def restore(self, saved: Saved) -> None:
+        """Load the state of the last host; a malformed state is refused as a whole."""
         made = Shape(self._given)
-        made.seq, made._base, made._base_path = (
-            int(saved["seq"]),
-            _values(saved["base"]),
-            tuple(map(str, saved["base_path"])),
-        )
+        made.seq, made._base = int(saved["seq"]), _values(saved["base"])
+        made._base_path = tuple(map(str, saved["base_path"]))
+        made._base_environment = {
+            str(name): bytes.fromhex(one) for name, one in saved.get("environment", {}).items()
+        }
         made._authors = {
             (str(kind), str(name)): tuple(
                 Hand(str(a), None if n is None else int(n), bool(s)) for a, n, s in hands
@@ -355,31 +386,36 @@ class Shape:
                 bool(state["traps"]),
                 frozenset(map(str, state["active"])),
                 frozenset(map(str, state["anywhere"])),
+                {str(k): bytes.fromhex(v) for k, v in state.get("environment", {}).items()},
             )
         made._ran, made._defining, made._since, made._done = (
-            [
-                Cause(str(a), None if n is None else int(n), tuple(map(str, o)))
-                for a, n, o in saved[key]
-            ]
-            for key in ("ran", "defining", "since", "done")
+            [*map(read_cause, saved[key])] for key in ("ran", "defining", "since", "done")
         )
-        made._missed, made._late, made._listed = (
-            bool(saved["missed"]),
-            bool(saved["late"]),
-            bool(saved["listed"]),
-        )
+        made._missed, made._late = bool(saved["missed"]), bool(saved["late"])
+        made._listed = bool(saved["listed"])
         made._look()
         self.__dict__.update(made.__dict__)
 
 
+def _saved_state(state: Snapshot) -> Saved:
+    saved = state._asdict() | {
+        "exported": sorted(state.exported),
+        "active": sorted(state.active),
+        "anywhere": sorted(state.anywhere),
+        "values": _plain(state.values),
+    }
+    environment = {name: value.hex() for name, value in saved.pop("environment").items()}
+    return saved | ({"environment": environment} if environment else {})
+
+
 def _words(text: str) -> set[str]:
-    """Each as it may be the name of an alias: also by how it ends (zsh)."""
+    """Return the words that may be names of aliases, and their suffixes (zsh)."""
     words = {*_TOKEN.findall(text)}
     return words | {f".{word.rpartition('.')[2]}" for word in words if "." in word}
 
 
 def changed(view: View) -> list[tuple[Piece, Author]]:
-    """What is not as it was at first, for whoever takes over."""
+    """Return the pieces that differ from the baseline, for the next holder of the turn."""
     return [(piece, author) for piece, author in view.authors.items() if piece[0] != "hash"]
 
 
@@ -398,12 +434,8 @@ def _plain(values: Mapping[Piece, bytes]) -> list[list[str]]:
     return [[*piece, value.hex()] for piece, value in values.items()]
 
 
-def _values(saved: Any) -> dict[Piece, bytes]:
+def _values(saved: Iterable[tuple[str, str, str]]) -> dict[Piece, bytes]:
     return {(str(kind), str(name)): bytes.fromhex(value) for kind, name, value in saved}
-
-
-def _cause(cause: Cause) -> list[Any]:
-    return [cause.actor, cause.act, list(cause.others)]
 
 
 __all__ = ["CWD", "NOTHING", "Author", "Hand", "Shape", "View", "changed"]

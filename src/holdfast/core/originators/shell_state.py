@@ -1,16 +1,22 @@
-"""What a live shell is made of, read from what it wrote beside a mark (`_hf_shape` in host/shell/bash.rc and zsh.rc).
+"""The state of a live shell, parsed from the snapshot that it writes beside a mark.
+
+The shell function is `_hf_shape` in host/shell/bash.rc and zsh.rc.
 
     bash ::= "hf1" "bash" SEQ `declare -p` `alias -p` OPTIONS NAMES `declare -f` `hash -l` TRAPS END
-    zsh  ::= "hf1" "zsh" SEQ `setopt` `typeset -p` PAIRS PAIRS PAIRS TRAPS ("?" | PAIRS `hash -L`) END
+    zsh  ::= "hf1" "zsh" SEQ `setopt` `typeset -p` PAIRS PAIRS PAIRS TRAPS
+             ("?" | PAIRS `hash -L`) END
     sh   ::= "hf1" "posix" SEQ `set` `export -p` `alias` FLAGS TRAPS END
-    each field ended by NUL; PAIRS ::= COUNT { NAME VALUE }; END ::= "end " SEQ; "?" where it was not listed
+    each field ends with NUL; PAIRS ::= COUNT { NAME VALUE }; END ::= "end " SEQ; "?": not listed
 
-Reading is total: whatever the bytes are, the answer is a Snapshot or None, and None means that nothing is known. A shell whose disk was full has written
-a part, without its end. What stands behind the end is of an earlier one. What follows from that text is only ever compared, never run; where a listing has a line that is not understood, all of that
-listing is one piece, so that a change of it is still seen.
+Parsing is total: for any bytes the result is a Snapshot or None, and None means that nothing is
+known. A shell on a full disk writes a part without the end. Bytes after the end belong to an
+earlier snapshot. Values are only compared, never run. A variable or an alias that is not understood
+voids the whole snapshot. A trap that is not understood forms one piece with all traps after it, so
+that a change is still noticed.
 
-Left out is what changes by itself (a counter, the time, the last status) and what is ours. Code that runs in the shell itself can write what it likes
-here, as it can write marks: that is said in docs/originators.md.
+State that changes by itself (a counter, the time, the last status) is left out, and so is our own.
+Code that runs in the shell itself can write any snapshot, as it can write any mark:
+docs/reference/originators.md says so.
 """
 
 from __future__ import annotations
@@ -20,41 +26,44 @@ from collections.abc import Iterator
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
-SNAPSHOT_BYTES: Final = 1 << 20  # of one snapshot; a larger one is not read
+from holdfast.model.words import names_of
+
+SNAPSHOT_BYTES: Final = 1 << 20  # a larger snapshot is not parsed
 PIECES_MAX: Final = 16_384
-ALIAS_WORDS: Final = 16  # commands in an alias that are kept, to follow it
+ALIAS_WORDS: Final = 16  # commands of an alias that are kept, to follow it
 DIGEST_BYTES: Final = 12
 
-Piece = tuple[
-    str, str
-]  # kind and name, as in core/originators.py; also ("hash", name), a program whose place the shell remembers
+# Kind and name, as in core/originators/originators.py; also ("hash", name): a program whose path
+# the shell remembers.
+Piece = tuple[str, str]
 CWD: Final[Piece] = ("cwd", "")
 
 
-def names_of(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
+# Variables that change by themselves or belong to this program. The last third are zsh's views of
+# itself, which exist after the first use: the content is listed under other kinds.
 _VOLATILE: Final = names_of(
-    "RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME _ PIPESTATUS FUNCNAME HISTCMD OLDPWD DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS "
-    "BASHPID BASH_ARGC BASH_ARGV BASH_ARGV0 BASH_LINENO BASH_SOURCE BASH_COMMAND BASH_SUBSHELL BASH_ALIASES BASH_CMDS BASH_REMATCH BASH_MONOSECONDS BASH_TRAPSIG "
-    "BASHOPTS SHELLOPTS PWD PATH path PPID COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR TRY_BLOCK_INTERRUPT ZSH_EVAL_CONTEXT "
-    "ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND match mbegin mend options "
-    # zsh's views of itself, there once somebody has looked: what they show is listed as what it is
-    "aliases dis_aliases galiases dis_galiases saliases dis_saliases functions dis_functions functions_source dis_functions_source builtins dis_builtins reswords dis_reswords "
-    "patchars dis_patchars modules parameters commands nameddirs userdirs usergroups dirstack history historywords jobdirs jobtexts jobstates "
-    "funcfiletrace funcsourcetrace funcstack functrace"
+    """
+    RANDOM SRANDOM SECONDS LINENO EPOCHSECONDS EPOCHREALTIME _ PIPESTATUS FUNCNAME HISTCMD
+    OLDPWD DIRSTACK OPTIND OPTARG OPTERR COLUMNS LINES GROUPS BASHPID BASH_ARGC BASH_ARGV
+    BASH_ARGV0 BASH_LINENO BASH_SOURCE BASH_COMMAND BASH_SUBSHELL BASH_ALIASES BASH_CMDS
+    BASH_REMATCH BASH_MONOSECONDS BASH_TRAPSIG BASHOPTS SHELLOPTS PWD PATH path PPID
+    COMP_WORDBREAKS argv 0 status pipestatus ? ! # * @ - $ TTYIDLE TRY_BLOCK_ERROR
+    TRY_BLOCK_INTERRUPT ZSH_EVAL_CONTEXT ERRNO ZSH_SUBSHELL KEYBOARD_HACK MATCH MBEGIN MEND
+    match mbegin mend options aliases dis_aliases galiases dis_galiases saliases dis_saliases
+    functions dis_functions functions_source dis_functions_source builtins dis_builtins reswords
+    dis_reswords patchars dis_patchars modules parameters commands nameddirs userdirs usergroups
+    dirstack history historywords jobdirs jobtexts jobstates funcfiletrace funcsourcetrace
+    funcstack functrace
+    """
 )
-_PASSING: Final = frozenset(
-    ("execfail", "xtrace", "localoptions", "shinstdin", "stdin")
-)  # ours, or so for the time of a run
+# Options that we set ourselves, or that hold only during a run.
+_PASSING: Final = frozenset(("execfail", "xtrace", "localoptions", "shinstdin", "stdin"))
 PROMPTS: Final = ("PS0", "PS1", "PS2", "PS3", "PS4", "PROMPT", "RPS1", "RPROMPT", "prompt")
 _RUNS: Final = re.compile(rb"`|\$\((?!\()")
 _SPAN: Final = rb"\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\n]"
 _VARIABLE: Final = re.compile(
-    rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+) (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:"
-    + _SPAN
-    + rb")*+))?\n",
+    rb"(declare|typeset|export|readonly|local)((?: -[^\s]*)*+)"
+    rb" (?:([A-Za-z_]\w*) )?([^\s=]+)(?:=((?:" + _SPAN + rb")*+))?\n",
     re.S,
 )
 _ASSIGNMENT: Final = re.compile(rb"([A-Za-z_]\w*)=((?:" + _SPAN + rb")*+)\n", re.S)
@@ -65,12 +74,14 @@ _TRAP: Final = re.compile(
 )
 _HEAD: Final = re.compile(rb"^(?:function )?(\S+) \(\) *\n", re.M)
 _HASHED: Final = re.compile(rb"(?:builtin hash -p (\S+) (\S+)|hash ([^\s=]+)=(\S+))\n")
+# Possessive: an unclosed quote must not be searched again from every position before it.
 _WORD: Final = re.compile(
     rb"(?:\"(?:[^\"\\]|\\.)*+\"|\$'(?:[^'\\]|\\.)*+'|'[^']*+'|\\.|[^\"'\\\s])++", re.S
-)  # possessive: a quote without its end must not be looked for again from every place before it
+)
 _QUOTED: Final = re.compile(
     rb"\"((?:[^\"\\]|\\.)*+)\"|\$'((?:[^'\\]|\\.)*+)'|'([^']*+)'|\\(.)|([^\"'\\]+)", re.S
 )
+_ESCAPED: Final = re.compile(rb"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|C-(.)|(.))", re.S)
 _ESCAPES: Final = {
     b"n": b"\n",
     b"t": b"\t",
@@ -85,27 +96,28 @@ _ESCAPES: Final = {
 
 
 class Snapshot(NamedTuple):
-    seq: int  # of the mark it was written for
-    values: dict[Piece, bytes]  # what each piece is; after `sealed` only a keyed digest of it
+    seq: int  # the number of the mark
+    values: dict[Piece, bytes]  # the value of each piece; after `sealed` only a keyed digest
     path: tuple[str, ...] = ()
     cwd: str = ""
     exported: frozenset[str] = frozenset()
-    aliases: dict[str, tuple[str, ...]] = {}  # the commands in each
+    aliases: dict[str, tuple[str, ...]] = {}  # the commands in each alias
     hashed: dict[str, str] = {}
-    functions: bool = False  # whether functions and remembered programs were listed
-    traps: bool = False  # whether traps were
+    functions: bool = False  # functions and remembered programs were listed
+    traps: bool = False  # traps were listed
     active: frozenset[str] = frozenset()  # prompts that run a command each time they are shown
-    anywhere: frozenset[str] = (
-        frozenset()
-    )  # aliases that count for every word of a line (zsh), and with a dot before them those for names that end so
+    # Aliases for every word of a line (zsh); with a leading dot: for names with that suffix.
+    anywhere: frozenset[str] = frozenset()
+    # The exported variables as programs get them; after `sealed` only keyed digests.
+    environment: dict[str, bytes] = {}
 
 
 class _Odd(Exception):
-    """The text is not what a shell writes."""
+    """The text is not in the format that a shell writes."""
 
 
 def read(data: bytes) -> Snapshot | None:
-    """What the shell wrote; None if that cannot be said."""
+    """Parse a snapshot; None if the shell did not write a complete and valid one."""
     if len(data) > SNAPSHOT_BYTES:
         return None
     fields = data.split(b"\0")
@@ -120,18 +132,28 @@ def read(data: bytes) -> Snapshot | None:
 
 
 def sealed(snapshot: Snapshot, key: bytes) -> Snapshot:
-    """The same with nothing in it that a value could be learned from, except what finding a program needs."""
+    """Replace values by keyed digests; only the parts for finding a program stay readable."""
     return snapshot._replace(
         values={
-            piece: blake2b(
-                value, digest_size=DIGEST_BYTES, key=key, person=piece[0].encode()[:16]
-            ).digest()
+            piece: _digest(value, key, piece[0].encode()[:16])
             for piece, value in snapshot.values.items()
-        }
+        },
+        environment={
+            name: environment_digest(value, key) for name, value in snapshot.environment.items()
+        },
     )
 
 
-# ---------------------------------------------------------------- the two shells
+def environment_digest(value: bytes, key: bytes) -> bytes:
+    """Return the digest of the value of an exported variable, as `sealed` makes it."""
+    return _digest(value, key, b"environment")
+
+
+def _digest(value: bytes, key: bytes, person: bytes) -> bytes:
+    return blake2b(value, digest_size=DIGEST_BYTES, key=key, person=person).digest()
+
+
+# ---------------------------------------------------------------- the shells
 
 
 def _active(values: dict[Piece, bytes]) -> frozenset[str]:
@@ -143,7 +165,8 @@ def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
     if end != b"end %d" % seq:
         return None
     values: dict[Piece, bytes] = {}
-    path, cwd, exported = _variables(variables, values)
+    environment: dict[str, bytes] = {}
+    path, cwd, exported = _variables(variables, values, environment)
     known = _aliases(aliases, values)
     _flags, *sets = options.split(b" ")
     for word in (one for group in sets for one in group.split(b":") if one):
@@ -155,18 +178,8 @@ def _bash(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(hashed, values)
     if traps != b"?":
         _traps(traps, values)
-    return Snapshot(
-        seq,
-        values,
-        path,
-        cwd,
-        exported,
-        known,
-        remembered,
-        names != b"?",
-        traps != b"?",
-        _active(values),
-    )
+    made = Snapshot(seq, values, path, cwd, exported, known, remembered, environment=environment)
+    return made._replace(functions=names != b"?", traps=traps != b"?", active=_active(values))
 
 
 def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
@@ -175,7 +188,8 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         name, _, state = line.partition(b" ")
         if name and _text(name) not in _PASSING:
             values["option", _text(name)] = state
-    path, cwd, exported = _variables(fields[1], values)
+    environment: dict[str, bytes] = {}
+    path, cwd, exported = _variables(fields[1], values, environment)
     at, known, anywhere = 2, dict[str, tuple[str, ...]](), set[str]()
     for how in ("", "g", "s"):
         at, pairs = _pairs(fields, at)
@@ -196,18 +210,9 @@ def _zsh(seq: int, fields: list[bytes]) -> Snapshot | None:
         remembered = _remembered(fields[at], values, frozenset(path))
     if fields[at + 1] != b"end %d" % seq or at + 2 == len(fields):
         return None
-    return Snapshot(
-        seq,
-        values,
-        path,
-        cwd,
-        exported,
-        known,
-        remembered,
-        seen,
-        True,
-        _active(values),
-        frozenset(anywhere),
+    made = Snapshot(seq, values, path, cwd, exported, known, remembered, seen, True)
+    return made._replace(
+        active=_active(values), anywhere=frozenset(anywhere), environment=environment
     )
 
 
@@ -219,8 +224,11 @@ def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
     exported = frozenset(_text(found[4]) for found in _all(_VARIABLE, exports))
     entries: tuple[str, ...] = ()
     cwd = ""
+    environment: dict[str, bytes] = {}
     for found in _all(_ASSIGNMENT, variables):
         name, value = _text(found[1]), found[2]
+        if name in exported:
+            environment[name] = _plain(value)
         if name == "PATH":
             entries = _entries(value)
         elif name == "PWD":
@@ -232,11 +240,12 @@ def _posix(seq: int, fields: list[bytes]) -> Snapshot | None:
         if flag not in "x":
             values["option", flag] = b"on"
     _traps(traps, values)
-    return Snapshot(seq, values, entries, cwd, exported, known, traps=True, active=_active(values))
+    made = Snapshot(seq, values, entries, cwd, exported, known, traps=True)
+    return made._replace(active=_active(values), environment=environment)
 
 
 def _all(pattern: re.Pattern[bytes], text: bytes) -> Iterator[re.Match[bytes]]:
-    """Matches from end to end: nothing between them is left out."""
+    """Yield matches that cover the text from end to end."""
     at = 0
     while at < len(text):
         found = pattern.match(text, at)
@@ -258,19 +267,20 @@ def _pairs(fields: list[bytes], at: int) -> tuple[int, list[tuple[bytes, bytes]]
 
 
 def _variables(
-    text: bytes, values: dict[Piece, bytes]
+    text: bytes, values: dict[Piece, bytes], environment: dict[str, bytes]
 ) -> tuple[tuple[str, ...], str, frozenset[str]]:
     entries: tuple[str, ...] = ()
     cwd, exported = "", set[str]()
-    for found in _all(
-        _VARIABLE, text
-    ):  # of a variable that is not understood not even the name is known
+    # a variable that is not understood hides even its name, so the whole listing must match
+    for found in _all(_VARIABLE, text):
         how, flags, tied, raw, value = found.groups()
         name = _text(tied or raw)
         if (tied is not None and b"a" in flags) or name.startswith("_hf"):
-            continue  # zsh lists what is tied twice
+            continue  # zsh lists tied variables twice
         if how == b"export" or b"x" in flags:
             exported.add(name)
+            if value is not None:
+                environment[name] = _plain(value)
         if name == "PATH" and value is not None:
             entries = _entries(value)
             values["variable", "PATH"] = how + flags + b"\n" + value
@@ -304,7 +314,10 @@ def _traps(text: bytes, values: dict[Piece, bytes]) -> None:
 
 
 def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
-    """A function is what lies between its own head and the next one's. Text in a function may look like a head: only the first one of each name that there is counts."""
+    """Split functions: a function extends from a head to the next head.
+
+    Text in a function may look like a head, so only the first head of each listed name counts.
+    """
     wanted, heads = dict.fromkeys(names.split()), list[tuple[int, bytes]]()
     for found in _HEAD.finditer(text):
         if found[1] in wanted:
@@ -314,14 +327,18 @@ def _bodies(names: bytes, text: bytes, values: dict[Piece, bytes]) -> None:
         if not name.startswith(b"_hf_"):
             values["function", _text(name)] = text[start:end]
     all_of_it = blake2b(text).digest() if wanted else b""
-    for name in wanted:  # listed, and not found: whatever is listed may be it
+    for name in wanted:  # listed but not found: any part of the text may be it
         values["function", _text(name)] = all_of_it
 
 
 def _remembered(
     text: bytes, values: dict[Piece, bytes], usual: frozenset[str] = frozenset()
 ) -> dict[str, str]:
-    """Programs whose place the shell remembers. zsh has whole directories of them: those of the `usual` ones by their own names are left out."""
+    """Parse the programs whose path the shell remembers.
+
+    zsh remembers whole directories: programs with an unchanged name in a `usual` directory are left
+    out.
+    """
     known: dict[str, str] = {}
     for found in _HASHED.finditer(text):
         name, place = found[2] or found[3], found[1] or found[4]
@@ -337,7 +354,7 @@ def _remembered(
 
 
 def _entries(value: bytes) -> tuple[str, ...]:
-    """PATH: one word with colons, or an array (zsh)."""
+    """Return the entries of PATH: one word with colons, or an array (zsh)."""
     value = value.strip()
     if value.startswith(b"("):
         found = [_plain(one) for one in _WORD.findall(value[1:-1])]
@@ -347,12 +364,12 @@ def _entries(value: bytes) -> tuple[str, ...]:
 
 
 def _plain(value: bytes) -> bytes:
-    """A word without its quotes."""
+    """Return a word without its quotes."""
     made = bytearray()
     for double, ansi, single, escaped, bare in _QUOTED.findall(value):
         made += (
             re.sub(rb"\\(.)", rb"\1", double, flags=re.S)
-            + re.sub(rb"\\(.)", lambda m: _ESCAPES.get(m[1], m[1]), ansi, flags=re.S)
+            + _ESCAPED.sub(_unescaped, ansi)
             + single
             + escaped
             + bare
@@ -360,8 +377,15 @@ def _plain(value: bytes) -> bytes:
     return bytes(made)
 
 
+def _unescaped(found: re.Match[bytes]) -> bytes:
+    octal, hexadecimal, control, other = found.groups()
+    if octal or hexadecimal:
+        return bytes((int(octal or hexadecimal, 8 if octal else 16) & 255,))
+    return bytes((control[0] & 31,)) if control else _ESCAPES.get(other, other)
+
+
 def _words(value: bytes) -> tuple[str, ...]:
-    """The commands in the text of an alias, as far as it is plain. Their arguments may be secrets."""
+    """Return the commands in a plain alias. Arguments may be secrets and are dropped."""
     parts = [
         [word for word in part.split() if b"=" not in word][:1]
         for part in re.split(rb"[;|&()\n]+", value)

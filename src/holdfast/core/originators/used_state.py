@@ -1,14 +1,18 @@
-"""Which of a shell's state one command would touch, and who made that what it is (P3): asked before the command is let through.
+"""The shell state that a command would use, with the authors (P3).
 
-It follows the command as the shell would: its word is an alias, a function, a builtin, or a program that an entry of PATH leads to; the program is handed the exported variables, the
-shell itself reads some, and the text names others; hooks, traps and options act on every line; it runs somewhere; it reads files. Only what somebody changed is listed
-(core/originators.py), and what cannot be followed is listed as unknown:
+The gate asks before the command is passed on. The search follows the command as the shell would.
+The name is an alias, a function, a builtin, or a program that an entry of PATH leads to. The
+program is given the exported variables, the shell itself reads some variables, and the text names
+others. Hooks, traps and options act on every line. The command runs in a directory and reads files.
+Only state that an operator changed is listed (core/originators/originators.py). State that
+cannot be followed is listed as unknown:
 
-- a text that has no facts, a command whose name is not known, a line that a program in the foreground reads;
-- a shell that has not said what it is made of, or not since the last command.
+- a text without facts, a command with an unknown name, a line that a foreground program reads;
+- a shell that has not reported its state, or not since the last command.
 
-What a function calls is not looked at: if the command is one, every other function that somebody changed may be. Nor is what a program does by itself: the exec gate sees that.
-Pure: whether a file is there, who wrote it and which files a program reads unasked come in as functions.
+The calls inside of a function are not followed: a function may use every other changed function.
+Nor are the actions of a program: the exec gate sees these. Pure: the existence and the writers of a
+file, and the implied files of a program, come from functions.
 """
 
 from __future__ import annotations
@@ -17,38 +21,62 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.facts import Command, Facts
-from holdfast.core.lineage import SHELL
-from holdfast.core.originators import UNKNOWN, Shaped, bounded
-from holdfast.core.shaping import HOOKS, Author, View
-from holdfast.core.shellstate import CWD, Piece, names_of
+from holdfast.core.originators.lineage import SHELL
+from holdfast.core.originators.originators import UNKNOWN, Shaped, bounded
+from holdfast.core.originators.shell_authors import HOOKS, Author, View
+from holdfast.core.originators.shell_state import CWD, Piece
+from holdfast.core.shellcode.facts import Command, Facts
+from holdfast.model.words import names_of
 
-ALIASES_MAX: Final = 16  # names that one name is followed to: an alias of an alias of ...
+ALIASES_MAX: Final = 16  # names to which one name is followed, through aliases of aliases
 NAME_CHARS: Final = 256
+# Variables that make programs load or run code.
 PRELOADS: Final = names_of(
-    "PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS "
-    "BASHOPTS JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF "
-    "GIT_EXEC_PATH GIT_TEMPLATE_DIR GIT_PROXY_COMMAND GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM GIT_CONFIG_PARAMETERS SSH_ASKPASS SUDO_ASKPASS LESSOPEN LESSCLOSE "
-    "MAKEFLAGS MAKEFILES CARGO_HOME RUSTC_WRAPPER PROMPT_COMMAND FPATH MODULE_PATH BASH_LOADABLES_PATH"
+    """
+    PYTHONSTARTUP PYTHONPATH PYTHONHOME PYTHONBREAKPOINT PYTHONWARNINGS NODE_OPTIONS NODE_PATH
+    PERL5OPT PERL5LIB PERL5DB PERLLIB RUBYOPT RUBYLIB BASH_ENV ENV ZDOTDIR SHELLOPTS BASHOPTS
+    JAVA_TOOL_OPTIONS _JAVA_OPTIONS JDK_JAVA_OPTIONS GCONV_PATH GIT_SSH GIT_SSH_COMMAND
+    GIT_ASKPASS GIT_EDITOR GIT_SEQUENCE_EDITOR GIT_PAGER GIT_EXTERNAL_DIFF GIT_EXEC_PATH
+    GIT_TEMPLATE_DIR GIT_PROXY_COMMAND GIT_CONFIG_COUNT GIT_CONFIG_GLOBAL GIT_CONFIG_SYSTEM
+    GIT_CONFIG_PARAMETERS SSH_ASKPASS SUDO_ASKPASS LESSOPEN LESSCLOSE MAKEFLAGS MAKEFILES
+    CARGO_HOME RUSTC_WRAPPER PROMPT_COMMAND FPATH MODULE_PATH BASH_LOADABLES_PATH
+    OPENSSL_CONF OPENSSL_MODULES OPENSSL_ENGINES LOCPATH NLSPATH P11_KIT_MODULE SASL_PATH
+    GSS_MECH_CONFIG KRB5_CONFIG GIO_MODULE_DIR GTK_PATH QT_PLUGIN_PATH SSH_SK_PROVIDER AWKLIBPATH
+    AWKPATH TAR_OPTIONS VIMINIT EXINIT XDG_CONFIG_HOME XDG_CONFIG_DIRS GCC_EXEC_PREFIX
+    COMPILER_PATH CLASSPATH LUA_INIT LUA_PATH LUA_CPATH PHPRC PHP_INI_SCAN_DIR R_PROFILE
+    JULIA_LOAD_PATH GUILE_LOAD_PATH
+    """
 )
 _PRELOAD_BEGINS: Final = ("LD_", "DYLD_", "BASH_FUNC_", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
+# Variables that the shell reads for every line.
 _ALWAYS: Final = frozenset(
     ("IFS", "BASH_COMPAT", "POSIXLY_CORRECT", "GLOBIGNORE", "NULLCMD", "READNULLCMD")
-)  # variables that the shell reads for every line
-_BUILTINS: Final = names_of(
-    ". : [ alias autoload bg bind break builtin bye caller case cd chdir command compgen complete compopt continue declare dirs disable disown echo emulate enable eval exec exit export false fc fg float "
-    "functions getopts hash help history integer jobs kill let limit local logout mapfile noglob popd print printf pushd pushln pwd read readarray readonly rehash return set setopt shift shopt source "
-    "suspend test time times trap true type typeset ulimit umask unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle zstyle"
 )
-_SOMEWHERE: Final = names_of(  # of them: those of bash that zsh does not have, and those of zsh that bash does not have
-    "autoload bind bye caller chdir compgen complete compopt disable emulate float functions help integer limit mapfile noglob print pushln readarray rehash setopt shopt unfunction unhash unlimit "
-    "unsetopt vared whence where which zle zmodload zstyle"
+_BUILTINS: Final = names_of(
+    """
+    . : [ alias autoload bg bind break builtin bye caller case cd chdir command compgen complete
+    compopt continue declare dirs disable disown echo emulate enable eval exec exit export false
+    fc fg float functions getopts hash help history integer jobs kill let limit local logout
+    mapfile noglob popd print printf pushd pushln pwd read readarray readonly rehash return set
+    setopt shift shopt source suspend test time times trap true type typeset ulimit umask
+    unalias unfunction unhash unlimit unset unsetopt vared wait whence where which zmodload zle
+    zstyle
+    """
+)
+# Builtins that only bash has, or only zsh.
+_SOMEWHERE: Final = names_of(
+    """
+    autoload bind bye caller chdir compgen complete compopt disable emulate float functions help
+    integer limit mapfile noglob print pushln readarray rehash setopt shopt unfunction unhash
+    unlimit unsetopt vared whence where which zle zmodload zstyle
+    """
 )
 _NAMED: Final = re.compile(r"\$\{?(?:\([^()]*\))?[#!=^~+]*([A-Za-z_]\w*)|~")
 _WORDS: Final = re.compile(r"[A-Za-z_]\w*")
 _PLAIN: Final = re.compile(r"[^\s;|&()<>'\"]+")
 _ARITHMETIC: Final = re.compile(
-    r"\(\(|\[|\$\{[^}]*:|\b(?:let|declare|typeset|integer|float|local|readonly|export|test|read|for|printf|exit|return|shift)\b"
+    r"\(\(|\[|\$\{[^}]*:|\b(?:let|declare|typeset|integer|float|local|readonly|export|test|read|for"
+    r"|printf|exit|return|shift)\b"
 )
 
 Writers = Callable[[Sequence[str]], Iterable[Shaped]]
@@ -56,17 +84,17 @@ Implied = Callable[[Command, str | None], tuple[str, ...]]
 
 
 class World(NamedTuple):
-    """What is looked at outside of the shell."""
+    """The questions that are answered outside of the shell's state."""
 
-    exists: Callable[[str], bool] = lambda path: False  # a program that may be run
-    writers: Writers = lambda paths: ()  # who shaped these files
+    exists: Callable[[str], bool] = lambda path: False  # is there a program that may be run?
+    writers: Writers = lambda paths: ()  # the authors of these files
     implied: Implied = lambda command, cwd: ()
 
 
 NO_WORLD: Final = World()
 
 
-def touched(
+def used_by_line(
     view: View,
     facts: Facts | None,
     text: str,
@@ -76,7 +104,11 @@ def touched(
     reader: str = "",
     world: World = NO_WORLD,
 ) -> tuple[Shaped, ...]:
-    """For a text that `actor` would enter. `typists`: who else typed on its line; `reader`: the program that reads it, if that is not the shell."""
+    """Return the state that a text of `actor` would use.
+
+    `typists` are other operators who typed on the line. `reader` is the program that reads the
+    line, if that is not the shell.
+    """
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
         found.append(Shaped("shell", view.blind, UNKNOWN))
@@ -101,7 +133,7 @@ def touched(
     return bounded([*found, *world.writers([*dict.fromkeys(files)])], actor)
 
 
-def touched_by_program(
+def used_by_program(
     view: View,
     path: str,
     files: Sequence[str],
@@ -109,8 +141,12 @@ def touched_by_program(
     typists: Iterable[str] = (),
     world: World = NO_WORLD,
 ) -> tuple[Shaped, ...]:
-    """For a program that is about to be executed, and the `files` that it is given or reads unasked: no alias and no function is between, only what it is handed and where it is. What the shell
-    starts by itself it starts for a hook or a trap; what it starts while somebody's command runs may be a trap's."""
+    """Return the state that a program about to be executed would use.
+
+    `files` are given to the program or read by it unasked. No alias or function is involved, only
+    the environment and the directory. The shell starts programs by itself for a hook or a trap. A
+    program that it starts during a command may belong to a trap.
+    """
     found = [Shaped("line", "", who) for who in typists if who != actor]
     if view.blind:
         found.append(Shaped("shell", view.blind, UNKNOWN))
@@ -125,7 +161,7 @@ def touched_by_program(
 
 
 def kinds_of_others(view: View, actor: str) -> frozenset[str]:
-    """Of which kinds something is another's, for all that the shell says."""
+    """Return the kinds of state of which some belongs to another or an unknown operator."""
     others = [
         piece
         for piece, author in view.authors.items()
@@ -154,7 +190,7 @@ def shaped(
     name: str | None = None,
     sure: bool = True,
 ) -> list[Shaped]:
-    """A piece of the shell's state, once for each who shaped it."""
+    """Return a piece of the shell's state, once for each author."""
     return [
         Shaped(
             kind or kind_of(piece),
@@ -181,7 +217,7 @@ def kind_of(piece: Piece) -> str:
 
 
 def _always(view: View) -> Iterator[Shaped]:
-    """What acts on every line."""
+    """Yield the state that acts on every line."""
     for piece, author in view.authors.items():
         kind, name = piece
         if kind in ("trap", "option") or name in HOOKS or (kind == "variable" and name in _ALWAYS):
@@ -193,7 +229,7 @@ def _always(view: View) -> Iterator[Shaped]:
 
 
 def _read(view: View, text: str) -> Iterator[Shaped]:
-    """Variables that the text names, and aliases for any of its words."""
+    """Yield the variables that the text names, and aliases for any of its words."""
     named = {found[1] or "HOME" for found in _NAMED.finditer(text)}
     maybe = {*_WORDS.findall(text)} - named if _ARITHMETIC.search(text) else set[str]()
     for name in sorted(named | maybe):
@@ -206,7 +242,7 @@ def _read(view: View, text: str) -> Iterator[Shaped]:
 
 
 def _handed(view: View) -> Iterator[Shaped]:
-    """What every program is handed."""
+    """Yield the variables that every program is given."""
     exported = view.state.exported if view.state is not None else frozenset[str]()
     for piece, author in view.authors.items():
         if (
@@ -224,7 +260,10 @@ def _handed(view: View) -> Iterator[Shaped]:
 def _named(
     view: View, name: str, command: Command, cwd: str | None, world: World, files: list[str]
 ) -> tuple[list[Shaped], bool]:
-    """What the name of a command stands for; whether that is a program. Its file is added to `files`."""
+    """Return the state behind a command's name, and whether it is a program.
+
+    The file of the program is added to `files`.
+    """
     if not name:
         return [Shaped("shell", "a command whose name is not known", UNKNOWN)], True
     if name == ":":
@@ -234,14 +273,13 @@ def _named(
         (path for one, path in command.called if one == name), name if "/" in name else ""
     )
     if not written and state is not None:
-        for one in names:  # grows: an alias stands for others
+        for one in names:  # grows while aliases are followed
             found += _of(view, ("alias", one), "alias")
             names += [word for word in state.aliases.get(one, ()) if word not in names][
                 : ALIASES_MAX - len(names)
             ]
-        program = any(
-            not state.aliases.get(one, (one,)) for one in names
-        )  # an alias whose text is not plain may run anything
+        # an alias without plain text may run any program
+        program = any(not state.aliases.get(one, (one,)) for one in names)
         for one in names:
             if one not in state.aliases or one in state.aliases[one]:
                 pieces, runs = _resolved(view, one, cwd, world, files)
@@ -252,13 +290,13 @@ def _named(
     return [
         *_of(view, ("alias", written), "alias"),
         *_of(view, ("function", written), "function"),
-    ] if written else [], True  # shells take names with a slash in them for those, too
+    ] if written else [], True  # shells accept names with a slash for aliases and functions too
 
 
 def _resolved(
     view: View, name: str, cwd: str | None, world: World, files: list[str]
 ) -> tuple[list[Shaped], bool]:
-    """What a name that is no alias stands for."""
+    """Return the state behind a name that is not an alias."""
     state, found = view.state, list[Shaped]()
     if "/" in name:  # in the text of an alias
         files += _file(name, cwd)
@@ -344,7 +382,7 @@ def _absolute(entry: str, cwd: str | None) -> str:
 
 
 def _file(name: str, cwd: str | None) -> list[str]:
-    """As everybody else names it: without `./`. What `..` leads to only the file system knows."""
+    """Return the path without `./`, as all other modules name it; `..` needs the file system."""
     path = name if name.startswith("/") else f"{cwd}/{name}" if cwd else ""
     return (
         ["/" + "/".join(part for part in path.split("/") if part not in ("", "."))] if path else []

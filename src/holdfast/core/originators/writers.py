@@ -1,19 +1,30 @@
-"""Who made which file what it is (P3): a table of what the kernel told of writes, and a rule for what it did not tell. No I/O, no clock.
+"""The authors of files (P3): a table of reported writes, and rules for unreported writes.
 
-A file is known by a key that the caller makes (file system, inode, generation): names come and go, and an inode that is used again is another file.
+A file is known by a key that the caller makes (file system, inode, generation). Names come and go,
+and a reused inode is another file. No I/O, no clock.
 
-1. The author of a file is who wrote into it last. Who moved it, linked it or changed its attributes since had a hand in what stands under a name: they are listed after the author.
-2. Writes that were told between two looks at the kernel's queue have no order among different processes: the kernel joins those of one process. Whoever wrote in the same moment
-   (`moment`) is listed too, as perhaps.
-3. What was written by a process of no session has no author here: its entry goes, and rule 5 says what is left.
-4. After a loss (of events, or of the host: `lost`) an entry counts only if the file's change time and size are still what they were when it was settled. A change time is settled
-   some time after the last event only, so that a later write cannot have the same.
-5. A file without an entry is nobody's if it has not changed since before the first session began (`horizon`): the machine's. Otherwise nobody knows. Change times are the wall clock's:
-   when that is set back, the horizon goes back with it (`clock`).
-6. Where nothing is told of files at all, what this account can neither write nor replace is nobody's too, as long as no process of a session went on as another account or group; and if exactly one act had something running in the moment of the change, it is
-   named, but not as sure: somebody outside may have been it.
+1. The author of a file is the last writer of the content. Later moves, links and changes of
+   attributes add their actors after the author.
+2. Writes that were reported between two reads of the kernel's queue have no order among different
+   processes, because the kernel joins the events of one process. Writers in the same moment
+   (`moment`) are listed too, as `perhaps`.
+3. A write by a process of no session removes the entry, and rule 5 applies.
+4. After a loss (of events, or of the host: `lost`) an entry counts only if the change time and the
+   size of the file still have the settled values. A change time is settled only some time after
+   the last event, so that a later write cannot have the same.
+5. A file without an entry belongs to the machine if it did not change since before the first
+   session began (`horizon`). Otherwise the author is unknown. Change times are wall-clock times: if
+   the clock is set back, the horizon goes back with it (`clock`).
+6. Without any reports of writes, a file that this account can neither write nor replace also
+   belongs to the machine, unless a process of a session changed its account or group. If exactly
+   one act was running at the time of the change, that act is named, but not as sure: a process
+   outside may have written.
 
-Only the last ENTRIES_MAX files are kept; what had to go is unknown, never nobody's.
+7. A file that the host wrote for a session before its first program (`provided`) belongs to the
+   machine while its change time and size are as they were then.
+
+Only the last ENTRIES_MAX files are kept. A dropped entry makes the author unknown, never the
+machine.
 """
 
 from __future__ import annotations
@@ -23,24 +34,29 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.lineage import SHELL, Cause
-from holdfast.core.lineage import UNKNOWN as NOBODY_KNOWS
-from holdfast.core.originators import UNKNOWN, Shaped
+from holdfast.core.originators.lineage import SHELL, Cause
+from holdfast.core.originators.lineage import UNKNOWN as UNKNOWN_CAUSE
+from holdfast.core.originators.originators import UNKNOWN, Shaped
 
 ENTRIES_MAX: Final = 65_536
-SAVED_MAX: Final = 16_384  # the newest, for the next host
-HANDS_MAX: Final = 4  # of more, the last is "unknown"
-TICK_NS: Final = 10_000_000  # of the clock that change times are made of, at most: they may be that much older than the change
+SAVED_MAX: Final = 16_384  # the newest entries, for the next host
+HANDS_MAX: Final = 4  # actors of one file; if there are more, the last is "unknown"
+TICK_NS: Final = 10_000_000
+"""Largest tick of the clock for change times: they may be that much older than the change."""
 SETTLED_AFTER_NS: Final = 5 * TICK_NS
 STEP_S: Final = 0.5  # a clock that is set back by less is being disciplined
 
 
+Row = list[Any]  # JSON for the next host
+
+
 class Author(NamedTuple):
-    session: str  # its id
+    session: str  # the id of the session
     cause: Cause
 
 
-OUTSIDE: Final = Author("", NOBODY_KNOWS)
+OUTSIDE: Final = Author("", UNKNOWN_CAUSE)
+HOST: Final = Author("", Cause("", None))  # no operator has this name
 
 
 class Stamp(NamedTuple):
@@ -49,35 +65,36 @@ class Stamp(NamedTuple):
 
 
 class Entry(NamedTuple):
-    content: Author | None  # None: nobody was seen to write into it
-    hands: tuple[Author, ...]  # who moved, linked or changed it otherwise, since
-    perhaps: tuple[Author, ...]  # who wrote in the same moment as the author
+    content: Author | None  # the author of the content; None: no write was observed
+    hands: tuple[Author, ...]  # actors of later moves, links and other changes
+    perhaps: tuple[Author, ...]  # other writers in the same moment
     moment: int
-    era: int  # between two losses
+    era: int  # counts losses of events
     stamp: Stamp | None = None
 
 
 class Table:
+    """The entries of all known files."""
+
     def __init__(self) -> None:
-        self.horizon = math.inf  # the wall clock's time when the first session began
-        self.moment = 1  # a new one when everything that was told is known
+        self.horizon = math.inf  # wall-clock time when the first session began
+        self.moment = 1  # incremented when all reported events are processed
         self.era = 1
         self._entries: dict[bytes, Entry] = {}  # oldest first
-        self._outside: set[bytes] = set()  # written by no session, in this moment
-        self._fresh: dict[
-            tuple[Author, ...], Entry
-        ] = {}  # of this moment, one for all files of an author
+        self._outside: set[bytes] = set()  # files written by no session, in this moment
+        # Entries of this moment, shared by the files of an author.
+        self._fresh: dict[tuple[Author, ...], Entry] = {}
         self._unsettled: dict[bytes, None] = {}
-        self._offset: float | None = None  # of the wall clock to the steady one
+        self._offset: float | None = None  # wall clock minus monotonic clock
         self._checked = 0.0
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    # ------------------------------------------------------------ what is told
+    # ------------------------------------------------------------ reported events
 
     def wrote(self, key: bytes, author: Author | None) -> None:
-        """Content; None: a process of no session."""
+        """Note a write of content. `author` is None for a process outside every session."""
         old = self._entries.pop(key, None)
         if author is None:
             self._outside.add(key)
@@ -100,17 +117,17 @@ class Table:
         self._put(key, fresh)
 
     def made(self, key: bytes, author: Author | None) -> None:
-        """A new name: of something new, or a link to what is known already."""
+        """Note a new name: of a new file, or a link to a known file."""
         (self.wrote if key not in self._entries else self.touched)(key, author)
 
     def touched(self, key: bytes, author: Author | None) -> None:
-        """Moved, linked, or its attributes changed."""
+        """Note that a file was moved or linked, or that its attributes changed."""
         old = self._entries.get(key)
         if old is None:
             if author is None:
                 return
             old = Entry(None, (), (), self.moment, self.era)
-        elif old.era != self.era:  # what it was cannot be proven any more
+        elif old.era != self.era:  # the old content cannot be proven any more
             old = Entry(None, old.hands, (), self.moment, self.era)
         who = author or OUTSIDE
         hands = old.hands if who in old.hands or who == old.content else (*old.hands, who)
@@ -127,13 +144,28 @@ class Table:
             del self._entries[oldest]
             self._unsettled.pop(oldest, None)
 
+    def provided(self, key: bytes, stamp: Stamp, author: Author = HOST) -> None:
+        """Note a file that the host wrote; all events about it must have been processed."""
+        self._entries.pop(key, None)
+        self._put(key, Entry(author, (), (), 0, 0, stamp))
+        self._unsettled.pop(key, None)
+
+    def uploaded(self, key: bytes, author: Author) -> None:
+        """Note a file that an operator wrote through the host, where later writes are reported.
+
+        All events about it must have been processed.
+        """
+        self._entries.pop(key, None)
+        self._outside.discard(key)
+        self._put(key, Entry(author, (), (), self.moment, self.era))
+
     def gone(self, key: bytes) -> None:
-        """The file itself, not only one of its names."""
+        """Note that the file itself was deleted, not only a name."""
         if self._entries.pop(key, None) is not None:
             self._unsettled.pop(key, None)
 
     def all_told(self) -> None:
-        """Everything up to now: what comes, comes after it."""
+        """Note that all events up to now were processed: a later event happened later."""
         self.moment += 1
         self._outside.clear()
         self._fresh.clear()
@@ -144,7 +176,7 @@ class Table:
         self.all_told()
 
     def lost_on(self, system: bytes) -> None:
-        """Of one file system, whose keys begin so: what could not be told of it is not known to be missing."""
+        """Note a loss on a file system; `system` is the prefix of the keys."""
         for key in [key for key in self._entries if system and key.startswith(system)]:
             self._entries[key] = self._entries[key]._replace(era=0)
             self._unsettled.pop(key, None)
@@ -152,11 +184,14 @@ class Table:
     # ------------------------------------------------------------ proof, for after a loss
 
     def unsettled(self, most: int) -> list[tuple[bytes, Entry]]:
-        """The newest whose change time is not written down."""
+        """Return the newest entries whose change time is not settled."""
         return [(key, self._entries[key]) for key in islice(reversed(self._unsettled), most)]
 
     def settled(self, key: bytes, entry: Entry, stamp: Stamp | None, now_ns: int) -> bool:
-        """What was found, after `entry` was taken out of `unsettled` and before everything up to now was told; None: its change time cannot be found out."""
+        """Settle an entry with the observed change time; None: unknown.
+
+        The entry must come from `unsettled`, and no event may have been processed since.
+        """
         if self._entries.get(key) != entry or entry.era != self.era:
             return False
         if stamp is None:
@@ -176,16 +211,28 @@ class Table:
             found if found is not None and (found.era == self.era or found.stamp == stamp) else None
         )
 
+    def known(self, key: bytes) -> Entry | None:
+        """Return the entry of a file whose writes were all reported."""
+        found = self._entries.get(key)
+        return found if found is not None and found.era == self.era else None
+
+    def keys(self) -> Iterator[bytes]:
+        """Yield the files with an entry, oldest first."""
+        yield from [*self._entries]
+
     def began(self, at: float) -> None:
-        """A session did."""
+        """Note that a session began."""
         self.horizon = min(self.horizon, at)
 
     def old(self, stamp: Stamp) -> bool:
-        """It has not changed since before the first session."""
+        """Say whether the file did not change since before the first session."""
         return stamp.changed < self.horizon * 1e9 - TICK_NS
 
     def clock(self, wall: float, steady: float) -> None:
-        """What both clocks say now. What changed after the wall clock was set back may seem older than it is."""
+        """Note the time of both clocks.
+
+        After the wall clock is set back, a changed file may look older than it is.
+        """
         offset = wall - steady
         if self._offset is not None and offset < self._offset - STEP_S:
             self.horizon = min(self.horizon, wall - (steady - self._checked))
@@ -193,16 +240,16 @@ class Table:
 
     # ------------------------------------------------------------ for the next host
 
-    def save(self) -> Iterator[list[Any]]:
-        """One row for each: first what concerns all, then authors as they come, and files, newest last."""
+    def save(self) -> Iterator[Row]:
+        """Yield a row of common values, then one row per author and per file, newest last."""
         newest = [*islice(reversed(self._entries.items()), SAVED_MAX)]
         return _rows(
             [self.horizon if math.isfinite(self.horizon) else None, self._offset, self._checked],
             newest,
         )
 
-    def restore(self, rows: Iterable[Any], same_boot: bool) -> None:
-        """What the last host knew: nothing of it counts without proof."""
+    def restore(self, rows: Iterable[Row], same_boot: bool) -> None:
+        """Load the entries of the last host; none of them counts without proof."""
         lines = iter(rows)
         horizon, offset, checked = next(lines)
         authors, entries = list[Author](), dict[bytes, Entry]()
@@ -236,7 +283,7 @@ class Table:
         self._entries = entries | self._entries
 
 
-def _rows(head: list[Any], entries: list[tuple[bytes, Entry]]) -> Iterator[list[Any]]:
+def _rows(head: Row, entries: list[tuple[bytes, Entry]]) -> Iterator[Row]:
     yield head
     known: dict[Author, int] = {}
     for key, one in reversed(entries):
@@ -266,7 +313,11 @@ def _each(authors: Iterable[Author], but: Author) -> tuple[Author, ...]:
 
 
 def shaped(entry: Entry, session: str, path: str) -> tuple[Shaped, ...]:
-    """As originators of what stands under that path, as somebody in `session` meets it: the author first, or if nobody knows that, who else had a hand in it."""
+    """Return the originators of the file at `path`, for an act in `session`.
+
+    The author comes first. If the author is unknown, the actors who otherwise changed the file come
+    first.
+    """
     content = entry.content or OUTSIDE
     known = _of(content, session, path, True)
     hands = [one for hand in entry.hands for one in _of(hand, session, path, True)]
@@ -279,16 +330,26 @@ def shaped(entry: Entry, session: str, path: str) -> tuple[Shaped, ...]:
 
 
 def guessed(authors: Iterable[Author] | None, session: str, path: str) -> tuple[Shaped, ...]:
-    """Where nobody was told of files: the only one who had something running then, if that is known and it was one."""
+    """Return the originator where writes are not reported.
+
+    That is the only act that was running, or the actor of all acts that were running.
+    """
     each = tuple(dict.fromkeys(authors or ()))
+    if len(each) > 1 and len({(one.cause.actor, *one.cause.others) for one in each}) == 1:
+        each = (Author("", each[0].cause._replace(act=None)),)
     if len(each) == 1:
         return tuple(one._replace(sure=False) for one in _of(each[0], session, path, False))
     return (Shaped("file", path, UNKNOWN),)
 
 
 def _of(author: Author, session: str, path: str, sure: bool) -> list[Shaped]:
-    """Their act is named by its number only within the session it belongs to. Who had a hand in the order itself comes after who gave it."""
+    """Return the author, then the operators who had a part in the order.
+
+    The number of an act is given only within the session it belongs to.
+    """
     cause = author.cause
+    if author == HOST:
+        return []
     if cause.actor in (UNKNOWN, SHELL.actor):
         return [
             Shaped("file", path, UNKNOWN),

@@ -1,14 +1,17 @@
-"""What the devices of one operator are called, and what a new one may do.
+"""Names of the devices of an operator, and the rights of a new device.
 
-An operator is one name with several keys, one for each device. A device's name is a label for people: what counts, in the record and everywhere else, is its
-key. So it can be changed; but within an operator no two devices ever have the same one, those that were revoked included, because the record is read with it.
+An operator is a name with several keys, one per device. The name of a device is a label for
+people; the record and all checks use its key. So the name can be changed. But two devices of an
+operator never share a name, revoked devices included, because readers of the record use it.
 
-A grant is to the operator. As an envelope is bound to a key, each device holds one of its own, made with the same nonce: links of one issuer with the same nonce, held
-by the same operator, are one grant. They share their rate, and are revoked together. So another device makes nobody able to do more, or more often. What somebody
-handed on with their own key goes through that key, and only they can sign it for another device: it is not carried over.
+A grant is given to the operator. An envelope is bound to a key, so each device holds its own, made
+with the same nonce. Links of the same issuer and nonce, held by the same operator, are one grant.
+All links of a grant share the rate and are revoked together. So a further device lets an operator
+do neither more nor more often. A grant that an operator handed on goes through the key that signed
+it, and only that key can sign for a further device: the grant is not carried over.
 
-Rejected: to let every device use whatever another one holds. An envelope would mean more than it says, and revoking the device it was made for would take it
-from all of them.
+Rejected: to let every device use the envelopes of all devices. An envelope would mean more than
+the text, and revoking a single device would take the envelope from all devices.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
-from holdfast.core.envelope import Terms, Verified
+from holdfast.core.people.envelope import Terms, Verified
 from holdfast.model.errors import NotFound, Refused
 from holdfast.model.ids import is_session_id
 from holdfast.model.limits import NAME_CHARS
@@ -26,7 +29,7 @@ UNNAMED: Final = "device"
 
 
 def plain(text: str) -> str:
-    """A name of a device made of whatever a machine calls itself; that of nothing in particular if nothing is left."""
+    """Make a device name from a host name; UNNAMED if no usable character is left."""
     cleaned = "".join(
         c if c.isascii() and (c.isalnum() or c in "._-") else "-" for c in text.partition(".")[0]
     ).lstrip("-")[:NAME_CHARS]
@@ -34,7 +37,7 @@ def plain(text: str) -> str:
 
 
 def free(wanted: str, taken: Collection[str]) -> str:
-    """That name, or the first like it that is free."""
+    """Return that name, or the first free name like it."""
     if wanted not in taken:
         return wanted
     number = 2
@@ -46,7 +49,7 @@ def free(wanted: str, taken: Collection[str]) -> str:
 
 
 def named(keys: Iterable[T], names: Mapping[T, str]) -> dict[T, str]:
-    """The names of one operator's devices, oldest first; who has none (it is older than names are) gets one that nobody has."""
+    """Return the names of an operator's devices, oldest first; nameless ones get a free name."""
     found = {key: names.get(key, "") for key in keys}
     taken = {name for name in found.values() if name}
     for key, name in found.items():
@@ -57,12 +60,12 @@ def named(keys: Iterable[T], names: Mapping[T, str]) -> dict[T, str]:
 
 
 def grant(link: Terms) -> bytes:
-    """Which grant a link is of: the same for all devices that hold it."""
+    """Return the id of a link's grant: the same for all devices that hold it."""
     return link.issuer + link.nonce
 
 
 def carried(held: Iterable[tuple[Verified, T]], machine: bytes) -> dict[bytes, tuple[Terms, T]]:
-    """Of what an operator's devices hold: each grant of the machine itself once, with what is known of it."""
+    """Return each grant that the machine itself made once, from the envelopes of all devices."""
     found: dict[bytes, tuple[Terms, T]] = {}
     for chain, known in held:
         if len(chain.links) == 1 and chain.last.issuer == machine:
@@ -71,7 +74,7 @@ def carried(held: Iterable[tuple[Verified, T]], machine: bytes) -> dict[bytes, t
 
 
 def find(word: str, names: Mapping[T, str], shown: Mapping[T, str], operator: str) -> T:
-    """The device that a word means: its name, or its key as it is shown."""
+    """Return the device with this name, or with this key as shown."""
     for key, name in names.items():
         if word in (name, shown[key]):
             return key
@@ -86,7 +89,7 @@ def find(word: str, names: Mapping[T, str], shown: Mapping[T, str], operator: st
 def unused(name: str, operator: str, taken: Collection[str]) -> str:
     if name in taken:
         raise Refused(
-            f"{operator} has a device {name} already, or had one",
-            "choose another name: those of devices that were revoked stay theirs, because the record is read with them",
+            f"{operator} has or had a device named {name}",
+            "choose another name: revoked devices keep theirs, because the record refers to them",
         )
     return name

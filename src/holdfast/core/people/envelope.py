@@ -1,82 +1,69 @@
-"""An envelope: who may do what, as a chain of signed links that anyone can narrow and nobody can widen.
+"""An envelope: the rights of a key, as a chain of signed links that only ever narrow.
 
     link     = body, signature
-    body     = canonical JSON of {v, issuer, holder, rights, scope, nonce} and, in every link but the first, parent
+    body     = canonical JSON of {v, issuer, holder, rights, scope, nonce}, and `parent` in every
+               link but the first
     chain    = 1 to 8 links
     text     = "hfe1" { "." base64url(body) "." base64url(signature) }
 
 A chain is valid if and only if
- 1. each body is the canonical spelling of exactly these fields, with known rights and known limits, and not too long;
- 2. the issuer of the first link is a root that the reader trusts (the machine's own key), and it names no parent;
- 3. each later link is issued by the holder of the one before, which has the right `grant`, and names it as its parent;
- 4. each later link has no right that the one before lacks, and keeps every limit of its scope or tightens it;
+ 1. each body is the canonical spelling of exactly these fields, with known rights and limits, and
+    not too long;
+ 2. the issuer of the first link is a root that the reader trusts (the machine's own key), and the
+    first link names no parent;
+ 3. each later link is issued by the holder of the previous link, which has the right `grant`, and
+    names that link as its parent;
+ 4. each later link has no right that the previous link lacks, and keeps or tightens every limit of
+    its scope;
  5. each signature is the issuer's, over the body as it was sent.
-So the last link says what the chain allows: whatever came before allows more. It is bound to its holder's key; who merely has the text has nothing.
+So the last link says what the chain allows, because every earlier link allows more. The chain is
+bound to the key of its holder; the text alone gives no rights.
 
-Valid is not yet allowed: `judge` also asks whether this key, this right, this session, this moment, and whether a link or a key on the way was revoked.
-Validity never changes and costs signatures; it is established once (`verify`). The rest is asked at every act.
+A valid chain does not yet allow an act. `judge` also checks the key, the right, the session, the
+time, and whether a link or key of the chain was revoked. Validity never changes and costs signature
+checks, so it is established once (`verify`). The other checks are made at every act.
 
-A link is known by the SHA-256 of its body (browsers have no BLAKE2): not of the signature, so that no second spelling of one escapes a revocation.
-`parent` ties a link to one chain. Without it, a link would live on under any other envelope of its issuer after the one it was made under is revoked.
-Unknown fields and rights are refused, never skipped: what an older reader does not understand may be a limit.
-Rejected: bearer tokens (an intercepted text would be authority), and rules in a language of their own (whether one narrows another
-could not be decided).
+A link is identified by the SHA-256 of its body (browsers have no BLAKE2). The signature is not
+included, so that a second spelling cannot escape a revocation. `parent` ties a link to one chain.
+Without `parent`, a link would survive under any other envelope of the issuer after the original
+envelope is revoked. Unknown fields and rights are refused, never skipped, because an unknown field
+may be a limit.
+
+Rejected: bearer tokens (an intercepted text would be authority), and rules in a policy language
+(whether a rule narrows another could not be decided).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.core import scope as scopes
-from holdfast.core.scope import Command, Denied, Facts, Malformed, Scope
+from holdfast.core.people import scope as scopes
+from holdfast.core.people.scope import Command as Command
+from holdfast.core.people.scope import Denied as Denied
+from holdfast.core.people.scope import Facts as Facts
+from holdfast.core.people.scope import Malformed as Malformed
+from holdfast.core.people.scope import Scope as Scope
 from holdfast.model import base64url, canonical, rights, signing
 from holdfast.model.errors import NotAllowed, Usage
-
-__all__ = [
-    "LINKS_MAX",
-    "Allowed",
-    "Chain",
-    "Command",
-    "Denied",
-    "Effective",
-    "Facts",
-    "Link",
-    "Malformed",
-    "Revoked",
-    "Scope",
-    "Terms",
-    "Verified",
-    "check",
-    "decode",
-    "delegate",
-    "effective",
-    "encode",
-    "judge",
-    "link_id",
-    "read",
-    "verify",
-]
 
 DOMAIN: Final = "envelope/1"
 VERSION: Final = 1
 PREFIX: Final = "hfe1"
-LINKS_MAX: Final = (
-    8  # a person, a team's agent, its subagents; longer ones are a mistake or an attack
-)
+LINKS_MAX: Final = 8
+"""A person, a team's agent, its subagents; longer chains are a mistake or an attack."""
 LINK_BYTES: Final = 4096  # every right and 32 long commands fit
 NONCE_BYTES: Final = 16
 TEXT_CHARS: Final = len(PREFIX) + LINKS_MAX * (
     2 + -(-LINK_BYTES * 4 // 3) + -(-signing.SIGNATURE_BYTES * 4 // 3)
 )
-UNRATED: Final = frozenset(
-    ("observe", "log", "halt", "turn.seize")
-)  # looking is no act; stopping is never refused for having acted too often
+# Observing is not an act, and stopping is never refused because of a rate.
+UNRATED: Final = frozenset(("observe", "log", "halt", "turn.seize"))
 _FIELDS: Final = frozenset(("v", "issuer", "holder", "rights", "scope", "nonce"))
 
 
 class Link(NamedTuple):
-    """As it is handed over and kept: what was signed, and the signature."""
+    """A link as it is transferred and stored: the signed body and the signature."""
 
     body: bytes
     signature: bytes
@@ -86,7 +73,7 @@ Chain = tuple[Link, ...]
 
 
 class Terms(NamedTuple):
-    """What a link says. Nothing says yet that it is true."""
+    """The content of a link, before any check."""
 
     id: bytes
     parent: bytes | None
@@ -98,7 +85,7 @@ class Terms(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """A valid chain: its links are true, tied together and narrowing."""
+    """A valid chain: each link is signed by the holder of the link before, and narrows it."""
 
     links: tuple[Terms, ...]
 
@@ -108,13 +95,8 @@ class Verified(NamedTuple):
 
     @property
     def keys(self) -> list[bytes]:
-        """Everyone it goes through, the root first."""
+        """All keys of the chain, the root first."""
         return [self.links[0].issuer, *(link.holder for link in self.links)]
-
-
-class Effective(NamedTuple):
-    rights: frozenset[str]
-    scope: Scope
 
 
 class Revoked(NamedTuple):
@@ -123,7 +105,7 @@ class Revoked(NamedTuple):
 
 
 class Allowed(NamedTuple):
-    """From when until when, as long as nothing is revoked, and which rates count it: (link, count, seconds)."""
+    """The act is allowed within this time unless revoked; `rates` are (link, count, seconds)."""
 
     since: int
     until: int | None
@@ -140,7 +122,7 @@ def link_id(body: bytes) -> bytes:
 
 
 def read(body: bytes) -> Terms:
-    """What the body of a link says; Malformed if it is not exactly one."""
+    """Parse the body of a link; Malformed if it is not exactly a link."""
     if len(body) > LINK_BYTES:
         raise Malformed(f"a link is longer than {LINK_BYTES} bytes", "too_long")
     try:
@@ -156,30 +138,32 @@ def read(body: bytes) -> Terms:
         _raw(value["parent"], 32, "the parent") if "parent" in value else None,
         scopes.read_key(value["issuer"]),
         scopes.read_key(value["holder"]),
-        _rights(value["rights"]),
+        _rights(value["rights"], first="parent" not in value),
         scopes.read(value["scope"]),
         _raw(value["nonce"], NONCE_BYTES, "the nonce"),
     )
 
 
-def _decode(value: Any) -> bytes:
+def _decode(value: object) -> bytes:
     try:
         return base64url.decode(value)
     except ValueError as e:
         raise Malformed(str(e)) from e
 
 
-def _rights(value: Any) -> frozenset[str]:
+def _rights(value: object, first: bool) -> frozenset[str]:
+    """The rights of a link. `first`: the machine's own link, which has rights of later releases."""
     if type(value) is not list or not value or not all(type(right) is str for right in value):
         raise Malformed("the rights of a link are not a list of names")
     if unknown := [right for right in value if right not in rights.RIGHTS]:
         raise Malformed(f"a link has the unknown right {unknown[0][:40]!a}")
     if value != sorted(set(value)):
         raise Malformed("the rights of a link are not sorted, or not unique")
-    return frozenset(value)
+    found = frozenset(value)
+    return found | rights.LATER if first and found >= rights.ADMIN - rights.LATER else found
 
 
-def _raw(value: Any, size: int, what: str) -> bytes:
+def _raw(value: object, size: int, what: str) -> bytes:
     data = _decode(value)
     if len(data) != size:
         raise Malformed(f"{what} of a link does not have {size} bytes")
@@ -192,9 +176,10 @@ def _raw(value: Any, size: int, what: str) -> bytes:
 def verify(
     chain: Sequence[Link], roots: Collection[bytes], seen: set[Link] | None = None
 ) -> Verified:
-    """The chain's meaning, if it is valid and begins at one of these keys; Malformed says which rule it breaks.
+    """Return the content of a chain that is valid and begins at one of `roots`.
 
-    `seen` has links whose signature was found to be right, and gets those of this chain: for who reads many chains that begin alike.
+    Malformed names the violated rule. `seen` caches links with a good signature, and gets those of
+    this chain, for callers that read many chains with a common beginning.
     """
     if not 0 < len(chain) <= LINKS_MAX:
         raise Malformed(
@@ -231,11 +216,6 @@ def _tied(above: Terms, below: Terms) -> None:
         raise Malformed(f"a link {wider}", "widens")
 
 
-def effective(chain: Verified) -> Effective:
-    """What the chain allows its holder: the last link, for every one before allows at least as much."""
-    return Effective(chain.last.rights, chain.last.scope)
-
-
 def judge(
     chain: Verified,
     holder: bytes,
@@ -244,7 +224,7 @@ def judge(
     now: float,
     revoked: Revoked = Revoked(),
 ) -> Allowed | Denied:
-    """Whether a valid chain allows this key this right in this case, now."""
+    """Decide whether a valid chain allows this key this right for this act, now."""
     last = chain.last
     if last.holder != holder:
         return Denied("holder", "the envelope is for another key")
@@ -275,23 +255,6 @@ def judge(
     )
 
 
-def check(
-    chain: Sequence[Link],
-    roots: Collection[bytes],
-    holder: bytes,
-    right: str,
-    facts: Facts,
-    now: float,
-    revoked: Revoked = Revoked(),
-) -> Allowed | Denied:
-    """Both questions at once, for who holds an envelope as it was sent."""
-    try:
-        verified = verify(chain, roots)
-    except Malformed as e:
-        return Denied(e.code, str(e))
-    return judge(verified, holder, right, facts, now, revoked)
-
-
 def delegate(
     private: bytes,
     chain: Sequence[Link],
@@ -300,9 +263,10 @@ def delegate(
     scope: Scope,
     nonce: bytes,
 ) -> Chain:
-    """The chain with one more link: `holder` gets these rights, within this scope. Needs nobody but the holder of the chain.
+    """Return the chain with another link that gives `holder` these rights within this scope.
 
-    What the scope leaves out it inherits. An empty chain makes a first link, which is worth something only where this key is a root.
+    Only the holder of the chain is needed. The scope inherits the limits that it leaves out. An
+    empty chain gives a first link, which counts only where this key is a root.
     """
     issuer = signing.public(private)
     try:
@@ -311,7 +275,7 @@ def delegate(
         raise Usage(f"that is no envelope: {e}", "use the text as it was handed over") from e
     if above is not None:
         scope = scopes.inherit(above.scope, scope)
-    fields: dict[str, Any] = {
+    fields: dict[str, object] = {
         "v": VERSION,
         "issuer": signing.show(issuer),
         "holder": signing.show(holder),
@@ -328,20 +292,20 @@ def delegate(
     if above is not None:
         if above.holder != issuer:
             raise NotAllowed(
-                "this envelope is another key's: only its holder can hand it on",
-                "use the key that it was given to",
+                "this envelope belongs to another key, and only its holder can hand it on",
+                "use the key that the envelope was given to",
             )
         try:
             _tied(above, below)
         except Malformed as e:
             raise NotAllowed(
                 f"not handed on: {e}",
-                "hand on only what the envelope allows; for more, ask who gave it",
+                "hand on only rights of the envelope; ask its issuer for more",
             ) from e
         if len(chain) >= LINKS_MAX:
             raise NotAllowed(
                 f"an envelope is handed on at most {LINKS_MAX - 1} times",
-                "ask somebody nearer to its beginning",
+                "ask an operator nearer to its beginning",
             )
     return (*chain, Link(body, signing.sign(private, DOMAIN, body)))
 
@@ -350,12 +314,12 @@ def delegate(
 
 
 def encode(chain: Sequence[Link]) -> str:
-    """One line, to hand over."""
+    """Return the chain as one line of text."""
     return ".".join([PREFIX, *(base64url.encode(part) for link in chain for part in link)])
 
 
 def decode(text: str) -> Chain:
-    """The chain that `encode` wrote; Malformed for anything else. Bounded in what it looks at; verifies nothing."""
+    """Parse the text of `encode`; Malformed for any other text. Bounded work, no verification."""
     if len(text) > TEXT_CHARS:
         raise Malformed(f"an envelope is longer than {TEXT_CHARS} characters", "too_long")
     prefix, *parts = text.split(".", 2 * LINKS_MAX + 1)

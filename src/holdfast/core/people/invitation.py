@@ -1,17 +1,20 @@
-"""An invitation from when it is made until it has let somebody in, or has ended: what each step does to it.
+"""The states of an invitation, from creation until a key is admitted or the invitation ends.
 
-    open ──(the code is proved)──> used            or, with `confirm`, the inviter is asked first: used or refused
-    open ──(INVITATION_GUESSES wrong ones)──> void, also when whoever made it may not hand on any more what it gives
-    open ──(its inviter, or somebody with `manage`)──> revoked
-    open ──(time)──> expired: nothing has to happen for that, it is so from that moment on
+    open ──(code proved)──> used            with `confirm`, the inviter decides: used or refused
+    open ──(INVITATION_GUESSES wrong codes)──> void; also if the inviter lost the right to grant it
+    open ──(by the inviter, or an operator with `manage`)──> revoked
+    open ──(time)──> expired, without any event
 
-Whatever is not open stays as it is. An invitation is used by one key; that key may come again with the same code (its answer was lost) and is
-welcome, without getting anything more. Who cannot prove the code changes nothing but the count of guesses, and only while it is open.
-A refusal ends the invitation: somebody whom the inviter did not mean has its code.
+An invitation that is not open does not change any more. A single key uses the invitation. That key
+may return with the same code (the answer was lost) and is admitted again, without further effect. A
+client that cannot prove the code only increases the count of guesses, and only while the invitation
+is open. A refusal ends the invitation, because a person has the code whom the inviter did not mean.
 
-One that is for another device of an operator (`of`) gives no rights of its own: the device gets what its operator has when it comes (core/devices.py).
+An invitation for a further device of an operator (`of`) gives no rights: the device gets
+the rights of the operator at the time of joining (core/people/devices.py).
 
-Pure: time is an argument. That the inviter may hand on what it gives is asked by the host, when it is made and again when it is used.
+Pure: time is an argument. The host checks that the inviter may hand on the rights, when the
+invitation is made and again when it is used.
 """
 
 from __future__ import annotations
@@ -19,8 +22,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, NamedTuple
 
-from holdfast.core import scope as scopes
-from holdfast.core.scope import Malformed, Scope
+from holdfast.core.people import scope as scopes
+from holdfast.core.people.scope import Malformed, Scope
 from holdfast.model import rights, signing
 from holdfast.model.ids import OPERATOR_KINDS
 from holdfast.model.limits import INVITATION_GUESSES
@@ -34,7 +37,7 @@ STORED: Final = frozenset(("open", "used")) | ENDS
 class Invitation:
     id: str
     verifier: bytes  # the public half of the code's key
-    by: bytes  # the key of who made it
+    by: bytes  # the key of the inviter
     rights: frozenset[str]
     scope: Scope
     kind: str  # of a newcomer
@@ -46,33 +49,33 @@ class Invitation:
     joiner: bytes | None = None
     ended: int | None = None
     why: str = ""
-    of: str = ""  # the operator whose device the newcomer becomes; "": it becomes an operator
-    device: str = ""  # what that device is to be called; "": as it says itself
+    of: str = ""  # the operator whose device the newcomer becomes; "": a new operator
+    device: str = ""  # the name of that device; "": the device chooses
 
     def at(self, now: float) -> State:
         return "expired" if self.state == "open" and now >= self.expires else self.state
 
 
 class Enter(NamedTuple):
-    """Let in now."""
+    """Admit the key now."""
 
 
 class Ask(NamedTuple):
-    """The inviter decides."""
+    """Let the inviter decide."""
 
 
 class Again(NamedTuple):
-    """It was let in before, by this invitation: nothing more happens."""
+    """This invitation admitted the key before: no further effect."""
 
 
 class Wrong(NamedTuple):
-    """That is not the code; so many more tries."""
+    """The code is wrong; `left` further guesses are allowed."""
 
     left: int
 
 
 class Closed(NamedTuple):
-    """It was the right code, too late."""
+    """The code is right, but too late."""
 
     state: State
     why: str
@@ -82,7 +85,7 @@ Outcome = Enter | Ask | Again | Wrong | Closed
 
 
 def knock(one: Invitation, key: bytes, proved: bool, now: float) -> tuple[Invitation, Outcome]:
-    """Somebody with this key comes and has proved the code, or not."""
+    """Process a client with this key, which has proved the code or not."""
     state = one.at(now)
     if not proved:
         if state != "open":
@@ -100,14 +103,14 @@ def knock(one: Invitation, key: bytes, proved: bool, now: float) -> tuple[Invita
 
 
 def enter(one: Invitation, key: bytes, now: float) -> Invitation:
-    """It has let this key in."""
+    """Note that the invitation admitted this key."""
     if one.at(now) != "open":
         raise ValueError(f"an invitation that is {one.at(now)} lets nobody in")
     return replace(one, state="used", joiner=key, ended=int(now))
 
 
 def end(one: Invitation, state: State, why: str, now: float) -> Invitation:
-    """Ends it; what has ended before stays as it was."""
+    """End an open invitation; an ended one does not change."""
     if state not in ENDS:
         raise ValueError(f"an invitation does not end as {state}")
     return replace(one, state=state, ended=int(now), why=why) if one.at(now) == "open" else one
@@ -116,7 +119,7 @@ def end(one: Invitation, state: State, why: str, now: float) -> Invitation:
 # ------------------------------------------------------------ as it is stored
 
 
-def write(one: Invitation) -> dict[str, Any]:
+def write(one: Invitation) -> dict[str, object]:
     return {
         "v": 2 if one.of else 1,
         **({"of": one.of, "device": one.device} if one.of else {}),
@@ -138,7 +141,7 @@ def write(one: Invitation) -> dict[str, Any]:
 
 
 def read(value: Any) -> Invitation:
-    """What `write` wrote; ValueError otherwise: an invitation that is not understood lets nobody in."""
+    """Parse the result of `write`; ValueError otherwise, so an unknown format admits no key."""
     try:
         of, device = (value["of"], value["device"]) if value["v"] == 2 else ("", "")
         if (

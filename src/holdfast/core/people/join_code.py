@@ -1,26 +1,36 @@
-"""The one-time code of an invitation: what a person reads out, types or scans, and what is made of it.
+"""The one-time code of an invitation, which a person reads out, types or scans.
 
-    CODE  ::= ID "-" SECRET          12 characters of Crockford's base32 in three groups: 4 of id, 7 of secret, 1 that checks the others
-    URL   ::= "holdfast://" MACHINE "/join#" CODE [ "~" ELSEWHERE ]          MACHINE is the fingerprint of the machine's key
-    ELSEWHERE ::= base64url of: key 32, static 32, then for each relay: route 16, length u8, address          how a machine is reached, and by which keys it is known
+    CODE  ::= ID "-" SECRET          12 characters of Crockford's base32 in three groups:
+                                     4 of id, 7 of secret, 1 check character
+    URL   ::= "holdfast://" MACHINE "/join#" CODE [ "~" ELSEWHERE ]
+                                     MACHINE is the fingerprint of the machine's key
+    ELSEWHERE ::= base64url of: key 32, static 32, then for each relay: route 16, length u8, address
+                                     how to reach the machine, and its keys
 
-The id is public: it names the invitation in listings, and is what a meeting point on a network can route by. The secret (35 bits) never leaves
-the two people: both ends make an Ed25519 key of it, by scrypt with the machine's key and the id as salt. The host keeps the public half, so what it
-stores admits nobody; the joiner signs the introduction of its own connection with the private half, so what it sends is worth nothing on another
-connection, for another name or another key. Somebody who watched both (root on this machine) could try all secrets at 32 MiB and a tenth of a second
-each: a hundred years of one core for a code that lives ten minutes. Over a carrier that others can read, that is not to be relied on: there the code
-is the password of a key exchange that gives nothing to try (id and secret stay what they are).
-The last character is a check over GF(32): one wrong character, or two swapped ones, are noticed where they are typed and cost no attempt.
-In the URL the code stands behind `#`: what handles URLs does not send or log that part.
+The id is public. It names the invitation in listings, and a meeting point on a network can route by
+it. The secret (35 bits) stays with the two people. Both ends derive an Ed25519 key from it, by
+scrypt with the machine's key and the id as salt. The host stores the public half, which admits
+nobody. The joiner signs the introduction of its own connection with the private half, so the
+signature is worthless for another connection, name or key.
 
-Rejected: a keyed hash of the introduction (what the host keeps would be as good as the code); a random salt (one more question to the host before
-anything is proved, and guessing in advance would need that many years for each machine and id).
+An observer of both halves (root on this machine) could try all secrets at 32 MiB and a tenth of a
+second each: a hundred years of one core for a code that lives ten minutes. Over a carrier that can
+be read, this does not suffice. There the code is the password of a key exchange that reveals
+nothing to try (id and secret stay the same).
+
+The last character is a check over GF(32): a wrong character, or two swapped characters, are noticed
+at the keyboard and cost no attempt. In the URL the code stands behind `#`, a part that URL handlers
+neither send nor log.
+
+Rejected: a keyed hash of the introduction (the stored value would be as good as the code); a random
+salt (another question to the host before the proof, and guessing in advance would need the same
+years for each machine and id).
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.model import base64url, signing
 from holdfast.model.errors import Usage
@@ -31,21 +41,21 @@ ID_CHARS: Final = 4
 SECRET_CHARS: Final = 7
 GROUP_CHARS: Final = 4
 FINGERPRINT_CHARS: Final = 16  # 80 bits
-TEXT_CHARS: Final = 256  # what is looked at of what somebody typed
-URL_CHARS: Final = 2048  # ... and of a link
+TEXT_CHARS: Final = 256  # a longer typed text is refused
+URL_CHARS: Final = 2048  # a longer link is refused
 DOORS_MAX: Final = 4
 ROUTE_BYTES: Final = 16
 SCRYPT: Final = {"n": 1 << 15, "r": 8, "p": 1, "maxmem": 40 << 20}
 SCHEME: Final = "holdfast://"
 _ALPHABET = ALPHABET.upper()
-_MEANT = str.maketrans("ILO", "110", "- \t")  # as Crockford reads what people write
+_MEANT = str.maketrans("ILO", "110", "- \t")  # Crockford's reading of ambiguous letters
 
 
 class Code(NamedTuple):
     id: str
     secret: str
 
-    def __repr__(self) -> str:  # also ends up in tracebacks and logs
+    def __repr__(self) -> str:  # without the secret, because it appears in tracebacks and logs
         return f"Code({self.id}-...)"
 
     def show(self) -> str:
@@ -53,13 +63,16 @@ class Code(NamedTuple):
 
 
 def make(random: bytes) -> Code:
-    """From at least 8 random bytes."""
+    """Make a code from at least 8 random bytes."""
     text = _base32(random[:8], ID_CHARS + SECRET_CHARS)
     return Code(text[:ID_CHARS], text[ID_CHARS:])
 
 
 def read(text: str) -> tuple[Code, str | None]:
-    """What was typed, pasted or scanned, and the machine's fingerprint if it was a URL; Usage if it is no code."""
+    """Parse a typed, pasted or scanned code, with the machine's fingerprint if it is a URL.
+
+    Usage if it is not a code.
+    """
     text, machine = text.strip().partition("~")[0], None
     if len(text) > TEXT_CHARS:
         raise _no_code("it is too long")
@@ -82,7 +95,7 @@ def read(text: str) -> tuple[Code, str | None]:
 
 
 def read_id(text: str) -> str:
-    """The public part, as people write it."""
+    """Parse the id of a code as people write it."""
     plain = text[:TEXT_CHARS].upper().translate(_MEANT)
     if len(plain) != ID_CHARS or plain.strip(_ALPHABET):
         raise Usage(
@@ -93,7 +106,7 @@ def read_id(text: str) -> str:
 
 
 class Elsewhere(NamedTuple):
-    """How a machine is reached that nothing is known of yet."""
+    """The way to a machine that is not known yet."""
 
     key: bytes
     static: bytes
@@ -101,7 +114,10 @@ class Elsewhere(NamedTuple):
 
 
 def elsewhere(text: str) -> Elsewhere | None:
-    """What a link says of that; None if it is for a machine that one is on. Usage if it is damaged."""
+    """Return the way that a link contains; None if the link is for this machine.
+
+    Usage if the link is damaged.
+    """
     _, tilde, rest = text.strip().partition("~")
     if not tilde:
         return None
@@ -127,7 +143,7 @@ def elsewhere(text: str) -> Elsewhere | None:
 
 
 def url(code: Code, machine: bytes, reached: Elsewhere | None = None) -> str:
-    """`reached`: for who comes from elsewhere."""
+    """Return the link; `reached` is for joiners on another machine."""
     more = (
         b""
         if reached is None
@@ -144,7 +160,7 @@ def url(code: Code, machine: bytes, reached: Elsewhere | None = None) -> str:
 
 
 def fingerprint(key: bytes) -> str:
-    """A key in few characters, for URLs; `group` makes it one for people to compare."""
+    """Return a short form of a key for URLs; `group` formats it for comparison by people."""
     return _base32(
         hashlib.sha256(b"holdfast/fingerprint/1\0" + key).digest(), FINGERPRINT_CHARS
     ).lower()
@@ -155,31 +171,33 @@ def group(text: str) -> str:
 
 
 def pass_of(verifier: bytes) -> bytes:
-    """What lets who has the code through to the machine's line at a relay: no proof of anything, it only keeps strangers off the line."""
+    """Return the pass to the machine's line at a relay: no proof, but it keeps strangers off."""
     return hashlib.sha256(b"holdfast/invitation/pass/1\0" + verifier).digest()
 
 
-# ------------------------------------------------------------ proving that one has it
+# ------------------------------------------------------------ proof of possession
 
 
 def private(code: Code, machine: bytes) -> bytes:
-    """The key that whoever has the code can make, on this machine's account alone. Takes a tenth of a second, on purpose."""
-    options: dict[str, Any] = dict(SCRYPT)
+    """Derive the private key from the code, for this machine only.
+
+    This takes a tenth of a second, on purpose.
+    """
     return hashlib.scrypt(
         code.secret.encode(),
         salt=b"holdfast/" + DOMAIN.encode() + b"\0" + machine + code.id.encode(),
         dklen=signing.KEY_BYTES,
-        **options,
+        **SCRYPT,
     )
 
 
 def prove(code: Code, machine: bytes, statement: bytes) -> bytes:
-    """The joiner's word, over the introduction of this very connection."""
+    """Sign the introduction of this connection."""
     return signing.sign(private(code, machine), DOMAIN, statement)
 
 
 def holds(verifier: bytes, statement: bytes, proof: bytes) -> bool:
-    """Whether who introduced itself with this statement has the code."""
+    """Say whether the joiner of this introduction has the code."""
     return signing.verify(verifier, DOMAIN, statement, proof)
 
 
@@ -192,7 +210,11 @@ def _base32(data: bytes, chars: int) -> str:
 
 
 def _check(text: str) -> str:
-    """Each character weighs another power of two in GF(32), the check itself 1, so no single mistake and no swap leaves the sum as it was."""
+    """Return the check character.
+
+    Each character is weighted with another power of two in GF(32), the check itself with 1. So no
+    single mistake and no swap keeps the sum.
+    """
     total = 0
     for character in text:
         total ^= _ALPHABET.index(character)

@@ -1,8 +1,9 @@
-"""How often: a bucket of acts that refills steadily.
+"""Rate limits: a bucket of acts that refills steadily.
 
-An act takes one from the bucket of every link on its way, or from none: whoever hands on a rate shares it with those it is handed to, instead of
-multiplying it. A clock that goes back refills nothing; one that jumps ahead fills the bucket, never more. Buckets are not saved: a new host
-begins with full ones.
+An act takes a token from the buckets of all links of the envelope, or from none. So an operator who
+hands on a rate shares the rate instead of multiplying. A clock that goes back refills no bucket. A
+clock that jumps ahead fills the bucket, but never more. Buckets are not saved: a new host begins
+with full buckets.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 
 
 class Bucket:
+    """A bucket of `count` tokens that refills within `seconds`."""
+
     __slots__ = ("_at", "_left", "count", "seconds")
 
     def __init__(self, count: int, seconds: int, now: float) -> None:
@@ -18,7 +21,7 @@ class Bucket:
         self._left, self._at = float(count), now
 
     def wait(self, now: float) -> float:
-        """Seconds until it holds one act; 0 if it does."""
+        """Return the seconds until there is a token; 0 if there is one."""
         if now > self._at:
             self._left = min(
                 float(self.count), self._left + (now - self._at) * self.count / self.seconds
@@ -31,7 +34,7 @@ class Bucket:
 
 
 def take(buckets: Sequence[Bucket], now: float) -> float:
-    """One act from all of them; or from none, and how many seconds to wait."""
+    """Take a token from every bucket; or take none and return the seconds to wait."""
     wait = max((bucket.wait(now) for bucket in buckets), default=0.0)
     if wait <= 0.0:
         for bucket in buckets:

@@ -1,21 +1,24 @@
-"""The way back when nobody is left who may grant: a statement signed by the machine's own key.
+"""Recovery when no operator is left who may grant: a statement signed by the machine's own key.
 
-No operator owns a machine, so the last one who could let others in may leave or lose the key. Whoever controls the machine's account can read the
-machine's key; with it one says "this key, by this name, shall have admin", and the host does so and records it. The statement is not an envelope,
-although the same key could sign one: an old first link, long revoked, must not work as a recovery after the list of revocations was lost. It is bound
-to the moment, and its nonce becomes that of the link made from it, so it works once.
+No operator owns a machine, so the last operator who could admit operators may leave or lose the
+key. A user who controls the machine's account can read the machine's key. With that key the user
+states "this key, by this name, shall have admin". The host obeys and records it.
+
+The statement is not an envelope, although the same key could sign one: an old first link, long
+revoked, must not work as a recovery after the list of revocations was lost. The statement is bound
+to the present time. The nonce becomes the nonce of the resulting link, so the statement works once.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.scope import Malformed, read_key
+from holdfast.core.people.scope import Malformed, read_key
 from holdfast.model import base64url, canonical, signing
 from holdfast.model.ids import OPERATOR_KINDS
 
 DOMAIN: Final = "recovery/1"
-FRESH_S: Final = 300  # between signing and arriving, and between two clocks of one machine
+FRESH_S: Final = 300  # between signing and arrival, and between two clocks of one machine
 NONCE_BYTES: Final = 16
 STATEMENT_BYTES: Final = 1024
 
@@ -32,7 +35,7 @@ class Recovery(NamedTuple):
 def sign(
     machine_private: bytes, name: str, kind: str, key: bytes, at: int, nonce: bytes
 ) -> tuple[bytes, bytes]:
-    """The statement and its signature, made by whoever can read the machine's key."""
+    """Return the statement and its signature by the machine's key."""
     statement = canonical.encode(
         {
             "v": 1,
@@ -48,7 +51,7 @@ def sign(
 
 
 def read(machine: bytes, statement: bytes, signature: bytes, now: float) -> Recovery:
-    """What it says, if this machine's key signed it just now; Malformed otherwise."""
+    """Return the recovery if this machine's key signed it just now; Malformed otherwise."""
     if len(statement) > STATEMENT_BYTES:
         raise Malformed("the recovery is too long", "too_long")
     if not signing.verify(machine, DOMAIN, statement, signature):

@@ -1,14 +1,19 @@
-"""How far an envelope reaches: which machine, which session, which commands, when, how often.
+"""The scope of an envelope: machine, session, commands, time and rate.
 
-A limit that is missing does not limit. Of two scopes one is the narrower if it has every limit of the other and none of them is looser; that one
-rule (`widening`) decides what may be handed on, when a link is made and again when it is checked. There is no "or" in a scope: who is to have
-two sessions gets two envelopes, so that narrower stays a question that can be answered field by field.
+A missing limit does not limit. A scope is narrower than a second scope if it has every limit of the
+second and no limit is looser. This rule (`widening`) decides what may be handed on, when a link is
+made and again at each check. A scope has no "or": an operator who needs two sessions gets two
+envelopes, so that the comparison can be made field by field.
 
-`commands` are the names that a program may go by: its own (`git`) or a class that the gate gives it (`read-only`). It limits what starts programs, `run`
-and `new`; and because keys cannot be told apart by command, an envelope that has it does not allow typing at all.
-A `rate` [count, seconds] is a bucket of `count` acts that refills at count / seconds, so the narrower one has neither the larger burst nor the
-quicker refill.
-When you add a limit: `_READ`, `show`, `widening`, `inherit`, `outside`, docs/operators.md, and a vector.
+`commands` are names of programs (`git`). They limit the rights that start programs, `run` and
+`new`. Keys cannot be told apart by command, so an envelope with `commands` does not allow typing at
+all. There are no classes of programs: whether a program only reads depends on its arguments.
+
+A `rate` [count, seconds] is a bucket of `count` acts that refills at count / seconds. A narrower
+rate has neither a larger burst nor a quicker refill.
+
+To add a limit, change `_READ`, `show`, `widening`, `inherit`, `outside` and
+docs/reference/envelopes.md, and add a vector.
 """
 
 from __future__ import annotations
@@ -20,20 +25,22 @@ from typing import Any, Final, NamedTuple
 from holdfast.model import ids, signing
 from holdfast.model.rights import MACHINE_WIDE
 
-TIME_MAX: Final = 1 << 53  # what every language's number holds exactly
+TIME_MAX: Final = 1 << 53  # numbers of every language represent it exactly
 COMMANDS_MAX: Final = 32  # names in one envelope
 COMMAND_CHARS: Final = 64
 RATE_COUNT_MAX: Final = 1_000_000
 RATE_SECONDS_MAX: Final = 366 * 86400
 STARTS_PROGRAMS: Final = frozenset(("run", "new"))
+# Rights to order programs in a session. The limit of an operator that may type is no limit.
+ORDERS: Final = frozenset(("run", "input"))
 _COMMAND = re.compile(rf"[A-Za-z0-9_][A-Za-z0-9._+-]{{0,{COMMAND_CHARS - 1}}}\Z", re.ASCII)
 
 Command = tuple[frozenset[str], ...]
-"""What a text would start: for each program the names it goes by, its own and its classes. Empty: nobody could tell."""
+"""The programs that a text would start, each with its names. Empty: not known."""
 
 
 class Malformed(ValueError):
-    """What is no envelope, or one whose links contradict each other. `code` is for programs, the message for people."""
+    """A value is not an envelope, or its links contradict each other; `code` is for programs."""
 
     def __init__(self, message: str, code: str = "malformed") -> None:
         super().__init__(message)
@@ -48,9 +55,9 @@ class Scope(NamedTuple):
     expires: int | None = None
     rate: tuple[int, int] | None = None
 
-    def show(self) -> dict[str, Any]:
-        """As it stands in a link: only the limits there are."""
-        found: dict[str, Any] = {}
+    def show(self) -> dict[str, object]:
+        """Return the scope as it stands in a link: only the limits that exist."""
+        found: dict[str, object] = {}
         if self.machine is not None:
             found["machine"] = signing.show(self.machine)
         if self.session is not None:
@@ -67,7 +74,7 @@ class Scope(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What an act is about, to be held against a scope."""
+    """The facts about an act that a scope is checked against."""
 
     machine: bytes
     session: str | None = None
@@ -82,7 +89,7 @@ class Denied(NamedTuple):
 # ------------------------------------------------------------ reading
 
 
-def read_key(value: Any) -> bytes:
+def read_key(value: object) -> bytes:
     if type(value) is not str:
         raise Malformed("a key is not text")
     try:
@@ -91,13 +98,13 @@ def read_key(value: Any) -> bytes:
         raise Malformed(str(e)) from e
 
 
-def _session(value: Any) -> str:
+def _session(value: object) -> str:
     if type(value) is not str or not ids.is_session_id(value):
         raise Malformed("a scope names something that is no session id")
     return value
 
 
-def _commands(value: Any) -> frozenset[str]:
+def _commands(value: object) -> frozenset[str]:
     if type(value) is not list or not 0 < len(value) <= COMMANDS_MAX:
         raise Malformed(f"the commands of a scope are a list of 1 to {COMMANDS_MAX}")
     if not all(type(name) is str and _COMMAND.match(name) for name in value):
@@ -107,11 +114,11 @@ def _commands(value: Any) -> frozenset[str]:
     return frozenset(value)
 
 
-def _time(value: Any) -> int:
+def _time(value: object) -> int:
     return _whole(value, 0, TIME_MAX, "a time")
 
 
-def _rate(value: Any) -> tuple[int, int]:
+def _rate(value: object) -> tuple[int, int]:
     if type(value) is not list or len(value) != 2:
         raise Malformed("a rate is [count, seconds]")
     return _whole(value[0], 1, RATE_COUNT_MAX, "the count of a rate"), _whole(
@@ -119,15 +126,13 @@ def _rate(value: Any) -> tuple[int, int]:
     )
 
 
-def _whole(value: Any, low: int, high: int, what: str) -> int:
-    if (
-        type(value) is not int or not low <= value <= high
-    ):  # a bool is an int to Python, and to nobody else
+def _whole(value: object, low: int, high: int, what: str) -> int:
+    if type(value) is not int or not low <= value <= high:  # to Python, a bool is an int
         raise Malformed(f"{what} is not a whole number from {low} to {high}")
     return value
 
 
-_READ: Final[Mapping[str, Callable[[Any], Any]]] = {
+_READ: Final[Mapping[str, Callable[[object], Any]]] = {
     "machine": read_key,
     "session": _session,
     "commands": _commands,
@@ -137,8 +142,8 @@ _READ: Final[Mapping[str, Callable[[Any], Any]]] = {
 }
 
 
-def read(value: Any) -> Scope:
-    """The scope that stands in a link; Malformed for anything that is not exactly one."""
+def read(value: object) -> Scope:
+    """Parse the scope of a link; Malformed for any other value."""
     if type(value) is not dict:
         raise Malformed("a scope is not an object")
     if unknown := [name for name in value if name not in _READ]:
@@ -157,7 +162,7 @@ def read(value: Any) -> Scope:
 
 
 def widening(parent: Scope, child: Scope) -> str | None:
-    """Which limit of `parent` the child does not keep, as the end of "it ..."; None if it is as narrow or narrower."""
+    """Return the limit of `parent` that `child` exceeds, as the end of "it ..."; else None."""
     for name, outer, inner in zip(Scope._fields, parent, child, strict=True):
         if outer is not None and inner is None:
             return f"drops the limit `{name}`"
@@ -187,14 +192,17 @@ def widening(parent: Scope, child: Scope) -> str | None:
 
 
 def inherit(parent: Scope, wanted: Scope) -> Scope:
-    """`wanted`, with every limit it leaves out taken from the parent."""
+    """Return `wanted`, with every missing limit taken from the parent."""
     return parent._replace(
         **{name: limit for name, limit in wanted._asdict().items() if limit is not None}
     )
 
 
 def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None:
-    """Why this right is not within the scope in this case; None if it is. The rate is counted elsewhere."""
+    """Return why this right is not within the scope for this act; None if it is.
+
+    The rate is counted elsewhere (rate.py).
+    """
     if scope.machine is not None and scope.machine != facts.machine:
         return Denied("machine", "the envelope is for another machine")
     if scope.session is not None:
@@ -222,12 +230,12 @@ def outside(scope: Scope, right: str, facts: Facts, now: float) -> Denied | None
 
 
 def permits(commands: frozenset[str], command: Command | None) -> bool:
-    """Whether every program of the command goes by a name that is listed."""
+    """Say whether every program of the command has a listed name."""
     return bool(command) and all(not names.isdisjoint(commands) for names in command or ())
 
 
 def span(seconds: float) -> str:
-    """About how long, for people."""
+    """Return the approximate duration for display."""
     for size, unit in ((86400, "days"), (3600, "hours"), (60, "minutes")):
         if seconds >= 2 * size:
             return f"{int(seconds // size)} {unit}"

@@ -1,68 +1,72 @@
-"""Which requests are acts on a session or on the machine, what kind each is in the record, and the exact bytes that its actor signs a commitment to (P1).
+"""Which requests are acts, the kind of each in the record, and the bytes that actors sign (P1).
 
-Client and host both call `content`: what is signed and what is done are the same bytes or the signature does not hold. It is injective: two
-different requests never have the same content, so nobody can say afterwards that something else was meant.
+Client and host both call `content` with the request as sent. The signed bytes and the executed
+bytes are the same, or the signature does not hold. Two requests that ask for different effects
+differ in place, kind or content, so an actor cannot claim later to have meant another request. The
+statement (core/record/statement.py) has place, kind, client and number.
+
+    operation      | content
+    ---------------|-----------------------------------------------------------------------------
+    run            | the bytes of `text`; if `stdin` is true, NUL and "stdin" behind them
+    send           | the bytes of `text`, and CR if `keys` is ["Enter"]. With other keys, or if the
+                   | text begins with NUL: NUL, then canonical {keys, text}, the text in hex
+    turn           | canonical {act, to}; `to` may be null
+    rename         | canonical {name}
+    signal         | canonical {pid, signal, tree}
+    end            | nothing
+    seize          | nothing; canonical {stop} if `stop` is true
+    halt, resume   | nothing; canonical {operator} if `operator` is given
+    on the machine | canonical {op, ...}: each field that is not null, except `seq`, `signed`,
+                   | `hold`, `once` and `meeting`
+
+Canonical is canonical JSON (model/canonical.py). The bytes of a text are its UTF-8; a byte that is
+not UTF-8 travels as the lone surrogate U+DC00 + byte, and counts as that byte. Inside canonical
+JSON, a text with lone surrogates is {"hex": ...}. Instead of `env` stands a hash: BLAKE2b-128, in
+hex, of the canonical list of [name, value in hex], sorted.
+
+The kind of an act is in the table of operations; of a `send` with `paste` it is `paste`. A `turn`
+with `act` "show" is no act, and has no signature.
+
+Fields that change only how the client waits for the answer and reads it are not signed:
+
+- every act: `hold`, the wait for an approval;
+- `run`: `timeout`, `resume` and `for_terminal`, which concern the output that this client gets;
+- `turn`: `wait`, after which the request leaves the queue;
+- `end`: `again`, with which a repeat of the request may find the session ended already;
+- `files.get`: `from` and `version`, with which a repeat of the request continues;
+- `files.ls`: `after` and `limit`, and `files.search`: `limit`, which choose a part of the answer.
+
+A client may change them when it repeats a request, and the repeat is the same act.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
-
+from holdfast.core.contract.table import MACHINE, OPERATIONS
 from holdfast.model import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Final
 
 try:
     from _blake2 import blake2b  # hashlib would load OpenSSL for the same function
 except ImportError:
     from hashlib import blake2b
 
-KINDS: Final = {
-    "run": "command",
-    "send": "line",
-    "turn": "turn",
-    "seize": "seize",
-    "halt": "halt",
-    "resume": "resume",
-    "end": "end",
-    "rename": "rename",
-    "signal": "signal",
-}
-ON_MACHINE: Final = {
-    "new": "spawn",
-    "forget": "forget",
-    "down": "down",
-    "operator.add": "operator",
-    "operator.revoke": "revoke",
-    "grant": "grant",
-    "device.add": "operator",
-    "device.rename": "operator",
-    "device.revoke": "revoke",
-    "relays.changed": "relays",
-    "invite": "invite",
-    "invite.revoke": "invite",
-    "invite.decide": "invite",
-}
-MACHINE: Final = "machine"  # where those are recorded: no session can have this name
-NOT_SIGNED: Final = frozenset(
-    (
-        "op",
-        "seq",
-        "signed",
-        "hold",  # of a request on the machine: about the request, not about what is asked;
-        "meeting",
-    )
-)  # or a secret, which is not to be in the record
-TYPED: Final = frozenset(
-    ("run", "send")
-)  # their repeats are known by their numbers, also after a crash
-SIGNED: Final = ("statement", "signature", "salt")
+KINDS: Final = {one.name: one.kind for one in OPERATIONS.values() if one.place == "session"}
+ON_MACHINE: Final = {one.name: one.kind for one in OPERATIONS.values() if one.place == MACHINE}
+# Kinds of acts that a keeper applies. The keeper remembers the numbers, also if the host crashes.
+BY_KEEPER: Final = frozenset(("command", "line", "paste"))
+# `op`, `seq`, `signed` and `hold` describe the request, not the act. `once` is in the statement.
+# `meeting` is a secret, which must not be in the record.
+NOT_SIGNED: Final = frozenset(("op", "seq", "signed", "hold", "once", "meeting"))
+# Of a `new`: the surroundings of the client. They may differ when another process repeats the act.
+_SURROUNDINGS: Final = frozenset(("env", "size", "umask", "agent", "token"))
 
 
-def parts(signed: Mapping[str, Any]) -> tuple[str, str, str]:
-    """Statement, signature and salt; ValueError if these are not they."""
-    if set(signed) != set(SIGNED) or not all(isinstance(part, str) for part in signed.values()):
-        raise ValueError(f"a signature has {', '.join(SIGNED)}")
-    return signed["statement"], signed["signature"], signed["salt"]
+# Behind the text of a `run` that reads the input of its client.
+WITH_STDIN: Final = b"\0stdin"
 
 
 def is_act(op: str, fields: Mapping[str, Any]) -> bool:
@@ -71,8 +75,15 @@ def is_act(op: str, fields: Mapping[str, Any]) -> bool:
     )
 
 
+def changes(op: str, fields: Mapping[str, Any]) -> bool:
+    """Whether the request has an effect, so that a lost answer leaves the effect unknown."""
+    if OPERATIONS[op].harmless:
+        return False
+    return is_act(op, fields) or not OPERATIONS[op].act
+
+
 def place(op: str, fields: Mapping[str, Any]) -> str:
-    """Where it is recorded: the session as it was named, or the machine."""
+    """Where an act is recorded: the session that the request names, or the machine."""
     return MACHINE if op in ON_MACHINE else str(fields["session"])
 
 
@@ -81,46 +92,137 @@ def kind(op: str, fields: Mapping[str, Any]) -> str:
 
 
 def content(op: str, fields: Mapping[str, Any]) -> bytes:
-    """ValueError for a text that no bytes stand for."""
-    if op == "run":
-        return _bytes(fields["text"])
-    if op == "send":
-        text, keys = _bytes(fields["text"]), list(fields.get("keys") or ())
-        if keys == ["Enter"]:
-            text, keys = text + b"\r", []
-        if not keys and not text.startswith(b"\0"):
-            return text
-        return b"\0" + canonical.encode({"keys": [str(key) for key in keys], "text": text.hex()})
-    if op == "turn":
-        return canonical.encode(
-            {"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))}
-        )
-    if op == "rename":
-        return canonical.encode({"name": _plain("", fields["name"])})
-    if op == "signal":
-        return canonical.encode(
-            {
-                "pid": fields["pid"],
-                "signal": _plain("", fields["signal"]),
-                "tree": bool(fields.get("tree", False)),
-            }
-        )
+    """The bytes that the actor commits to; ValueError for a text that no bytes stand for.
+
+    LookupError for an operation without an entry: no act may be signed with nothing by mistake.
+    """
     if op in ON_MACHINE:
-        return canonical.encode(
-            {
-                "op": op,
-                **{
-                    name: _plain(name, value)
-                    for name, value in fields.items()
-                    if value is not None and name not in NOT_SIGNED and not name.endswith("!")
-                },
-            }
-        )
+        return _whole(op, fields)
+    if op not in CONTENTS:
+        raise LookupError(f"{op}: an act on a session needs an entry in CONTENTS")
+    return CONTENTS[op](fields)
+
+
+def _whole(op: str, fields: Mapping[str, Any]) -> bytes:
+    """The operation and all fields, for acts on the machine."""
+    signed = {
+        name: _plain(name, value)
+        for name, value in fields.items()
+        if value is not None and name not in NOT_SIGNED
+    }
+    return canonical.encode({"op": op, **signed})
+
+
+def intention(op: str, fields: Mapping[str, Any]) -> bytes:
+    """The content by which an act and a retry under the same idempotency key are compared.
+
+    Of a `new` the surroundings of the client do not count, except variables that it set on purpose.
+    """
+    if op != "new":
+        return content(op, fields)
+    set_here = {name: fields["env"].get(name) for name in fields.get("given") or ()}
+    asked = {name: value for name, value in fields.items() if name not in _SURROUNDINGS}
+    return _whole(op, {**asked, **({"env": set_here} if set_here else {})})
+
+
+def _nothing(fields: Mapping[str, Any]) -> bytes:
+    """For an act that place and kind describe completely."""
     return b""
 
 
+def _given(fields: Mapping[str, Any], name: str) -> bytes:
+    """For an act with a single optional field; nothing if the field is absent."""
+    value = fields.get(name)
+    return b"" if not value else canonical.encode({name: _plain("", value)})
+
+
+def _run(fields: Mapping[str, Any]) -> bytes:
+    """The text, which has no NUL; and that the command reads the client's input.
+
+    The bytes of the input are not signed: the client signs before it has read them.
+    """
+    return _bytes(fields["text"]) + (WITH_STDIN if fields.get("stdin") else b"")
+
+
+def _typed(fields: Mapping[str, Any]) -> bytes:
+    """Text and keys; `paste` is the kind of the act."""
+    text, keys = _bytes(fields["text"]), list(fields.get("keys") or ())
+    if keys == ["Enter"]:
+        text, keys = text + b"\r", []
+    if not keys and not text.startswith(b"\0"):
+        return text
+    return b"\0" + canonical.encode({"keys": [str(key) for key in keys], "text": text.hex()})
+
+
+def _turn(fields: Mapping[str, Any]) -> bytes:
+    return canonical.encode(
+        {"act": _plain("", fields.get("act")), "to": _plain("", fields.get("to"))}
+    )
+
+
+def _name(fields: Mapping[str, Any]) -> bytes:
+    return canonical.encode({"name": _plain("", fields["name"])})
+
+
+def _signal(fields: Mapping[str, Any]) -> bytes:
+    return canonical.encode(
+        {
+            "pid": fields["pid"],
+            "signal": _plain("", fields["signal"]),
+            "tree": bool(fields.get("tree", False)),
+        }
+    )
+
+
+def _file(op: str, signed: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bytes]:
+    """The operation, because all operations on files have one kind, and the signed fields."""
+
+    def content(fields: Mapping[str, Any]) -> bytes:
+        asked = {name: fields.get(name, default) for name, default in signed.items()}
+        return canonical.encode(
+            {"op": op, **{name: _plain("", value) for name, value in asked.items()}}
+        )
+
+    return content
+
+
+# Of each operation on files: the signed fields, with the value that an absent field has.
+_FILES: Final[Mapping[str, Mapping[str, Any]]] = {
+    "files.ls": {"path": "."},
+    "files.stat": {"path": None},
+    "files.get": {"path": None},
+    "files.search": {"pattern": None, "path": ".", "text": ""},
+    "files.put": {
+        "path": None,
+        "name": "",
+        "size": None,
+        "sha256": "",
+        "mode": None,
+        "parents": False,
+    },
+    "files.rm": {"path": None, "recursive": False},
+    "files.mv": {"path": None, "to": None},
+}
+
+
+# Of every act on a session; acts on the machine sign all fields.
+CONTENTS: Final[Mapping[str, Callable[[Mapping[str, Any]], bytes]]] = {
+    "run": _run,
+    "send": _typed,
+    "turn": _turn,
+    "rename": _name,
+    "signal": _signal,
+    "end": _nothing,
+    "forward": lambda fields: canonical.encode({"port": fields["port"]}),
+    "seize": lambda fields: _given(fields, "stop"),
+    "halt": lambda fields: _given(fields, "operator"),
+    "resume": lambda fields: _given(fields, "operator"),
+    **{op: _file(op, signed) for op, signed in _FILES.items()},
+}
+
+
 def _plain(name: str, value: Any) -> Any:
-    """As it can be written down. An environment has secrets in it: only that it is this one."""
+    """A value in a form fit for the record; of an environment, which has secrets, only the hash."""
     if name == "env":
         named = {
             str(key): str(item).encode("utf-8", "surrogatepass").hex()
@@ -139,5 +241,5 @@ def _plain(name: str, value: Any) -> Any:
 
 
 def _bytes(text: str) -> bytes:
-    """As the client had it: bytes that are no UTF-8 travel as lone surrogates."""
+    """The client's original bytes: bytes that are not UTF-8 travel as lone surrogates."""
     return text.encode("utf-8", "surrogateescape")

@@ -1,29 +1,36 @@
-"""Verifying an export of a record (P2): what is wrong with it, said entry by entry; nothing is trusted but signatures.
+"""Verification of an exported record (P2): findings per entry; only signatures are trusted.
 
-Two stages, because one can be spread over processes and the other cannot. core/examine.py looks at each entry alone: spelling, fields,
-hash, commitment, statement and signature, which is nearly all the work. `Chain` then goes through what it found in order: links,
-numbers, epochs, intents and outcomes, who is who, what was covered, what actors had seen, heads.
+There are two stages, because only the first can be spread over processes. core/record/examine.py
+looks at each entry alone: spelling, fields, hash, commitment, statement and signature, which is
+nearly all the work. `Chain` then processes the results in order: links, numbers, epochs, intents
+and outcomes, identities, covers, the heads that actors had seen, and signed heads.
 
-A finding is `broken` (somebody changed something, or wrote what may not be) or a `note` (what a reader should know, and an honest record can
-have: an act under way, keys not signed yet, content taken away, a clock set back).
+A finding is `broken` (a change, or an invalid entry) or a `note`. An honest record can have notes:
+an act in progress, keys that are not signed yet, removed content, a clock that was set back.
 
-What no verifier can find from an export alone: a host that keeps two records, or makes up one with keys of its own invention. Against
-the first there are heads and acks that others kept (`kept`) and the `seen` of the actors' statements; against the second the key of
-the machine and the keys of the actors, known from elsewhere (`machine`, `operators`).
+No verifier can find two things from an export alone: a host that keeps two records, or a record
+made with invented keys. Against the first there are heads and acks that other parties kept (`kept`)
+and the `seen` of the actors' statements. Against the second there are the keys of the machine and
+the actors, known from another source (`machine`, `operators`).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-from holdfast.core import record
-from holdfast.core.examine import Fact, Finding, examine, read_signed
+from holdfast.core.record import record
+from holdfast.core.record.examine import Fact, Finding, examine, read_signed
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 CHUNK_LINES: Final = 400  # examined at once
-FINDINGS_MAX: Final = 1000  # a file that is not a record at all need not be listed in full
+FINDINGS_MAX: Final = 1000  # a file that is not a record need not be listed in full
 
 
 def broken(findings: Iterable[Finding]) -> bool:
@@ -37,7 +44,7 @@ class _Ranges:
         self.ends: list[tuple[int, int]] = []
 
     def add(self, first: int, last: int) -> bool:
-        """False if one of them was there already; then nothing is added."""
+        """Add numbers; return False without effect if any number was present."""
         if not self.ends or first > self.ends[-1][1] + 1:
             self.ends.append((first, last))
             return True
@@ -52,7 +59,7 @@ class _Ranges:
         return True
 
     def remove(self, first: int, last: int) -> bool:
-        """False if one of them was not there; then nothing is removed."""
+        """Remove numbers; return False without effect if any number was absent."""
         taken = [(a, b) for a, b in self.ends if a <= last and b >= first]
         if sum(min(b, last) - max(a, first) + 1 for a, b in taken) != last - first + 1:
             return False
@@ -68,10 +75,10 @@ class _Ranges:
 
 
 class Chain:
-    """The entries of one export, in their order."""
+    """The entries of an export, in order."""
 
     def __init__(
-        self, header: dict[str, Any], operators: Mapping[str, Iterable[str]], found: list[Finding]
+        self, header: Json, operators: Mapping[str, Iterable[str]], found: list[Finding]
     ) -> None:
         self.header = header
         self.found = found
@@ -81,13 +88,13 @@ class Chain:
         self._known: set[bytes] = set()
         self._expected: int = self.first
         self._prev = record.GENESIS if self.first == 1 else None
-        self._began: str = record.GENESIS  # `prev` of the first entry there is
+        self._began: str = record.GENESIS  # `prev` of the first present entry
         self._epoch = self._time = 0
-        self._open: dict[int, dict[str, Any]] = {}
+        self._open: dict[int, Json] = {}
         self._closed: set[int] = set()
-        self._keys: dict[str, str] = {}  # client -> its key
-        self._done: dict[str, _Ranges] = {}
-        self._uncovered: dict[str, _Ranges] = {}
+        self._keys: dict[str, str] = {}  # client -> key
+        self._done: defaultdict[str, _Ranges] = defaultdict(_Ranges)
+        self._uncovered: defaultdict[str, _Ranges] = defaultdict(_Ranges)
         self._missing: dict[int, None] = {}
         self._checkpoint: tuple[Any, Any] = (0, record.GENESIS)
 
@@ -95,22 +102,28 @@ class Chain:
         if len(self.found) < FINDINGS_MAX:
             self.found.append(Finding(level, code, seq, text))
 
+    def broken(self, code: str, seq: int | None, text: str) -> None:
+        self.say("broken", code, seq, text)
+
+    def note(self, code: str, seq: int | None, text: str) -> None:
+        self.say("note", code, seq, text)
+
     def add(self, fact: Fact) -> None:
         for finding in fact.findings:
             self.say(*finding)
         entry, seq = fact.entry, fact.seq
         self._link(seq, fact.hash, entry)
-        if "v" not in entry:  # unreadable: said already
+        if "v" not in entry:  # unreadable, and reported already
             return
         if entry["session"] != self.header["session"]:
-            self.say("broken", "session", seq, "it belongs to another session")
-        if entry["phase"] != record.OUTCOME:  # whose epoch is that of its intent
+            self.broken("session", seq, "it belongs to another session")
+        if entry["phase"] != record.OUTCOME:  # an outcome has the epoch of its intent
             if entry["epoch"] < self._epoch:
-                self.say("broken", "epoch", seq, f"epoch {entry['epoch']} after {self._epoch}")
+                self.broken("epoch", seq, f"epoch {entry['epoch']} after {self._epoch}")
             self._epoch = max(self._epoch, entry["epoch"])
         if "late" not in entry:
             if entry["time"] < self._time:
-                self.say("note", "time", seq, "the machine's clock was set back before it")
+                self.note("time", seq, "the machine's clock was set back before this entry")
             self._time = entry["time"]
         self._who(seq, entry)
         self._what(seq, entry)
@@ -120,29 +133,27 @@ class Chain:
             and self.first == 1
             and bytes.fromhex(fact.seen) not in self._known
         ):
-            self.say(
-                "broken", "seen", seq, "its actor had seen an entry that is not in this record"
-            )
+            self.broken("seen", seq, "its actor had seen an entry that is not in this record")
         if "kept" in entry and not fact.content:
             self._missing[seq] = None
         self._known.add(self.hashes[seq])
 
-    def _link(self, seq: int, hash: str, entry: dict[str, Any]) -> None:
+    def _link(self, seq: int, hash: str, entry: Json) -> None:
         if seq != self._expected:
             text = (
                 f"entries {self._expected} to {seq - 1} are missing"
                 if seq > self._expected
                 else f"it stands where {self._expected} should be"
             )
-            self.say("broken", "order", seq, text)
+            self.broken("order", seq, text)
         elif self._prev is not None and entry["prev"] != self._prev:
-            self.say("broken", "chain", seq, "it does not follow from the entry before it")
+            self.broken("chain", seq, "it does not continue the previous entry")
         if not self.hashes:
             self._began = str(entry["prev"])
         self._expected, self._prev = seq + 1, hash
         self.hashes[seq] = bytes.fromhex(hash)
 
-    def _who(self, seq: int, entry: dict[str, Any]) -> None:
+    def _who(self, seq: int, entry: Json) -> None:
         attestation, key, client = entry["attestation"], entry.get("key"), entry.get("client")
         if attestation != record.HOST:
             name = (
@@ -151,52 +162,37 @@ class Chain:
                 else entry["actor"]
             )
             if key not in self._operators.get(name, ()):
-                self.say("broken", "actor", seq, f"its key is not one of {name[:64]!a}")
+                self.broken("actor", seq, f"its key does not belong to {name[:64]!a}")
             if self._keys.setdefault(str(client), str(key)) != key:
-                self.say("broken", "client", seq, "its client is that of another key")
+                self.broken("client", seq, "its client belongs to another key")
 
-    def _what(self, seq: int, entry: dict[str, Any]) -> None:
-        phase, kind, client, number = (
-            entry["phase"],
-            entry["kind"],
-            entry.get("client"),
-            entry.get("number"),
-        )
+    def _what(self, seq: int, entry: Json) -> None:
+        phase, kind = entry["phase"], entry["kind"]
+        client, number = entry.get("client"), entry.get("number")
         if phase == record.INTENT:
             self._open[seq] = {
                 name: entry.get(name) for name in ("actor", "kind", "client", "number", "epoch")
             }
-            if (
-                client is not None
-                and number is not None
-                and not self._done.setdefault(client, _Ranges()).add(number, number)
-            ):
-                self.say("broken", "repeated", seq, f"act {number} of its client was done before")
+            if None not in (client, number) and self._repeated(client, number):
+                self.broken("repeated", seq, f"act {number} of its client was done before")
         elif phase == record.OUTCOME:
             self._outcome(seq, entry)
         elif kind == record.KEYS:
-            if not self._done.setdefault(str(client), _Ranges()).add(
-                entry["first"], entry["number"]
-            ):
-                self.say("broken", "repeated", seq, "some of its keys were typed before")
-            self._uncovered.setdefault(str(client), _Ranges()).add(entry["first"], entry["number"])
+            if not self._done[str(client)].add(entry["first"], entry["number"]):
+                self.broken("repeated", seq, "some of its keys were recorded before")
+            self._uncovered[str(client)].add(entry["first"], entry["number"])
         elif kind == record.COVER:
-            if not self._uncovered.setdefault(str(client), _Ranges()).remove(
-                entry["first"], entry["number"]
-            ):
+            if not self._uncovered[str(client)].remove(entry["first"], entry["number"]):
                 self.say(
                     "broken" if self.first == 1 else "note",
                     "cover",
                     seq,
-                    "it covers keys that nobody typed, or that are covered already",
+                    "it covers keys that were not typed, or are covered already",
                 )
-        elif (
-            entry["attestation"] != record.HOST
-        ):  # an act that is done when it is recorded, unless it was not allowed
-            if entry.get("verdict") not in ("refuse", "hold") and not self._done.setdefault(
-                str(client), _Ranges()
-            ).add(entry["number"], entry["number"]):
-                self.say("broken", "repeated", seq, f"act {number} of its client was done before")
+        elif entry["attestation"] != record.HOST:  # an act that is complete when it is recorded
+            stopped = entry.get("verdict") in ("refuse", "hold")
+            if not stopped and self._repeated(client, number):
+                self.broken("repeated", seq, f"act {number} of its client was done before")
         else:
             facts = entry.get("facts", {})
             if kind == record.CHECKPOINT:
@@ -205,72 +201,59 @@ class Chain:
                 for gone in facts["seqs"]:
                     self._missing.pop(gone if type(gone) is int else 0, None)
             elif kind == record.GAP:
-                self.say(
-                    "note",
-                    "gap",
-                    seq,
-                    f"{facts.get('lost')!s:.20} entries before it could not be written",
+                self.note(
+                    "gap", seq, f"{facts.get('lost')!s:.20} entries before it could not be written"
                 )
 
-    def _outcome(self, seq: int, entry: dict[str, Any]) -> None:
+    def _repeated(self, client: Any, number: Any) -> bool:
+        return not self._done[str(client)].add(number, number)
+
+    def _outcome(self, seq: int, entry: Json) -> None:
         intent = entry["intent"]
         was = self._open.pop(intent, None)
         if was is None:
             if intent >= self.first:
-                self.say(
-                    "broken",
-                    "outcome",
-                    seq,
-                    f"{intent} has an outcome already"
+                wrong = (
+                    "has an outcome already"
                     if intent in self._closed
-                    else f"{intent} is no intent before it",
+                    else "is not an earlier intent"
                 )
+                self.broken("outcome", seq, f"{intent} {wrong}")
             return
         self._closed.add(intent)
         if any(
             entry.get(name) != was[name] for name in ("actor", "kind", "client", "number", "epoch")
         ):
-            self.say("broken", "outcome", seq, f"it is not the outcome of {intent}")
+            self.broken("outcome", seq, f"it is not the outcome of {intent}")
         elif (
             entry["outcome"] == record.VOID
             and was["client"] is not None
             and was["number"] is not None
             and was["client"] in self._done
         ):
-            self._done[was["client"]].remove(
-                was["number"], was["number"]
-            )  # it may be done after all, by a retry
+            # the act did not happen, so a retry with the same number is valid
+            self._done[was["client"]].remove(was["number"], was["number"])
 
     def end(self) -> None:
         header = self.header
         tip = self._prev if self.hashes else record.GENESIS
         if (header["last"], header["hash"]) != (self._expected - 1, tip):
-            self.say(
-                "broken",
-                "truncated",
-                None,
-                f"it should end with entry {header['last']}, and ends otherwise",
+            self.broken(
+                "truncated", None, f"it should end with entry {header['last']}, but does not"
             )
         if self.first != 1 and self._checkpoint != (self.first - 1, self._began):
-            self.say(
-                "broken",
-                "pruned",
-                self.first,
-                "no checkpoint in it says that the entries before it were dropped",
+            self.broken(
+                "pruned", self.first, "no checkpoint says that the entries before it were dropped"
             )
         for seq in self._open:
-            self.say("note", "open", seq, "an intent without an outcome")
+            self.note("open", seq, "an intent without an outcome")
         for seq in self._missing:
-            self.say(
-                "note",
-                "content",
-                seq,
-                "its content is not here, and no entry says that it was taken away",
+            self.note(
+                "content", seq, "its content is missing, and no entry says that it was removed"
             )
         for client, ranges in self._uncovered.items():
             if len(ranges):
-                self.say(
-                    "note",
+                self.note(
                     "uncovered",
                     None,
                     f"{len(ranges)} inputs of client {client} are attested by their channel only",
@@ -281,7 +264,7 @@ class Chain:
         return None if found is None else found.hex()
 
 
-# ---------------------------------------------------------------- all of it
+# ---------------------------------------------------------------- the whole export
 
 Spread = Callable[
     [Callable[[list[bytes], str], list[Fact | Finding]], Iterable[list[bytes]], str],
@@ -304,8 +287,11 @@ def verify(
     operators: Mapping[str, Iterable[str]] | None = None,
     spread: Spread = one_by_one,
 ) -> list[Finding]:
-    """All that is wrong with an export, given as its lines. `kept`: lines with heads and acks that somebody kept; `machine` and
-    `operators`: keys known from elsewhere, instead of what the export says of itself; `spread`: how the first stage is run."""
+    """Return all findings about an export, given as its lines.
+
+    `kept` are lines with heads and acks that other parties kept. `machine` and `operators` are keys
+    from another source, used instead of the keys in the export. `spread` runs the first stage.
+    """
     found: list[Finding] = []
     source = iter(lines)
     try:
@@ -350,7 +336,7 @@ def verify(
 
 
 def _is_entry(line: bytes, heads: list[bytes]) -> bool:
-    """Entries come first; from the first signed line on everything is taken for one."""
+    """Say whether a line is an entry; all lines from the first signed line on are heads."""
     if not heads and not line.startswith((b'{"head":', b'{"ack":', b'{"header":')):
         return True
     if len(heads) <= FINDINGS_MAX:
@@ -364,53 +350,45 @@ def _heads(chain: Chain, lines: list[bytes], machine: str) -> None:
         try:
             kind, head = read_signed(line, machine)
             if kind != "head":
-                raise ValueError(f"a {kind} where heads are")
+                raise ValueError(f"a {kind} among the heads")
         except ValueError as e:
-            chain.say("broken", "head", None, str(e))
+            chain.broken("head", None, str(e))
             continue
         if (
             head["session"] != chain.header["session"]
             or head["seq"] <= last
             or chain.at(head["seq"]) != head["hash"]
         ):
-            chain.say(
-                "broken",
-                "head",
-                head["seq"],
-                "a head that is not of this chain, or not in its place",
+            chain.broken(
+                "head", head["seq"], "a head that does not belong to this chain, or is out of order"
             )
         last = head["seq"]
     if len(lines) != chain.header["heads"]:
-        chain.say(
-            "broken", "head", None, f"{len(lines)} heads where there were {chain.header['heads']}"
-        )
+        chain.broken("head", None, f"{len(lines)} heads where there were {chain.header['heads']}")
 
 
 def _kept(chain: Chain, line: bytes, machine: str) -> None:
     try:
         kind, head = read_signed(line, machine)
     except ValueError as e:
-        return chain.say("broken", "kept", None, f"of what was kept: {e}")
+        return chain.broken("kept", None, f"a kept line: {e}")
     if kind == "header":
         return
     if head["session"] != chain.header["session"]:
-        return chain.say("note", "kept", head["seq"], f"a kept {kind} is of another session")
+        return chain.note("kept", head["seq"], f"a kept {kind} is of another session")
     if head["seq"] < chain.first:
-        return chain.say(
-            "note", "kept", head["seq"], f"a kept {kind} is of an entry that was pruned"
-        )
-    found = chain.at(head["seq"])
+        return chain.note("kept", head["seq"], f"a kept {kind} is of an entry that was pruned")
+    found, receipt = chain.at(head["seq"]), receipt_name(kind, head)
     if found is None:
-        chain.say(
-            "broken",
-            "truncated",
-            head["seq"],
-            f"a kept {kind} is of an entry that is not in it: the record was cut off",
-        )
+        text = f"{receipt} is of an entry that is missing: the record was cut off"
+        chain.broken("truncated", head["seq"], text)
     elif found != head["hash"]:
-        chain.say(
-            "broken",
-            "kept",
-            head["seq"],
-            f"a kept {kind} has another hash: the record was rewritten",
-        )
+        text = f"{receipt} has another hash: the record was rewritten"
+        chain.broken("kept", head["seq"], text)
+
+
+def receipt_name(kind: str, head: Json) -> str:
+    """The name of a kept head or ack: when the machine signed, and for which act."""
+    when = datetime.fromtimestamp(head["time"] // 1_000_000_000, UTC).isoformat()
+    act = f" for act {head['number']} of client {head['client']}" if kind == "ack" else ""
+    return f"a kept {kind} of {when}{act}"

@@ -1,7 +1,8 @@
-"""Looking at the parts of an export one by one: is this line an entry, a head, an ack as core/record.py says, and signed by whom it names.
+"""Examination of the single lines of an export: format, fields and signatures.
 
-The first stage of verifying (core/audit.py), and nearly all of its work. Each line is judged alone, so lines can be judged anywhere in any
-order. What a line may be is a table here, field by field: what is not in it is not known, and what is not known is a finding.
+This is the first stage of verification (core/record/audit.py) and nearly all of its work. Each line
+is judged alone, so lines can be judged anywhere and in any order. A table lists the allowed fields;
+an unknown field is a finding.
 """
 
 from __future__ import annotations
@@ -11,10 +12,14 @@ import binascii
 import re
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from holdfast.core import record
+from holdfast.core.record import record
 from holdfast.model import canonical, signing
+from holdfast.model.ids import is_once
+
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
 
 LINE_BYTES: Final = 4 * 1024 * 1024  # of one line of an export
 
@@ -27,6 +32,7 @@ _KIND = re.compile(r"[a-z][a-z0-9._-]{0,31}\Z")
 _ATTESTATION = re.compile(
     r"(?:actor-signed|channel|host|bridge:[A-Za-z0-9._][A-Za-z0-9._-]{0,63})\Z"
 )
+Check = Callable[[Any], bool]
 
 
 class Finding(NamedTuple):
@@ -37,12 +43,12 @@ class Finding(NamedTuple):
 
 
 class Fact(NamedTuple):
-    """What the second stage needs of one entry."""
+    """The facts of an entry for the second stage."""
 
     seq: int
     hash: str
-    entry: dict[str, Any]  # without statement, signature
-    said: bool  # there is a statement, and it holds
+    entry: Json  # without statement, signature
+    said: bool  # there is a valid statement
     seen: str | None
     content: bool
     findings: tuple[Finding, ...]
@@ -59,31 +65,31 @@ def _key(text: str) -> bytes | None:
         return None
 
 
-def _count(value: Any) -> bool:
+def _count(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
 
 
-def _positive(value: Any) -> bool:
+def _positive(value: object) -> bool:
     return type(value) is int and 0 < value < 1 << 63
 
 
-def _number(value: Any) -> bool:
+def _number(value: object) -> bool:
     return type(value) is int and 0 <= value < 1 << 64
 
 
-def _string(value: Any) -> bool:
+def _string(value: object) -> bool:
     return type(value) is str
 
 
-def _matches(pattern: re.Pattern[str]) -> Callable[[Any], bool]:
+def _matches(pattern: re.Pattern[str]) -> Check:
     return lambda value: type(value) is str and pattern.match(value) is not None
 
 
-def _one_of(*values: Any) -> Callable[[Any], bool]:
+def _one_of(*values: object) -> Check:
     return lambda value: value in values and type(value) is type(values[0])
 
 
-_FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
+REQUIRED: Final[dict[str, Check]] = {
     "v": _one_of(record.VERSION),
     "seq": _positive,
     "time": _count,
@@ -96,6 +102,8 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "attestation": _matches(_ATTESTATION),
     "originators": lambda v: type(v) is list and all(type(o) is str for o in v),
     "prev": _matches(_HEX32),
+}
+OPTIONAL: Final[dict[str, Check]] = {
     "key": lambda v: type(v) is str and _key(v) is not None,
     "client": _matches(_CLIENT),
     "first": _number,
@@ -112,13 +120,13 @@ _FIELDS: Final[dict[str, Callable[[Any], bool]]] = {
     "kept": lambda v: v is True,
     "late": lambda v: v is True,
 }
-assert set(_FIELDS) == record.REQUIRED | record.OPTIONAL
+_FIELDS: Final = REQUIRED | OPTIONAL
 _SIGNED = ("key", "client", "number", "statement", "signature", "commit")
 _LINES = ({"entry", "hash"}, {"entry", "hash", "content", "salt"})
 
 
 def examine(lines: list[bytes], machine: str) -> list[Fact | Finding]:
-    """What each of these lines says and what is wrong with it; a Finding alone for a line that says nothing."""
+    """Examine lines; an unreadable line gives a Finding instead of a Fact."""
     return [_examine(line, machine) for line in lines]
 
 
@@ -151,13 +159,12 @@ def _examine(line: bytes, machine: str) -> Fact | Finding:
 
     actual = record.entry_hash(body)
     if outer["hash"] != actual:
-        wrong("hash", "its hash is another")
+        wrong("hash", "its hash does not match")
     bad = _misfit(entry)
     if bad or (ill := _misfit_of_phase(entry)):
         wrong("format" if bad else "phase", bad or ill)
-        return Fact(
-            seq, actual, {"prev": entry.get("prev")}, False, None, False, tuple(found)
-        )  # its place is known, nothing else
+        # only its place is known
+        return Fact(seq, actual, {"prev": entry.get("prev")}, False, None, False, tuple(found))
     if "content" in outer:
         _examine_content(entry, outer["content"], outer["salt"], wrong)
     seen, said = None, False
@@ -170,34 +177,34 @@ def _examine(line: bytes, machine: str) -> Fact | Finding:
     return Fact(seq, actual, entry, said, seen, "content" in outer, tuple(found))
 
 
-def _misfit(entry: dict[str, Any]) -> str:
-    """The first field that is not as it must be."""
+def _misfit(entry: Json) -> str:
+    """Return the problem of the first invalid field."""
     if entry.get("v") != record.VERSION:
-        return f"version {str(entry.get('v'))[:20]!a} is not known here"
+        return f"version {str(entry.get('v'))[:20]!a} is not supported"
     names = set(entry)
-    if missing := record.REQUIRED - names:
+    if missing := REQUIRED.keys() - names:
         return f"it has no {min(missing)}"
-    if unknown := names - record.REQUIRED - record.OPTIONAL:
-        return f"the field {min(unknown)[:40]!a} is not known here"
+    if unknown := names - _FIELDS.keys():
+        return f"the field {min(unknown)[:40]!a} is not known"
     for name, value in entry.items():
         if not _FIELDS[name](value):
-            return f"its {name} cannot be that"
+            return f"its {name} is invalid"
     return ""
 
 
-def _misfit_of_phase(entry: dict[str, Any]) -> str:
+def _misfit_of_phase(entry: Json) -> str:
     phase, attestation = entry["phase"], entry["attestation"]
     if (phase == record.OUTCOME) != ("outcome" in entry):
-        return "an outcome, and only that, says what became of an intent"
+        return "only an outcome has the field outcome, and it must"
     if phase == record.OUTCOME and ("intent" not in entry or attestation != record.HOST):
-        return "an outcome names its intent, in the host's name"
+        return "an outcome must name its intent, in the host's name"
     if phase == record.INTENT and ("intent" in entry or entry.get("verdict") in ("refuse", "hold")):
         return "an intent that was not allowed, or names another"
     if attestation == record.ACTOR or attestation.startswith(record.BRIDGE):
         if not all(name in entry for name in _SIGNED):
-            return "it is said to be signed and is not"
+            return "it claims to be signed and is not"
     elif "statement" in entry or "signature" in entry:
-        return "a signature that its attestation does not speak of"
+        return "it has a signature that its attestation does not mention"
     if attestation == record.CHANNEL and (
         entry["kind"] != record.KEYS or not {"key", "client", "first", "number"} <= entry.keys()
     ):
@@ -213,7 +220,7 @@ def _misfit_of_phase(entry: dict[str, Any]) -> str:
 
 
 def _examine_content(
-    entry: dict[str, Any], content: str, salt: str, wrong: Callable[[str, str], None]
+    entry: Json, content: str, salt: str, wrong: Callable[[str, str], None]
 ) -> None:
     try:
         data = base64.b64decode(content, validate=True)
@@ -222,20 +229,20 @@ def _examine_content(
     if base64.b64encode(data).decode() != content or not _SALT.match(salt):
         return wrong("content", "its content cannot be read")
     if "kept" not in entry:
-        wrong("content", "content where none was kept")
+        wrong("content", "it has content although none was kept")
     if entry["kind"] in (record.KEYS, record.COVER) or not record.may_keep(
         entry["kind"], True, True
     ):
         wrong("secret", "content that must never be stored")
     if record.commit(bytes.fromhex(salt), data) != entry.get("commit"):
-        wrong("content", "its content is not what was committed to")
+        wrong("content", "its content does not match the commitment")
 
 
 _UNSIGNED = "it is not signed by the key it names"
 
 
-def _examine_statement(entry: dict[str, Any], machine: str) -> tuple[str | None, str]:
-    """(the head its actor had seen, what is wrong)."""
+def _examine_statement(entry: Json, machine: str) -> tuple[str | None, str]:
+    """Return the head that the actor had seen, and the problem (empty if none)."""
     body = entry["statement"].encode()
     key = _key(entry.get("key", ""))
     if key is None or not signing.verify(key, "act/1", body, bytes.fromhex(entry["signature"])):
@@ -243,15 +250,15 @@ def _examine_statement(entry: dict[str, Any], machine: str) -> tuple[str | None,
     try:
         said = canonical.decode(body)
     except canonical.NotCanonical as e:
-        return None, f"what was signed cannot be read: {e}"
+        return None, f"the signed statement cannot be read: {e}"
     if (
         type(said) is not dict
         or not said.keys() >= record.STATEMENT
         or not said.keys() <= record.STATEMENT | record.STATEMENT_OPTIONAL
     ):
-        return None, "what was signed has other fields"
+        return None, "the signed statement has other fields"
     if said["v"] != record.VERSION or type(said["v"]) is not int:
-        return None, "what was signed is of another version"
+        return None, "the signed statement is of another version"
     kind = record.KEYS if entry["kind"] == record.COVER else entry["kind"]
     bridge = entry["attestation"].startswith(record.BRIDGE)
     expected = {
@@ -267,38 +274,31 @@ def _examine_statement(entry: dict[str, Any], machine: str) -> tuple[str | None,
     }
     for name, value in expected.items():
         if said.get(name) != value or type(said.get(name)) is not type(value):
-            return None, f"what was signed has another {name}"
+            return None, f"the signed statement has another {name}"
     seen = said["seen"]
     if seen is not None and not _matches(_HEX32)(seen):
-        return None, "what was signed names a head that is none"
+        return None, "the signed statement names a malformed head"
     if not _matches(_HEX)(said["binding"]):
-        return None, "what was signed names a channel that is none"
+        return None, "the signed statement names a malformed channel"
+    if "once" in said and not is_once(said["once"]):
+        return None, "the signed statement has a malformed idempotency key"
     return seen, ""
 
 
 # ---------------------------------------------------------------- signed lines
 
-_SIGNED_FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
-    "head": {
-        "v": _one_of(record.VERSION),
-        "session": _string,
-        "seq": _count,
-        "hash": _matches(_HEX32),
-        "time": _count,
-    },
-    "ack": {
-        "v": _one_of(record.VERSION),
-        "session": _string,
-        "seq": _positive,
-        "hash": _matches(_HEX32),
-        "time": _count,
-        "client": _matches(_CLIENT),
-        "number": _number,
-    },
+_SIGNED_COMMON: Final[dict[str, Check]] = {
+    "v": _one_of(record.VERSION),
+    "session": _string,
+    "hash": _matches(_HEX32),
+    "time": _count,
+}
+_SIGNED_FIELDS: Final[dict[str, dict[str, Check]]] = {
+    "head": {**_SIGNED_COMMON, "seq": _count},
+    "ack": {**_SIGNED_COMMON, "seq": _positive, "client": _matches(_CLIENT), "number": _number},
     "header": {
-        "v": _one_of(record.VERSION),
-        "machine": lambda v: type(v) is str and _key(v) is not None,
-        "session": _string,
+        **_SIGNED_COMMON,
+        "machine": _FIELDS["key"],
         "name": _string,
         "operators": lambda v: (
             type(v) is list
@@ -313,22 +313,23 @@ _SIGNED_FIELDS: Final[dict[str, dict[str, Callable[[Any], bool]]]] = {
         ),
         "first": _positive,
         "last": _count,
-        "hash": _matches(_HEX32),
         "heads": _count,
-        "time": _count,
     },
 }
 _DOMAINS: Final = {"head": "head/1", "ack": "ack/1", "header": "export/1"}
 
 
-def read_signed(line: bytes, machine: str | None) -> tuple[str, dict[str, Any]]:
-    """(what it is, what it says) of a line that the machine has signed; ValueError with the reason. Of a header the machine may be unknown."""
+def read_signed(line: bytes, machine: str | None) -> tuple[str, Json]:
+    """Return the kind and the fields of a line that the machine signed; ValueError otherwise.
+
+    For a header the machine may be unknown.
+    """
     if len(line) > LINE_BYTES or not line.endswith(b"\n"):
         raise ValueError("a line is cut off")
     outer = canonical.decode(line[:-1])
     [kind] = [k for k in _DOMAINS if type(outer) is dict and set(outer) == {k, "signature"}] or [""]
     if not kind or type(outer[kind]) is not str or not _matches(_HEX64)(outer["signature"]):
-        raise ValueError("neither an entry nor anything signed")
+        raise ValueError("neither an entry nor a signed line")
     body = canonical.decode(outer[kind].encode())
     fields = _SIGNED_FIELDS[kind]
     if (

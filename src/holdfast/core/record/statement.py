@@ -1,19 +1,25 @@
-"""What an actor signs for an act (P1): small enough for every client to load at its start.
+"""The statement that an actor signs for an act (P1); every client loads this small module.
 
-    STATEMENT ::= {v, machine, session, epoch, client, number, kind, binding, seen, commit [, first] [, for]}     "act/1"
+    STATEMENT ::= {v, machine, session, epoch, client, number, kind, binding, seen, commit
+                   [, first] [, for] [, once]}     "act/1"
     commit    =   blake2b-256(salt content), 16 bytes of salt
 
-A statement names the one place where it holds: the machine, the session's incarnation, the attachment (`client`, random) and its number, the
-channel it came through, the last entry of the record its actor had seen. It never holds the content, only a commitment to it, so the
-record can forget the content and keep the signature. What the record makes of it is in core/record.py.
+A statement names the only place where it is valid: the machine, the incarnation of the session, the
+attachment (`client`, random) and its number, the channel, and the last entry of the record that the
+actor had seen. `once` is the act's idempotency key, if there is one. A statement contains a
+commitment instead of the content, so the record can forget the content and keep the signature.
+core/record/record.py says how the record uses it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any, Final
-
 from holdfast.model import canonical, signing
+from holdfast.model.ids import is_once
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, Final
 
 try:
     from _blake2 import blake2b  # hashlib would load OpenSSL for the same function
@@ -22,17 +28,17 @@ except ImportError:
 
 VERSION: Final = 1
 SALT_BYTES: Final = 16
-COVER_KEYS: Final = 64  # a signature covers at most this many inputs ...
-COVER_NS: Final = 1_000_000_000  # ... and is due this long after the first of them
+COVER_KEYS: Final = 64  # inputs that one signature covers, at most
+COVER_NS: Final = 1_000_000_000  # after the first of them, the signature is due
 KEYS: Final = "keys"  # the kind of a statement about a range of raw keys
 STATEMENT: Final = frozenset(
     ("v", "machine", "session", "epoch", "client", "number", "kind", "binding", "seen", "commit")
 )
-STATEMENT_OPTIONAL: Final = frozenset(("first", "for"))
+STATEMENT_OPTIONAL: Final = frozenset(("first", "for", "once"))
 
 
 def client_id(number: int) -> str:
-    """A client's 64-bit id as the record has it: text, because not every language's numbers hold 64 bits."""
+    """Return a 64-bit id as text, because numbers of some languages do not hold 64 bits."""
     return f"{number & 0xFFFFFFFFFFFFFFFF:016x}"
 
 
@@ -43,7 +49,10 @@ def commit(salt: bytes, content: bytes) -> str:
 
 
 def keys_content(keys: Iterable[tuple[int, bytes]]) -> bytes:
-    """What the commitment of a range of keys is over: each as its number (8 bytes), its length (4 bytes, big-endian both), itself."""
+    """Return the committed bytes of a range of keys.
+
+    Each key is a number (8 bytes), a length (4 bytes, both big-endian) and the bytes.
+    """
     return b"".join(
         number.to_bytes(8, "big") + len(data).to_bytes(4, "big") + data for number, data in keys
     )
@@ -61,9 +70,13 @@ def statement(
     commit: str,
     first: int | None = None,
     on_behalf_of: str | None = None,
+    once: str | None = None,
 ) -> bytes:
-    """The bytes an actor signs for one act (or one range of keys: `first`); a bridge says for whom."""
-    said: dict[str, Any] = {
+    """Return the bytes to sign for an act, or for a range of keys (`first`).
+
+    A bridge names the operator it acts for.
+    """
+    said: dict[str, object] = {
         "v": VERSION,
         "machine": machine,
         "session": session,
@@ -79,6 +92,8 @@ def statement(
         said["first"] = first
     if on_behalf_of is not None:
         said["for"] = on_behalf_of
+    if once is not None:
+        said["once"] = once
     return canonical.encode(said)
 
 
@@ -87,7 +102,7 @@ def sign_statement(private: bytes, body: bytes) -> bytes:
 
 
 def read_statement(body: bytes, signature: bytes, key: str) -> dict[str, Any]:
-    """What is said in it, once it is known to be this key's word; ValueError otherwise."""
+    """Verify a statement of this key and return its fields; ValueError otherwise."""
     if not signing.verify(signing.read(key), "act/1", body, signature):
         raise ValueError("not signed by that key")
     said = canonical.decode(body)
@@ -102,16 +117,18 @@ def read_statement(body: bytes, signature: bytes, key: str) -> dict[str, Any]:
         _hex(said["binding"])
         and (said["seen"] is None or (_hex(said["seen"]) and len(said["seen"]) == 64))
     ):
-        raise ValueError("its channel or the head it has seen is none")
+        raise ValueError("its channel or the head it names is malformed")
+    if "once" in said and not is_once(said["once"]):
+        raise ValueError("its idempotency key is malformed")
     return said
 
 
-def _hex(value: Any) -> bool:
+def _hex(value: object) -> bool:
     return isinstance(value, str) and len(value) % 2 == 0 and not value.strip("0123456789abcdef")
 
 
-def expect(said: Mapping[str, Any], **fields: Any) -> None:
-    """ValueError naming the first of these that the statement has otherwise."""
+def expect(said: Mapping[str, object], **fields: object) -> None:
+    """Raise ValueError naming the first field in which the statement differs."""
     for name, value in fields.items():
         if said.get(name) != value or type(said.get(name)) is not type(value):
-            raise ValueError(f"what was signed has another {name}")
+            raise ValueError(f"the signed statement has another {name}")

@@ -1,33 +1,43 @@
-"""Keys that no signature covers yet (P1). The same on both sides of the wire.
+"""Keys that no signature covers yet (P1). Client and host use the same code.
 
-A key is not signed by itself: that would double its echo. It travels authenticated by its channel, and when its line, paste or pause
-commits, at most COVER_KEYS inputs or COVER_NS later, the client signs one statement over the range. The client asks `due`, takes the
-range and signs; the host holds the same keys until that statement comes, and checks the commitment against what it really got.
+A key is not signed alone, because that would double the echo time. The channel authenticates keys.
+When its line, paste or pause commits, at most COVER_KEYS inputs or COVER_NS later, the client signs
+one statement over the range. The client asks `due`, takes the range and signs. The host holds the
+same keys until that statement arrives, and checks the commitment against the received keys.
 
-A range is without holes: an act of another kind that took a number in between ends it. A host's memory is bounded: of a client
-that never signs the oldest keys are let go, and stay covered by their channel only. The record says so.
+A range has no holes: an act of another kind with a number in between ends the range. The memory of
+a host is bounded: if a client never signs, the oldest keys are dropped and stay covered by the
+channel only. The record says so.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, NamedTuple
 
-from holdfast.core import statement
+from holdfast.core.record import statement
 
-KEPT_BYTES: Final = (
-    64 * 1024
-)  # what a host holds of one client's keys; a paste of this size is an act of its own
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
+
+KEPT_BYTES: Final = 64 * 1024
+"""Bytes of a client's keys that a host holds; a paste of this size is an act of its own."""
 KEPT_KEYS: Final = 4 * statement.COVER_KEYS
 
 
-class Range(NamedTuple):
-    first: int
-    last: int
-    content: bytes  # as `statement.keys_content`
+class Range:
+    """Keys without a hole; `content` is as `statement.keys_content` makes it."""
+
+    __slots__ = ("content", "first", "last")
+
+    def __init__(self, first: int, last: int, content: bytes) -> None:
+        self.first, self.last, self.content = first, last, content
 
 
 class Uncovered:
+    """The uncovered keys of one client."""
+
     def __init__(self) -> None:
         self._keys: deque[tuple[int, bytes, int]] = deque()
         self._bytes = 0
@@ -45,7 +55,7 @@ class Uncovered:
         self._bytes -= len(self._keys.popleft()[1])
 
     def deadline(self) -> int | None:
-        """When the oldest of them is due."""
+        """Return when the signature of the oldest key is due."""
         return self._keys[0][2] + statement.COVER_NS if self._keys else None
 
     def due(self, now: int) -> bool:
@@ -53,7 +63,7 @@ class Uncovered:
         return deadline is not None and (now >= deadline or len(self._keys) >= statement.COVER_KEYS)
 
     def take(self) -> Range | None:
-        """The oldest range, at most COVER_KEYS long; the caller signs it."""
+        """Return the oldest range, at most COVER_KEYS long, for the caller to sign."""
         taken: list[tuple[int, bytes]] = []
         while (
             self._keys
@@ -65,8 +75,8 @@ class Uncovered:
             self._drop_first()
         return Range(taken[0][0], taken[-1][0], statement.keys_content(taken)) if taken else None
 
-    def cover(self, said: dict[str, Any], salt: bytes) -> bool:
-        """Whether this statement (its signature is checked already) is about keys that came, as they came. They are let go."""
+    def cover(self, said: Mapping[str, object], salt: bytes) -> bool:
+        """Say whether a verified statement matches the received keys, and drop these keys."""
         first, last = said.get("first"), said.get("number")
         if (
             not isinstance(first, int)

@@ -1,22 +1,30 @@
-"""How long to wait before trying again to reach somebody who was there before. Pure: time and luck in, seconds out.
+"""The pause before the next attempt to reach a peer that was reachable before. Pure.
 
-Short outages end quickly, so the pauses double from `first` up to QUICK_S and stay there. In a long one nobody gains from haste: a machine that was switched off for the
-night must not be asked for eighty thousand times, by each of its clients, with a handshake each time. So a pause grows with the outage, to SHARE of it, up to
-`most`: whoever waited a minute waits three seconds more, not a minute. Luck spreads those who lost the same relay at the same moment.
+Short outages end quickly, so the pauses double from `first` up to QUICK_S and stay there. In a long
+outage haste gains nothing: all clients of a machine that is switched off for the night must not
+each dial it eighty thousand times, with a handshake each time. So a pause grows with the outage, to
+SHARE of it, up to `most`: after one minute the pause is three seconds, not a minute. `luck` spreads
+the clients that lost the same relay at the same moment.
 
-A connection that did not last is no success: the pauses go on from where they were. And a dial that hung is no connection.
+A connection that did not last is not a success: the pauses continue where they were. Nor is a dial
+that hung a connection.
 """
 
 from __future__ import annotations
 
-from typing import Final
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
 
 QUICK_S: Final = 0.5
 SHARE: Final = 1 / 20
-STEADY_S: Final = 5.0  # a connection that lasted this long was a good one: the pauses begin anew
+STEADY_S: Final = 5.0  # a connection that lasted this long resets the pauses
 
 
 class Patience:
+    """The pauses for one peer."""
+
     def __init__(self, first: float, most: float, steady_s: float = STEADY_S) -> None:
         self._first, self._most, self._steady = first, most, steady_s
         self._since: float | None = None  # when the outage began
@@ -27,7 +35,7 @@ class Patience:
         self._reached = now
 
     def pause(self, now: float, luck: float = 0.5) -> float:
-        """It is lost, or was not reached: seconds until the next try. `luck`: between 0 and 1."""
+        """Return the seconds until the next attempt, after a failure; `luck` is from 0 to 1."""
         if self._reached is not None and now - self._reached >= self._steady:
             self._since = None
         self._reached = None

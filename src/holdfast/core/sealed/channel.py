@@ -1,26 +1,38 @@
-"""The sealed channel between host and client, whoever carries its messages. A pure machine: messages in; messages, plaintext and an end out.
+"""The sealed channel between host and client, over any carrier. A pure state machine.
 
-    first message   ::= "HF" pattern u8, lowest u8, highest u8, then the first message of the handshake     pattern 1: IK, 2: XXpsk3
-    second message  ::= the second message of the handshake; its payload is the chosen version, u8
-    (third message  ::= the third message of the handshake, XXpsk3 only)
+    first message   ::= "HF" pattern u8, lowest u8, highest u8, then the first handshake message
+                        (pattern 1: IK, 2: XXpsk3)
+    second message  ::= the second handshake message; its payload is the chosen version, u8
+    (third message  ::= the third handshake message, XXpsk3 only)
     every other     ::= one sealed `Body` (wire/body.py): DATA, REKEY, END, ASK or YES
-    prologue         =  canonical {"holdfast": "channel/1", "route": base64url, "versions": [lowest, highest]}
+    prologue         =  canonical {"holdfast": "channel/1", "route": base64url,
+                        "versions": [lowest, highest]}
 
-Both sides put into the prologue what they believe was said in the clear: if a carrier changed the offered versions, or led the stream to another route, the handshake
-fails. The answer is chosen by the responder and authenticated in its message, so nobody in between can choose. Every other payload of the handshake is empty.
+Both sides put into the prologue the values that were sent in the clear. If a carrier changes the
+offered versions, or leads the stream to another route, the handshake fails. The responder chooses
+the version and authenticates it in its message, so no carrier can choose. All other payloads of the
+handshake are empty.
 
-Nothing is acted on early. The first message of IK can be recorded and sent again by anybody; all that it makes a responder do is to answer it, with a fresh key of
-its own. What comes after that answer can only be made by who holds the static key and sees this answer: so a responder is `established`, delivers and sends from the first sealed
-message of the initiator that opens. The initiator speaks first, always. No memory of earlier first messages is needed. An initiator is `established` with the answer of IK, which
-only the pinned key can make; in XXpsk3 with the first sealed message that comes back, because nothing before shows that the other side has the secret.
+Neither side acts early. Any attacker can record the first message of IK and replay it. A responder
+only answers it, with a fresh key. Only the holder of the static key who sees this answer can make
+the next message. So a responder is `established`, delivers and sends from the first sealed message
+that opens. The initiator always speaks first. No memory of earlier first messages is needed.
 
-Messages are numbered by the cipher and carried in order. One that is dropped, repeated, moved, cut, changed, or of another channel or direction does not open, and the first
-that does not open ends the channel for ever, with nothing of it delivered. So what is delivered is always a beginning of what was sent. Whether it is all of it
-says END, which is sealed, too: `whole`. A carrier that stops without it is a cut, whatever the carrier says about it. Whether the other side is still there says YES,
-sealed: no carrier can answer for it.
+An initiator is `established` with the answer of IK, which only the pinned key can make. In XXpsk3
+it is established with the first sealed message from the responder, because no earlier message
+proves that the responder has the secret.
 
-The sender takes the next key after REKEY_MESSAGES, REKEY_BYTES or REKEY_S, whichever is first, and says so under the old one; the receiver follows, and takes no more than
-REKEY_SLACK times the messages and bytes under one key. A channel that is closed stays closed, with its `reason`; a session does not end with it.
+Messages are numbered by the cipher and carried in order. A message does not open if it is dropped,
+repeated, moved, cut or changed, or belongs to another channel or direction. The first message that
+does not open ends the channel for ever, and none of it is delivered. So the delivered data is
+always a prefix of the sent data. END, which is sealed too, says that the data is complete
+(`whole`). A carrier that stops without END is a cut, whatever the carrier claims. A sealed YES says
+that the other side is still present: no carrier can forge it.
+
+The sender takes the next key after REKEY_MESSAGES, REKEY_BYTES or REKEY_S, whichever is first, and
+announces it under the old key. The receiver follows, and accepts at most REKEY_SLACK times the
+messages and bytes under one key. A closed channel stays closed, with its `reason`. The session does
+not end with it.
 """
 
 from __future__ import annotations
@@ -40,17 +52,17 @@ _HEAD: Final = len(_MAGIC) + 3
 
 # Why a channel is closed.
 ENDED: Final = "ended"  # both sides said END
-CUT: Final = "cut"  # the carrier ended; see `whole` for whether the other side had said all
-TAMPERED: Final = "tampered"  # a message that was not the next one of this channel
+CUT: Final = "cut"  # the carrier ended; `whole` says whether the other side had said END
+TAMPERED: Final = "tampered"  # a message was not the next message of this channel
 HANDSHAKE: Final = "handshake"  # the handshake failed: other keys, another prologue, or tampering
-UNSPOKEN: Final = "version"  # no version in common
-PROTOCOL: Final = "protocol"  # the other side itself broke the rules: authentic, and wrong
+UNSPOKEN: Final = "version"  # the sides have no version in common
+PROTOCOL: Final = "protocol"  # an authentic message of the other side broke the rules
 EXHAUSTED: Final = "exhausted"  # all nonces are used
-LEFT: Final = "left"  # this side gave it up
+LEFT: Final = "left"  # this side closed it
 
 
 class Bounds(NamedTuple):
-    """How long one key is used."""
+    """The limits of one key."""
 
     messages: int = limits.REKEY_MESSAGES
     bytes: int = limits.REKEY_BYTES
@@ -58,14 +70,14 @@ class Bounds(NamedTuple):
 
 
 class Step(NamedTuple):
-    """What follows from a message: what to send, and what was received."""
+    """The result of a message: messages to send, and received plaintext."""
 
     send: tuple[bytes, ...] = ()
     data: bytes = b""
 
 
 class Offer(NamedTuple):
-    """What an initiator says in the clear."""
+    """The offer of an initiator, sent in the clear."""
 
     pattern: str
     lowest: int
@@ -73,7 +85,10 @@ class Offer(NamedTuple):
 
 
 def offered(message: bytes) -> Offer:
-    """What the first message offers; PeerFault if it is none. For who has to find the keys before there is a responder."""
+    """Parse the offer of a first message; PeerFault if the message is not a first message.
+
+    Callers use this to find the keys before there is a responder.
+    """
     if len(message) < _HEAD or message[:2] != _MAGIC:
         raise PeerFault("not the first message of a sealed channel")
     pattern = next((name for name, code in PATTERNS.items() if code == message[2]), None)
@@ -92,7 +107,7 @@ def prologue(route: bytes, lowest: int, highest: int) -> bytes:
 
 
 class Channel:
-    """One side. Made by `initiator` or `responder`; `now` is seconds of any clock that only goes on."""
+    """One side of a channel; `now` is a monotonic time in seconds."""
 
     def __init__(
         self,
@@ -122,14 +137,13 @@ class Channel:
         self._sent_messages = self._sent_bytes = self._got_messages = self._got_bytes = 0
         self._keyed_at = now
         self._end_sent = False
-        self.established = False  # the other side has proved itself, on this channel, now
-        self.whole = False  # the other side has said END: all that it sent was delivered
-        self.reason = ""  # why it is closed, or empty
+        self.established = False  # the other side has proved its identity on this channel
+        self.whole = False  # the other side said END: all its data was delivered
+        self.reason = ""  # why the channel is closed; empty while it is open
         self.version = 0
-        self.handshake_hash = b""  # names this channel in whatever is signed on it; empty until the handshake is complete
-        self.remote_static = (
-            b""  # the other side's static key; to be believed once it is established
-        )
+        # Names this channel in signed statements; empty until the handshake is complete.
+        self.handshake_hash = b""
+        self.remote_static = b""  # the peer's key; proved only once `established` is true
 
     @property
     def closed(self) -> bool:
@@ -142,7 +156,10 @@ class Channel:
 
     @property
     def may_send(self) -> bool:
-        """There is somebody to send to. An initiator may before the other side has proved itself: nobody else could read it."""
+        """This side may send.
+
+        An initiator may send before the other side is established: no other party could read it.
+        """
         return (
             self._sender is not None
             and (self.established or self._initiator)
@@ -150,21 +167,24 @@ class Channel:
         )
 
     def start(self) -> Step:
-        """The initiator's first message."""
+        """Return the first message of the initiator."""
         if not self._initiator or self._handshake is not None or self.closed:
-            raise ValueError("only an initiator begins, once")
+            raise ValueError("only an initiator starts, and only once")
         lowest, highest = self._versions
         self._begin(lowest, highest)
         assert self._handshake is not None
         try:
             first = self._handshake.write()
-        except PeerFault:  # the key that was pinned is none
+        except PeerFault:  # the pinned key is not a valid key
             self._close(HANDSHAKE)
             return Step()
         return Step((_MAGIC + bytes((PATTERNS[self._pattern], lowest, highest)) + first,))
 
     def receive(self, message: bytes, now: float) -> Step:
-        """The next message of the carrier. Whatever it is, the answer is a Step; look at `established`, `whole` and `reason` afterwards."""
+        """Process the next message of the carrier.
+
+        Any bytes give a Step. Then check `established`, `whole` and `reason`.
+        """
         if self.closed:
             return Step()
         if self._receiver is None:
@@ -176,7 +196,7 @@ class Channel:
         return self._take(message, now)
 
     def send(self, data: bytes, now: float) -> tuple[bytes, ...]:
-        """Messages that carry this on. ValueError before there is anybody to send to, and after END."""
+        """Return the messages that carry this data; ValueError unless `may_send`."""
         if not self.may_send:
             raise ValueError("nothing can be sent now")
         out: list[bytes] = []
@@ -185,9 +205,9 @@ class Channel:
         return tuple(out)
 
     def end(self, now: float) -> tuple[bytes, ...]:
-        """Says that nothing follows. The other side may go on."""
+        """Return the message that says END. The other side may continue to send."""
         if not self.may_send:
-            raise ValueError("there is nothing to end")
+            raise ValueError("the channel cannot send, so it cannot end")
         out = self._seal(body.END, now)
         self._end_sent = True
         if self.whole:
@@ -195,17 +215,20 @@ class Channel:
         return tuple(out)
 
     def ask(self, now: float) -> tuple[bytes, ...]:
-        """Asks whether the other side is there. Whatever it sends next is an answer."""
+        """Return the message that asks whether the other side is present.
+
+        Any message from the other side is an answer.
+        """
         if not self.may_send:
             return ()
         return tuple(self._seal(body.ASK, now))
 
     def cut(self) -> None:
-        """The carrier is gone."""
+        """Note that the carrier is gone."""
         self._close(CUT)
 
     def leave(self) -> None:
-        """This side gives it up. To the other one it is a cut."""
+        """Close this side; the other side sees a cut."""
         self._close(LEFT)
 
     # ------------------------------------------------------------ the handshake
@@ -313,9 +336,9 @@ class Channel:
         return Step()
 
     def _seal(self, plain: bytes, now: float) -> list[bytes]:
-        """The message, after another that changes the key if it is time."""
+        """Return the sealed message, preceded by a REKEY if that is due."""
         if self._sender is None:
-            return []  # closed while several were on their way
+            return []  # closed while several messages were being sealed
         out: list[bytes] = []
         bounds = self._bounds
         try:
@@ -337,7 +360,7 @@ class Channel:
         return out
 
     def _close(self, reason: str) -> None:
-        """For ever. Keys are forgotten."""
+        """Close for ever, and forget the keys."""
         if not self.reason:
             self.reason = reason
         self._handshake = self._sender = self._receiver = None
@@ -347,17 +370,13 @@ class Channel:
 def initiator(
     route: bytes, static: bytes, remote_static: bytes, now: float, bounds: Bounds = Bounds()
 ) -> Channel:
-    """A client's side of a channel to a host whose key it knows (IK)."""
+    """Make the client's side of a channel to a host whose key it knows (IK)."""
     return Channel(noise.IK, True, route, static, now, remote_static=remote_static, bounds=bounds)
 
 
 def responder(route: bytes, static: bytes, now: float, bounds: Bounds = Bounds()) -> Channel:
-    """A host's side of a channel from anybody (IK); who it is says `remote_static` once it is established."""
+    """Make the host's side of a channel from any client (IK).
+
+    Once the channel is established, `remote_static` identifies the client.
+    """
     return Channel(noise.IK, False, route, static, now, bounds=bounds)
-
-
-def paired(
-    initiator: bool, route: bytes, static: bytes, psk: bytes, now: float, bounds: Bounds = Bounds()
-) -> Channel:
-    """Either side of a channel between two that only share 32 secret bytes (XXpsk3)."""
-    return Channel(noise.XXPSK3, initiator, route, static, now, psk=psk, bounds=bounds)

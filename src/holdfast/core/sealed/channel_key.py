@@ -1,20 +1,25 @@
-"""Whose a sealed channel is: the X25519 key of a channel, bound to an identity by a statement that the identity's own key signs.
+"""The identity behind a sealed channel: a signed statement binds the channel's X25519 key to it.
 
     STATEMENT ::= {v, key, static}          "static/1", signed by `key`
-    static     =  x25519 public of blake2b-256("holdfast/static/1", key: the Ed25519 seed, person: "holdfast/derive")
+    static     =  x25519 public of blake2b-256("holdfast/static/1", key: the Ed25519 seed,
+                  person: "holdfast/derive")
 
-A client learns a host's static key with its name at pairing and pins both; later the statement is enough to tell it that a channel's key is the machine's that it knows, and
-tells a host which operator's device is at the other end. It is no proof that its holder is there now: that is the handshake. And an act is not signed
-with the channel's key but with the identity's, over the channel's handshake hash.
-Here the static key follows from the identity's seed (model/agreement.py, with the reasons). That is this program's way and nobody can tell: a device whose identity
-cannot be exported, a browser for one, makes a static key of its own and signs the same statement.
+A client learns a host's static key together with its name at pairing, and pins both. Later the
+statement proves to the client that a channel key belongs to the known machine. It also tells a host
+which operator's device is at the other end. The statement does not prove that the holder is present
+now: the handshake does. An act is not signed with the channel key but with the key of the identity,
+over the channel's handshake hash.
+
+Here the static key is derived from the seed of the identity (model/agreement.py has the reasons).
+No other party can observe this choice. A device whose identity cannot be exported, such as a
+browser, generates a separate static key and signs the same statement.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from holdfast.core.scope import Malformed, read_key
+from holdfast.core.people.scope import Malformed, read_key
 from holdfast.model import agreement, base64url, canonical, signing
 
 DOMAIN: Final = "static/1"
@@ -27,7 +32,7 @@ class Signed(NamedTuple):
 
 
 def sign(private: bytes, static: bytes | None = None) -> Signed:
-    """For the identity with this private key: its own static key, or another public one that it holds."""
+    """Sign a statement for the derived static key, or for another public key of the identity."""
     if static is None:
         static = agreement.public(agreement.derive(private, agreement.STATIC))
     statement = canonical.encode(
@@ -37,7 +42,7 @@ def sign(private: bytes, static: bytes | None = None) -> Signed:
 
 
 def read(key: bytes, statement: bytes, signature: bytes) -> bytes:
-    """The static key that this identity says is its own; Malformed otherwise."""
+    """Return the static key that this identity states; Malformed if the statement is wrong."""
     if len(statement) > STATEMENT_BYTES:
         raise Malformed("the statement about a channel's key is too long", "too_long")
     if not signing.verify(key, DOMAIN, statement, signature):

@@ -1,24 +1,33 @@
-"""A sealed channel between two who share nothing but a short code: SPAKE2 makes the code into a key, which then is the secret of an XXpsk3 handshake.
+"""A sealed channel between two parties who share only a short code.
+
+SPAKE2 turns the code into a key, and the key is the secret of an XXpsk3 handshake.
 
     first message   ::= "HFM" 1, then SPAKE2's message of the joiner
     second message  ::= "HFM" 1, then SPAKE2's message of the host
-    from there on       a channel as in core/channel.py, pattern XXpsk3, whose psk is SPAKE2's key
+    afterwards          a channel as in core/sealed/channel.py, pattern XXpsk3, psk = SPAKE2's key
 
-Whoever carries this, or stands in for either side, gets one guess at the code for each attempt and nothing to try at leisure: that is what SPAKE2 is for (the elliptic-curve group and transcript are
-the `spake2` library's, as magic-wormhole uses them). A wrong code is noticed by the handshake that follows, by both sides, before anything is said. The host burns the code after one failed attempt.
+A carrier, or an impostor on either side, gets one guess at the code per attempt and no material for
+offline guesses. That is the property of SPAKE2. The elliptic-curve group and the transcript are
+those of the `spake2` library, as in magic-wormhole. In the handshake that follows, both sides
+notice a wrong code before any data is exchanged. The host burns the code after one failed attempt.
 
-What is shared is not the code itself but `password`: scrypt of the code's secret and its id. The inviter's client makes it; the host has it for as long as the invitation is open, and in a file (home/codes.py) until the first who comes with
-the code is answered: a host that was restarted before that still knows it, and one that was restarted after it does not, so that the one guess is one guess.
-The meeting place follows from the code's public id (`route_key`, `pass_`): whoever knows the id can stand there, and gains nothing by it but to be in the way.
+The shared secret is not the code itself but `password`: scrypt of the code's secret and its id. The
+inviter's client computes it. The host has it while the invitation is open. The host also keeps it
+in a file (home/codes.py) until the first joiner with the code is answered. A host that restarts
+before that answer still knows the code. A host that restarts afterwards does not, so there is only
+one guess.
+
+The meeting place follows from the public id of the code (`route_key`, `pass_`). An attacker who
+knows the id can wait there, but can only obstruct.
 """
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Final
+from typing import Final
 
-from holdfast.core.channel import HANDSHAKE, Bounds, Channel, Step
-from holdfast.core.joincode import SCRYPT, Code
+from holdfast.core.people.join_code import SCRYPT, Code
+from holdfast.core.sealed.channel import HANDSHAKE, Bounds, Channel, Step
 from holdfast.wire import noise
 
 _MAGIC: Final = b"HFM\x01"
@@ -27,27 +36,27 @@ _IDS: Final = {"idA": b"holdfast/joiner", "idB": b"holdfast/host"}
 
 
 def password(code: Code) -> bytes:
-    """What both sides make of the code. Takes a tenth of a second, on purpose."""
-    options: dict[str, Any] = dict(SCRYPT)
+    """Derive the shared secret from the code. This takes a tenth of a second, on purpose."""
     return hashlib.scrypt(
         code.secret.encode(),
         salt=b"holdfast/meeting/1\0" + code.id.encode(),
         dklen=KEY_BYTES,
-        **options,
+        **SCRYPT,
     )
 
 
 def route_key(id: str) -> bytes:
-    """The private Ed25519 key by which a host registers for this code at a relay."""
+    """Return the private Ed25519 key with which a host registers for this code at a relay."""
     return hashlib.sha256(b"holdfast/meeting/route/1\0" + id.encode()).digest()
 
 
 def pass_(id: str) -> bytes:
+    """Return the pass for the meeting place of this code."""
     return hashlib.sha256(b"holdfast/meeting/pass/1\0" + id.encode()).digest()
 
 
 class Meeting(Channel):
-    """One side. The other side's static key is only worth something once it is `established`."""
+    """One side of a meeting. The remote static key counts only once `established` is true."""
 
     def __init__(
         self,
@@ -79,9 +88,8 @@ class Meeting(Channel):
             if message[: len(_MAGIC)] != _MAGIC or len(message) != len(_MAGIC) + KEY_BYTES:
                 raise ValueError("not a message of a meeting")
             key = self._spake.finish((b"B" if self._initiator else b"A") + message[len(_MAGIC) :])
-        except (
-            Exception
-        ):  # of the library, for what is no point of the curve, or our own message sent back
+        # The library raises if the message is no point of the curve, or is this side's own message.
+        except Exception:
             self._close(HANDSHAKE)
             return Step()
         self._keys = (
