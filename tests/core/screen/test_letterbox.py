@@ -1,4 +1,4 @@
-"""The letterbox, judged by a terminal: what libghostty shows is compared with a plain clipping."""
+"""The letterbox on a real terminal: libghostty is compared with a plain clipping."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyghostty import Terminal
 
-from holdfast.core.letterbox import (
+from holdfast.core.screen.letterbox import (
     FOLLOW_DIVISOR,
     MAX_TITLE,
     MIN_VIEW,
@@ -19,6 +19,7 @@ from holdfast.core.letterbox import (
     Letterbox,
     Line,
 )
+from tests.support.examples import examples
 
 RED, BLUE_ON_WHITE = b"\x1b[31m", b"\x1b[1;34;47m"
 ALPHABET = (*"abcXYZ019 .#", "é", "ß", "日", "本", "ｗ", "😀", "e\u0301", " ", " ")
@@ -55,7 +56,7 @@ def grid(shown: Frame) -> list[list[str]]:
 
 
 def clipped(shown: Frame, cols: int, rows: int, left: int, top: int) -> list[str]:
-    """What a window shows, the obvious way: halves of wide characters become spaces."""
+    """Return the expected window: halves of wide characters become spaces."""
     out = []
     for columns in grid(shown)[top : top + rows]:
         part = columns[left : left + cols]
@@ -72,7 +73,7 @@ def composed(text: str) -> str:
 
 
 class Viewer:
-    """A terminal of the viewer's size, with a history of its own, and the letterbox that draws on it."""
+    """A terminal of the viewer's size with a history, and the letterbox that draws there."""
 
     def __init__(self, cols: int, rows: int, holder: str = "", before: bytes = b"") -> None:
         self.terminal = Terminal(cols, rows)
@@ -98,7 +99,7 @@ class Viewer:
         return self.terminal.cursor if self.terminal.mode(25) else None
 
     def check(self, shown: Frame) -> None:
-        """The terminal shows the frame, its edge and its cursor."""
+        """The terminal shows the frame, the edge and the cursor."""
         cols, rows = self.terminal.size
         left, top = self.box.offset
         content = clipped(shown, cols, rows, left, top)
@@ -152,7 +153,7 @@ views = st.tuples(st.integers(MIN_VIEW, 30), st.integers(MIN_VIEW, 14))
 # -- larger
 
 
-def test_s6_larger_terminal_shows_the_screen_its_edge_and_whose_size_it_is() -> None:
+def test_s6_larger_terminal_shows_the_screen_its_edge_and_the_sizing_operator() -> None:
     viewer = Viewer(24, 7, "ada")
     viewer.show(frame("hello", "日本語", "", "0123456789", cursor=(5, 0), cols=10))
     assert viewer.rows() == [
@@ -194,18 +195,17 @@ def test_note_below_when_nothing_is_on_the_right() -> None:
 
 def test_window_cuts_wide_characters_to_spaces_in_their_colours() -> None:
     viewer = Viewer(5, 2)
-    shown = Frame(9, 2, 0, 0, True, (line("a日本本本", BLUE_ON_WHITE),), "")
+    shown = Frame(9, 2, 0, 0, False, (line("a日本本本", BLUE_ON_WHITE),), "")
     viewer.show(shown)
     assert viewer.rows()[0] == "a日本"
-    viewer.box.pan(2, 0)
+    viewer.box._left = 2
     viewer.show(shown)
     assert viewer.rows()[0] == " 本本"
     assert viewer.terminal.style(0, 0)["bg"] == ("palette", 7)
-    viewer.box.pan(1, 0)
+    viewer.box._left = 3
     viewer.show(shown)
     assert viewer.rows()[0] == "本本"
     assert viewer.terminal.style(4, 0)["bg"] == ("palette", 7)
-    assert viewer.cursor is None  # it is outside
 
 
 def test_window_follows_the_cursor_by_a_third_and_stays_while_it_is_inside() -> None:
@@ -217,7 +217,7 @@ def test_window_follows_the_cursor_by_a_third_and_stays_while_it_is_inside() -> 
         assert box.offset == (0, 0)
     box.render(replace(wide, cursor_x=30))
     assert box.offset == (10, 0)
-    for x in (39, 10, 39):  # back and forth at both edges: nothing moves
+    for x in (39, 10, 39):  # back and forth at both edges: no column moves
         box.render(replace(wide, cursor_x=x))
         assert box.offset == (10, 0)
     box.render(replace(wide, cursor_x=9))
@@ -234,25 +234,7 @@ def test_hidden_cursor_is_not_followed() -> None:
     assert box.offset == (61, 17)
 
 
-def test_pan_holds_until_the_cursor_moves_and_ends_at_the_edges() -> None:
-    box = Letterbox(10, 4)
-    shown = frame(cols=40, rows=8, cursor=(0, 0))
-    box.render(shown)
-    for _ in range(9):
-        box.pan(100, 100)
-    assert box.offset == (30, 4)
-    box.render(shown)
-    assert box.offset == (30, 4)
-    box.pan(-5, -1)
-    box.render(shown)
-    assert box.offset == (25, 3)
-    box.render(replace(shown, cursor_x=1))
-    assert box.offset == (1, 0)
-    box.pan(-100, -100)
-    assert box.offset == (0, 0)
-
-
-# -- what is written
+# -- output
 
 
 def test_nothing_for_the_same_frame_and_little_for_the_cursor() -> None:
@@ -285,8 +267,6 @@ def test_one_synchronized_update_without_clearing_or_scrolling() -> None:
 def test_degenerate_terminals_get_nothing_and_recover(size: Point) -> None:
     box = Letterbox(*size)
     assert box.render(frame("hello")) == b""
-    box.pan(3, 3)
-    assert box.render(frame("hello")) == b""
     viewer = Viewer(20, 6)
     viewer.show(frame("hello"))
     viewer.box.resize(*size)
@@ -312,7 +292,7 @@ DIRTY = (
 
 
 @pytest.mark.parametrize("before", DIRTY)
-def test_first_drawing_copes_with_whatever_the_terminal_was_left_in(before: bytes) -> None:
+def test_the_first_drawing_copes_with_any_state_of_the_terminal(before: bytes) -> None:
     for cols, rows in ((20, 6), (6, 3)):
         viewer = Viewer(cols, rows, before=before)
         shown = frame("qqqqqqqqqq", "hello", "xyz", "0123456789", cursor=(2, 1))
@@ -353,11 +333,11 @@ def test_control_characters_in_cells_are_never_written() -> None:
 
 
 def test_column_is_stated_again_after_characters_of_several_code_points() -> None:
-    """A terminal that takes such a character for wider or narrower does not shift the rest of the row."""
+    """A terminal with a different opinion on the width does not shift the rest of the row."""
     family = Cell("👩\u200d👩\u200d👧", 2, b"")
     shown = replace(frame(), lines=((family, *line("abc")),))
     viewer = Viewer(20, 6)
-    viewer.terminal.feed(b"\x1b[?2027l")  # takes it for three wide characters
+    viewer.terminal.feed(b"\x1b[?2027l")  # the terminal takes the text for three wide characters
     viewer.show(shown)
     assert viewer.terminal.text().split("\n")[0].rstrip().endswith("abc     │")
     data = Letterbox(20, 6).render(shown)
@@ -365,7 +345,7 @@ def test_column_is_stated_again_after_characters_of_several_code_points() -> Non
 
 
 def test_character_that_the_terminal_takes_for_wider_does_not_scroll_it() -> None:
-    """The bottom row ends with a character that the frame says is narrow and the terminal says is wide."""
+    """The bottom row ends with a narrow character that the terminal takes for wide."""
     last = (*line("abcd"), Cell("日", 1, b""))
     viewer = Viewer(5, 2)
     viewer.show(Frame(5, 2, 0, 0, True, (line("first"), last), ""))
@@ -391,7 +371,7 @@ def test_last_column_keeps_its_accent_to_itself(last: Cell, seen: str) -> None:
 # -- properties
 
 
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=examples(250), deadline=None)
 @given(views, st.lists(frames(), min_size=1, max_size=4))
 def test_any_frames_on_any_terminal(view: Point, sequence: list[Frame]) -> None:
     viewer = Viewer(*view, holder="bob")
@@ -401,24 +381,20 @@ def test_any_frames_on_any_terminal(view: Point, sequence: list[Frame]) -> None:
         assert viewer.box.render(shown) == b""
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     views,
     st.lists(frames(cols=20, rows=8), min_size=2, max_size=5),
-    st.lists(st.tuples(st.integers(-9, 9), st.integers(-9, 9))),
 )
 def test_differences_lead_to_the_same_screen_as_drawing_afresh(
-    view: Point, sequence: list[Frame], pans: list[Point]
+    view: Point, sequence: list[Frame]
 ) -> None:
     viewer = Viewer(*view)
-    for number, shown in enumerate(sequence):
-        if number < len(pans):
-            viewer.box.pan(*pans[number])
+    for shown in sequence:
         viewer.show(shown)
         viewer.check(shown)
     afresh = Viewer(*view)
-    afresh.box.pan(*viewer.box.offset)
-    afresh.box._panned_at = afresh.box._cursor = (sequence[-1].cursor_x, sequence[-1].cursor_y)
+    afresh.box._left, afresh.box._top = viewer.box.offset
     afresh.show(sequence[-1])
     assert afresh.box.offset == viewer.box.offset
     assert afresh.rows() == viewer.rows()
@@ -429,7 +405,7 @@ def test_differences_lead_to_the_same_screen_as_drawing_afresh(
             assert afresh.terminal.style(x, y) == viewer.terminal.style(x, y)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(views, st.lists(st.tuples(st.integers(0, 59), st.integers(0, 29)), min_size=1, max_size=30))
 def test_window_keeps_the_cursor_and_does_not_jitter(view: Point, moves: list[Point]) -> None:
     box = Letterbox(*view)

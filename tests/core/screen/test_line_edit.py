@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.lineedit import left_nothing
+from holdfast.core.screen.line_edit import left_nothing
 
 EMPTY = [
     b"",
@@ -42,12 +42,12 @@ NOT_EMPTY = [
 
 
 @pytest.mark.parametrize("typed", EMPTY)
-def test_a7_what_was_taken_back_is_in_nobodys_way(typed: bytes) -> None:
+def test_a7_deleted_text_is_not_in_the_way(typed: bytes) -> None:
     assert left_nothing(typed, editor=True)
 
 
 @pytest.mark.parametrize("typed", NOT_EMPTY)
-def test_a7_what_stands_there_or_cannot_be_followed_is(typed: bytes) -> None:
+def test_a7_remaining_or_unknown_text_is_in_the_way(typed: bytes) -> None:
     assert not left_nothing(typed, editor=True)
 
 
@@ -83,7 +83,7 @@ def test_nothing_typed_and_everything_killed_is_empty(keys: list[bytes]) -> None
 
 
 def test_a7_bash_agrees() -> None:
-    """Every example, in a real bash: what is left on the line is what Enter would run."""
+    """Every example, in a real bash: Enter runs the remaining line."""
     pid, master = pty.fork()
     if not pid:
         os.execvpe(

@@ -1,4 +1,4 @@
-"""The inverse of ONLCR gives back exactly what a program wrote, however the stream is cut."""
+"""The inverse of ONLCR returns exactly the bytes of a program, for any chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.onlcr import OnlcrInverse, in_force
+from holdfast.core.screen.onlcr import OnlcrInverse, in_force
 
 pieces = st.sampled_from([b"\r", b"\n", b"\r\n", b"a", b"\x00", b"\xff"]) | st.binary(max_size=8)
 written = st.lists(pieces).map(b"".join)
@@ -72,8 +72,8 @@ USUAL, PLAIN, RAW = termios.OPOST | termios.ONLCR, termios.OPOST, 0
         (RAW, None, False),
     ],
 )
-def test_what_newlines_were_turned_into_is_not_asked_of_a_program_that_has_the_terminal_raw(
+def test_the_newline_mode_is_not_asked_of_a_program_that_has_the_terminal_raw(
     before: int | None, now: int | None, is_so: bool
 ) -> None:
-    """`sudo` has it raw for a moment, just when the command has begun."""
+    """`sudo` has the terminal raw for a moment, just when the command has begun."""
     assert in_force(before, now) is is_so

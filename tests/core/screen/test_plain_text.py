@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.plain import plain
+from holdfast.core.screen.plain_text import plain
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,6 @@ def test_sequences_go_and_text_stays(data: bytes, text: str) -> None:
 
 
 @given(st.binary(max_size=300))
-def test_nothing_that_acts_is_left(data: bytes) -> None:
+def test_plain_text_has_no_control_characters(data: bytes) -> None:
     text = plain(data)
     assert not any((ord(c) < 32 and c not in "\n\t") or c == "\x7f" for c in text)

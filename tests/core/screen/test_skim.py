@@ -1,13 +1,14 @@
-"""Passing over a flood must not be visible: the screen and its history are the same as without it."""
+"""Skipping a flood must not be visible: screen and history are the same as without."""
 
 from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.core.filter import ViewerFilter
-from holdfast.core.skim import flows, skim
-from holdfast.host.screen import Screen
+from holdfast.core.screen.filter import ViewerFilter
+from holdfast.core.screen.skim import flows, skim
+from holdfast.host.terminal.screen import Screen
+from tests.support.examples import examples
 
 COLS, ROWS, HISTORY = 20, 5, 30
 
@@ -40,7 +41,7 @@ def shown(screen: Screen) -> tuple[object, ...]:
 
 
 def passed_over(flood: bytes, lines: int) -> tuple[int, bytes]:
-    """As the host does it: only what both looks found plain is skimmed."""
+    """Like the host: only bytes that pass both checks are skimmed."""
     look = ViewerFilter()
     look.feed(flood)
     decided = flood[: len(flood) - look.pending]
@@ -48,13 +49,13 @@ def passed_over(flood: bytes, lines: int) -> tuple[int, bytes]:
 
 
 def same_history(a: Screen, b: Screen) -> bool:
-    """The emulator frees history by pages, so how much more than asked for is kept may differ; what both have must not."""
+    """The emulator frees history by pages: the amount may differ, but not the common part."""
     one, two = a.history_text(10_000), b.history_text(10_000)
     common = min(len(one), len(two))
     return common == 0 or one[-common:] == two[-common:]
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(150), suppress_health_check=[HealthCheck.too_slow])
 @given(floods, floods)
 def test_s6_skimming_is_invisible(before: bytes, flood: bytes) -> None:
     whole, quick = Screen(COLS, ROWS, HISTORY), Screen(COLS, ROWS, HISTORY)
@@ -77,12 +78,12 @@ def test_a_long_plain_flood_is_mostly_skipped() -> None:
 
 
 def test_the_property_does_skip() -> None:
-    """The property above is about something: floods of its size are skipped in part."""
+    """The property above is not vacuous: floods of this size are skipped in part."""
     flood = b"".join(b"\x1b[3%dmline %d\r\n" % (i % 8, i) for i in range(300))
     assert passed_over(flood, HISTORY * 2 + ROWS)[0] > 1000
 
 
-def test_nothing_is_skipped_over_what_leaves_a_trace() -> None:
+def test_output_that_leaves_a_trace_is_not_skipped() -> None:
     plain = b"text\r\n" * 5000
     for trace in (
         b"\x1b]0;title\x07",
@@ -109,10 +110,10 @@ def test_short_output_is_not_skipped() -> None:
     assert passed_over(b"a\r\nb\r\n", 10) == (0, b"")
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(floods, st.lists(st.integers(0, 4000), max_size=12))
 def test_pieces_are_found_plain_as_the_whole_is(flood: bytes, cuts: list[int]) -> None:
-    """A sequence cut in two by the end of a chunk does not make a flood look like anything else."""
+    """A sequence cut in two by the end of a chunk does not change how a flood is judged."""
     whole, pieces = ViewerFilter(), ViewerFilter()
     whole.feed(flood)
     places = sorted({0, len(flood), *(c for c in cuts if c < len(flood))})

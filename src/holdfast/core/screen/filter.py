@@ -1,124 +1,71 @@
-"""What viewers' terminals must not see of a session's raw output, and how it is taken out.
+"""Removal of all sequences from a session's raw output that a viewer's terminal must not receive.
 
-Why. A program asks its terminal things ("where is the cursor?") and reads the answer as input. The host
-answers, once. If the question reached the viewers too, each of their terminals would answer, and their
-clients would send on, in somebody's name, input that nobody typed. So whatever makes some terminal answer is
-removed here, with a few things that reach past the screen (clipboard, notifications, links with odd schemes,
-orders to move, hide, raise or resize the window: it is the viewer's own, and the session's size follows the
-turn) and Holdfast's own shell marks, which carry a nonce. All else passes byte for byte, as the same object
-if nothing changed.
+Reason. A program asks its terminal questions ("where is the cursor?") and reads the answer as
+input. The host answers once. If viewers received the question too, each of their terminals would
+answer, and their clients would send, in an operator's name, input that no operator typed. Other
+sequences reach beyond the screen: they write files, print, redefine keys or move windows. So only
+the sequences of an allow-list pass (`sequences.py`); an unknown sequence does not. Text, and C0
+controls except ENQ, pass. A chunk without anything to remove passes as the same object.
 
-How a terminal reads: the VT500 machine (vt100.net/emu/dec_ansi_parser) as libghostty, which draws the host's
-screen, has it. C0 controls act inside a sequence; CAN and SUB abort it; ESC restarts it from any state; a
-string ends at ESC whatever follows (xterm wants the whole `ESC \\`, others run the string at once).
-- What is removed leaves nothing, unless it had cut a sequence short: then `ESC \\` stays, or the open one
-  would swallow what comes next (`ESC ESC [6n [6n` without its middle is a query again). After half a UTF-8
-  character NUL stays, lest two halves join. C0 controls inside a removed ESC or CSI stay.
-- Raw 0x80-0x9f are no introducers in text, OSC and DCS bodies: they are parts of UTF-8 characters there. A
-  terminal that is not in UTF-8 mode (xterm in a Latin-1 locale) would take them for introducers: it cannot
-  be given a UTF-8 session's raw bytes at all and needs rendered cells. And the stream shall not talk a
-  terminal out of UTF-8: `ESC % @` is removed.
-- Inside an unfinished ESC, CSI or APC those bytes do act in the VT500 machine, while some terminals skip
-  them: they are respelled in 7 bits (0x9b as `ESC [`), which all read alike.
-- C1 controls encoded in UTF-8 (0xc2 0x80-0x9f): libghostty and xterm ignore them, VTE and xterm.js obey them
-  (0xc2 0x9b 6 n is a query there). Removed, so that all viewers show what the host's screen shows.
-- ENQ is removed in every state: nothing has a use for it, and terminals differ in where strings end.
+Parsing follows the VT500 machine (vt100.net/emu/dec_ansi_parser) as implemented by libghostty,
+which draws the host's screen. C0 controls act inside a sequence; CAN and SUB abort it; ESC restarts
+it from any state; a string ends at ESC whatever follows.
+- The output is spelled so that all terminals read it alike. C0 controls move out of a sequence to
+  its front. A sequence that is aborted has no effect, and is removed. A string ends with BEL or
+  `ESC \\`. A C1 byte that acts inside a sequence is written in 7 bits (0x9b as `ESC [`).
+- A removed sequence leaves no bytes. After half a UTF-8 character NUL stays, so that two halves do
+  not join.
+- Bytes 0x80-0x9f pass only as parts of UTF-8 characters: some terminals (rxvt) obey other such
+  bytes as C1 controls. A broken character with such a byte becomes U+FFFD, as UTF-8 terminals show
+  broken characters. The stream must not switch a terminal out of UTF-8 either.
+- C1 controls encoded in UTF-8 (0xc2 0x80-0x9f): libghostty and xterm ignore them, VTE and xterm.js
+  obey them (0xc2 0x9b 6 n is a query there). They are removed, so that all viewers show the same as
+  the host's screen.
+- ENQ is removed in every state: no program needs it, and terminals differ in where strings end.
 
-Waiting. Held back is only what may still have to be removed: an ESC or CSI until its final byte, a string
-until its first bytes decide. Past MAX_HELD_BYTES an ESC or CSI passes and is cut by `ESC \\`, and an
-undecided string is dropped to its end: a lost colour table costs less than an answer nobody typed, and must
-not spill onto the screen.
+Waiting. Only undecided bytes are held: an ESC or CSI until its final byte, an OSC to its end, the
+head of an image, the first bytes of a character. Beyond MAX_HELD_BYTES (MAX_CLIPBOARD_BYTES for an
+allowed OSC 52) a sequence is dropped.
 
-Not covered: reports of events that a mode asks for (mouse, focus). Those are input, and the client's to
-judge.
-Rejected: one pattern for all queries (wrong at chunk edges and in strings); a machine run byte by byte (1.7
-MB/s); rewriting strings that set and ask at once (`OSC 4;1;red;2;?`): they go whole.
+Not covered: reports of events that a mode enables (mouse, focus). Those are input, which the client
+judges. Rejected: one pattern for all queries (wrong at chunk edges and in strings); a machine that
+runs byte by byte (1.7 MB/s); rewriting strings that set and ask at once (`OSC 4;1;red;2;?`): they
+are removed as a whole.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from typing import NamedTuple
+
+from holdfast.core.screen.sequences import (
+    C0_AND_DEL,
+    DROP,
+    MAX_CLIPBOARD_BYTES,
+    PASS,
+    WAIT,
+    Verdict,
+    clean_title,
+    esc_passes,
+    judge_apc,
+    judge_csi,
+    judge_dcs,
+    judge_osc,
+    quiet_graphics,
+)
 
 MAX_HELD_BYTES = 4096
-"""The longest start of a sequence that is held back. Real queries have under 100 bytes."""
-
-SHELL_MARK_OSC = 7717
-"""The OSC number of Holdfast's authenticated shell marks."""
-
-LINK_SCHEMES = (b"http:", b"https:", b"mailto:", b"file:")
-"""Schemes an OSC 8 link may have; any other could start a program on the machine of whoever clicks."""
-
-
-class FilterOptions(NamedTuple):
-    """What a viewer may get beyond the default. Both reach out of the terminal's window, so both are off."""
-
-    keep_notifications: bool = False
-    allow_clipboard_write: bool = False
-
+"""The longest held beginning of a sequence. Real queries have under 100 bytes."""
 
 _ESC, _BEL, _CAN, _SUB, _C2, _BACKSLASH = 0x1B, 0x07, 0x18, 0x1A, 0xC2, 0x5C
 _ST = b"\x1b\\"
 _LINK_END = b"\x1b]8;;\x1b\\"
 
-# CSI keyed by private marker + intermediates + final byte; these do nothing but ask.
-_CSI_ASKS = frozenset(
-    (
-        *(b"c", b">c", b"=c"),  # DA1, DA2, DA3
-        *(b"n", b"?n"),  # DSR, CPR, DECXCPR and the other DEC reports
-        *(b"$p", b"?$p"),  # DECRQM
-        *(b"x", b"*y", b"$w", b"$u", b"&u"),  # DECREQTPARM, DECRQCRA, DECRQPSR, DECRQTSR, DECRQUPSS
-        *(b'"v', b"'|"),  # DECRQDE, DECRQLP
-        *(b">q", b"#R", b"#S", b"#|"),  # XTVERSION, XTREPORTCOLORS, XTTITLEPOS, XTREPORTSGR
-        *(b"?m", b"?g"),  # XTQMODKEYS, XTQFMTKEYS
-        *(b"?u", b"?S"),  # kitty keyboard flags, XTSMGRAPHICS (answers when setting, too)
-    )
-)
-_CSI_RESIZES = frozenset((b"$|", b"*|"))  # DECSCPP, DECSNLS
-_WINDOW_TITLES = frozenset(
-    (22, 23)
-)  # all else that CSI t orders reports, moves, hides, raises or resizes the window
-_ANSWERING_MODES = (
-    b"2033",
-    b"2048",
-)  # visibility and in-band size reports: setting them is answered at once
-_CSI_SUSPECT_FINALS = frozenset(key[-1] for key in (*_CSI_ASKS, *_CSI_RESIZES, b"t", b"h", b"r"))
-
-_DCS_ASKS = frozenset(
-    (
-        *(b"$q", b"+q", b"+Q"),  # DECRQSS, XTGETTCAP, XTGETXRES
-        b"@",  # kitty's remote control
-        b"p",  # ReGIS, which can report, and tmux control mode, which makes iTerm2 type commands
-    )
-)
-_ESC_DROPPED = frozenset((b"Z", b"%@"))  # DECID; leave UTF-8
-
-# XTQALLOWED and its like; kitty's drag and drop, file transfer and clipboard, which answer to everything
-_OSC_DROPPED = frozenset((SHELL_MARK_OSC, 60, 61, 62, 72, 5113, 5522))
-_OSC_NOTIFIES = frozenset((9, 99, 777))
-# colours, kitty colours, pointer shape, font, app id; urxvt's and mintty's own settings
-_OSC_MAY_ASK = frozenset(
-    (4, 5, *range(10, 23), 39, 49, 50, 176, *range(701, 714), *range(7700, 7800))
-)
-_OSC_1337_ASKS = (b"report", b"request", b"capabilities")
-_OSC_1337_CLIPBOARD = (b"copy", b"endcopy")
-_GLYPH_PROTOCOL = b"25a1"  # libghostty's glyph APC: every verb of it may answer
-
-
-class _Verdict(enum.Enum):
-    PASS = enum.auto()
-    DROP = enum.auto()
-    WAIT = enum.auto()
-
-
-_PASS, _DROP, _WAIT = _Verdict.PASS, _Verdict.DROP, _Verdict.WAIT
-
 
 class _Mode(enum.Enum):
     GROUND = enum.auto()
     STRING = enum.auto()  # inside a string that passes
-    DROPPED = enum.auto()  # inside a string that does not
+    DROPPED = enum.auto()  # inside a string that is removed
 
 
 # Bytes that act or are skipped inside an ESC, CSI or DCS start without ending it.
@@ -128,95 +75,125 @@ _CSI_START = re.compile(rb"[" + _STAY + rb" -?]*+")
 _DCS_START = re.compile(
     rb"[%b]*+(?:[<-?][%b]*+)?+(?:[0-9;][%b]*+)*+(?:[ -/][%b]*+)*+" % ((_STAY,) * 4)
 )
-_CSI_SHAPE = re.compile(rb"([<-?]?)([0-9:;]*)([ -/]*)")
 _EXECUTED = bytes((*range(0x18), 0x19, *range(0x1C, 0x20)))
 _NOT_EXECUTED = bytes(b for b in range(256) if b not in _EXECUTED)
 _SKIPPED = bytes((*_EXECUTED, 0x7F, *range(0xA0, 0x100)))
-_C0_AND_DEL = bytes((*range(0x20), 0x7F))
 
 _C1_CHAR = re.compile(rb"\xc2(?:[\x80-\x9f]|\Z)")
 _HALF_CHAR = re.compile(rb"(?:[\xc2-\xdf]|[\xe0-\xef][\x80-\xbf]?|[\xf0-\xf4][\x80-\xbf]{0,2})\Z")
 _ENQS = re.compile(rb"\x05+")
 _LINK = re.compile(rb"0*8;[^;]*;?(.?)", re.DOTALL)
-_GRAPHICS = re.compile(rb"G[ -~]*")
-_OPENERS = b"[P]X^_"
-_STRING_START = re.compile(rb"\x1b[" + _STAY + rb"]*+[P\]X^_]")
+_OPENERS = frozenset((b"[", b"P", b"]", b"X", b"^", b"_"))
 
-# The hot path: the first ESC that may have to go. Two lookaheads, not one with a branch, for speed on SGR:
-# one skips a CSI of digits and a harmless final byte, the other what shells and editors send all the time.
+# The hot path: the first ESC that may have to be removed. Two lookaheads, not one with a branch,
+# for speed on SGR: the first skips a CSI of digits and a harmless final byte, the second skips the
+# usual output of shells and editors.
 _HARMLESS = (
-    rb"(?!\[[0-;]*+[@-bd-mo-su-wy-~])"
-    rb"(?!\[\?(?!0*20(?:33|48)[hl])[0-9]++[hl]|[()][0-9A-Z]|[78=>DEHMc\\]"
-    rb"|\](?:[0127]|133);[^\x00-\x1f\xc2]*+(?:\x07|\x1b\\))"
+    rb"(?!\[[0-;]*+[A-MPSXZ@`abd-gmrsu])"
+    rb"(?!\[\?(?:25|2004|2026|1049|1|7|12|100[02-6])[hl]|[()][0-9A-Z]|[78=>DEHMc\\]"
+    rb"|\](?:[012];|7;file:|133;)[ -~]{0,255}+(?:\x07|\x1b\\))"
 )
 _SUSPECT = re.compile(rb"\x1b" + _HARMLESS)
-# Looked for before: the first ESC that does more than colour, erase or move within its line (SGR, EL, CUF, CUB, CHA, ECH, DCH, ICH,
-# back to ASCII). A flood seldom has one, and who passes over floods (core/skim.py) asks the same: one answer for both.
+# Searched before: the first ESC that does more than colour, erase or move within its line (SGR, EL,
+# CUF, CUB, CHA, ECH, DCH, ICH, back to ASCII). A flood seldom has one, and skimming of floods
+# (core/screen/skim.py) needs the same answer.
 _LEAVES_LINE = re.compile(rb"\x1b(?!\[[0-;]*+[mKCDGXP@]|\(B)")
 _SUSPECT_OR_C1 = re.compile(
     rb"[\x1b\xc2](?:(?<=\x1b)" + _HARMLESS + rb"|(?<=\xc2)(?:[\x80-\x9f]|\Z))"
 )
 
-_OSC, _DCS, _APC, _CSI = (
-    0x5D,
-    0x50,
-    0x5F,
-    0x5B,
-)  # SOS and PM are taken for APC, as libghostty takes them
+# The first bytes of a character with a length of 2, 3 or 4 that are not the whole character.
+_OF_3 = rb"(?:\xe0[\xa0-\xbf]|[\xe1-\xec\xee\xef][\x80-\xbf]|\xed[\x80-\x9f])"
+_OF_4 = rb"(?:\xf0[\x90-\xbf]|[\xf1-\xf3][\x80-\xbf]|\xf4[\x80-\x8f])"
+_BEGUN = re.compile(rb"(?:[\xc2-\xf4]|%b|%b[\x80-\xbf]?)\Z" % (_OF_3, _OF_4))
+# A broken character with a byte of C1, in bytes that begin between two characters.
+_BROKEN = re.compile(
+    rb"[\x80-\x9f\xe0-\xf4](?:"
+    rb"(?<=[\xe0-\xef])[\x80-\xbf](?<=%(three)b)(?![\x80-\xbf])"
+    rb"|(?<=[\xf0-\xf4])[\x80-\xbf](?<=%(four)b)(?:[\x80-\xbf](?![\x80-\xbf])|(?![\x80-\xbf]))"
+    rb"|(?<=[\x80-\x9f])(?<![\xc2-\xdf][\x80-\xbf])(?<!%(three)b)(?<!%(four)b)"
+    rb"(?<!%(three)b[\x80-\xbf])(?<!%(four)b[\x80-\xbf])(?<!%(four)b[\x80-\xbf]{2}))"
+    % {b"three": _OF_3, b"four": _OF_4}
+)
+_SUBSTITUTE = "\ufffd".encode()
+
+# SOS and PM are treated as APC, like in libghostty.
+_OSC, _DCS, _APC, _CSI = 0x5D, 0x50, 0x5F, 0x5B
 _STRING_ENDS = {
     _OSC: re.compile(rb"[\x07\x18\x1a\x1b]"),
     _DCS: re.compile(rb"[\x18\x1a\x1b]"),
     _APC: re.compile(rb"[\x18\x1a\x1b\x80-\x9f]"),
 }
-_STRING_STOPS = {  # the same, and what must be taken out of a body that passes
-    _OSC: re.compile(rb"\x07|\x18|\x1a|\x1b|\xc2(?:[\x80-\x9f]|\Z)"),
+_STRING_STOPS = {  # the ends, and the parts to remove from a body that passes
+    _OSC: _STRING_ENDS[_OSC],
     _DCS: re.compile(rb"\x18|\x1a|\x1b|\xc2(?:[\x80-\x9f]|\Z)"),
     _APC: _STRING_ENDS[_APC],
 }
 
 
 class ViewerFilter:
-    """The filter of one viewer's stream; the module's docstring says what it removes and why."""
+    """The filter of a viewer's stream; see the docstring of the module."""
 
-    def __init__(self, options: FilterOptions | None = None) -> None:
-        self._options = options or FilterOptions()
+    def __init__(self, clipboard: bool = False) -> None:
+        """`clipboard`: OSC 52 may write to the clipboard of the viewer's machine."""
+        self.clipboard = clipboard
         self._mode = _Mode.GROUND
-        self._string = _OSC  # which kind of string, when the mode is not GROUND
-        self._held = b""  # the undecided end of the stream so far ...
-        self._pending = 0  # ... and how many bytes it was when it came in
-        self._cuts = False  # what comes next, an ESC, cuts short a sequence that has passed
-        self._last = 0  # the last byte received
-        self._tail = b""  # the last three bytes given out
+        self._string = _OSC  # the kind of string, if the mode is not GROUND
+        self._held = b""  # the end of the input that may begin a sequence ...
+        self._pending = 0  # ... and its length before filtering
+        self._half = b""  # the first bytes of a character at the end of the output
+        self._last = 0  # the last received byte
+        self._tail = b""  # the last three bytes of the output
         self._link_open = False  # the viewer's terminal is inside an OSC 8 link
-        # the chunk at hand: its bytes, those dealt with, where the undecided end begins, what is given out
+        # the present chunk: bytes, processed part, begin of the undecided end, output
         self._buffer = b""
         self._done = 0
         self._held_from = 0
         self._respelled = -1
         self._out: list[bytes] = []
         self._suspect = _SUSPECT
-        self.in_line = True  # what the last chunk decided prints text and moves and colours within its lines, no more
+        self.in_line = True  # the last chunk only prints, moves and colours within its lines
 
     @property
     def pending(self) -> int:
-        """Bytes received, as they were received, and neither given out nor removed yet."""
-        return self._pending
+        """The number of received bytes that are neither passed nor removed yet."""
+        return self._pending + len(self._half)
 
     def feed(self, chunk: bytes | memoryview) -> bytes | memoryview:
-        """What the viewer gets; the chunk itself when nothing had to change and nothing is held back."""
+        """Return the bytes for the viewer; the chunk itself if nothing changed and none is held."""
         data = chunk if isinstance(chunk, bytes) else bytes(chunk)
         if not data:
             return chunk
+        ascii_only = data.isascii()
+        passed = self._sequences(data, ascii_only)
+        if self._half or not (passed.isascii() if passed is not data else ascii_only):
+            passed = self._characters(passed)
+        return chunk if passed is data else passed
+
+    def flush(self) -> bytes:
+        """End the stream: return the held part of a character and reset the filter.
+
+        An unfinished sequence has no effect, and is dropped.
+        """
+        half = self._half + (self._held if self._held[:1] == b"\xc2" else b"")
+        self._held, self._pending, self._last, self._tail, self._half = b"", 0, 0, b"", b""
+        self._mode = _Mode.GROUND
+        return _BROKEN.sub(_SUBSTITUTE, half)
+
+    # -- one chunk
+
+    def _sequences(self, data: bytes, ascii_only: bool) -> bytes:
+        """Remove sequences; return `data` itself if there is none to remove and none is held."""
         enquires = b"\x05" in data
         if self._mode is _Mode.GROUND and not self._held and not enquires:
             leaves = _LEAVES_LINE.search(data) if b"\x1b" in data else None
             if (leaves is None or _SUSPECT.search(data, leaves.start()) is None) and (
-                b"\xc2" not in data or _C1_CHAR.search(data) is None
+                ascii_only or b"\xc2" not in data or _C1_CHAR.search(data) is None
             ):
                 self.in_line = leaves is None
                 self._last = data[-1]
                 self._tail = data[-3:] if len(data) > 2 else (self._tail + data)[-3:]
-                return chunk
+                return data
         carried = len(self._held)
         clean = self._without_enq(data) if enquires else data
         edited = self._edit(clean)
@@ -228,20 +205,22 @@ class ViewerFilter:
             if enquires and self._held:
                 self._pending += _enqs_removed_after(len(clean) - self._pending, data, self._last)
         self._last = data[-1]
-        return chunk if edited is data else edited
+        return edited
 
-    def flush(self) -> bytes:
-        """End the stream: what is held back is given out, and the filter is as new.
-
-        An unfinished ESC or CSI is given out: what is written next ought to begin with ESC, which aborts it.
-        The start of an undecided string is not: that next ESC would make a terminal run it.
-        """
-        held = b"" if self._mode is _Mode.DROPPED or _STRING_START.match(self._held) else self._held
-        self._held, self._pending, self._last, self._tail = b"", 0, 0, b""
-        self._mode, self._cuts = _Mode.GROUND, False
-        return held
-
-    # -- one chunk
+    def _characters(self, passed: bytes) -> bytes:
+        """Hold an unfinished character at the end; replace broken characters with C1 bytes."""
+        if self._half:
+            passed, self._half = self._half + passed, b""
+        if not self._held and (begun := _BEGUN.search(passed, max(0, len(passed) - 3))):
+            self._half = begun[0]
+            passed = passed[: begun.start()]
+        try:
+            passed.decode()
+        except UnicodeDecodeError as error:
+            sound, rest = passed[: error.start], passed[error.start :]
+            repaired = _BROKEN.sub(_SUBSTITUTE, rest)
+            return passed if repaired == rest else sound + repaired
+        return passed
 
     def _without_enq(self, data: bytes) -> bytes:
         return _ENQS.sub(lambda match: b"\0" * _enq_leaves_nul(match, self._last), data)
@@ -252,7 +231,7 @@ class ViewerFilter:
         self._suspect = _SUSPECT_OR_C1 if c1 else _SUSPECT
         self._out, self._done, self._held_from, self._respelled = [], 0, -1, -1
         position = in_line_to = 0
-        if self._mode is _Mode.GROUND and not self._cuts:
+        if self._mode is _Mode.GROUND:
             end = c1.start() if c1 else len(self._buffer)
             leaves = _LEAVES_LINE.search(self._buffer)
             position = in_line_to = min(end, leaves.start()) if leaves else end
@@ -280,13 +259,10 @@ class ViewerFilter:
 
     def _remove(self, start: int, end: int, instead: bytes = b"") -> None:
         self._give(start)
-        if self._cuts and not instead.startswith(b"\x1b"):
-            self._emit(_ST)
-        elif not instead and _HALF_CHAR.search(self._tail):
+        if not instead and _HALF_CHAR.search(self._tail):
             self._emit(b"\0")
         self._emit(instead)
         self._done = end
-        self._cuts = False
 
     def _wait(self, start: int) -> int:
         self._held_from = start
@@ -297,11 +273,9 @@ class ViewerFilter:
         self._buffer = self._buffer[:index] + seven_bit + self._buffer[index + 1 :]
         self._respelled = index
 
-    # -- the states: each takes a position and gives the next one
+    # -- the states: each takes a position and returns the next position
 
     def _ground(self, position: int) -> int:
-        if self._cuts:
-            return self._sequence(position)
         match = self._suspect.search(self._buffer, position)
         if match is None:
             return len(self._buffer)
@@ -315,106 +289,106 @@ class ViewerFilter:
         return start + 2
 
     def _sequence(self, start: int) -> int:
-        """The ESC at `start`, to its final byte or to the first byte of the string that it opens."""
+        """Process the ESC at `start`, to its final byte or the first byte of its string."""
         match = _ESC_START.match(self._buffer, start)
         assert match is not None
         index = match.end()
         elsewhere = self._not_final(start, index)
         if elsewhere is not None:
             return elsewhere
-        intermediates = self._buffer[start + 1 : index].translate(None, _SKIPPED)
-        final = self._buffer[index]
+        name = self._buffer[start + 1 : index + 1].translate(None, _SKIPPED)
         executed = self._buffer[start:index].translate(None, _NOT_EXECUTED)
-        if intermediates or final not in _OPENERS:
-            drop = intermediates + bytes((final,)) in _ESC_DROPPED
-            return self._finish(start, index + 1, executed if drop else None)
-        if final not in (_CSI, _DCS):
+        if name not in _OPENERS:
+            return self._finish(start, index + 1, executed, name if esc_passes(name) else b"")
+        opener = name[0]
+        if opener not in (_CSI, _DCS):
             return self._string_start(start, index, executed)
-        match = (_CSI_START if final == _CSI else _DCS_START).match(self._buffer, index + 1)
+        match = (_CSI_START if opener == _CSI else _DCS_START).match(self._buffer, index + 1)
         assert match is not None
         end = match.end()
-        if final == _DCS and end >= (limit := start + MAX_HELD_BYTES):
-            return self._enter(_DCS, _DROP, start, limit, executed)
+        if opener == _DCS and end >= (limit := start + MAX_HELD_BYTES):
+            return self._enter(_DCS, DROP, start, limit, executed)
         elsewhere = self._not_final(start, end)
         if elsewhere is not None:
             return elsewhere
-        header = self._buffer[index + 1 : end].translate(None, _SKIPPED)
-        if final == _DCS:
-            verdict = _judge_dcs(header, self._buffer[end])
-            return self._enter(_DCS, verdict, start, end + 1, executed)
-        instead = _judge_csi(header, self._buffer[end])
-        if instead is not None:
-            instead = self._buffer[start:end].translate(None, _NOT_EXECUTED) + instead
-        return self._finish(start, end + 1, instead)
+        header, final = self._buffer[index + 1 : end].translate(None, _SKIPPED), self._buffer[end]
+        if opener == _CSI:
+            executed = self._buffer[start:end].translate(None, _NOT_EXECUTED)
+            return self._finish(start, end + 1, executed, judge_csi(header, final))
+        verdict = judge_dcs(header, final)
+        if verdict is PASS:
+            self._finish(start, end + 1, executed, name + header + bytes((final,)))
+        return self._enter(_DCS, verdict, start, end + 1, executed)
 
     def _not_final(self, start: int, index: int) -> int | None:
-        """Where to go on if the byte at `index` does not end the sequence from `start`; None if it does."""
+        """Return where to continue if the byte at `index` does not end the sequence, else None.
+
+        The sequence is aborted then, or too long: nothing remains of it but C0 controls.
+        """
         limit = start + MAX_HELD_BYTES
-        if index >= limit:
-            self._give(limit)
-            self._emit(_ST)
-            self._cuts = False
-            return limit
-        if index == len(self._buffer):
-            return self._wait(start)
-        byte = self._buffer[index]
-        if byte in (_CAN, _SUB):
-            self._cuts = False
-            return index + 1
-        if 0x80 <= byte <= 0x9F:
-            self._respell_c1(index)
-        elif byte != _ESC:
-            return None
-        self._cuts = True
+        if index < limit:
+            if index == len(self._buffer):
+                return self._wait(start)
+            byte = self._buffer[index]
+            if 0x80 <= byte <= 0x9F:
+                self._respell_c1(index)
+            elif byte not in (_ESC, _CAN, _SUB):
+                return None
+        index = min(index, limit)
+        self._remove(start, index, self._buffer[start:index].translate(None, _NOT_EXECUTED))
         return index
 
-    def _finish(self, start: int, end: int, instead: bytes | None) -> int:
-        if instead is not None:
+    def _finish(self, start: int, end: int, executed: bytes, name: bytes) -> int:
+        """Write ESC and `name` in place of a sequence, behind its C0 controls; nothing if empty."""
+        instead = executed + (b"\x1b" + name if name else b"")
+        if instead != self._buffer[start:end]:
             self._remove(start, end, instead)
-        self._cuts = False
         return end
 
-    def _enter(self, kind: int, verdict: _Verdict, start: int, body: int, instead: bytes) -> int:
+    def _enter(self, kind: int, verdict: Verdict, start: int, body: int, instead: bytes) -> int:
         self._string = kind
-        if verdict is _DROP:
+        if verdict is DROP:
             self._mode = _Mode.DROPPED
             self._remove(start, body, instead)
         else:
             self._mode = _Mode.STRING
-            self._cuts = False
         return body
 
     def _string_start(self, start: int, opener: int, executed: bytes) -> int:
-        """An OSC, APC, PM or SOS: judge it by its first bytes, or wait for more of them."""
-        body, limit = opener + 1, start + MAX_HELD_BYTES
-        kind = _OSC if self._buffer[opener] == _OSC else _APC
-        match = _STRING_ENDS[kind].search(self._buffer, body, limit)
+        """Judge a string: an OSC by its whole text, others by the first bytes."""
+        body, kind = opener + 1, self._buffer[opener]
+        large = self.clipboard and self._buffer.startswith(b"52;", body)
+        limit = start + (MAX_CLIPBOARD_BYTES if large and kind == _OSC else MAX_HELD_BYTES)
+        ends = _STRING_ENDS[_OSC if kind == _OSC else _APC]
+        match = ends.search(self._buffer, body, limit)
         end = match.start() if match else min(len(self._buffer), limit)
         head, whole = self._buffer[body:end], match is not None
-        text = b""
         if kind == _OSC:
-            text = _C1_CHAR.sub(b"", head).translate(None, _C0_AND_DEL)
-            verdict = _judge_osc(text, whole, self._options)
+            verdict = judge_osc(head, whole, self.clipboard)
         else:
-            verdict = _judge_apc(head, whole)
-        if verdict is _WAIT:
+            verdict = judge_apc(head, whole) if kind == _APC else DROP
+        if verdict is WAIT:
             if end < limit:
                 return self._wait(start)
-            verdict = _DROP
-        if link := _LINK.match(text):
-            if verdict is _DROP and self._link_open:
-                executed += (
-                    _LINK_END  # or the text of the link removed would belong to the one before it
-                )
-            self._link_open = verdict is _PASS and bool(link[1])
-        if verdict is _PASS and kind == _APC and head.startswith(b"G"):
-            header = head.partition(b";")[0]
-            quiet = _quiet_graphics(header)
-            if quiet != header:
-                opening = bytes((_ESC, self._buffer[opener]))
-                self._remove(start, body + len(header), executed + opening + quiet)
-            body += len(header)
-        return self._enter(kind, verdict, start, body, executed)
+            verdict = DROP
+        if match is not None and match[0] in b"\x18\x1a":
+            verdict = DROP  # aborted
+        if kind == _OSC:
+            text = _C1_CHAR.sub(b"", head).translate(None, C0_AND_DEL)
+            if link := _LINK.match(text):
+                if verdict is DROP and self._link_open:
+                    # or the text of the removed link would belong to the previous link
+                    executed += _LINK_END
+                self._link_open = verdict is PASS and bool(link[1])
+        if verdict is PASS:
+            if kind == _OSC:
+                spelled = clean_title(head)
+            else:
+                end = body + len(head.partition(b";")[0])
+                spelled = quiet_graphics(self._buffer[body:end])
+            self._finish(start, end, executed, bytes((kind,)) + spelled)
+            body = end
+        return self._enter(kind if kind == _OSC else _APC, verdict, start, body, executed)
 
     def _in_string(self, position: int) -> int:
         dropped = self._mode is _Mode.DROPPED
@@ -432,27 +406,29 @@ class ViewerFilter:
         if 0x80 <= byte <= 0x9F:
             self._respell_c1(index)
             byte = _ESC
-        if dropped and byte == _ESC and index + 1 == len(self._buffer):
+        if byte == _ESC and index + 1 == len(self._buffer):
             return self._wait(index)
         self._mode = _Mode.GROUND
         if byte != _ESC:
             if dropped and byte == _BEL:
                 self._done = index + 1
             return index + 1
-        if dropped and self._buffer[index + 1] == _BACKSLASH:
+        if self._buffer[index + 1] != _BACKSLASH:
+            if not dropped:
+                self._remove(index, index, _ST)
+            return index
+        if dropped:
             self._done = index + 2
-            return index + 2
-        self._cuts = not dropped
-        return index
+        return index + 2
 
 
 def _enq_leaves_nul(match: re.Match[bytes], last: int) -> bool:
-    """Whether ENQ stands after a part of a character, and so in between two that must not join."""
+    """Say whether ENQ follows a part of a character: then two parts must not join."""
     return (match.string[match.start() - 1] if match.start() else last) >= 0x80
 
 
 def _enqs_removed_after(position: int, data: bytes, last: int) -> int:
-    """How many bytes of ENQ were taken out of `data` behind `position`, which counts without them."""
+    """Count the bytes of ENQ removed from `data` after `position`, which counts without them."""
     removed = behind = 0
     for match in _ENQS.finditer(data):
         fewer = len(match[0]) - _enq_leaves_nul(match, last)
@@ -460,108 +436,3 @@ def _enqs_removed_after(position: int, data: bytes, last: int) -> int:
             behind += fewer
         removed += fewer
     return behind
-
-
-# -- the judgements, on what a terminal would make of a sequence
-
-
-def _judge_csi(header: bytes, final: int) -> bytes | None:
-    """What stands instead of this CSI; None when it passes."""
-    shape = _CSI_SHAPE.fullmatch(header)
-    if shape is None:  # malformed: a VT500 ignores it, other parsers may not
-        return b"" if final in _CSI_SUSPECT_FINALS else None
-    marker, parameters, intermediates = shape.groups()
-    key = marker + intermediates + bytes((final,))
-    if key in _CSI_ASKS or key in _CSI_RESIZES:
-        return b""
-    if key == b"t":
-        return None if int(_leading_digits(parameters) or b"0") in _WINDOW_TITLES else b""
-    if key in (b"?h", b"?r"):
-        modes = parameters.split(b";")
-        kept = [mode for mode in modes if mode.lstrip(b"0") not in _ANSWERING_MODES]
-        if len(kept) < len(modes):
-            return b"\x1b[?" + b";".join(kept) + bytes((final,)) if kept else b""
-    return None
-
-
-def _judge_dcs(header: bytes, final: int) -> _Verdict:
-    """The verdict on a DCS; `final` below 0x40 makes it malformed, and a VT500 ignores all of it."""
-    asks = header.lstrip(b"<=>?0123456789;") + bytes((final,)) in _DCS_ASKS
-    return _DROP if asks or final < 0x40 else _PASS
-
-
-def _judge_osc(text: bytes, whole: bool, options: FilterOptions) -> _Verdict:
-    """The verdict on an OSC that begins with `text`; `whole` when that is all of it."""
-    digits = _leading_digits(text)
-    if digits == text and not whole:
-        return _WAIT
-    number = int(digits or b"0")  # without a number: titles of other dialects
-    rest = text[len(digits) :].removeprefix(b";")
-    if number in _OSC_DROPPED or (number in _OSC_NOTIFIES and not options.keep_notifications):
-        return _DROP
-    if number == 99:
-        metadata, separator, _ = rest.partition(b";")
-        if not separator and not whole:
-            return _WAIT
-        return _DROP if {b"p=?", b"p=alive"} & set(metadata.split(b":")) else _PASS
-    if number == 52:
-        _, separator, content = rest.partition(b";")
-        if not options.allow_clipboard_write or content.startswith(b"?"):
-            return _DROP
-        return _PASS if content or (whole and separator) else _DROP if whole else _WAIT
-    if number == 8:
-        _, separator, uri = rest.partition(b";")
-        if not uri:
-            return _WAIT if not whole else _PASS if separator else _DROP
-        return {True: _PASS, False: _DROP, None: _WAIT}[_begins(uri, whole, LINK_SCHEMES)]
-    if number == 1337:
-        asks = (
-            _OSC_1337_ASKS
-            if options.allow_clipboard_write
-            else _OSC_1337_ASKS + _OSC_1337_CLIPBOARD
-        )
-        return {True: _DROP, False: _PASS, None: _WAIT}[_begins(rest, whole, asks)]
-    if number in _OSC_MAY_ASK:
-        if not whole:
-            return _WAIT
-        fields = [field.strip() for field in rest.split(b";")]
-        return (
-            _DROP
-            if any(field.startswith(b"?") or field.endswith(b"=?") for field in fields)
-            else _PASS
-        )
-    return _PASS
-
-
-def _begins(text: bytes, whole: bool, prefixes: tuple[bytes, ...]) -> bool | None:
-    """Whether `text` begins with one of the prefixes in any case; None while it is too short to tell."""
-    text = text.lower()
-    if text.startswith(prefixes):
-        return True
-    return None if not whole and any(prefix.startswith(text) for prefix in prefixes) else False
-
-
-def _leading_digits(text: bytes) -> bytes:
-    return text[: len(text) - len(text.lstrip(b"0123456789"))]
-
-
-def _judge_apc(head: bytes, whole: bool) -> _Verdict:
-    """Kitty graphics and libghostty's glyphs; with control characters in their head both are dropped.
-
-    Also asked about SOS and PM, in which libghostty obeys the same commands.
-    """
-    plain = head.translate(None, _C0_AND_DEL)
-    if not plain.startswith(b"G"):
-        return {True: _DROP, False: _PASS, None: _WAIT}[_begins(plain, whole, (_GLYPH_PROTOCOL,))]
-    header, separator, _ = head.partition(b";")
-    if not separator and not whole:
-        return _WAIT
-    return _PASS if _GRAPHICS.fullmatch(header) and b"a=q" not in header[1:].split(b",") else _DROP
-
-
-def _quiet_graphics(header: bytes) -> bytes:
-    """The control data with q=2: commands that name an image are answered unless they say not to."""
-    keys = header[1:].split(b",")
-    if [key for key in keys if key.startswith(b"q=")] == [b"q=2"]:
-        return header
-    return b"G" + b",".join((b"q=2", *(key for key in keys if key and not key.startswith(b"q="))))

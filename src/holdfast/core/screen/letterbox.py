@@ -1,32 +1,34 @@
 """A session's screen drawn for a viewer whose terminal has another size.
 
-Owns what such a viewer sees: which part of the screen, what stands around it, and which bytes bring the
-terminal from what it showed last to what it must show now. It must not know where cells come from
-(`host/screen.py` makes a `Frame`) nor when to draw.
+This module decides which part of the screen the viewer sees, which frame surrounds that part, and
+which bytes update the terminal from the last drawing to the next. It does not know where cells come
+from (`host/terminal/screen.py` makes a `Frame`) nor when to draw.
 
-Larger terminal: the screen stands at the top left, a dim line marks where it ends on the right and below, and
-the line below (or the room on the right) says whose size that is. Smaller terminal: a window on the screen.
-- The window follows the cursor only when the cursor leaves it, and then by at least a third of its size, so
-  that typing at an edge does not move it with every key. A hidden cursor is not followed: programs that hide
-  it (top, htop) leave it anywhere. After `pan` the window stays until the cursor moves.
-- A smaller terminal gets no mark that it is smaller: all its cells show content, and a mark would hide some.
+Larger terminal: the screen stands at the top left. A dim line marks its end on the right and below.
+The line below (or the room on the right) names the holder of that size. Smaller terminal: a window
+on the screen.
+- The window follows the cursor only when the cursor leaves it, and then by at least a third of its
+  size, so that typing at an edge does not move it with every key. A hidden cursor is not followed:
+  programs that hide it (top, htop) leave it anywhere.
+- A smaller terminal gets no mark: all its cells show content, and a mark would hide some.
 - A wide character cut by an edge becomes a space in its own colours.
 
-How it is drawn.
-- Row by row, each with a cursor position before it, and only rows that differ from what stands there. Nothing
-  is cleared with ED (some terminals push what `CSI 2 J` clears into the scrollback), no line feed is sent,
-  and autowrap is off meanwhile: a terminal that takes a character for wider than we do must not wrap at the
-  last row and scroll. So the viewer's native scrollback stays as it was.
-- After a character of several code points the column is stated again: terminals disagree on their width. In
-  the terminal's last column such a character is reduced to its first code point (after composing it): without
-  autowrap the cursor stays on that column, and a combining mark would join the cell to the left of it.
-- A full row is not followed by EL: in the pending-wrap state that would erase its last cell.
-- The first drawing sets what drawing relies on (margins, origin, insert mode, character sets) and draws all
-  rows; so does the first after `resize`, because terminals reflow.
-- All of it stands in one synchronized update, so that no half-drawn frame is seen.
+Drawing:
+- Rows are drawn one by one, each after a cursor position, and only rows that differ from the
+  terminal's. Nothing is cleared with ED (some terminals move what `CSI 2 J` clears to the
+  scrollback), no line feed is sent, and autowrap is off meanwhile: a terminal with another opinion
+  on the width of a character must not wrap at the last row and scroll. So the viewer's native
+  scrollback does not change.
+- After a character of contested width the column is stated again. In the terminal's last column a
+  character of several code points is reduced to its first (after composition): without autowrap the
+  cursor stays on that column, and a combining mark would join the cell to the left.
+- A full row is not followed by EL: in the pending-wrap state that would erase the last cell.
+- The first drawing sets the state that drawing relies on (margins, origin, insert mode, character
+  sets) and draws all rows. So does the first drawing after `resize`, because terminals reflow.
+- A drawing is one synchronized update, so that no half-drawn frame is visible.
 
-Rejected: differences inside a row (they need a model of what each terminal thinks of widths), and scrolling
-regions for a screen that moved up (in some terminals what scrolls out of one goes to the scrollback).
+Rejected: differences inside a row (they need a model of each terminal's widths), and scrolling
+regions for a screen that moved up (some terminals move scrolled-out lines to the scrollback).
 """
 
 from __future__ import annotations
@@ -35,20 +37,22 @@ import unicodedata
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.core.screen.contested_width import contested
+
 MIN_VIEW = 2
-"""A terminal with fewer columns or rows than this shows nothing useful and gets nothing."""
+"""A terminal with fewer columns or rows shows nothing useful and gets nothing."""
 
 FOLLOW_DIVISOR = 3
-"""The window moves by at least its size over this when the cursor leaves it."""
+"""When the cursor leaves the window, it moves by at least its size divided by this."""
 
 MAX_TITLE = 256
-"""Characters of a title that are passed on; a window's title bar shows fewer."""
+"""Characters of a title that are passed on; title bars show fewer."""
 
 
 class Cell(NamedTuple):
-    """One character as the user sees it, with its combining marks, `width` columns wide.
+    """A visible character with its combining marks, `width` columns wide.
 
-    `sgr` is the SGR sequence that sets its whole style on a terminal whose style was reset, or empty.
+    `sgr` is the SGR sequence that sets its whole style after a reset, or empty.
     """
 
     text: str
@@ -76,25 +80,19 @@ _BEGIN, _END = b"\x1b[?2026h", b"\x1b[?2026l"
 _WRAP_OFF, _WRAP_ON = b"\x1b[?7l", b"\x1b[?7h"
 _CURSOR_OFF, _CURSOR_ON = b"\x1b[?25l", b"\x1b[?25h"
 _PLAIN, _DIM, _ERASE_REST = b"\x1b[0m", b"\x1b[0;2m", b"\x1b[K"
-# ST, which ends whatever was unfinished; margins, origin, insert mode, character sets, style
+# ST, which ends an unfinished sequence; margins, origin, insert mode, character sets, style
 _KNOWN_STATE = b"\x1b\\\x1b[r\x1b[?6;69l\x1b[4l\x1b(B\x0f" + _PLAIN
 _CONTROLS = dict.fromkeys((*range(0x20), *range(0x7F, 0xA0)), " ")
 _BELOW, _RIGHT, _CORNER = "─", "│", "┘"
 
 
 class Letterbox:
-    """One viewer's drawing: `render` gives the bytes for its terminal."""
+    """A viewer's drawing: `render` gives the bytes for the terminal."""
 
     def __init__(self, view_cols: int, view_rows: int, holder: str = "") -> None:
-        self.holder = (
-            holder  # whose size the session has; part of the note where there is room for one
-        )
+        self.holder = holder  # the operator whose size the session has, named where there is room
         self._cols, self._rows = view_cols, view_rows
         self._left = self._top = 0
-        self._edge: tuple[int, int] | None = (
-            None  # how far the window may move to the right and down
-        )
-        self._panned_at: tuple[int, int] | None = None  # where the cursor was at the last `pan`
         self._cursor = (0, 0)
         self._shown: list[bytes] | None = None  # the rows on the viewer's terminal
         self._shown_cursor: tuple[int, int] | None = None  # None while it is hidden
@@ -106,20 +104,12 @@ class Letterbox:
         return self._left, self._top
 
     def resize(self, view_cols: int, view_rows: int) -> None:
-        """The viewer's terminal has another size, or was written to by others: draw all of it next time."""
+        """Draw all rows next time: the terminal was resized, or other programs wrote to it."""
         self._cols, self._rows = view_cols, view_rows
-        self._edge = None
         self._shown = None
 
-    def pan(self, dx: int, dy: int) -> None:
-        """Move the window; it stays there until the cursor moves."""
-        self._left, self._top = max(0, self._left + dx), max(0, self._top + dy)
-        if self._edge is not None:
-            self._left, self._top = min(self._left, self._edge[0]), min(self._top, self._edge[1])
-        self._panned_at = self._cursor
-
     def render(self, frame: Frame) -> bytes:
-        """The bytes that make the viewer's terminal show `frame`; nothing when it does already."""
+        """Return the bytes that make the terminal show `frame`; empty if it does already."""
         if self._cols < MIN_VIEW or self._rows < MIN_VIEW or frame.cols < 1 or frame.rows < 1:
             return b""
         self._place_window(frame)
@@ -160,13 +150,10 @@ class Letterbox:
             min(max(frame.cursor_x, 0), frame.cols - 1),
             min(max(frame.cursor_y, 0), frame.rows - 1),
         )
-        if self._panned_at is not None and self._panned_at != (x, y):
-            self._panned_at = None
         self._cursor = x, y
-        self._edge = max(0, frame.cols - self._cols), max(0, frame.rows - self._rows)
-        follow = frame.cursor_visible and self._panned_at is None
-        self._left = _follow(self._left, self._cols, x, self._edge[0], follow)
-        self._top = _follow(self._top, self._rows, y, self._edge[1], follow)
+        follow = frame.cursor_visible
+        self._left = _follow(self._left, self._cols, x, max(0, frame.cols - self._cols), follow)
+        self._top = _follow(self._top, self._rows, y, max(0, frame.rows - self._rows), follow)
 
     def _cursor_in_window(self, frame: Frame) -> tuple[int, int] | None:
         x, y = self._cursor[0] - self._left, self._cursor[1] - self._top
@@ -176,9 +163,7 @@ class Letterbox:
     # -- rows of the viewer's terminal
 
     def _row(self, frame: Frame, y: int) -> bytes:
-        width = min(
-            self._cols, frame.cols - self._left
-        )  # columns of the screen that are in the window
+        width = min(self._cols, frame.cols - self._left)  # columns of the screen in the window
         height = min(self._rows, frame.rows - self._top)
         room = self._cols - width
         if y < height:
@@ -188,7 +173,7 @@ class Letterbox:
                 note = f" {self._note(frame)}" if y == 0 and height == self._rows else ""
                 strip = _RIGHT + (note if _columns(note) < room else "")
                 row += b"\x1b[%dG%b%b%b" % (width + 1, _DIM, strip.encode(errors="replace"), _PLAIN)
-                # what the row leaves blank in front of the line may still show an earlier one
+                # the blank end of the row may still show an earlier drawing
                 row = (_ERASE_REST if used < width else b"") + row
                 used = width + _columns(strip)
             return row if used >= self._cols else row + _ERASE_REST
@@ -206,7 +191,7 @@ class Letterbox:
 
 
 def _follow(start: int, size: int, cursor: int, edge: int, follow: bool) -> int:
-    """Where a window of `size` at `start` goes for a cursor at `cursor`; it can be 0 to `edge`."""
+    """Return the new start of a window of `size`, from 0 to `edge`, for a cursor position."""
     start = min(max(start, 0), edge)
     if follow and not start <= cursor < start + size:
         step = max(1, -(-size // FOLLOW_DIVISOR))
@@ -218,15 +203,15 @@ def _follow(start: int, size: int, cursor: int, edge: int, follow: bool) -> int:
 
 
 def _columns(text: str) -> int:
-    """The columns of a note; names may have wide characters and combining marks."""
+    """Return the columns of a note; names may have wide characters and combining marks."""
     wide = sum(unicodedata.east_asian_width(char) in "WF" for char in text)
     return len(text) + wide - sum(unicodedata.combining(char) != 0 for char in text)
 
 
 def _clip(line: Line, start: int, width: int, to_edge: bool) -> tuple[bytes, int]:
-    """The part of a line from column `start` on, as bytes, and how many columns those cover.
+    """Return the part of a line from column `start`, and the number of columns it covers.
 
-    `to_edge`: its last column is the last one of the viewer's terminal.
+    `to_edge`: the last column of the part is the last column of the viewer's terminal.
     """
     pieces: list[tuple[bytes, str, int]] = []  # style, characters, columns
     column, end = 0, start + width
@@ -252,7 +237,7 @@ def _clip(line: Line, start: int, width: int, to_edge: bool) -> tuple[bytes, int
                 out.append(_PLAIN + sgr)
                 style = sgr
         used += columns
-        restate = len(text) > 1 and text != " " * columns
+        restate = text != " " * columns and contested(text)
         if restate and to_edge and used == width:
             out.append("".join(run).translate(_CONTROLS).encode(errors="replace") + _ERASE_REST)
             run = [unicodedata.normalize("NFC", text)[0]]

@@ -1,9 +1,11 @@
-"""Whether what somebody typed left anything on its line.
+"""Decide whether typed keys left text on their line.
 
-A key that only moves or redraws, and text that was taken back, leave an empty line: nobody is in anybody's way. What cannot be followed here
-(history, completion, words, keys of vi's command mode) is taken to have left something: the caller looks or asks then.
+Keys that only move or redraw, and text that was deleted, leave an empty line. Keys that cannot be
+followed here (history, completion, words, vi's command mode) count as having left text; then the
+caller looks at the screen or asks.
 
-A shell's editor moves a cursor; a terminal in line mode does not: there arrows and most control characters are text like any other.
+A shell's editor moves a cursor. A terminal in line mode does not: there arrows and most control
+characters are text.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ _ERASE, _KILL, _REDRAW = (b"\x7f", b"\x08"), b"\x15", b"\x0c"
 
 
 def left_nothing(typed: bytes, editor: bool) -> bool:
-    """Of all that was typed since the line began."""
+    """Say whether the line is empty after all that was typed since it began."""
     return _edited(typed) if editor else _cooked(typed)
 
 

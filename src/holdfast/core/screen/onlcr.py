@@ -1,10 +1,10 @@
-"""Undoes what the terminal does to output, so that `run` hands on the bytes a program wrote.
+"""Undo the terminal's output translation, so that `run` returns the bytes that a program wrote.
 
-With OPOST and ONLCR, the usual state, the kernel puts a CR in front of every LF and changes nothing else.
-The inverse is exact: drop the CR directly before an LF. (A program's own CR LF became CR CR LF, and comes
-out as CR LF.) It holds for output written while that setting was in force: a command that changes it
-(`stty raw`, a full-screen program) gets its bytes as the terminal had them, less the CRs that happened to
-precede LFs.
+With OPOST and ONLCR, the usual state, the kernel puts a CR in front of every LF and changes nothing
+else. The inverse is exact: drop the CR directly before an LF. (A program's own CR LF became CR CR
+LF, and comes out as CR LF.) This holds for output under that setting. A command that changes the
+setting (`stty raw`, a full-screen program) gets its bytes as the terminal had them, without the CRs
+that happened to precede LFs.
 """
 
 from __future__ import annotations
@@ -13,8 +13,11 @@ import termios
 
 
 def in_force(before: int | None, now: int | None) -> bool:
-    """By the terminal's output flags at the prompt, and just after the command began; None: not known. A program that has it raw by then (sudo, for a moment) did not change what the rest
-    is written with; an editor of the shell may have changed it for its own line."""
+    """Say whether ONLCR was in force, from the output flags before and after the command began.
+
+    None is unknown. A program that has set raw mode by then (sudo, for a moment) did not change the
+    setting for the rest; the shell's editor may have changed it for its own line.
+    """
     flags = (
         now if now is not None and now & termios.OPOST else before if before is not None else now
     )
@@ -42,10 +45,10 @@ class OnlcrInverse:
 
     @property
     def pending(self) -> int:
-        """Bytes held back."""
+        """The number of held bytes."""
         return int(self._held)
 
     def close(self) -> bytes:
-        """What was held back; the stream is over."""
+        """End the stream and return the held bytes."""
         held, self._held = self._held, False
         return b"\r" if held else b""

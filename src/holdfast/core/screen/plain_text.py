@@ -1,4 +1,4 @@
-"""Terminal output as plain text, for searching: escape sequences and control characters removed, lines kept."""
+"""Terminal output as plain text for searching, without escape sequences and control characters."""
 
 from __future__ import annotations
 
