@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families as read
 
-from holdfast.core.exposition import SECONDS, Family, Histogram, by, one, render
+from holdfast.core.prometheus_text import SECONDS, Family, Histogram, by, one, render
 
 
 def test_o_counters_gauges_and_labels_are_read_back() -> None:
@@ -33,7 +33,7 @@ def test_o_counters_gauges_and_labels_are_read_back() -> None:
 
 
 @given(st.text(), st.text())
-def test_o_whatever_a_label_or_a_help_is_it_is_one_line_of_the_page(value: str, help: str) -> None:
+def test_o_any_label_or_help_stays_on_one_line_of_the_page(value: str, help: str) -> None:
     page = render([by("a_total", "counter", help, ("x",), {value: 1})])
     assert page.count("\n") == 3
     [family] = read(

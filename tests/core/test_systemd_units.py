@@ -1,4 +1,4 @@
-"""Units for systemd: what they say, how words are quoted, whose text a file is."""
+"""Units for systemd: content, quoting, and detection of edited files."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import units
-from holdfast.core.units import Place
+from holdfast.core import systemd_units as units
+from holdfast.core.systemd_units import Installation
 from holdfast.model.errors import Impossible
 
-PLACE = Place("user", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3")
-SYSTEM = Place("system", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3")
+USER = Installation("user", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3")
+SYSTEM = Installation(
+    "system", "ann", "/opt/hf/bin/python", "/home/ann/.local/state/holdfast", "1.2.3"
+)
 HARDENING = (
     "NoNewPrivileges",
     "Protect",
@@ -43,7 +45,10 @@ def settings(text: str, section: str = "Service") -> dict[str, list[str]]:
 
 
 def words(line: str) -> list[str]:
-    """As systemd.syntax(7) and systemd.service(5) have it: split at spaces outside of quotes, C escapes, %% and (not in a program's path) $$."""
+    """Split a command line as systemd.syntax(7) and systemd.service(5) say.
+
+    Spaces outside of quotes, C escapes, %% and (not in a program's path) $$.
+    """
     found: list[str] = []
     at = 0
     while at < len(line):
@@ -117,7 +122,7 @@ def test_an_environment_and_a_path_come_out_as_they_went_in(value: str) -> None:
 
 
 @pytest.mark.parametrize("bad", ["a\nExecStart=/bin/sh", "a\x00b", "\x7f", "\udcff"])
-def test_what_no_unit_can_say_is_refused(bad: str) -> None:
+def test_values_that_no_unit_can_express_are_refused(bad: str) -> None:
     for write in (
         units.argument,
         units.path,
@@ -128,10 +133,10 @@ def test_what_no_unit_can_say_is_refused(bad: str) -> None:
             write(bad)
 
 
-@pytest.mark.parametrize("place", [PLACE, SYSTEM], ids=lambda p: p.manager)
-def test_the_nursery_is_apart_and_hardened_by_nothing(place: Place) -> None:
-    """Whatever stood here, every session would inherit."""
-    said = settings(units.nursery(place))
+@pytest.mark.parametrize("installation", [USER, SYSTEM], ids=lambda p: p.manager)
+def test_the_nursery_has_its_own_unit_without_hardening(installation: Installation) -> None:
+    """Every session would inherit a hardening option."""
+    said = settings(units.nursery(installation))
     assert not [name for name in said if name.startswith(HARDENING)]
     assert (
         said["KillMode"] == ["process"]
@@ -139,38 +144,41 @@ def test_the_nursery_is_apart_and_hardened_by_nothing(place: Place) -> None:
         and said["OOMPolicy"] == ["continue"]
         and said["TasksMax"] == ["infinity"]
     )
-    assert settings(units.nursery(place), "Unit")["PartOf"] == [units.HOST]
-    assert said["ExecStart"][0].endswith(f"-m holdfast.keeper.nursery {place.state}/run") and said[
-        "Type"
-    ] == ["notify"]
+    assert settings(units.nursery(installation), "Unit")["PartOf"] == [units.HOST]
+    assert said["ExecStart"][0].endswith(
+        f"-m holdfast.keeper.nursery {installation.state}/run"
+    ) and said["Type"] == ["notify"]
 
 
-@pytest.mark.parametrize("place", [PLACE, SYSTEM], ids=lambda p: p.manager)
-def test_the_host_is_hardened_and_finds_its_nursery(place: Place) -> None:
-    said, unit = settings(units.host(place)), settings(units.host(place), "Unit")
+@pytest.mark.parametrize("installation", [USER, SYSTEM], ids=lambda p: p.manager)
+def test_the_host_is_hardened_and_finds_its_nursery(installation: Installation) -> None:
+    said, unit = settings(units.host(installation)), settings(units.host(installation), "Unit")
     assert (
         said["NoNewPrivileges"] == ["yes"]
-        and said["SystemCallFilter"] == ["@system-service"]
+        and said["SystemCallFilter"]
+        == ["@system-service", *(["bpf"] if installation.manager == "system" else [])]
         and said["Type"] == ["notify"]
     )
     assert unit["Wants"] == [units.NURSERY] and units.NURSERY in unit["After"]
-    assert f"HOLDFAST_SERVICE={place.manager}" in said["Environment"], (
+    assert f"HOLDFAST_SERVICE={installation.manager}" in said["Environment"], (
         "or it would start a nursery of its own, and harden sessions"
     )
-    assert said["KillMode"] == ["mixed"], "or what it asks the manager by is told to end, too"
+    assert said["KillMode"] == ["mixed"], "otherwise its client of the manager is told to end, too"
     assert (
         "MemoryDenyWriteExecute" not in said
         and "PrivateTmp" not in said
         and "RestrictRealtime" not in said
         and "ProtectControlGroups" not in said
     )
-    assert ("ProtectSystem" in said) is (place.manager == "system"), (
+    assert ("ProtectSystem" in said) is (installation.manager == "system"), (
         "a user namespace would hide sessions' processes from it"
     )
-    assert said.get("ReadWritePaths", []) == ([place.state] if place.manager == "system" else [])
-    assert said.get("User", []) == (["ann"] if place.manager == "system" else [])
-    assert settings(units.host(place), "Install")["WantedBy"] == [
-        "default.target" if place.manager == "user" else "multi-user.target"
+    assert said.get("ReadWritePaths", []) == (
+        [installation.state] if installation.manager == "system" else []
+    )
+    assert said.get("User", []) == (["ann"] if installation.manager == "system" else [])
+    assert settings(units.host(installation), "Install")["WantedBy"] == [
+        "default.target" if installation.manager == "user" else "multi-user.target"
     ]
 
 
@@ -189,11 +197,11 @@ def test_a_relay_has_an_account_of_its_own_on_a_machine() -> None:
         "MemoryDenyWriteExecute",
         "RestrictAddressFamilies",
     } <= set(said) and said["SystemCallFilter"][0] == "@system-service"
-    own = settings(units.relay(PLACE))
+    own = settings(units.relay(USER))
     assert (
         "DynamicUser" not in own
         and own["MemoryDenyWriteExecute"] == ["yes"]
-        and own["ExecStart"][0].endswith(f"relay serve --data {PLACE.state}/relay")
+        and own["ExecStart"][0].endswith(f"relay serve --data {USER.state}/relay")
     )
 
 
@@ -217,15 +225,14 @@ def test_a_relay_gets_its_certificate_from_the_manager_and_its_port_by_a_capabil
     with pytest.raises(Impossible):
         units.relay(SYSTEM, ["--tls-cert", "relative.pem"])
     assert (
-        "--tls-cert /c.pem"
-        in settings(units.relay(PLACE, ["--tls-cert", "/c.pem"]))["ExecStart"][0]
+        "--tls-cert /c.pem" in settings(units.relay(USER, ["--tls-cert", "/c.pem"]))["ExecStart"][0]
     ), "an account's own relay reads its own files"
 
 
-def test_a_file_is_ours_as_long_as_nobody_edited_it() -> None:
-    text = units.host(PLACE)
+def test_a_generated_file_is_recognised_until_it_is_edited() -> None:
+    text = units.host(USER)
     newer = units.host(
-        Place(**{**{f: getattr(PLACE, f) for f in PLACE.__slots__}, "release": "9.9.9"})
+        Installation(**{**{f: getattr(USER, f) for f in USER.__slots__}, "release": "9.9.9"})
     )
     assert units.compare(None, text) == "missing" and units.compare(text, text) == "current"
     assert units.compare(text, newer) == "outdated"
@@ -235,4 +242,14 @@ def test_a_file_is_ours_as_long_as_nobody_edited_it() -> None:
         and units.compare("[Service]\n", newer) == "edited"
         and units.compare("", newer) == "edited"
     )
-    assert units.home_of(text) == PLACE.state and units.home_of("[Service]\n") is None
+    assert units.home_of(text) == USER.state and units.home_of("[Service]\n") is None
+
+
+def test_t4_the_kernel_can_limit_sessions_beside_the_nursery_and_takes_services_last() -> None:
+    """A group with processes cannot bound the groups below, so the nursery is in a group below."""
+    for installation, value in ((USER, None), (SYSTEM, ["-900"])):
+        nursery = settings(units.nursery(installation))
+        assert nursery["Delegate"] == ["yes"]
+        assert nursery["DelegateSubgroup"] == [units.KEEPERS]
+        assert nursery.get("OOMScoreAdjust") == value
+        assert settings(units.host(installation)).get("OOMScoreAdjust") == value

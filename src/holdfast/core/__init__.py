@@ -1,1 +1,1 @@
-"""Everything that decides. No I/O, no clock, no threads: time is an argument."""
+"""The decisions of the program. No I/O, no clock, no threads: time is an argument."""

@@ -1,36 +1,33 @@
-"""Numbers as Prometheus reads them: families of samples into the text of its exposition format (version 0.0.4), and histograms to gather them in.
+"""Metrics in the text format of Prometheus (version 0.0.4), and histograms to collect them.
 
-A family has one name, one kind and one line of help, whoever fills it. Label values are one of a few words, decided where they are counted: a name of a person, a session or a command
-as a label would make a series of it for ever, and tell it to whoever reads the page.
+Not `prometheus_client`: it needs no less code here, is a dependency of tests only, and would be
+loaded by every host and relay.
 
-A `Histogram` is written by one thread at a time; it may be read by another one, which sees a moment of it that is at most one observation old.
+A family has a name, a kind and a line of help. Label values come from small fixed sets,
+decided where they are counted. The name of a person, a session or a command as a label would create
+a permanent series, and reveal the name to every reader of the page.
+
+A single thread at a time writes a `Histogram`. A second thread may read, and sees a state that is
+at most an observation old.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 Kind = Literal["counter", "gauge", "histogram"]
 Labels = tuple[tuple[str, str], ...]
+# Upper bounds of waiting times in seconds.
 SECONDS: Final = (
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-)  # upper bounds, for what people wait for
+    *(0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+
+
+K = TypeVar("K", bound=str | tuple[str, ...])
 
 
 class Sample(NamedTuple):
@@ -40,6 +37,8 @@ class Sample(NamedTuple):
 
 
 class Histogram:
+    """Counts of observations by upper bound."""
+
     __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...] = SECONDS) -> None:
@@ -75,7 +74,7 @@ class Family(NamedTuple):
             return self.values.samples(self.name)
         return [Sample(self.name, labels, value) for labels, value in sorted(self.values.items())]
 
-    def show(self) -> dict[str, Any]:
+    def show(self) -> dict[str, object]:
         return {
             "name": self.name,
             "kind": self.kind,
@@ -92,9 +91,13 @@ def one(name: str, kind: Kind, help: str, value: float) -> Family:
 
 
 def by(
-    name: str, kind: Kind, help: str, labels: tuple[str, ...], counts: Mapping[Any, float]
+    name: str,
+    kind: Kind,
+    help: str,
+    labels: tuple[str, ...],
+    counts: Mapping[K, float],
 ) -> Family:
-    """Of counts whose keys are the values of these labels: a word, or as many words as there are labels."""
+    """Make a family from counts; a key is a label value, or a tuple with a value per label."""
     return Family(
         name,
         kind,

@@ -1,26 +1,36 @@
-"""The units by which systemd runs an installation: their text, and whose hand a text on disk is from.
+"""The systemd units of an installation: their text, and whether a file on disk was edited.
 
-Three programs, two kinds of treatment:
+There are three programs and two kinds of treatment:
 
-- `holdfast-host.service` and `holdfast-relay.service` are hardened. They decide and route; nothing that a person starts runs in them.
-- `holdfast-nursery.service` is not, on purpose: sessions are its children, and what a unit forbids is inherited and never given back. A session under
-  NoNewPrivileges has no sudo, one under ProtectSystem cannot install anything, one under a system call filter cannot debug.
+- `holdfast-host.service` and `holdfast-relay.service` are hardened. They decide and route; no
+  program of a user runs in them.
+- `holdfast-nursery.service` is not hardened, on purpose. Sessions are its children, and they
+  inherit every restriction of a unit for ever. A session under NoNewPrivileges has no sudo, a
+  session under ProtectSystem cannot install programs, a session under a system call filter cannot
+  debug.
 
-Why sessions live through a stop of everything: the nursery's unit has KillMode=process, so that a stop ends the nursery itself, of which a running session needs
-nothing; keepers and programs stay in the unit's group. It is PartOf the host's unit, so that a restart after an upgrade gives new sessions new keepers. It has
-a delegated group (halt is a freeze there for any account, host/groups.py), OOMPolicy=continue (or one greedy program would end the unit), and no bound on
-tasks but the machine's.
+Sessions survive a stop of all units. The nursery's unit has KillMode=process, so a stop ends only
+the nursery itself, which a running session does not need; keepers and programs stay in the unit's
+group. The unit is PartOf the host's unit, so that a restart after an upgrade gives new sessions new
+keepers. It has a delegated group (where halt is a freeze for any account,
+host/processes/cgroups.py), OOMPolicy=continue (or one greedy program would end the unit), and no
+limit on tasks but the machine's. DelegateSubgroup (systemd 254; older ones ignore it) leaves the
+group of the unit without processes: only then can the kernel limit the sessions below.
 
-What is not used, and why:
-- For an account's own manager, whatever needs a mount namespace (ProtectSystem and its like): there it comes with a user namespace, and from inside of one
-  the kernel lets nobody look at processes outside; the host would not see what its sessions wait for. It stays with what a filter can forbid.
-- MemoryDenyWriteExecute for the host: the terminal emulator calls back through cffi, which makes such pages (tried: MemoryError at the first screen).
-- PrivateTmp for the host: agents' sockets, which it keeps sessions pointed at, are in /tmp.
-- RestrictRealtime for the host: seize and halt run before all others for a moment (host/hurry.py).
-- WatchdogSec: a host that does nothing wakes nobody up, and clients notice one that does not answer.
+Not used, for these reasons:
+- In a user's own manager, all options that need a mount namespace (ProtectSystem and similar).
+  These come with a user namespace, and inside a user namespace the kernel hides outside processes:
+  the host could not see the waits of sessions. Only filters are used there.
+- MemoryDenyWriteExecute for the host: the terminal emulator calls back through cffi, which makes
+  such pages (tried: MemoryError at the first screen).
+- PrivateTmp for the host: agents' sockets, to which it points sessions, are in /tmp.
+- RestrictRealtime for the host: seize and halt run with priority for a moment
+  (host/runtime/priority.py).
+- WatchdogSec: an idle host wakes no process, and clients notice a host that does not answer.
 
-A generated file begins with a mark and the digest of what follows. If the digest is right, the text is ours and may be replaced by a newer one; else
-somebody edited it, and it is left alone. (`systemctl edit` is the better way: a drop-in survives both.)
+A generated file begins with a mark and the digest of its rest. If the digest is right, the text was
+generated and may be replaced by a newer text. Otherwise it was edited, and stays. (`systemctl edit`
+is the better way: a drop-in survives both.)
 """
 
 from __future__ import annotations
@@ -39,21 +49,23 @@ State = Literal["missing", "current", "outdated", "edited"]
 NURSERY: Final = "holdfast-nursery.service"
 HOST: Final = "holdfast-host.service"
 RELAY: Final = "holdfast-relay.service"
+KEEPERS: Final = "keepers"  # group of nursery and keepers, below the group of the unit
 RELAY_STATE: Final = "holdfast-relay"  # below /var/lib
-OTHER_SERVES: Final = (
-    3  # exit code of a host or nursery that finds another one in charge of its home
-)
-HOPELESS: Final = (2, OTHER_SERVES, 7)  # exit codes that a second try does not change
+OTHER_SERVES: Final = 3  # exit code of a host or nursery if the home is served already
+HOPELESS: Final = (2, OTHER_SERVES, 7)  # exit codes for which a restart is useless
 PRIVILEGED_PORTS: Final = 1024
 
-_MARK: Final = "# Written by `holdfast service install`. To change it: `systemctl edit` (a drop-in); an edited file is never overwritten."
+_MARK: Final = (
+    "# Written by `holdfast service install`. To change it: `systemctl edit` (a drop-in); "
+    "an edited file is never overwritten."
+)
 _DIGEST: Final = re.compile(r"# holdfast-unit-digest: ([0-9a-f]{64})")
 _HOME: Final = "# holdfast-home: "
 _PLAIN: Final = re.compile(r"[A-Za-z0-9_./=:@+-]+")
 _UNSAFE_PROGRAM: Final = re.compile(r"[\x00-\x1f\x7f\"'\\]")
 _UNSAFE: Final = re.compile(r"[\x00-\x1f\x7f]")
 
-# Without a mount namespace: filters and flags, which every manager can set.
+# Filters and flags without a mount namespace: every manager can set them.
 _FILTERED: Final = (
     "NoNewPrivileges=yes",
     "LockPersonality=yes",
@@ -73,50 +85,44 @@ _NAMESPACED: Final = (
     "ProtectHostname=yes",
 )
 _NEVER_NEEDED: Final = (
-    "CAP_SYS_MODULE",
-    "CAP_SYS_RAWIO",
-    "CAP_SYS_BOOT",
-    "CAP_SYS_TIME",
-    "CAP_SYS_PACCT",
-    "CAP_MKNOD",
-    "CAP_NET_ADMIN",
-    "CAP_NET_RAW",
-    "CAP_MAC_ADMIN",
-    "CAP_MAC_OVERRIDE",
-    "CAP_AUDIT_CONTROL",
-    "CAP_SYSLOG",
-    "CAP_WAKE_ALARM",
-    "CAP_BPF",
-    "CAP_PERFMON",
+    "CAP_SYS_MODULE CAP_SYS_RAWIO CAP_SYS_BOOT CAP_SYS_TIME CAP_SYS_PACCT CAP_MKNOD CAP_NET_ADMIN "
+    "CAP_NET_RAW CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_AUDIT_CONTROL CAP_SYSLOG CAP_WAKE_ALARM "
+    "CAP_BPF CAP_PERFMON"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What the units are written for."""
+class Installation:
+    """The installation that the units are written for."""
 
     manager: Manager
     account: str
-    interpreter: str  # as it was started: in a virtual environment the link, not what it leads to
+    interpreter: str  # as it was started: in a virtual environment the link, not its target
     state: str  # the home's directory
-    release: str  # of Holdfast: after an upgrade the units are outdated, and installing them again restarts what runs
+    # Of Holdfast: after an upgrade the units are outdated, and a new installation restarts them.
+    release: str
     environment: tuple[tuple[str, str], ...] = ()
-    at_home: bool = False  # whether the interpreter or the code lies in somebody's home directory
+    at_home: bool = False  # the interpreter or the code lies in a home directory
 
 
 # ---------------------------------------------------------------- words
 
 
 def argument(text: str) -> str:
-    """One argument of a command line: neither split, nor a specifier, nor a variable."""
+    """Quote one argument of a command line: not split, no specifier, no variable."""
     return _word(text).replace("$", "$$")
 
 
 def command(program: str, *arguments: str) -> str:
-    """A command line. The program's path is taken literally by systemd, its name for itself (argv[0]) is not: then both are given."""
+    """Return a command line.
+
+    systemd takes the path of the program literally but expands argv[0], so a path with `$` is given
+    twice.
+    """
     if _UNSAFE_PROGRAM.search(program):
         raise Impossible(
-            f"systemd starts no program whose path has quotes, backslashes or control characters: {program!a}",
+            "systemd cannot start a program whose path has quotes, backslashes or control "
+            f"characters: {program!a}",
             "install Holdfast into another directory",
         )
     first = _word(program)
@@ -125,25 +131,25 @@ def command(program: str, *arguments: str) -> str:
 
 
 def setting(name: str, value: str) -> str:
-    """For Environment=."""
+    """Quote a variable for Environment=."""
     return _word(f"{name}={value}")
 
 
 def path(text: str) -> str:
-    """For a list of paths."""
+    """Quote an entry of a list of paths."""
     return _word(text)
 
 
 def _word(text: str) -> str:
     if _UNSAFE.search(text):
         raise Impossible(
-            f"no unit can name {text!a}: it has control characters", "use another directory"
+            f"a unit cannot name {text!a}: it has control characters", "use another directory"
         )
     try:
         text.encode()
     except UnicodeEncodeError as e:
         raise Impossible(
-            f"no unit can name {text!a}: it is not UTF-8", "use another directory"
+            f"a unit cannot name {text!a}: it is not UTF-8", "use another directory"
         ) from e
     doubled = text.replace("%", "%%")
     if _PLAIN.fullmatch(doubled):
@@ -154,19 +160,22 @@ def _word(text: str) -> str:
 # ---------------------------------------------------------------- units
 
 
-def nursery(place: Place) -> str:
+def nursery(installation: Installation) -> str:
+    line = command(
+        installation.interpreter, "-m", "holdfast.keeper.nursery", f"{installation.state}/run"
+    )
     return _unit(
-        place,
+        installation,
         "Holdfast nursery: starts sessions, apart from the host",
         (f"PartOf={HOST}", "StartLimitIntervalSec=0"),
         (
-            "# Not hardened: sessions are its children and would inherit it. A stop ends the nursery, not the sessions.",
-            *_starts(
-                place,
-                command(place.interpreter, "-m", "holdfast.keeper.nursery", f"{place.state}/run"),
-            ),
+            "# Not hardened: sessions are its children and would inherit it. "
+            "A stop ends the nursery, not the sessions.",
+            *_starts(installation, line),
             "KillMode=process",
             "Delegate=yes",
+            f"DelegateSubgroup={KEEPERS}",
+            *_survives(installation),
             "OOMPolicy=continue",
             "TasksMax=infinity",
             "Restart=always",
@@ -177,31 +186,31 @@ def nursery(place: Place) -> str:
     )
 
 
-def host(place: Place) -> str:
+def host(installation: Installation) -> str:
     protected: tuple[str, ...] = ()
-    if place.manager == "system":
+    if installation.manager == "system":
         protected = (
             *_NAMESPACED,
-            f"ReadWritePaths={path(place.state)}",
-            f"CapabilityBoundingSet=~{' '.join(_NEVER_NEEDED)}",
+            f"ReadWritePaths={path(installation.state)}",
+            f"CapabilityBoundingSet=~{_NEVER_NEEDED}",
+            "SystemCallFilter=bpf",  # the filter of host/processes/pid_filter.py
         )
+    line = command(installation.interpreter, "-m", "holdfast.host.main")
     return _unit(
-        place,
+        installation,
         "Holdfast host",
         (
             f"Wants={NURSERY}",
             f"After={NURSERY}",
-            *(("After=network.target",) if place.manager == "system" else ()),
+            *(("After=network.target",) if installation.manager == "system" else ()),
             "StartLimitIntervalSec=0",
         ),
         (
-            *_starts(
-                place,
-                command(place.interpreter, "-m", "holdfast.host.main"),
-                ("HOLDFAST_SERVICE", place.manager),
-            ),
+            *_starts(installation, line, ("HOLDFAST_SERVICE", installation.manager)),
             "ExecReload=/bin/kill -HUP $MAINPID",
-            "KillMode=mixed",  # the end is the host's to prepare: it asks the manager what follows (host/service.py), by a process of its own
+            # the host itself prepares its end: it asks the manager by a process (host/service.py)
+            "KillMode=mixed",
+            *_survives(installation),
             "Restart=on-failure",
             "RestartSec=500ms",
             f"RestartPreventExitStatus={' '.join(map(str, HOPELESS))}",
@@ -213,57 +222,39 @@ def host(place: Place) -> str:
     )
 
 
-def relay(place: Place, options: Sequence[str] = ()) -> str:
-    """`options` go to `holdfast relay serve`. Files of a certificate are handed over by the manager: the relay's own account cannot read them."""
-    if place.manager == "user":
-        given = ("--data", f"{place.state}/relay", *options)
-        how: tuple[str, ...] = _starts(
-            place, command(place.interpreter, "-m", "holdfast", "relay", "serve", *given)
-        )
+def relay(installation: Installation, options: Sequence[str] = ()) -> str:
+    """Return the relay's unit; `options` go to `holdfast relay serve`.
+
+    The service manager hands over the certificate files: the relay's account cannot read them.
+    """
+    serve = ("-m", "holdfast", "relay", "serve", "--data")
+    if installation.manager == "user":
+        line = command(installation.interpreter, *serve, f"{installation.state}/relay", *options)
+        how: tuple[str, ...] = _starts(installation, line)
     else:
         taken, credentials = _credentials(options)
-        line = command(
-            place.interpreter,
-            "-m",
-            "holdfast",
-            "relay",
-            "serve",
-            "--data",
-            f"/var/lib/{RELAY_STATE}",
-        )
+        line = command(installation.interpreter, *serve, f"/var/lib/{RELAY_STATE}")
         low = any(_port(one) for one in _values(options, ("--listen", "--grpc", "--metrics")))
         how = (
-            *_starts(place, " ".join([line, *taken])),
+            *_starts(installation, " ".join([line, *taken])),
             *credentials,
             "DynamicUser=yes",
             f"StateDirectory={RELAY_STATE}",
             "StateDirectoryMode=0700",
             *_NAMESPACED,
-            f"ProtectHome={'read-only' if place.at_home else 'yes'}",
+            f"ProtectHome={'read-only' if installation.at_home else 'yes'}",
             "ProtectControlGroups=yes",
             "ProtectProc=invisible",
             "PrivateTmp=yes",
             "PrivateDevices=yes",
-            *(
-                (
-                    "AmbientCapabilities=CAP_NET_BIND_SERVICE",
-                    "CapabilityBoundingSet=CAP_NET_BIND_SERVICE",
-                )
-                if low
-                else ("CapabilityBoundingSet=",)
-            ),
+            *(("AmbientCapabilities=CAP_NET_BIND_SERVICE",) if low else ()),
+            f"CapabilityBoundingSet={'CAP_NET_BIND_SERVICE' if low else ''}",
         )
+    online = ("Wants=network-online.target", "After=network-online.target")
     return _unit(
-        place,
+        installation,
         "Holdfast relay",
-        (
-            *(
-                ("Wants=network-online.target", "After=network-online.target")
-                if place.manager == "system"
-                else ()
-            ),
-            "StartLimitIntervalSec=0",
-        ),
+        (*(online if installation.manager == "system" else ()), "StartLimitIntervalSec=0"),
         (
             *how,
             "ExecReload=/bin/kill -HUP $MAINPID",
@@ -281,26 +272,34 @@ def relay(place: Place, options: Sequence[str] = ()) -> str:
     )
 
 
-def _starts(place: Place, line: str, *more: tuple[str, str]) -> tuple[str, ...]:
+def _starts(installation: Installation, line: str, *more: tuple[str, str]) -> tuple[str, ...]:
     return (
         "Type=notify",
         "NotifyAccess=main",
         f"ExecStart={line}",
         "WorkingDirectory=/",
-        *(f"Environment={setting(name, value)}" for name, value in (*place.environment, *more)),
+        *(
+            f"Environment={setting(name, value)}"
+            for name, value in (*installation.environment, *more)
+        ),
     )
 
 
+def _survives(installation: Installation) -> tuple[str, ...]:
+    """The OOM killer takes this unit last; the manager of a user may not say so."""
+    return ("OOMScoreAdjust=-900",) if installation.manager == "system" else ()
+
+
 def _unit(
-    place: Place,
+    installation: Installation,
     description: str,
     unit: Sequence[str],
     service: Sequence[str],
     wanted: bool = False,
 ) -> str:
     dynamic = "DynamicUser=yes" in service
-    user = () if place.manager == "user" or dynamic else (f"User={place.account}",)
-    target = "default.target" if place.manager == "user" else "multi-user.target"
+    user = () if installation.manager == "user" or dynamic else (f"User={installation.account}",)
+    target = "default.target" if installation.manager == "user" else "multi-user.target"
     lines = [
         "[Unit]",
         f"Description={description}",
@@ -311,7 +310,7 @@ def _unit(
         *service,
         *(["", "[Install]", f"WantedBy={target}"] if wanted else []),
     ]
-    return marked("\n".join(lines) + "\n", place.state, place.release)
+    return marked("\n".join(lines) + "\n", installation.state, installation.release)
 
 
 def _values(options: Sequence[str], names: Sequence[str]) -> list[str]:
@@ -322,14 +321,14 @@ def _values(options: Sequence[str], names: Sequence[str]) -> list[str]:
     return [value for name, value in pairs if name in names]
 
 
-def _port(place: str) -> bool:
-    """Whether only the privileged may listen there."""
-    port = place.rpartition(":")[2]
+def _port(endpoint: str) -> bool:
+    """Say whether listening on this address needs a privilege."""
+    port = endpoint.rpartition(":")[2]
     return port.isdigit() and 0 < int(port) < PRIVILEGED_PORTS
 
 
 def _credentials(options: Sequence[str]) -> tuple[list[str], list[str]]:
-    """The options as words of the unit, and the lines that hand files over."""
+    """Return the options as words of the unit, and the lines that pass files."""
     words: list[str] = []
     lines: list[str] = []
     before = ""
@@ -346,7 +345,7 @@ def _credentials(options: Sequence[str]) -> tuple[list[str], list[str]]:
     return words, lines
 
 
-# ---------------------------------------------------------------- whose text it is
+# ---------------------------------------------------------------- generated or edited
 
 
 def marked(body: str, home: str, release: str) -> str:
@@ -359,7 +358,7 @@ def _digest(text: str) -> str:
 
 
 def home_of(text: str) -> str | None:
-    """The home that a generated unit serves."""
+    """Return the home that a generated unit serves."""
     return next(
         (line.removeprefix(_HOME) for line in text.splitlines()[:3] if line.startswith(_HOME)), None
     )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.attention import (
+from holdfast.core.session.attention import (
     Attention,
     AttentionKind,
     TaskFact,
@@ -128,7 +128,7 @@ def test_a_mark_stands_where_the_shell_cannot_be_seen() -> None:
     assert seen(RAW, SHELL, bash(TtyWait.UNKNOWN), prompt=None).kind is AttentionKind.UNKNOWN
 
 
-def test_s2_what_cannot_be_seen_is_unknown() -> None:
+def test_s2_a_state_that_cannot_be_seen_is_unknown() -> None:
     assert seen(COOKED, PROGRAM, program(TtyWait.UNKNOWN)).kind is AttentionKind.UNKNOWN
     half = seen(COOKED, PROGRAM, program(TtyWait.NONE), program(TtyWait.UNKNOWN, pid=201))
     assert half.kind is AttentionKind.UNKNOWN
@@ -217,7 +217,7 @@ def test_working_is_said_only_when_every_task_was_seen(facts: TerminalFacts) -> 
 
 
 def test_a_shell_with_a_second_thread_is_still_at_its_prompt() -> None:
-    """One thread waits in poll, the other reads: it is the same process that waits."""
+    """A thread waits in poll, a second thread reads: the same process waits."""
     tasks = (TaskFact(100, "sh", TtyWait.POLL), TaskFact(100, "sh", TtyWait.READ))
     facts = TerminalFacts(
         icanon=False, echo=False, fg_pgrp=100, shell_pgrp=100, shell_at_prompt=None, fg_tasks=tasks

@@ -1,4 +1,4 @@
-"""Who is continued, in which order, and whose group is whose."""
+"""The order of continuation, and the groups of sessions."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core import halt
-from holdfast.core.halt import Member, all_stopped, group_of, member, says, to_continue
+from holdfast.core.session import halt
+from holdfast.core.session.halt import Member, all_stopped, group_of, member, says, to_continue
 
 STATUS = """Name:\tsh (x)
 State:\tT (stopped)
@@ -31,7 +31,7 @@ def test_a_status_is_read() -> None:
             member(20, broken)
 
 
-def test_a4_who_was_stopped_before_is_marked_by_what_it_does_not_ignore() -> None:
+def test_a4_a_process_stopped_before_is_marked_with_a_signal_it_does_not_ignore() -> None:
     assert [Member(1, 0, "T", 0, ignored=i).mark for i in (0, 1 << 21, 3 << 20, 7 << 19)] == [
         22,
         21,
@@ -47,7 +47,7 @@ def test_a4_who_was_stopped_before_is_marked_by_what_it_does_not_ignore() -> Non
     assert to_continue([marked, Member(2, 1, "T", 0), Member(3, 1, "Z", 0)]) == [2]
 
 
-def test_a4_a_process_that_stops_before_it_does_anything_does_not_run() -> None:
+def test_a4_a_process_that_stopped_before_its_first_step_does_not_run() -> None:
     assert (
         Member(1, 0, "D", 0).running
         and not Member(1, 0, "D", 1 << 18).running
@@ -63,7 +63,7 @@ def test_a4_a_process_that_stops_before_it_does_anything_does_not_run() -> None:
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=30))
 def test_a4_children_are_continued_before_their_parents(parents: list[int]) -> None:
-    """Also when what was read makes no tree, because it was read while things changed."""
+    """Also for facts that form no tree, because processes changed during the scan."""
     members = [Member(pid, parent, "T", 0) for pid, parent in enumerate(parents, 1)]
     order = to_continue(members)
     assert sorted(order) == [one.pid for one in members]
@@ -94,10 +94,19 @@ def test_a_session_is_in_its_group_or_elsewhere(text: str, found: str | None) ->
     assert group_of(text, "holdfast-1", "abc") == found
 
 
-def test_a4_best_effort_is_said_wherever_it_is_so() -> None:
+def test_a4_a_best_effort_halt_is_always_reported_as_such() -> None:
     for contained in (False, True):
         for how in (halt.FREEZE, halt.NAMESPACE, halt.BEST_EFFORT):
-            assert ("best effort" in says(contained, False, how)) == (how == halt.BEST_EFFORT)
-    assert "uid shows as 0" in says(True, True, halt.FREEZE) and "uid" not in says(
-        True, False, halt.FREEZE
-    )
+            assert ("best effort" in says(contained, how)) == (how == halt.BEST_EFFORT)
+
+
+def test_a4_a_process_runs_if_any_of_its_threads_does() -> None:
+    """The first thread can be stopped for a tracer, or have ended, while others run."""
+    for leader in "tZ":
+        one = halt.Member(7, 1, leader, 0, threads=3)
+        assert halt.with_threads(one, (leader, "t", "R")).running
+        assert halt.with_threads(one, (leader, "D")).running
+        assert not halt.with_threads(one, (leader, "t", "T")).running
+    stopped = halt.Member(7, 1, "T", 0, threads=2)
+    assert not halt.with_threads(stopped, ("T", "D")).running, "it stops before its next step"
+    assert halt.with_threads(stopped, ("T", "S")).running

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.keys import PASTE_END, PASTE_START, encode, paste, prefix_key
+from holdfast.core.session.keys import PASTE_END, PASTE_START, encode, paste, prefix_key
 from holdfast.model.errors import Usage
 
 
@@ -67,7 +67,7 @@ from holdfast.model.errors import Usage
         ("😀", "😀".encode()),
     ],
 )
-def test_a_key_is_what_a_terminal_sends(name: str, data: bytes) -> None:
+def test_a_key_name_gives_the_bytes_of_a_terminal(name: str, data: bytes) -> None:
     assert encode(name) == data
 
 
@@ -79,7 +79,7 @@ def test_application_mode_changes_unmodified_arrows_only() -> None:
 @pytest.mark.parametrize(
     "name", ["", "C-", "C-Enter", "C-é", "C-1", "F0", "F13", "Nokey", "C-c-c", "xx", "M-", "-x"]
 )
-def test_what_is_no_key_is_refused_with_examples(name: str) -> None:
+def test_unknown_keys_are_refused_with_examples(name: str) -> None:
     with pytest.raises(Usage) as refused:
         encode(name)
     assert "C-c" in refused.value.recover
@@ -110,7 +110,7 @@ def test_a_prefix_key_is_one_control_byte(name: str, byte: int) -> None:
 
 
 @pytest.mark.parametrize("name", ["x", "F1", "Up", "M-x", "C-?", "BSpace", "Nokey", ""])
-def test_what_cannot_be_a_prefix_is_refused(name: str) -> None:
+def test_invalid_prefixes_are_refused(name: str) -> None:
     with pytest.raises(Usage):
         prefix_key(name)
 

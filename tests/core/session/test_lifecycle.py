@@ -1,44 +1,44 @@
-"""The lifecycle table (S9): its rules hold for every state and event."""
+"""The lifecycle table (S9): the rules hold for every state and event."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.core import session
+from holdfast.core.session import lifecycle
 
-EVENTS = sorted({event for row in session.TABLE.values() for event in row})
+EVENTS = sorted({event for row in lifecycle.TABLE.values() for event in row})
 
 
-@pytest.mark.parametrize("state", session.STATES)
+@pytest.mark.parametrize("state", lifecycle.STATES)
 @pytest.mark.parametrize("event", EVENTS)
 def test_s9_every_step_is_in_the_table_or_refused(state: str, event: str) -> None:
-    if event in session.TABLE[state]:
-        assert session.step(state, event) in session.STATES
+    if event in lifecycle.TABLE[state]:
+        assert lifecycle.step(state, event) in lifecycle.STATES
     else:
-        with pytest.raises(session.NotPossible) as refused:
-            session.step(state, event)
+        with pytest.raises(lifecycle.NotPossible) as refused:
+            lifecycle.step(state, event)
         assert (refused.value.state, refused.value.event) == (state, event)
 
 
 def test_s9_the_end_is_final() -> None:
-    assert session.TABLE["reaped"] == {} and set(session.TABLE["ended"].values()) == {"reaped"}
+    assert lifecycle.TABLE["reaped"] == {} and set(lifecycle.TABLE["ended"].values()) == {"reaped"}
 
 
 def test_s9_every_state_can_be_reached_and_every_running_one_can_end() -> None:
     reached, todo = {"creating"}, ["creating"]
     while todo:
-        for after in session.TABLE[todo.pop()].values():
+        for after in lifecycle.TABLE[todo.pop()].values():
             if after not in reached:
                 reached.add(after)
                 todo.append(after)
-    assert reached == set(session.STATES)
-    for state in session.STATES:
-        if session.running(state):
-            assert "ended" in session.TABLE[state].values(), state
+    assert reached == set(lifecycle.STATES)
+    for state in lifecycle.STATES:
+        if lifecycle.running(state):
+            assert "ended" in lifecycle.TABLE[state].values(), state
 
 
-def test_running_is_exactly_what_may_have_processes() -> None:
-    assert {s for s in session.STATES if session.running(s)} == {
+def test_running_states_are_exactly_those_that_may_have_processes() -> None:
+    assert {s for s in lifecycle.STATES if lifecycle.running(s)} == {
         "creating",
         "live",
         "detached",
@@ -50,14 +50,14 @@ def test_running_is_exactly_what_may_have_processes() -> None:
 
 def test_unknown_states_and_events_are_refused() -> None:
     for state, event in (("nonsense", "exited"), ("live", "nonsense"), ("", "")):
-        with pytest.raises(session.NotPossible):
-            session.step(state, event)
+        with pytest.raises(lifecycle.NotPossible):
+            lifecycle.step(state, event)
 
 
 def test_the_diagram_draws_every_step() -> None:
-    drawn = session.diagram()
+    drawn = lifecycle.diagram()
     assert all(
         f"{state} --> {after}: {event}" in drawn
-        for state, row in session.TABLE.items()
+        for state, row in lifecycle.TABLE.items()
         for event, after in row.items()
     )

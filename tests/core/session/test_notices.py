@@ -1,15 +1,15 @@
-"""What is news of a session, and what is kept for a reader that is slow."""
+"""News about a session, and the backlog of a slow reader."""
 
 from __future__ import annotations
 
 import pytest
 
-from holdfast.core.noticing import KINDS, OVER, PENDING_MAX, Notice, Pending, doubtful, news
+from holdfast.core.session.notices import KINDS, OVER, PENDING_MAX, Notice, Pending, doubtful, news
 
 IDLE = Notice("s", "work", "idle", "bash (pid 7) is at its prompt", 7, 1.0, "bash", None)
 
 
-def test_news_is_another_state_another_name_or_another_who_waits() -> None:
+def test_news_is_a_changed_state_name_or_waiting_process() -> None:
     assert news(None, IDLE)
     assert not news(IDLE, IDLE._replace(why="other words", since=9.0, foreground="sh", pid=8))
     assert news(IDLE, IDLE._replace(kind="secret")) and news(IDLE, IDLE._replace(name="play"))
@@ -17,11 +17,11 @@ def test_news_is_another_state_another_name_or_another_who_waits() -> None:
     assert not news(working, working._replace(pid=9, foreground="ld"))
     waits = IDLE._replace(kind="input")
     assert news(waits, waits._replace(pid=9)), "the next question is another one"
-    assert not news(waits._replace(pid=None), waits), "that it is seen by now who waits is none"
+    assert not news(waits._replace(pid=None), waits), "a newly found reader is no change"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_could_not_be_seen_once_is_looked_at_again_and_nothing_else_is(kind: str) -> None:
+def test_only_sessions_that_could_not_be_seen_are_looked_at_again(kind: str) -> None:
     assert not any(doubtful(IDLE, one) for one in KINDS if one != "unknown")
     assert doubtful(IDLE._replace(kind=kind), "unknown") == (kind not in ("unknown", *OVER))
     assert not doubtful(None, "unknown")
@@ -44,7 +44,7 @@ def test_a_slow_reader_gets_the_newest_of_each_in_the_order_of_the_news() -> Non
     assert not pending
 
 
-def test_what_is_kept_is_bounded_and_what_is_left_out_counted() -> None:
+def test_kept_notices_are_bounded_and_the_rest_is_counted() -> None:
     pending = Pending()
     for n in range(PENDING_MAX + 10):
         pending.put(IDLE._replace(session=str(n)))

@@ -1,15 +1,17 @@
-"""Marks are found whatever the cuts, forged ones change nothing, and the shell's state follows from them."""
+"""Marks are found at any cut, forged marks have no effect, and the marks drive the shell state."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.commands import (
+from holdfast.core.session.mark_tags import MarkKey
+from holdfast.core.session.shell_marks import (
     MARK_BYTES_MAX,
     CommandFinished,
     CommandStarted,
@@ -22,13 +24,24 @@ from holdfast.core.commands import (
     RunDone,
     RunStarted,
     Shell,
+    UntaggedMarkScanner,
+    scanner_of,
 )
 
 NONCE = "0123456789abcdef"
 
 
-def mark(seq: int, body: str, nonce: str = NONCE) -> bytes:
-    return f"\x1b]7717;{nonce};{seq};{body}\x07".encode()
+KEY = MarkKey(NONCE)
+
+
+def tag(seq: int, body: str, key: MarkKey = KEY) -> int:
+    kind, *rest = body.split(";")
+    return key.tag(seq, ord(kind), int(rest[-1]) if kind in "PD" else 0)
+
+
+def mark(seq: int, body: str, tagged: int | str | None = None) -> bytes:
+    tagged = tag(seq, body) if tagged is None else tagged
+    return f"\x1b]7717;{tagged};{seq};{body}\x07".encode()
 
 
 def scanned(data: bytes, cuts: list[int], base: int = 0) -> list[Mark]:
@@ -47,30 +60,33 @@ forged = st.one_of(
     st.tuples(
         st.integers(1, 9999),
         bodies,
-        st.sampled_from(["", "f" * 16, NONCE[:-1], NONCE + "0", NONCE.upper()]),
+        st.sampled_from(
+            ["", "0", "f" * 16, NONCE, "-1", str(tag(1, "P;0") ^ 1), str(tag(3, "P;1"))]
+        ),
     ).map(lambda triple: mark(*triple)),
     st.sampled_from(
         [
             mark(0, "P;0"),
-            mark(50, "P"),
-            mark(50, "X"),
-            mark(50, "P;x"),
-            mark(50, "D;r1"),
+            mark(50, "P", tag(50, "P;0")),
+            mark(50, "X", KEY.tag(50, ord("X"), 0)),
+            mark(50, "P;x", tag(50, "P;0")),
+            mark(50, "D;r1", tag(50, "D;r1;0")),
             mark(50, "D;;0"),
             mark(50, "C;1"),
-            mark(50, "P;0;1"),
+            mark(50, "P;0;1", tag(50, "P;0")),
             mark(50, "R;" + "r" * 65),
             mark(50, "P;" + "0" * 300),
             mark(50, "R;a b"),
             mark(50, "R;\x1b"),
-            b"\x1b]7717;" + NONCE.encode() + b";-3;P;0\x07",
-            b"\x1b]7717;" + NONCE.encode() + b";;P;0\x07",
-            b"\x1b]7717;" + NONCE.encode() + b";5;P;0\x1b\\",
-            b"\x9d7717;" + NONCE.encode() + b";5;P;0\x07",
+            mark(-3, "P;0", 1),
+            mark(1 << 32, "P;0", 1),
+            b"\x1b]7717;%d;;P;0\x07" % tag(5, "P;0"),
+            b"\x1b]7717;%d;5;P;0\x1b\\" % tag(5, "P;0"),
+            b"\x9d7717;%d;5;P;0\x07" % tag(5, "P;0"),
         ]
     ),
 )
-# Pieces that could join into a mark are kept apart by bytes that cannot be part of one.
+# Bytes that cannot be part of a mark separate pieces that could join into a mark.
 noise = st.binary(max_size=20).map(lambda data: data.replace(b"\x07", b"_") + b"\n")
 partial = st.tuples(good, st.integers(1, 30)).map(lambda pair: pair[0][: -pair[1]])
 pieces = good | forged | noise | partial | st.just(b"\x1b") | st.just(b"\x1b]7717;")
@@ -90,7 +106,7 @@ def test_marks_are_where_they_say_and_rise(data: bytes) -> None:
     last = 0
     for found in scanned(data, []):
         text = data[found.start : found.end]
-        assert text.startswith(f"\x1b]7717;{NONCE};{found.seq};{found.kind}".encode())
+        assert re.match(rf"\x1b\]7717;-?[0-9]+;{found.seq};{found.kind}".encode(), text)
         assert text.endswith(b"\x07")
         assert found.seq > last
         last = found.seq
@@ -161,12 +177,77 @@ def test_a_gap_forgets_the_half_mark_before_it() -> None:
 
 
 def test_longest_mark_fits() -> None:
+    key = MarkKey("n" * 64)
+    body = f"{(1 << 32) - 1};D;{'r' * 64};-2147483648"
+    tagged = key.tag((1 << 32) - 1, ord("D"), -2147483648)
     scanner = MarkScanner("n" * 64)
-    data = f"\x1b]7717;{'n' * 64};{'9' * 18};D;{'r' * 64};-2147483648\x07".encode()
-    assert len(scanner.feed(0, data)) == 1
+    assert len(scanner.feed(0, f"\x1b]7717;{tagged};{body}\x07".encode())) == 1
+    old = UntaggedMarkScanner("n" * 64)
+    assert len(old.feed(0, f"\x1b]7717;{'n' * 64};{body}\x07".encode())) == 1
 
 
-# --- the state machine ------------------------------------------------------------------------------------
+def test_a_tag_is_siphash_1_3_of_seven_bytes() -> None:
+    """The published vector for the key 00 01 ... 0f and a message of seven bytes."""
+    key = MarkKey.__new__(MarkKey)
+    key._start = (
+        *(0x0706050403020100 ^ 0x736F6D6570736575, 0x0F0E0D0C0B0A0908 ^ 0x646F72616E646F6D),
+        *(0x0706050403020100 ^ 0x6C7967656E657261, 0x0F0E0D0C0B0A0908 ^ 0x7465646279746573),
+    )
+    # The message is the bytes 00 01 ... 06: status 0x0100, kind 2, number 0x06050403.
+    assert key.tag(0x06050403, 2, 0x0100) & ((1 << 64) - 1) == 0xD3927D989BB11140
+
+
+def test_a9_forged_marks_are_counted_and_old_ones_are_not() -> None:
+    scanner = MarkScanner(NONCE)
+    scanner.feed(0, mark(1, "P;0") + mark(2, "R;r1"))
+    for copied in (tag(1, "P;0"), tag(2, "R;r1"), tag(3, "D;r1;1"), tag(4, "P;0")):
+        assert scanner.feed(1000, mark(3, "D;r1;0", copied)) == []
+    assert scanner.forged == 4
+    assert scanner.feed(2000, mark(1, "P;0") + mark(2, "R;r1")) == []
+    assert scanner.forged == 4
+    assert [m.exit for m in scanner.feed(3000, mark(3, "D;r1;1"))] == [1]
+
+
+def test_a9_a_mark_inside_an_unfinished_one_is_found() -> None:
+    scanner = MarkScanner(NONCE)
+    data = b"\x1b]7717;12;3;D;r1" + mark(1, "P;4") + b"\x1b]7717;\x1b]" + mark(2, "P;5")
+    assert [m.exit for m in scanner.feed(0, data)] == [4, 5]
+
+
+def test_a_number_far_ahead_is_accepted_after_lost_output() -> None:
+    scanner = MarkScanner(NONCE)
+    assert len(scanner.feed(0, mark(1, "P;0"))) == 1
+    assert len(scanner.feed(1 << 30, mark(70_000, "P;0"))) == 1
+
+
+def test_a9_a_flood_of_forged_marks_does_not_hide_the_next_mark() -> None:
+    scanner = MarkScanner(NONCE)
+    forged = [mark(n % 20 + 1, f"P;{n % 300}", n) for n in range(5000)]
+    flood = b"".join(forged[:2500]) + mark(1, "P;4") + b"".join(forged[2500:]) + mark(2, "P;5")
+    found = scanner.feed(0, flood + mark(3, "P;6")[:-3])
+    assert [m.exit for m in found] == [4, 5]
+    assert [flood[m.start : m.end] for m in found] == [mark(1, "P;4"), mark(2, "P;5")]
+    assert 4000 < scanner.forged <= 5000
+    assert [m.exit for m in scanner.feed(scanner._end, mark(3, "P;6")[-3:])] == [6]
+
+
+def test_a_recording_of_many_marks_raises_no_alarm() -> None:
+    scanner = MarkScanner(NONCE)
+    recording = b"".join(mark(n, "P;0") for n in range(1, 200))
+    assert len(scanner.feed(0, recording)) == 199
+    assert scanner.feed(len(recording), recording) == []
+    assert scanner.forged == 0
+
+
+def test_marks_of_a_session_that_began_before_tags() -> None:
+    scanner = scanner_of(0)(NONCE)
+    assert isinstance(scanner, UntaggedMarkScanner)
+    data = b"".join(mark(n, body, NONCE) for n, body in enumerate(("P;0", "R;r1", "D;r1;3"), 1))
+    assert [m.exit for m in scanner.feed(0, data)] == [0, 0, 3]
+    assert scanner.feed(500, mark(4, "P;0")) == []
+
+
+# --- the state machine ----------------------------------------------------------------------------
 
 
 class Feeder:
@@ -319,7 +400,7 @@ def test_typeahead_ends_with_the_next_line_or_when_the_caller_has_looked() -> No
     assert feed.shell.ready
 
 
-def test_settled_means_nothing_while_something_runs() -> None:
+def test_a_shell_is_not_settled_while_a_command_runs() -> None:
     feed = Feeder()
     feed("P;0")
     feed.shell.typed(b"cat\r", 1.0)

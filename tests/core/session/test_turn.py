@@ -6,12 +6,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.core.turn import POLICIES, Asked, Denied, Freed, Taken, Turn, Withdrawn
+from holdfast.core.session.turn import (
+    POLICIES,
+    Asked,
+    Denied,
+    Freed,
+    Placed,
+    Taken,
+    Turn,
+    Withdrawn,
+)
+from tests.support.examples import examples
 
+NEVER = float("inf")
 OPERATORS = st.sampled_from(["ann", "bob", "eve"])
 
 
-def test_a2_first_write_takes_a_free_turn_and_others_are_told_who_has_it() -> None:
+def test_a2_first_write_takes_a_free_turn_and_a_denial_names_the_holder() -> None:
     turn = Turn(idle_s=10)
     assert turn.write("ann", 0) == [Taken("ann", None)]
     assert turn.write("ann", 5) == []
@@ -45,14 +56,14 @@ def test_a_long_act_keeps_the_turn_for_as_long_as_it_lasts() -> None:
     assert turn.state.long_acts == 0
 
 
-def test_a5_who_may_not_any_more_holds_nothing_whatever_it_has_begun() -> None:
+def test_a5_an_operator_without_the_right_loses_the_turn_and_its_long_acts() -> None:
     turn = Turn(idle_s=10)
     turn.begin_long("ann", 0)
     turn.request("bob", 1)
     assert turn.lose("eve", 2) == [] and turn.holder(2) == "ann"
     assert turn.lose("ann", 2) == [Freed("ann"), Taken("bob", "ann", "request")]
     assert turn.end_long("ann", 3) == [] and turn.holder(3) == "bob", (
-        "the end of what it had begun ends nobody else's turn"
+        "the end of its long act ends no other operator's turn"
     )
     assert turn.lose("bob", 4) == [Freed("bob")] and turn.state.long_acts == 0
 
@@ -64,18 +75,37 @@ def test_a_denied_long_act_is_not_counted() -> None:
     assert turn.state.long_acts == 0 and turn.holder(10) is None
 
 
-def test_a3_taking_is_unilateral_and_says_from_whom() -> None:
+def test_a3_seizing_is_unilateral_and_names_the_previous_holder() -> None:
     turn = Turn(idle_s=10, policy=POLICIES["drop"])
     turn.begin_long("ann", 0)
     assert turn.take("bob", 1) == [Taken("bob", "ann", "seize")]
-    assert turn.write("ann", 2) == [Denied("bob", 1, 1)]
+    assert turn.write("ann", 2) == [Denied("bob", 1, 1, seized=True)]
     assert turn.take("bob", 3) == []
     assert turn.begin_long("bob", 3) == []
-    turn.end_long("ann", 4)  # the act of the displaced holder ends: nothing of bob's changes
+    turn.end_long("ann", 4)  # the act of the displaced holder ends without effect on bob
     assert turn.holder(1e6) == "bob", "bob's own act goes on"
 
 
-def test_a2_who_asks_waits_and_gets_it_when_it_is_free() -> None:
+def test_a8_a_seized_turn_stays_until_released_handed_over_or_its_holder_is_gone() -> None:
+    turn = Turn(idle_s=10, gone_s=50)
+    turn.take("bob", 0)
+    assert turn.holder(1e6) == "bob" and turn.deadline() is None, "reading is no reason to lose it"
+    assert turn.write("ann", 500) == [Denied("bob", 0, 500, seized=True)]
+    assert turn.leave("bob", 500) == [] and turn.presence(False, 500) == []
+    assert turn.holder(549) == "bob" and turn.deadline() == 550
+    assert turn.presence(True, 549) == [] and turn.holder(1e6) == "bob", "bob came back in time"
+    turn.presence(False, 600)
+    turn.presence(False, 640)
+    assert turn.expire(650) == [Freed("bob")], "gone since 600"
+    turn.take("bob", 700)
+    assert turn.take("eve", 701) == [Taken("eve", "bob", "seize")], "a second seize works at once"
+    assert turn.hand("eve", "ann", 702) == [Taken("ann", "eve", "hand")]
+    assert turn.holder(712) is None, "a turn that was handed over is an ordinary turn"
+    turn.take("ann", 800)
+    assert turn.release("ann", 900) == [Freed("ann")]
+
+
+def test_a2_a_waiting_operator_gets_the_turn_when_it_is_free() -> None:
     turn = Turn(idle_s=10)
     assert turn.request("ann", 0) == [Taken("ann", None, "request")], (
         "a free turn is had for the asking"
@@ -97,14 +127,14 @@ def test_a2_the_holder_grants_refuses_and_hands_over() -> None:
     assert turn.grant("bob", "bob", 2) == [Denied("ann", 0, 2)], "it is not bob's to grant"
     assert turn.refuse("eve", "bob", 2) == [Denied("ann", 0, 2)]
     assert turn.refuse("ann", "bob", 2) == [Withdrawn("bob", "refused")]
-    assert turn.grant("ann", "bob", 2) == [], "who does not ask is not granted anything"
+    assert turn.grant("ann", "bob", 2) == [], "an operator that does not ask is granted nothing"
     assert turn.hand("ann", "bob", 3) == [Taken("bob", "ann", "hand")]
     assert turn.waiting() == ("eve",)
     assert turn.grant("bob", "eve", 4) == [Taken("eve", "bob", "grant")]
     assert turn.waiting() == ()
 
 
-def test_a2_who_leaves_neither_holds_nor_waits() -> None:
+def test_a2_an_operator_who_leaves_neither_holds_nor_waits() -> None:
     turn = Turn(idle_s=10)
     turn.write("ann", 0)
     turn.request("bob", 1)
@@ -113,7 +143,7 @@ def test_a2_who_leaves_neither_holds_nor_waits() -> None:
     assert turn.leave("ann", 3) == [Freed("ann"), Taken("eve", "ann", "request")]
 
 
-def test_a2_what_happens_to_a_request_is_a_policy_that_can_be_replaced() -> None:
+def test_a2_the_policy_for_requests_can_be_replaced() -> None:
     turn = Turn(idle_s=10, policy=POLICIES["drop"])
     turn.write("ann", 0)
     assert turn.request("bob", 1) == [Withdrawn("bob", "dropped")]
@@ -121,7 +151,25 @@ def test_a2_what_happens_to_a_request_is_a_policy_that_can_be_replaced() -> None
     turn.write("ann", 0)
     turn.request("bot", 1, "agent")
     turn.request("eve", 2, "human")
+    assert turn.waiting() == ("eve", "bot")
     assert turn.release("ann", 3) == [Freed("ann"), Taken("eve", "ann", "request")]
+
+
+def test_a2_a_plugin_orders_the_queue_and_drops_new_and_waiting_requests() -> None:
+    turn = Turn(idle_s=10)
+    assert not turn.contended("bob", 0), "a free turn"
+    turn.write("ann", 0)
+    assert turn.contended("bob", 1) and not turn.contended("ann", 1)
+    assert turn.request("bob", 1, policy=Placed(("bob",))) == [Asked("bob", "ann")]
+    assert not turn.contended("bob", 2), "it waits already"
+    assert turn.request("eve", 2, policy=Placed(("eve", "bob"))) == [Asked("eve", "ann")]
+    assert turn.waiting() == ("eve", "bob")
+    assert turn.request("dan", 3, policy=Placed(("eve", "bob"))) == [Withdrawn("dan", "dropped")]
+    # bob left while the plug-in decided
+    turn.withdraw("bob", 4)
+    effects = turn.request("fay", 5, policy=Placed(("fay", "bob")))
+    assert effects == [Withdrawn("eve", "dropped"), Asked("fay", "ann")]
+    assert turn.release("ann", 6) == [Freed("ann"), Taken("fay", "ann", "request")]
 
 
 def test_the_queue_is_bounded() -> None:
@@ -133,24 +181,32 @@ def test_the_queue_is_bounded() -> None:
 
 
 class Turns(RuleBasedStateMachine):
-    """Against a model in the simplest words: one operator may write, or nobody; the others stand in a line."""
+    """Compare with a simple model: at most one writer, and a queue."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.turn = Turn(idle_s=10)
+        self.turn = Turn(idle_s=10, gone_s=50)
         self.now = 0.0
         self.holder: str | None = None
         self.until = 0.0
         self.longs = 0
+        self.seized = False
         self.line: list[str] = []
+
+    def lapsed(self) -> bool:
+        return self.holder is not None and not self.longs and self.now >= self.until
 
     def settle(self) -> None:
         """Time has passed: a lapsed turn goes to the first in the line."""
-        if self.holder is not None and not self.longs and self.now >= self.until:
+        if self.lapsed():
             self.give(self.line[0] if self.line else None)
 
+    def used(self) -> None:
+        if not self.seized:
+            self.until = self.now + 10
+
     def give(self, operator: str | None) -> None:
-        self.holder, self.longs, self.until = operator, 0, self.now + 10
+        self.holder, self.longs, self.until, self.seized = operator, 0, self.now + 10, False
         self.line = [o for o in self.line if o != operator]
 
     @rule(seconds=st.sampled_from([0.0, 0.5, 3.0, 9.99, 10.0, 100.0]))
@@ -165,7 +221,7 @@ class Turns(RuleBasedStateMachine):
             taken = self.holder is None
             if taken:
                 self.give(operator)
-            self.until = self.now + 10
+            self.used()
             self.longs += long
             assert not any(isinstance(e, Denied) for e in effects)
             assert not taken or (isinstance(effects[-1], Taken) and effects[-1].holder == operator)
@@ -181,7 +237,7 @@ class Turns(RuleBasedStateMachine):
         self.turn.end_long(operator, self.now)
         if self.holder == operator and self.longs:
             self.longs -= 1
-            self.until = self.now + 10
+            self.used()
         self.settle()
 
     @rule(operator=OPERATORS)
@@ -217,23 +273,33 @@ class Turns(RuleBasedStateMachine):
 
     @rule(operator=OPERATORS)
     def take(self, operator: str) -> None:
-        lapsed = self.holder is not None and not self.longs and self.now >= self.until
-        before = None if lapsed else self.holder
+        before = None if self.lapsed() else self.holder
         effects = self.turn.take(operator, self.now)
         assert effects == ([] if before == operator else [Taken(operator, before, "seize")])
-        if before == operator:
-            self.until = self.now + 10
-        else:
+        if before != operator:
             self.give(operator)
+        self.seized, self.until = True, NEVER
 
     @rule(operator=OPERATORS, leaves=st.booleans())
     def release(self, operator: str, leaves: bool) -> None:
         (self.turn.leave if leaves else self.turn.release)(operator, self.now)
         if leaves and operator in self.line:
             self.line.remove(operator)
-        if self.holder == operator and not self.longs:
-            self.give(self.line[0] if self.line else None)
+        if self.holder == operator and not (leaves and self.seized):
+            if not self.longs:
+                self.give(self.line[0] if self.line else None)
+            elif self.seized:
+                self.seized, self.until = False, self.turn.state.last_write + 10
         self.settle()
+
+    @rule(connected=st.booleans())
+    def presence(self, connected: bool) -> None:
+        self.turn.presence(connected, self.now)
+        self.settle()
+        if self.seized and connected:
+            self.until = NEVER
+        elif self.seized and self.until == NEVER:
+            self.until = self.now + 50
 
     @rule(operator=OPERATORS)
     def lose(self, operator: str) -> None:
@@ -250,8 +316,7 @@ class Turns(RuleBasedStateMachine):
 
     @invariant()
     def one_holder_at_most_and_the_same_as_in_the_model(self) -> None:
-        lapsed = self.holder is not None and not self.longs and self.now >= self.until
-        assert self.turn.holder(self.now) == (None if lapsed else self.holder)
+        assert self.turn.holder(self.now) == (None if self.lapsed() else self.holder)
         assert self.turn.waiting() == tuple(self.line)
         assert self.holder not in self.line
         deadline = self.turn.deadline()
@@ -262,4 +327,4 @@ class Turns(RuleBasedStateMachine):
 
 
 TestTurns = Turns.TestCase
-TestTurns.settings = settings(max_examples=100, stateful_step_count=50, deadline=None)
+TestTurns.settings = settings(max_examples=examples(100), stateful_step_count=50, deadline=None)

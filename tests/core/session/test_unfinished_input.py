@@ -1,11 +1,17 @@
-"""What is unfinished, whoever typed it in whatever pieces."""
+"""Unfinished input, for any typist and any pieces."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.staged import MOMENT_S, TEXT_BYTES, Piece, Staged, Unfinished
+from holdfast.core.session.unfinished_input import (
+    MOMENT_S,
+    TEXT_BYTES,
+    Piece,
+    Unfinished,
+    UnfinishedInput,
+)
 
 KEYS = [
     b"a",
@@ -25,22 +31,22 @@ KEYS = [
 ENDS = [b"\r", b"\n", b"\x03", b"\x04"]
 
 
-def typed(*parts: tuple[str, bytes], now: float = 0.0) -> Staged:
-    staged = Staged()
+def typed(*parts: tuple[str, bytes], now: float = 0.0) -> UnfinishedInput:
+    typing = UnfinishedInput()
     for operator, data in parts:
-        staged.typed(operator, data, now)
-    return staged
+        typing.typed(operator, data, now)
+    return typing
 
 
-def test_a7_half_a_line_is_in_the_way_of_others_only() -> None:
-    staged = typed(("ann", b"rm -rf pre"))
-    assert staged.in_the_way("bob", 100.0) == Unfinished("ann", "line")
-    assert staged.in_the_way("ann", 100.0) is None
-    assert staged.in_the_way("bob", 100.0, lines=False) is None, (
+def test_a7_an_unfinished_line_blocks_only_other_operators() -> None:
+    typing = typed(("ann", b"rm -rf pre"))
+    assert typing.in_the_way("bob", 100.0) == Unfinished("ann", "line")
+    assert typing.in_the_way("ann", 100.0) is None
+    assert typing.in_the_way("bob", 100.0, lines=False) is None, (
         "a program in raw mode has no lines"
     )
-    staged.typed("ann", b"cious\r", 101.0)
-    assert staged.in_the_way("bob", 101.0) is None
+    typing.typed("ann", b"cious\r", 101.0)
+    assert typing.in_the_way("bob", 101.0) is None
 
 
 def test_a7_every_line_end_and_every_way_to_give_up_a_line_clears_it() -> None:
@@ -52,39 +58,39 @@ def test_a7_every_line_end_and_every_way_to_give_up_a_line_clears_it() -> None:
 
 def test_a7_a_sequence_in_two_pieces_is_unfinished_for_a_moment() -> None:
     for first in (b"\x1b", b"\x1b[", b"\x1b[1;", b"\x1bO", "漢".encode()[:2], "é".encode()[:1]):
-        staged = typed(("ann", b"\r" + first), now=5.0)
-        found = staged.in_the_way("bob", 5.0 + MOMENT_S / 2)
+        typing = typed(("ann", b"\r" + first), now=5.0)
+        found = typing.in_the_way("bob", 5.0 + MOMENT_S / 2)
         assert (
             found is not None
             and found.operator == "ann"
             and found.kind in ("sequence", "character")
         ), first
-        assert staged.in_the_way("bob", 5.0 + MOMENT_S) is None, (
-            "an Escape key alone blocks nobody for good"
+        assert typing.in_the_way("bob", 5.0 + MOMENT_S) is None, (
+            "an Escape key alone does not block others for good"
         )
 
 
 def test_a7_a_paste_is_one_whole_until_its_end_even_with_line_ends_inside() -> None:
-    staged = typed(("ann", b"\x1b[200~first\nsecond"))
-    assert staged.in_the_way("bob", 1e6) == Unfinished("ann", "paste")
-    staged.typed("ann", b"\nthird\x1b[201", 1e6)
-    assert staged.in_the_way("bob", 2e6) == Unfinished("ann", "paste")
-    staged.typed("ann", b"~", 2e6)
-    assert staged.in_the_way("bob", 2e6) == Unfinished("ann", "line")
-    assert staged.pieces == [Piece("ann", b"first\nsecond\nthird")]
+    typing = typed(("ann", b"\x1b[200~first\nsecond"))
+    assert typing.in_the_way("bob", 1e6) == Unfinished("ann", "paste")
+    typing.typed("ann", b"\nthird\x1b[201", 1e6)
+    assert typing.in_the_way("bob", 2e6) == Unfinished("ann", "paste")
+    typing.typed("ann", b"~", 2e6)
+    assert typing.in_the_way("bob", 2e6) == Unfinished("ann", "line")
+    assert typing.pieces == [Piece("ann", b"first\nsecond\nthird")]
 
 
-def test_a6_who_takes_over_sees_whose_text_it_is() -> None:
-    staged = typed(("ann", b"rm -rf "))
-    staged.inherit("bob")
-    assert staged.in_the_way("ann", 1.0) == Unfinished("bob", "line"), "now it is bob's to finish"
-    staged.typed("bob", b"./tmp", 1.0)
-    assert staged.pieces == [Piece("ann", b"rm -rf "), Piece("bob", b"./tmp")]
+def test_a6_the_next_holder_sees_the_typists_of_staged_text() -> None:
+    typing = typed(("ann", b"rm -rf "))
+    typing.inherit("bob")
+    assert typing.in_the_way("ann", 1.0) == Unfinished("bob", "line"), "now it is bob's to finish"
+    typing.typed("bob", b"./tmp", 1.0)
+    assert typing.pieces == [Piece("ann", b"rm -rf "), Piece("bob", b"./tmp")]
 
 
-def test_what_is_kept_is_bounded() -> None:
-    staged = typed(*((name, b"x" * 700) for name in ("ann", "bob") * 50))
-    assert sum(len(p.data) for p in staged.pieces) <= TEXT_BYTES
+def test_kept_input_is_bounded() -> None:
+    typing = typed(*((name, b"x" * 700) for name in ("ann", "bob") * 50))
+    assert sum(len(p.data) for p in typing.pieces) <= TEXT_BYTES
 
 
 @given(
@@ -93,7 +99,7 @@ def test_what_is_kept_is_bounded() -> None:
 def test_a7_pieces_do_not_matter(keys: list[bytes], sizes: list[int]) -> None:
     """The same bytes leave the same state however they were cut into inputs."""
     data = b"".join(keys)
-    whole, parts = typed(("ann", data)), Staged()
+    whole, parts = typed(("ann", data)), UnfinishedInput()
     at = 0
     for size in [*sizes, len(data)]:
         parts.typed("ann", data[at : at + size], 0.0)
@@ -107,5 +113,5 @@ def test_a7_pieces_do_not_matter(keys: list[bytes], sizes: list[int]) -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["ann", "bob"]), st.binary(max_size=20)), max_size=20))
 def test_any_bytes_at_all(parts: list[tuple[str, bytes]]) -> None:
-    staged = typed(*parts)
-    assert sum(len(p.data) for p in staged.pieces) <= TEXT_BYTES
+    typing = typed(*parts)
+    assert sum(len(p.data) for p in typing.pieces) <= TEXT_BYTES

@@ -1,38 +1,41 @@
-"""What a session's terminal waits for: idle, working, input, secret or unknown, decided from kernel facts.
+"""The state of a session's terminal: idle, working, input, secret or unknown, from kernel facts.
 
-Owns the rule only. It must not know how the facts were got (/proc, ioctls, the shell's prompt marks: those
-are `host/observe.py` and the shell integration), and it keeps nothing: the same facts always give the same
-answer, and what could not be looked at is UNKNOWN, never the previous answer (contract S2).
+This module contains only the rule. It does not know how the facts were obtained (/proc, ioctls, the
+shell's prompt marks: `host/processes/proc_scan.py` and the shell integration) and keeps no state.
+The same facts always give the same answer. A fact that could not be observed gives UNKNOWN, never
+the previous answer (contract S2).
 
-The rule, with the measured rows it comes from:
+The rule follows from these measurements:
 
-    situation                         termios       foreground    its tasks
-    prompt of bash, zsh               raw, noecho   = shell       the shell polls or reads the terminal
-    prompt of dash                    ICANON ECHO   = shell       the shell reads the terminal
-    cat, input()                      ICANON ECHO   not shell     read on the terminal
-    `read x` in the shell             ICANON ECHO   = shell       the shell reads the terminal
-    getpass, sudo                     ICANON !ECHO  not shell     read on the terminal (sudo's cannot be seen)
-    `read -s`                         ICANON !ECHO  = shell       read on the terminal
-    vim, less, REPLs, node, top       raw, noecho   not shell     polls or reads the terminal
-    sleep, make, a busy loop          ICANON ECHO   any           anything else
+    situation                    termios       foreground    its tasks
+    prompt of bash, zsh          raw, noecho   = shell       the shell polls or reads the terminal
+    prompt of dash               ICANON ECHO   = shell       the shell reads the terminal
+    cat, input()                 ICANON ECHO   not shell     read on the terminal
+    `read x` in the shell        ICANON ECHO   = shell       the shell reads the terminal
+    getpass, sudo                ICANON !ECHO  not shell     read on the terminal (sudo's is hidden)
+    `read -s`                    ICANON !ECHO  = shell       read on the terminal
+    vim, less, REPLs, node, top  raw, noecho   not shell     polls or reads the terminal
+    sleep, make, a busy loop     ICANON ECHO   any           any other wait, or none
 
-1. ICANON without ECHO is a secret, before anything else is asked. It needs no look at the process, so it
-   holds for sudo, whose /proc entries are closed, and it errs on the side that redacts: `stty -echo; sleep
-   9` reads "secret".
-2. A task of the foreground that waits on the terminal means input, unless it is the shell at its prompt.
-3. The shell's own prompt mark decides between "prompt" and "`read x`", which the kernel cannot tell apart.
-   But a mark is a log of the past and the kernel is the present: dash marks no command start, so a marked
-   prompt whose shell is seen doing something else is not idle (dash in `read x` still looks it). Without
-   marks, a shell that waits in raw mode is at its prompt (line editing) and one that waits in canonical
-   mode is "input": either way it takes a line.
-4. Nobody waits on the terminal and every task was seen: working. A task that could not be seen: unknown.
+1. ICANON without ECHO is a secret, before any other check. This needs no look at the process, so it
+   works for sudo, whose /proc entries are closed. It errs on the side of redaction: `stty -echo;
+   sleep 9` reads "secret".
+2. If a foreground task waits on the terminal, the state is input, unless that is the shell at its
+   prompt.
+3. The shell's own prompt mark distinguishes "prompt" from "`read x`", which the kernel cannot. But
+   a mark describes the past and the kernel the present. dash does not mark the start of a command,
+   so a marked prompt is not idle if its shell is seen doing other work (dash in `read x` still
+   looks idle). Without marks, a shell that waits in raw mode is at its prompt (line editing), and a
+   shell that waits in canonical mode is "input": either way it takes a line.
+4. If no task waits on the terminal and every task was observed, the state is working. If a task
+   could not be observed, it is unknown.
 
-Where ptrace is restricted (Yama) the kernel still says that a task sleeps in poll, but not on what. In raw
-mode that is taken as waiting on the terminal (a program that made it raw does so to read keys); in
-canonical mode it is unknown.
+Where ptrace is restricted (Yama), the kernel still says that a task sleeps in poll, but not on
+which descriptors. In raw mode this counts as waiting on the terminal, because a program sets raw
+mode to read keys. In canonical mode it is unknown.
 
-Not decidable here: a program that relays to another terminal (tmux, ssh, script, sudo with its own pty)
-always waits for input on this one, whatever runs behind it.
+Not decidable here: a program that relays to another terminal (tmux, ssh, script, sudo with its own
+pty) always waits for input on this terminal, whatever runs behind it.
 """
 
 from __future__ import annotations
@@ -43,19 +46,19 @@ from dataclasses import dataclass
 
 class AttentionKind(enum.StrEnum):
     IDLE = "idle"  # the shell is at its prompt
-    WORKING = "working"  # something runs and nobody reads the terminal
+    WORKING = "working"  # a program runs and no task reads the terminal
     INPUT = "input"  # a program waits for input on the terminal
     SECRET = "secret"  # echo is off: a password prompt
-    UNKNOWN = "unknown"  # it could not be seen
+    UNKNOWN = "unknown"  # the facts could not be observed
 
 
 class TtyWait(enum.StrEnum):
-    """What one process does about the terminal, over all of its threads."""
+    """The relation of a process to the terminal, over all of its threads."""
 
-    READ = "read"  # blocked in a read of it
-    POLL = "poll"  # sleeps in poll, select or epoll with it among the descriptors to read
-    POLL_ANY = "poll-any"  # sleeps in poll, select or epoll; on which descriptors cannot be seen
-    NONE = "none"  # runs, or waits for something else
+    READ = "read"  # blocked in a read of the terminal
+    POLL = "poll"  # sleeps in poll, select or epoll, with the terminal among the descriptors
+    POLL_ANY = "poll-any"  # sleeps in poll, select or epoll, on unknown descriptors
+    NONE = "none"  # runs, or waits for another event
     STOPPED = "stopped"  # stopped by a signal or a tracer
     GONE = "gone"  # exited
     UNKNOWN = "unknown"
@@ -63,7 +66,7 @@ class TtyWait(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskFact:
-    """A process of the foreground group, or an outsider that serves the terminal (a tmux server)."""
+    """A process of the foreground group, or another that serves the terminal (a tmux server)."""
 
     pid: int
     name: str
@@ -72,7 +75,7 @@ class TaskFact:
 
 @dataclass(frozen=True, slots=True)
 class TerminalFacts:
-    """`None` is "could not be read"; `shell_pgrp` None is "the session's program is no shell"."""
+    """Facts about a terminal. None: could not be read; `shell_pgrp` None: there is no shell."""
 
     icanon: bool | None
     echo: bool | None
@@ -90,7 +93,7 @@ class Attention:
 
 
 def classify(facts: TerminalFacts) -> Attention:
-    """Total: every combination of facts has an answer, and every answer its reason."""
+    """Return the state with its reason; every combination of facts has an answer."""
     waiting = _waiting(facts)
     if facts.icanon is None or facts.echo is None:
         return Attention(AttentionKind.UNKNOWN, "the terminal's mode could not be read")
@@ -160,7 +163,7 @@ def _nobody_waits(facts: TerminalFacts) -> Attention:
 
 
 def _waiting(facts: TerminalFacts) -> TaskFact | None:
-    """The task that waits on the terminal, surest evidence first."""
+    """Return the task that waits on the terminal, surest evidence first."""
     order = [TtyWait.READ, TtyWait.POLL]
     if facts.icanon is False:
         order.append(TtyWait.POLL_ANY)

@@ -1,18 +1,24 @@
-"""The events of a host: every name that it may note, what it means and which facts come with it. One table, for everybody who reads events.
+"""The events of a host: names, meanings and facts in one table.
 
-`holdfast events --json` prints one object per event: `number`, `time`, `when`, `session` (empty: of the machine itself), `event`, and the facts below. Names and facts are only added,
-never renamed, and keep their types; `docs/events.md` is rendered from here, and a test fails when the host notes something that is not in the table, or the table has what nobody notes.
+`holdfast events --json` prints one object per event: `number`, `time`, `when`, `session` (empty:
+the machine itself), `event`, and the facts below. Names and facts are only added, never renamed,
+and keep their types. `docs/reference/events.md` is rendered from here. A test fails when the host
+emits an event that is not in the table, or when no code emits an event of the table.
 
-1. Facts are for people and programs that may look at the session. They may name operators, never the text of a command, what a terminal shows, or a secret. The reason of a rule is
-   the policy's own text.
-2. Of all this, metrics and traces get the name of the event alone, and facts that are one of a few words (how a client left, how the turn moved).
-3. What happens as often as somebody likes (a key that is refused) is told once until something changes; counters have the rest.
+1. Facts are for people and programs that may observe the session. They may name operators, never
+   the text of a command, the content of a terminal, or a secret. The reason of a rule is the text
+   of the policy.
+2. Metrics and traces get only the name of the event and facts with few possible values (how a
+   client left, how the turn moved).
+3. An event that a client can cause at will (a refused key) is emitted once until the state changes;
+   counters have the rest.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 KEYS: Final = ("number", "time", "when", "session", "event")  # of every event, before its facts
 OF_SESSION, OF_MACHINE = "session", "machine"
@@ -26,7 +32,7 @@ TYPES: Final[dict[str, tuple[type, ...]]] = {
 
 
 class Fact(NamedTuple):
-    kind: str  # one of TYPES; with "?" it may be null, with "*" it may be missing
+    kind: str  # one of TYPES; with "?" null is allowed, with "*" the fact is optional
     says: str
 
 
@@ -35,361 +41,363 @@ class Event(NamedTuple):
     facts: dict[str, Fact]
     of: str = OF_SESSION
     since: str = "0.1"
-    planned: bool = False  # the name is taken; this release notes it nowhere
+    planned: bool = False  # the name is reserved; this release does not emit it
 
 
-_BEFORE: Final = {
-    "before": Fact("text", "the state before"),
-    "after": Fact("text", "the state after"),
-}
-_WHO: Final = {"operator": Fact("text", "who did it")}
-_ROOT: Final = {
-    "root_pid": Fact("number", "the session's first process: the same before and after a gap")
-}
-_WHERE: Final = {**_ROOT, "output": Fact("number", "the output's absolute offset then")}
-_QUESTION: Final = {
-    "id": Fact("text", "of the question"),
-    "operator": Fact("text", "whose act waits"),
-    "act": Fact("text", "which kind of act"),
-    "rule": Fact("text", "the policy's rule that asks"),
-    "because": Fact("text", "the reason, in the policy's words"),
-    "needed": Fact("number", "how many approvals it takes"),
-    "given": Fact("list", "who has approved it"),
-    "expires": Fact("number", "when it lapses, in seconds since 1970"),
-}
-_EXEC: Final = {
-    "operator": Fact("text*", "whose act caused it"),
-    "originators": Fact("list*", "who shaped what it would run on"),
-    "program": Fact("text*", "the file"),
-    "pid": Fact("number*", "of the process"),
-    "rule": Fact("text*", "the policy's rule; empty if none"),
-    "caused_by": Fact("text?*", "the reference of the act that caused it"),
-    "because": Fact("text", "the reason, in the policy's words"),
-    "count": Fact("number*", "of how many this is told, if it is not of one"),
-}
-_CLOSED: Final = {**_QUESTION, "why": Fact("text*", "in words")}
-_ANSWERED: Final = {
-    "by": Fact("text*", "who answered"),
-    "key": Fact("text*", "with which key"),
-    "signature": Fact("text*", "over the statement"),
-    "statement": Fact("text*", "what was signed, in hex"),
-}
-_KNOWN: Final = {
-    "operator": Fact("text", "who"),
-    "kind": Fact("text", "human, agent or service"),
-    "key": Fact("text", "the public key"),
-    "by": Fact("text", "who let them in"),
-}
-_RIGHTS: Final = {
-    "link": Fact("text", "the envelope's id"),
-    "rights": Fact("list", "what it gives"),
-    "scope": Fact("object", "how far"),
-}
-_INVITATION: Final = {"invitation": Fact("text", "its id"), "by": Fact("text", "who made it")}
-_HOW: Final = "`lost`, `detached`, `switched` or `ended`"
+# A group of facts (+name) or an event (name, "machine" if it is the machine's, meaning), then its
+# facts: name, kind and meaning, or groups. A line that is indented by 8 continues the line above.
+_TABLE: Final = """
++before
+    before text  the state before
+    after text  the state after
++who
+    operator text  the operator who acted
++root
+    root_pid number  the session's first process: the same before and after a gap
++where
+    +root
+    output number  the absolute offset of the output at that time
++question
+    id text  the id of the question
+    operator text  the operator whose act waits
+    act text  the kind of act
+    rule text  the policy's rule that asks
+    because text  the reason, in the policy's words
+    needed number  the number of approvals it needs
+    given list  the operators who have approved it
+    expires number  when it expires, in seconds since 1970
++exec
+    operator text*  the operator whose act caused it
+    originators list*  the operators who shaped the state it would run on
+    program text*  the file
+    pid number*  of the process
+    rule text*  the policy's rule; empty if none
+    caused_by text?*  the reference of the act that caused it
+    because text  the reason, in the policy's words
+    count number*  how many refusals this event stands for, if more than one
++closed
+    +question
+    why text*  in words
++answered
+    by text*  the operator who answered
+    key text*  the key of the answer
+    signature text*  over the statement
+    statement text*  the signed bytes, in hex
++known
+    operator text  the name of the operator
+    kind text  human, agent or service
+    key text  the public key
+    by text  the operator who admitted it
++rights
+    link text  the envelope's id
+    rights list  the rights it gives
+    scope object  the limits of these rights
++invitation
+    invitation text  its id
+    by text  the inviter
++modality
+    modality text  the kind of client
++limit
+    resource text  `disk`, `processes` or `free space`, which is that of the home's file system
+    used number  bytes, or processes; of free space: what is left
+    limit number  the limit; of free space: the reserve
 
-EVENTS: Final[dict[str, Event]] = {
-    # ------------------------------------------------------------ the life of a session
-    "session.started": Event("it was made, and its program runs", {**_BEFORE, **_WHO, **_ROOT}),
-    "session.attached": Event(
-        "somebody attached to it, and nobody was before",
-        {
-            **_BEFORE,
-            **_WHO,
-            "modality": Fact("text", "through which kind of client"),
-            "root_pid": Fact("number*", "the session's first process"),
-            "output": Fact("number*", "the output's absolute offset then"),
-        },
-    ),
-    "session.left": Event(
-        "the last client left it, or was lost; the execution goes on",
-        {
-            **_BEFORE,
-            **_WHO,
-            "modality": Fact("text", "through which kind of client"),
-            "how": Fact("text", _HOW),
-            **_WHERE,
-        },
-    ),
-    "session.adopted": Event(
-        "a host found it again, after its own restart or death",
-        {
-            "term": Fact("number", "the host's; higher than the last one's"),
-            **_ROOT,
-            "output": Fact("list", "the range of output that was found"),
-        },
-    ),
-    "session.reclaimed": Event(
-        "the link to its keeper broke, and was made again or given up",
-        {"term": Fact("number", "the host's")},
-    ),
-    "session.halted": Event(
-        "every process of it was stopped",
-        {
-            **_BEFORE,
-            **_WHO,
-            "how": Fact("text", "by which means"),
-            "took_ms": Fact("number", "until all stood still"),
-            "complete": Fact("yes", "whether all of them do"),
-            "act": Fact("number", "the last act that was taken before"),
-        },
-    ),
-    "session.resumed": Event(
-        "it goes on",
-        {
-            **_BEFORE,
-            **_WHO,
-            "how": Fact("text", "by which means"),
-            "took_ms": Fact("number", "how long that took"),
-        },
-    ),
-    "process.exited": Event(
-        "a process that outlived its command has exited: a server in the background, a daemon",
-        {
-            "pid": Fact("number", "of the process"),
-            "program": Fact("text", "its name; empty if it lived too briefly"),
-            "exit_code": Fact("number?", "its exit code"),
-            "signal": Fact("text?", "the signal that ended it"),
-            "actor": Fact("text", "who started it"),
-            "act": Fact("text?", "the reference of the act that did"),
-            "untold": Fact(
-                "number*", "how many more have exited untold, because there were too many"
-            ),
-        },
-    ),
-    "session.renamed": Event("it has another name", {"name": Fact("text", "the new one")}),
-    "session.end_asked": Event("somebody ends it", dict(_WHO)),
-    "session.exited": Event(
-        "its program ended",
-        {
-            **_BEFORE,
-            "exit_code": Fact("number?", "null if nobody could learn it"),
-            "reason": Fact("text", "in words"),
-            "survivors": Fact("number", "processes of it that still ran then"),
-        },
-    ),
-    "session.lost": Event(
-        "its keeper died or the machine was restarted: what ran on its terminal is gone",
-        {
-            "before": Fact("text*", "the state before"),
-            "after": Fact("text*", "the state after"),
-            "exit_code": Fact("number?*", "null"),
-            "reason": Fact("text", "in words"),
-            "survivors": Fact("number*", "processes of it that still ran then"),
-        },
-    ),
-    "session.output_rolled": Event(
-        "the host itself missed output that had rolled off",
-        {"start": Fact("number", "from this offset"), "end": Fact("number", "up to this one")},
-    ),
-    "session.keeper_malformed": Event(
-        "its keeper said something that this host does not understand",
-        {"detail": Fact("text", "what")},
-    ),
-    # ------------------------------------------------------------ clients
-    "client.attached": Event(
-        "a client attached, whether or not others are there",
-        {
-            **_WHO,
-            "kind": Fact("text", "human, agent or service"),
-            "modality": Fact("text", "through which kind of client"),
-            "observe": Fact("yes", "to look only"),
-            **_WHERE,
-        },
-    ),
-    "client.left": Event(
-        "a client left, or was lost; the execution goes on",
-        {
-            **_WHO,
-            "kind": Fact("text", "human, agent or service"),
-            "modality": Fact("text", "through which kind of client"),
-            "how": Fact("text", _HOW),
-            **_WHERE,
-        },
-    ),
-    # ------------------------------------------------------------ the turn
-    "turn.taken": Event(
-        "somebody has the turn now",
-        {
-            "holder": Fact("text", "who"),
-            "previous": Fact("text?", "who had it"),
-            "how": Fact("text", "`write`, `request`, `grant`, `hand` or `seize`"),
-        },
-    ),
-    "turn.asked": Event("somebody asks for it", {**_WHO, "holder": Fact("text", "who has it")}),
-    "turn.withdrawn": Event("a request for it is over", {**_WHO, "why": Fact("text", "in words")}),
-    "turn.freed": Event("nobody has it now", {"previous": Fact("text", "who had it")}),
-    "turn.refused": Event(
-        "two wanted to write at once: an input was not taken. Told once for each who is refused, until the turn moves",
-        {
-            **_WHO,
-            "holder": Fact("text", "who has the turn, or whose line is begun"),
-            "why": Fact("text", "`held` or `unfinished`"),
-        },
-    ),
-    # ------------------------------------------------------------ the gate
-    "gate.refused": Event(
-        "the policy, or whoever was asked, refused an act; nothing of it happened. The same refusal is told once a second at most",
-        {
-            **_WHO,
-            "kind": Fact("text", "human, agent or service"),
-            "act": Fact("text", "which kind of act"),
-            "rule": Fact("text", "the policy's rule; empty if none"),
-            "originators": Fact("list", "who shaped what it would run on"),
-        },
-    ),
-    "originators.foreign": Event(
-        "an act was about to run on state that others shaped, and the gate was told",
-        {
-            **_WHO,
-            "act": Fact("text", "which kind of act"),
-            "originators": Fact("list", "who shaped it"),
-            "kinds": Fact("list", "which kinds of state: alias, path, file ..."),
-            "verdict": Fact("text", "what the gate said"),
-        },
-    ),
-    "originators.doubted": Event(
-        "a program other than the shell opened a file in which the shell says what it is made of: what it is made of is unknown until it says so again. Root's sessions only",
-        {
-            **_WHO,
-            "pid": Fact("number*", "of that program"),
-            "caused_by": Fact("text?*", "the reference of the act that started it"),
-            "because": Fact("text", "in words"),
-        },
-    ),
-    "exec.refused": Event(
-        "a program was about to run inside the session, and the policy refused it. Of very many in a short time, how many",
-        _EXEC,
-    ),
-    "exec.mismatch": Event(
-        "what ran inside the session was not what had been judged: its words or its file were changed in between",
-        {
-            **_EXEC,
-            "shown": Fact("text*", "the program that had been judged"),
-            "killed": Fact("yes*", "whether it was killed for that"),
-        },
-    ),
-    # ------------------------------------------------------------ approvals
-    "approval.asked": Event("an act waits for somebody else's decision", dict(_QUESTION)),
-    "approval.given": Event(
-        "somebody approved it; all that it takes, or one of several", {**_QUESTION, **_ANSWERED}
-    ),
-    "approval.used": Event("it happened, by this approval, once", dict(_CLOSED)),
-    "approval.denied": Event("somebody refused it", {**_CLOSED, **_ANSWERED}),
-    "approval.withdrawn": Event("whoever asked wants it no longer", {**_CLOSED, **_ANSWERED}),
-    "approval.expired": Event("nobody decided in time", dict(_CLOSED)),
-    "approval.void": Event(
-        "it counts no more: something changed that it was asked under", dict(_CLOSED)
-    ),
-    # ------------------------------------------------------------ who is known
-    "operator.first": Event("the first operator of this machine", dict(_KNOWN), OF_MACHINE),
-    "operator.added": Event("somebody was added", dict(_KNOWN), OF_MACHINE),
-    "operator.admitted": Event(
-        "somebody came with an envelope that a known one signed",
-        {**_KNOWN, "link": Fact("text", "the envelope's id")},
-        OF_MACHINE,
-    ),
-    "operator.joined": Event(
-        "somebody came by an invitation",
-        {
-            **_KNOWN,
-            "device": Fact("text", "its name"),
-            **_RIGHTS,
-            "invitation": Fact("text*", "its id"),
-        },
-        OF_MACHINE,
-    ),
-    "operator.recovered": Event(
-        "somebody was let in again by the machine's own key",
-        {
-            "operator": Fact("text", "who"),
-            "key": Fact("text", "the public key"),
-            "kind": Fact("text*", "human, agent or service"),
-            "by": Fact("text*", "the machine"),
-        },
-        OF_MACHINE,
-    ),
-    "operator.key_added": Event(
-        "an operator has one more device",
-        {
-            "operator": Fact("text", "whose"),
-            "key": Fact("text", "the public key"),
-            "device": Fact("text", "its name"),
-            "by": Fact("text", "who added it"),
-            "links": Fact("list", "ids of its envelopes"),
-            "invitation": Fact("text*", "its id"),
-        },
-        OF_MACHINE,
-    ),
-    "device.renamed": Event(
-        "a device has another name",
-        {
-            "operator": Fact("text", "whose"),
-            "key": Fact("text", "the public key"),
-            "device": Fact("text", "the new name"),
-            "was": Fact("text", "the old one"),
-            "by": Fact("text", "who did it"),
-        },
-        OF_MACHINE,
-    ),
-    "envelope.given": Event(
-        "rights were handed on",
-        {
-            "operator": Fact("text", "to whom"),
-            "by": Fact("text", "by whom"),
-            **_RIGHTS,
-            "links": Fact("list*", "ids of all envelopes, one for each device"),
-        },
-        OF_MACHINE,
-    ),
-    "revoked": Event(
-        "an operator, a device or an envelope counts no more",
-        {
-            "what": Fact("text", "in words"),
-            "by": Fact("text", "by whom"),
-            "subjects": Fact("list", "pairs of kind and id"),
-        },
-        OF_MACHINE,
-    ),
-    "invitation.made": Event(
-        "somebody was invited",
-        {
-            **_INVITATION,
-            "kind": Fact("text", "human, agent or service"),
-            "rights": Fact("list", "what it gives"),
-            "scope": Fact("object", "how far"),
-            "confirm": Fact("yes", "whether its maker is asked first"),
-            "expires": Fact("number", "in seconds since 1970"),
-            "of": Fact("text*", "whose new device it is for"),
-            "device": Fact("text*", "that device's name"),
-        },
-        OF_MACHINE,
-    ),
-    "invitation.guessed": Event(
-        "somebody came with a wrong code",
-        {
-            **_INVITATION,
-            "state": Fact("text", "what became of the invitation"),
-            "guesses": Fact("number", "how many so far"),
-        },
-        OF_MACHINE,
-    ),
-    "invitation.ended": Event(
-        "an invitation counts no more",
-        {**_INVITATION, "state": Fact("text", "how"), "why": Fact("text", "in words")},
-        OF_MACHINE,
-    ),
-    # ------------------------------------------------------------ what went wrong here
-    "record.damaged": Event("the record of a session is not what this machine signed", {}),
-    "store.failed": Event(
-        "what is known of an ended session could not be written down yet",
-        {"detail": Fact("text", "the disk's answer")},
-    ),
-}
+# the life of a session
+session.started  the session was made, and its program runs
+    +before +who +root
+session.attached  the first client attached to the session
+    +before +who +modality
+    root_pid number*  the session's first process
+    output number*  the absolute offset of the output at that time
+session.left  the last client left the session, or was lost; the execution continues
+    +before +who +modality
+    how text  `lost`, `detached`, `switched` or `ended`
+    +where
+session.adopted  a host found the session again, after its own restart or death
+    term number  the term of the host; higher than the last one
+    +root
+    output list  the range of output that was found
+session.reclaimed  the link to the keeper broke, and was restored or abandoned
+    term number  the term of the host
+session.halted  every process of the session was stopped
+    +before +who
+    how text  the mechanism
+    took_ms number  the time until all processes stood still
+    complete yes  whether all processes are stopped
+    act number  the last act that was committed before
+    because text*  why the host itself halted the session; the operator is then `host`
+session.resumed  the session continues after a halt
+    +before +who
+    how text  the mechanism
+    took_ms number  the time it took
+operator.stopped  the processes that acts of one operator started were stopped; its further acts in
+        this session are refused
+    operator text  the stopped operator
+    by text  the operator who stopped it
+    how text  the mechanism
+    complete yes  whether all its processes are stopped
+    processes number  how many are stopped
+    took_ms number  the time until they stood still
+operator.resumed  the processes of a stopped operator continue
+    operator text  the stopped operator
+    by text  the operator who resumed it
+process.exited  a process that outlived its command has exited: a server in the background, a daemon
+    pid number  of the process
+    program text  its name; empty if it lived too briefly
+    exit_code number?  its exit code
+    signal text?  the signal that ended it
+    actor text  the operator who started it
+    act text?  the reference of the act that started it
+    untold number*  further exits that were not reported, because of their number
+process.killed_for_memory  the kernel killed a process because memory ran out
+    pid number?  of the process; null if it is not known
+    program text  its name; empty if it lived too briefly
+    actor text  the operator who started it
+    act text?  the reference of the act that started it
+    limit number?  the session's limit in bytes; null if the whole machine ran out of memory
+    sure yes  false if the kernel does not say which of several killed processes it was
+limit.near  a session has used most of a limit
+    +limit
+limit.reached  the host halted a session that is above a limit
+    +limit
+limit.unmeasured  the host cannot measure a part of a session; the limit counts the rest
+    resource text  `disk`
+    path text  a directory that the host cannot read
+session.network_lost  the session's own network is cut off: the program that connects it ended
+    exit_code number?  its exit code
+    signal text?  the signal that ended it
+shell.forged  the output had marks that the session's shell did not write; they had no effect
+    count number  of these marks, since the last such event
+    actor text?  the operator whose command ran at that time
+    act text?  the reference of that command
+shell.contradicted  the shell said that a program succeeded, and the kernel that it failed
+    shell_exit number  the exit code by the shell's word
+    kernel_exit number  the exit code of the program
+    actor text?  the operator who ran it
+    act text?  the reference of the act
+session.renamed  the session was renamed
+    name text  the new name
+session.end_asked  an operator ends the session
+    +who
+session.exited  the session's program ended
+    +before
+    exit_code number?  null if it could not be learned
+    reason text  in words
+    survivors number  processes of the session that still ran
+    ended_by text*  the operator whose act ended the program, or "unknown"
+    perhaps list*  other operators who may have had a part in that
+    act text?*  the reference of the act that ended it
+    asked yes*  whether an operator ended the session with `end`
+session.tool_files  a contained session changed files in its workspace that people's tools execute
+        later, such as .git/config, .envrc or editor tasks
+    changed list  the paths
+session.lost  the keeper died or the machine was restarted: the programs on the terminal are gone
+    before text*  the state before
+    after text*  the state after
+    exit_code number?*  null
+    reason text  in words
+    survivors number*  processes of the session that still ran
+    ended_by text*  "unknown"
+    perhaps list*  empty
+    act text?*  null
+    asked yes*  whether an operator ended the session with `end`
+session.output_rolled  the host itself missed output that had rolled off
+    start number  the first missed offset
+    end number  the next offset
+session.keeper_malformed  the keeper sent a message that this host does not understand
+    detail text  the message
+
+# clients
+client.attached  a client attached, whether or not other clients are attached
+    +who
+    kind text  human, agent or service
+    +modality
+    observe yes  whether it only observes
+    +where
+client.left  a client left, or was lost; the execution continues
+    +who
+    kind text  human, agent or service
+    +modality
+    how text  `lost`, `detached`, `switched` or `ended`
+    +where
+client.sent_away  an operator detached a client of another operator, or its own
+    +who
+    of text  the operator of the client
+    client text  the id of the client
+
+forward.opened  an operator opened a listening port of the session to its client
+    +who
+    port number  the TCP port
+    pid number  the process that listens
+forward.closed  a forward ended
+    +who
+    port number  the TCP port
+    connections number  connections that were made through it
+    sent number  bytes to the server
+    received number  bytes from the server
+
+# the turn
+turn.taken  an operator got the turn
+    holder text  the operator who has it now
+    previous text?  the operator who had it before
+    how text  `write`, `request`, `grant`, `hand` or `seize`
+turn.asked  an operator requests the turn
+    +who
+    holder text  the present holder
+turn.withdrawn  a request for the turn ended
+    +who
+    why text  in words
+turn.freed  the turn became free
+    previous text  the operator who had it
+turn.refused  two operators wanted to write at once: an input was refused. Emitted once per refused
+        operator, until the turn moves
+    +who
+    holder text  the holder of the turn, or the typist of the unfinished line
+    why text  `held` or `unfinished`
+turn.policy_failed  the plug-in of `turn.policy` gave no valid answer, and a request joined the end
+        of the queue. Emitted once per reason, until the plug-in answers
+    +who
+    plugin text  the name of the plug-in
+    why text  in words
+
+# the gate
+gate.refused  the policy or an approver refused an act, which had no effect. The same refusal is
+        emitted at most once a second
+    +who
+    kind text  human, agent or service
+    act text  the kind of act
+    rule text  the policy's rule; empty if none
+    originators list  the operators who shaped the state it would run on
+originators.foreign  an act was about to run on state that other operators shaped, and the gate was
+        told
+    +who
+    act text  the kind of act
+    originators list  the operators who shaped it
+    kinds list  kinds of state: alias, path, file ...
+    verdict text  the verdict of the gate
+originators.doubted  a program other than the shell opened a file in which the shell reports its
+        state: the state is unknown until the next report. Root's sessions only
+    +who
+    pid number*  of that program
+    caused_by text?*  the reference of the act that started it
+    because text  in words
+exec.refused  a program was about to run inside the session, and the policy refused it. Many
+        refusals in a short time become one event with a count
+    +exec
+exec.mismatch  the program that ran inside the session was not the judged one: its words or its file
+        were changed in between
+    +exec
+    shown text*  the program that had been judged
+    killed yes*  whether it was killed for that
+
+# approvals
+approval.asked  an act waits for the decision of another operator
+    +question
+approval.given  an operator approved the act, completely or as one of several
+    +question +answered
+approval.used  the act took effect by this approval, once
+    +closed
+approval.denied  an operator denied the act
+    +closed +answered
+approval.withdrawn  the requester withdrew the act
+    +closed +answered
+approval.expired  no operator decided in time
+    +closed
+approval.void  the approval is void, because the circumstances of the act changed
+    +closed
+
+# operators
+operator.first machine  the first operator of this machine
+    +known
+operator.added machine  an operator was added
+    +known
+operator.admitted machine  an operator was admitted by an envelope that a known operator signed
+    +known
+    link text  the envelope's id
+operator.joined machine  an operator joined by an invitation
+    +known
+    device text  its name
+    +rights
+    invitation text*  its id
+operator.recovered machine  an operator was admitted again by the machine's own key
+    operator text  the name of the operator
+    key text  the public key
+    kind text*  human, agent or service
+    by text*  the machine
+recovery.off machine  the machine's own key admits no operator any more, for good
+    by text  the operator who switched it off
+operator.key_added machine  an operator has a further device
+    operator text  the owner of the device
+    key text  the public key
+    device text  its name
+    by text  the operator who added it
+    links list  ids of its envelopes
+    invitation text*  its id
+device.renamed machine  a device was renamed
+    operator text  the owner of the device
+    key text  the public key
+    device text  the new name
+    was text  the old name
+    by text  the operator who renamed it
+envelope.given machine  rights were handed on
+    operator text  the recipient
+    by text  the giver
+    +rights
+    links list*  ids of all envelopes, one per device
+revoked machine  an operator, a device or an envelope was revoked
+    what text  in words
+    by text  the operator who revoked it
+    subjects list  pairs of kind and id
+invitation.made machine  an invitation was made
+    +invitation
+    kind text  human, agent or service
+    rights list  the rights it gives
+    scope object  the limits of these rights
+    confirm yes  whether the inviter is asked first
+    expires number  in seconds since 1970
+    of text*  the operator whose new device it is for
+    device text*  that device's name
+invitation.guessed machine  a client came with a wrong code
+    +invitation
+    state text  the resulting state of the invitation
+    guesses number  the number of wrong codes so far
+invitation.ended machine  an invitation ended
+    +invitation
+    state text  how
+    why text  in words
+
+# failures
+record.damaged  the record of a session differs from what this machine signed
+store.failed  the final state of an ended session could not be stored yet
+    detail text  the error of the disk
+"""
 
 
-def faults(name: str, facts: Mapping[str, Any]) -> list[str]:
-    """What of an event is not as the table says."""
+def _read() -> dict[str, Event]:
+    found: dict[str, Event] = {}
+    groups: dict[str, dict[str, Fact]] = {}
+    facts: dict[str, Fact] = {}
+    for line in re.sub(r"\n {8}", " ", _TABLE).splitlines():
+        left, _, says = line.strip().partition("  ")
+        match line[:1], left.split():
+            case "+", [name]:
+                facts = groups[name] = {}
+            case " ", [fact, kind] if says:
+                facts[fact] = Fact(kind, says)
+            case " ", names:
+                for name in names:
+                    facts |= groups[name]
+            case start, [name, *of] if start != "#":
+                facts = {}
+                found[name] = Event(says, facts, OF_MACHINE if of else OF_SESSION)
+    return found
+
+
+EVENTS: Final = _read()
+
+
+def faults(name: str, facts: Mapping[str, object]) -> list[str]:
+    """Return the deviations of an event from the table."""
     event = EVENTS.get(name)
     if event is None:
         return [f"{name} is not in the table"]
@@ -408,20 +416,17 @@ def faults(name: str, facts: Mapping[str, Any]) -> list[str]:
 
 
 def page() -> str:
-    """docs/events.md, between its head and its end."""
+    """Return the table of docs/reference/events.md."""
     rows = []
     for name, event in EVENTS.items():
         facts = "; ".join(
             f"`{fact}` {_kind(kind)}: {says}" for fact, (kind, says) in event.facts.items()
         )
-        rows.append(
-            f"| `{name}` | {event.of} | {event.means} | {facts or 'none'} | {'planned' if event.planned else event.since} |"
-        )
+        since = "planned" if event.planned else event.since
+        rows.append(f"| `{name}` | {event.of} | {event.means} | {facts or 'none'} | {since} |")
     return "\n".join(["| event | of | means | facts | since |", "|---|---|---|---|---|", *rows])
 
 
 def _kind(kind: str) -> str:
     words = {"yes": "true or false"}.get(kind.rstrip("?*"), kind.rstrip("?*"))
-    return (
-        words + (" or null" if "?" in kind else "") + (", not always there" if "*" in kind else "")
-    )
+    return words + (" or null" if "?" in kind else "") + (", optional" if "*" in kind else "")

@@ -1,12 +1,15 @@
-"""The live tuple of a session as one value (S2), and what can be asked of it.
+"""The live tuple of a session as a value (S2): processes, files, pipes, sockets and the terminal.
 
-Owns the types and the questions; how the facts were got is `host/graph.py`. A graph is a look at one moment, never a memory: nothing in it is carried
-over from an earlier look, so whoever compares two of them (`changes`) compares two answers of the kernel.
+This module owns the types and the queries; `host/processes/graph.py` collects the facts. A graph
+describes one moment and keeps no earlier state. A comparison of two graphs (`changes`)
+therefore compares two answers of the kernel.
 
-What could not be seen is said: `unreadable` are processes whose descriptors are closed to us (another account's, after sudo); of them "holds no such file" or
-"does not listen" would be a guess. `cut` says how many of each kind were left out because there were more than a graph may hold.
+A graph lists the unobservable parts. `unreadable` are processes whose descriptors are closed to
+us (of another account, after sudo). For these, "holds no such file" or "does not listen" would be a
+guess. `cut` counts the entries of each kind that were left out because the graph was full.
 
-Identity of a process is (pid, start): a pid alone is reused. Identity of a descriptor is (pid, fd) together with what it is open on.
+A process is identified by (pid, start), because pids are reused. A descriptor is identified by
+(pid, fd) together with its target.
 """
 
 from __future__ import annotations
@@ -16,29 +19,31 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from holdfast.core.lineage import Lineage
+from holdfast.core.originators.lineage import Lineage
 
 STATES = {
     "R": "running",
     "S": "sleeping",
     "D": "waiting",
     "I": "idle",
-    "T": "stopped",
+    "T": "stopped",  # by a signal; FROZEN: by the kernel's freezer
     "t": "traced",
     "Z": "zombie",
     "X": "dead",
     "x": "dead",
 }
-LISTS = ("processes", "sockets", "pipes", "files")  # of a graph, by their worth
-CUT_BYTES = 1024  # for saying what was left out
+FROZEN = "frozen"  # by a halt; the kernel calls such a process sleeping
+LISTS = ("processes", "sockets", "pipes", "files")  # in order of importance
+CUT_BYTES = 1024  # reserved for the counts of omitted entries
 Kind = Literal["file", "directory", "device", "fifo", "terminal", "other"]
+Facts = dict[str, Any]  # JSON
 
 
 class Process(NamedTuple):
     pid: int
     ppid: int
-    start: int  # ticks since boot: with the pid, its identity
-    started: float  # the same as a time
+    start: int  # ticks since boot; identifies the process together with the pid
+    started: float  # the start as a wall-clock time
     argv: tuple[str, ...]  # empty: a zombie, or closed to us
     comm: str
     state: str
@@ -47,11 +52,11 @@ class Process(NamedTuple):
     uid: int
     pgrp: int
     sid: int
-    on_terminal: bool  # its controlling terminal is the session's
+    on_terminal: bool  # the controlling terminal is the session's
     threads: int
     cpu_s: float
     memory: int  # resident bytes
-    inside: int | None = None  # its pid as programs in a contained session see it
+    inside: int | None = None  # the pid as programs in a contained session see it
 
 
 class Lock(NamedTuple):
@@ -66,7 +71,7 @@ class File(NamedTuple):
     fd: int
     path: str
     kind: Kind
-    mode: str  # "r", "w", "rw", and "a" if it only appends
+    mode: str  # "r", "w", "rw", and "a" for append-only
     offset: int
     deleted: bool = False
     locks: tuple[Lock, ...] = ()
@@ -86,12 +91,12 @@ class Pipe(NamedTuple):
 class Socket(NamedTuple):
     pid: int
     fd: int
-    kind: str  # "tcp", "tcp6", "udp", "udp6", "unix", "raw", "raw6", or "other": of another family
+    kind: str  # "tcp", "tcp6", "udp", "udp6", "unix", "raw", "raw6", or "other" (another family)
     local: str
     remote: str
-    state: str  # "listen", "established", ... ; "" where there is none
+    state: str  # "listen", "established", ...; "" if the kind has no state
     port: int | None = None
-    unsent: int = 0  # bytes that the other side has not acknowledged
+    unsent: int = 0  # bytes that the peer has not acknowledged
     unread: int = 0
     inode: int = 0
 
@@ -102,7 +107,7 @@ class Terminal(NamedTuple):
     mode: str  # "line", "raw"
     echo: bool
     foreground: int | None  # process group
-    command: str  # of it
+    command: str  # of the foreground group
     waiting: str  # idle, working, input, secret, unknown
     why: str
 
@@ -110,7 +115,7 @@ class Terminal(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Graph:
     at: float
-    members: str  # how it is known who belongs: "cgroup", or "tree"
+    members: str  # how membership is determined: "cgroup" or "tree"
     processes: tuple[Process, ...]
     files: tuple[File, ...] = ()
     pipes: tuple[Pipe, ...] = ()
@@ -126,9 +131,12 @@ class Graph:
 def subtree(
     processes: Iterable[Process], tops: Mapping[int, int], started_by: Callable[[int], int | None]
 ) -> list[Process]:
-    """Those processes (pid -> start) and everything below them, parents first. Below is also what one of them started and what has another parent by now.
+    """Return these processes (pid -> start) and all processes below them, parents first.
 
-    A pid may have been another's: who is a child by the kernel's word is one of who has that pid now; who was started by that pid, of the one that had it then."""
+    A process is below its starter, even after an adoption. A
+    pid may have been reused: the kernel's parent is the present process with that pid, but the
+    starter is the process that had the pid at that time.
+    """
     now = {one.pid: one for one in processes}
     below: dict[tuple[int, int], list[Process]] = {}
     for one in now.values():
@@ -151,7 +159,7 @@ def subtree(
             below.setdefault(parent, []).append(one)
     found = [one for one in now.values() if tops.get(one.pid) == one.start]
     seen = {one.pid for one in found}
-    for top in tops.items():  # of those that are gone
+    for top in tops.items():  # tops that have exited
         if top[0] not in seen:
             found += [child for child in below.get(top, ()) if child.pid not in seen]
             seen.update(child.pid for child in found)
@@ -163,11 +171,14 @@ def subtree(
     return found
 
 
-# ------------------------------------------------------------ as it is told
+# ------------------------------------------------------------ JSON
 
 
-def told(graph: Graph, lineage: Lineage, ref: str) -> dict[str, Any]:
-    """The JSON of `holdfast graph`: keys are added, never renamed. `ref`: of the session, for references to its acts."""
+def as_json(graph: Graph, lineage: Lineage, ref: str) -> Facts:
+    """Return the JSON of `holdfast graph`: keys are added, never renamed.
+
+    `ref` is the reference to the session, from which references to acts are made.
+    """
     return {
         "time": graph.at,
         "members": graph.members,
@@ -188,13 +199,16 @@ def told(graph: Graph, lineage: Lineage, ref: str) -> dict[str, Any]:
     }
 
 
-def fitted(facts: dict[str, Any], most: int) -> dict[str, Any]:
-    """What `told` gave, in at most so many bytes of JSON: of what is left out, `cut` says how many. Processes come first, what they have open last."""
+def fitted(facts: Facts, most: int) -> Facts:
+    """Limit the result of `as_json` to this many bytes of JSON; `cut` counts omitted entries.
+
+    Processes come first, their open files last.
+    """
     cut = dict(facts["cut"])
     left = (
         most - _bytes({key: value for key, value in facts.items() if key not in LISTS}) - CUT_BYTES
     )
-    kept: dict[str, Any] = {}
+    kept: Facts = {}
     for key in LISTS:
         items, fits = facts[key], 0
         for one in items:
@@ -207,7 +221,7 @@ def fitted(facts: dict[str, Any], most: int) -> dict[str, Any]:
     return facts | kept | {"cut": cut}
 
 
-def _bytes(value: Any) -> int:
+def _bytes(value: object) -> int:
     return len(
         json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(
             "utf-8", "surrogatepass"
@@ -215,7 +229,7 @@ def _bytes(value: Any) -> int:
     )
 
 
-def _process(one: Process, lineage: Lineage, ref: str) -> dict[str, Any]:
+def _process(one: Process, lineage: Lineage, ref: str) -> Facts:
     cause = lineage.of(one.pid)
     return one._asdict() | {
         "argv": list(one.argv),
@@ -228,11 +242,11 @@ def _process(one: Process, lineage: Lineage, ref: str) -> dict[str, Any]:
     }
 
 
-def _file(one: File) -> dict[str, Any]:
+def _file(one: File) -> Facts:
     return one._asdict() | {"locks": [lock._asdict() for lock in one.locks]}
 
 
-def _terminal(one: Terminal) -> dict[str, Any]:
+def _terminal(one: Terminal) -> Facts:
     return {
         "size": {"cols": one.cols, "rows": one.rows},
         "mode": one.mode,

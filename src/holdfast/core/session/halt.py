@@ -1,14 +1,18 @@
-"""What is decided about halting: which words are used, who is continued and in which order, which group is a session's.
+"""Decisions about halting: the wording, the order of continuation, and the group of a session.
 
-Pure. The kernel is asked in host/halt.py and host/groups.py.
+Pure. The kernel interface is in host/processes/halt.py and host/processes/cgroups.py.
 
-Who was stopped before (a job put aside with Ctrl-Z) must stay so after a resume. A halt without a control group marks them: a
-stop signal other than SIGSTOP, which a stopped process does not take and so keeps pending. Thus the kernel itself remembers,
-and no file or table of ours can be wrong or lost about it. Continued later by its shell, such a process loses the mark: SIGCONT
-discards pending stop signals. (One that ignores all three of them cannot be marked, and is continued.)
+A process that was stopped before the halt (a job suspended with Ctrl-Z) must stay stopped after a
+resume. A halt without a control group marks such processes with a stop signal other than SIGSTOP,
+which stays pending in a stopped process. So the kernel keeps the mark, and no file can be wrong or
+lost. If the shell continues the process later, the mark vanishes, because SIGCONT discards pending
+stop signals. (A process that ignores all three signals of MARKS cannot be marked, and a resume
+continues it.)
 
-Shells first, children first. A shell that runs after its child was stopped sees it, says so and gives up its job (measured: "[1]+
-Stopped", status 147). So who waits for jobs is stopped before all others, and continued after them, and never knows.
+The order is: shells first, children first. A shell that still runs after its child was stopped
+notices the stop, reports it and gives up the job (measured: "[1]+ Stopped", status 147). So
+processes that wait for jobs are stopped before all other processes and continued after them, and
+notice nothing.
 """
 
 from __future__ import annotations
@@ -22,9 +26,9 @@ NAMESPACE: Final[How] = "pid namespace stop"
 BEST_EFFORT: Final[How] = "best effort"
 
 SAYS: Final[dict[How, str]] = {
-    FREEZE: "halt freezes every process of it, by the kernel",
-    NAMESPACE: "halt stops every process of it, by process 1 of its pid namespace",
-    BEST_EFFORT: "halt is best effort: a walk over its processes that quick forking can outrun",
+    FREEZE: "halt freezes all its processes by the kernel",
+    NAMESPACE: "halt stops all its processes by process 1 of its pid namespace",
+    BEST_EFFORT: "halt is best effort: a scan of its processes, which fast forking can outrun",
 }
 
 MARKS: Final = (22, 21, 20)  # SIGTTOU, SIGTTIN, SIGTSTP
@@ -39,31 +43,35 @@ class Member(NamedTuple):
     pid: int
     parent: int
     state: str
-    pending: int  # signals sent to the process as a whole and not taken, as a bit set
-    namespaced: tuple[int, ...] = ()  # its pids, from the reader's namespace inward
+    pending: int  # pending signals of the process, as a bit set
+    namespaced: tuple[int, ...] = ()  # pids from the reader's namespace inward
     group: int = 0
     session: int = 0
     ignored: int = 0
+    threads: int = 1
 
     @property
     def running(self) -> bool:
-        """Not so in an uninterruptible wait with a SIGSTOP to come: it stops before it does anything. (A shell whose child was
-        stopped before its exec waits so: vfork.)"""
+        """The process runs.
+
+        A process in an uninterruptible wait with a pending SIGSTOP does not: the process stops
+        before the next step. (A shell waits so in vfork if the child was stopped before the exec.)
+        """
         return self.state not in RUNS_NOT and not (self.state == "D" and self.pending & _SIGSTOP)
 
     @property
     def stopped_before(self) -> bool:
-        """Before the halt, by somebody else, and marked."""
+        """The process was stopped before the halt, and marked."""
         return self.state == "T" and bool(self.pending & _MARKED)
 
     @property
     def mark(self) -> int:
-        """The signal to mark it with; 0 if it ignores them all."""
+        """The signal to mark the process with; 0 if all are ignored."""
         return next((number for number in MARKS if not self.ignored >> (number - 1) & 1), 0)
 
 
 def member(pid: int, status: str) -> Member:
-    """From the text of /proc/PID/status. ValueError: that is not one."""
+    """Parse /proc/PID/status; ValueError if the text is not one."""
     fields = dict(line.split(":", 1) for line in status.splitlines() if ":" in line)
     try:
         group, session = (
@@ -78,20 +86,32 @@ def member(pid: int, status: str) -> Member:
             group,
             session,
             int(fields["SigIgn"], 16),
+            int(fields.get("Threads", "1")),
         )
     except (KeyError, IndexError) as e:
         raise ValueError(f"no status of a process: {e}") from e
 
 
+def with_threads(one: Member, states: Iterable[str]) -> Member:
+    """Give a process that seems to stand still the state of a thread that runs, if there is one.
+
+    /proc/PID/status has the state of the first thread only. That thread can be stopped for its
+    tracer, or have ended, while others run. If it is stopped by a signal, the whole process is:
+    a thread in an uninterruptible wait then stops before its next step.
+    """
+    still = RUNS_NOT | {"D"} if one.state == "T" else RUNS_NOT
+    return one._replace(state=next((state for state in states if state not in still), one.state))
+
+
 def to_continue(members: Sequence[Member]) -> list[int]:
-    """Whom a resume continues, children before their parents."""
+    """Return the processes that a resume continues, children before their parents."""
     meant = [one for one in members if one.state not in "ZX" and not one.stopped_before]
     depth = _depths(members)
     return [one.pid for one in sorted(meant, key=lambda one: -depth[one.pid])]
 
 
 def _depths(members: Sequence[Member]) -> dict[int, int]:
-    """How many of the others are above each."""
+    """Return the number of ancestors of each process."""
     parents = {one.pid: one.parent for one in members}
     found: dict[int, int] = {}
     for pid in parents:
@@ -107,13 +127,13 @@ def _depths(members: Sequence[Member]) -> dict[int, int]:
 
 
 def all_stopped(members: Iterable[Member]) -> bool:
-    """Whether there is somebody and nobody runs."""
+    """Say whether there are processes and none of them runs."""
     alive = [one for one in members if one.state not in "ZX"]
     return bool(alive) and not any(one.running for one in alive)
 
 
 def group_of(cgroup: str, home: str, session: str) -> str | None:
-    """The session's group, from the text of /proc/PID/cgroup of one of its processes. None: that one is elsewhere."""
+    """Return the session's group from /proc/PID/cgroup; None if the process is elsewhere."""
     for line in cgroup.splitlines():
         if line.startswith("0::/"):
             parts = line[4:].split("/")
@@ -124,17 +144,14 @@ def group_of(cgroup: str, home: str, session: str) -> str | None:
 
 
 def flag(events: str, name: str) -> bool:
-    """A line of cgroup.events."""
+    """Return a flag of cgroup.events."""
     return f"{name} 1" in events.splitlines()
 
 
-def says(contained: bool, mapped: bool, how: How) -> str:
-    """One sentence for whoever makes a session or attaches to it (A4, A5, T4)."""
-    if not contained:
-        return (
-            f"plain: its programs run as the host's own account and can reach its keys; {SAYS[how]}"
-        )
-    uid = ", and your uid shows as 0 inside" if mapped else ""
+def says(contained: bool, how: How) -> str:
+    """Return one sentence about isolation and halt for creation and attach (A4, A5, T4)."""
+    if contained:
+        return f"sandboxed: its programs cannot see the host's processes or keys; {SAYS[how]}"
     return (
-        f"contained: its programs see neither the host's processes nor its keys{uid}; {SAYS[how]}"
+        f"not sandboxed: its programs run as the host's account and can reach its keys; {SAYS[how]}"
     )

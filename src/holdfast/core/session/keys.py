@@ -1,4 +1,4 @@
-"""Key names to the bytes a terminal sends, as `send --key` and agents write them.
+"""Names of keys, as `send --key` and agents write them, and the bytes that a terminal sends.
 
 C-c  ^C          Ctrl with a letter or one of @ [ \\ ] ^ _ ?
 M-x  A-x         Alt: ESC first; combines with others (M-C-x, M-Up)
@@ -48,7 +48,7 @@ PASTE_START, PASTE_END = b"\x1b[200~", b"\x1b[201~"
 
 
 def encode(name: str, application_cursor: bool = False) -> bytes:
-    """The bytes of one key; Usage if there is no such key."""
+    """Return the bytes of a key; Usage if there is no such key."""
     shift = alt = ctrl = False
     rest = name
     while len(rest) > 2 and rest[1] == "-" and rest[0] in "CMAS":
@@ -104,7 +104,7 @@ def _simple(key: str, shift: bool, ctrl: bool) -> bytes | None:
 
 
 def prefix_key(name: str) -> int:
-    """The one byte of a prefix key such as C-\\; Usage if it is not a control key."""
+    """Return the byte of a prefix key such as C-\\; Usage if it is not a control key."""
     data = encode(name)
     if len(data) != 1 or data[0] >= 32:
         raise Usage(
@@ -114,8 +114,11 @@ def prefix_key(name: str) -> int:
 
 
 def paste(data: bytes, bracketed: bool) -> bytes:
-    """Text as one paste. Terminators inside it are spelled out, or the rest would be taken as typed commands. (Removing them would
-    join what is around them: a terminator hidden in another would appear.)"""
+    """Encode text as one paste.
+
+    Terminators inside are spelled out, or the rest would count as typed commands. Removing them
+    would join the text around them, and a terminator hidden in another would appear.
+    """
     clean = data.replace(PASTE_END, b"^[" + PASTE_END[1:]).replace(
         PASTE_START, b"^[" + PASTE_START[1:]
     )

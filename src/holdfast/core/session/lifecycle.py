@@ -1,9 +1,10 @@
-"""The lifecycle of a session (S9): one table, and nothing else may change a state.
+"""The lifecycle of a session (S9): a table, and the only place that changes a state.
 
-Rule 1: a state is what an operator may rely on, not what a program happens to do. Whether anyone is attached decides between
-live and detached; the execution is the same.
-Rule 2: every change is an event with the old and the new state; an event that the table does not know is refused.
-Rule 3: `ended` and `reaped` are final. What is gone is not brought back under the same incarnation.
+Rule 1: a state tells operators what they can do with the session, not what its programs do. A
+session is live while a client is attached, else detached; its programs run in both states.
+Rule 2: every change is an event with the old and the new state. An event that is not in the table
+is refused.
+Rule 3: `ended` and `reaped` are final. An ended incarnation does not come back.
 
 The diagram in ARCHITECTURE.md is drawn from this table; a test fails when it is stale.
 """
@@ -12,45 +13,17 @@ from __future__ import annotations
 
 from typing import Final
 
-STATES: Final = (
-    "creating",
-    "live",
-    "detached",
-    "halted",
-    "fenced",
-    "checkpointed",
-    "restoring",
-    "ended",
-    "reaped",
-)
+from holdfast.model.words import words_of
 
+STATES: Final = words_of("creating live detached halted fenced checkpointed restoring ended reaped")
+_ENDS: Final = {"exited": "ended", "lost": "ended"}
+_STOPS: Final = {"fence": "fenced", "checkpointed": "checkpointed"}
 TABLE: Final[dict[str, dict[str, str]]] = {
     "creating": {"started": "detached", "failed": "ended"},
-    "detached": {
-        "attached": "live",
-        "exited": "ended",
-        "lost": "ended",
-        "halted": "halted",
-        "fence": "fenced",
-        "checkpointed": "checkpointed",
-        "reaped": "reaped",
-    },
-    "live": {
-        "left": "detached",
-        "exited": "ended",
-        "lost": "ended",
-        "halted": "halted",
-        "fence": "fenced",
-        "checkpointed": "checkpointed",
-    },
-    "halted": {
-        "resumed": "detached",
-        "exited": "ended",
-        "lost": "ended",
-        "fence": "fenced",
-        "checkpointed": "checkpointed",
-    },
-    "fenced": {"unfenced": "detached", "exited": "ended", "lost": "ended"},
+    "detached": {"attached": "live", **_ENDS, "halted": "halted", **_STOPS, "reaped": "reaped"},
+    "live": {"left": "detached", **_ENDS, "halted": "halted", **_STOPS},
+    "halted": {"resumed": "detached", **_ENDS, **_STOPS},
+    "fenced": {"unfenced": "detached", **_ENDS},
     "checkpointed": {"restore": "restoring", "reaped": "reaped", "lost": "ended"},
     "restoring": {"started": "detached", "failed": "checkpointed", "lost": "ended"},
     "ended": {"reaped": "reaped"},
@@ -59,7 +32,7 @@ TABLE: Final[dict[str, dict[str, str]]] = {
 
 
 class NotPossible(Exception):
-    """The table has no such step."""
+    """The table has no such transition."""
 
     def __init__(self, state: str, event: str) -> None:
         super().__init__(f"a session that is {state} cannot be {event}")
@@ -67,7 +40,7 @@ class NotPossible(Exception):
 
 
 def step(state: str, event: str) -> str:
-    """The state after `event`."""
+    """Return the state after `event`."""
     try:
         return TABLE[state][event]
     except KeyError:
@@ -75,12 +48,12 @@ def step(state: str, event: str) -> str:
 
 
 def running(state: str) -> bool:
-    """Whether processes of the session may exist on this machine."""
+    """Say whether processes of the session may exist on this machine."""
     return state in ("creating", "live", "detached", "halted", "fenced", "restoring")
 
 
 def diagram() -> str:
-    """The table as a mermaid state diagram."""
+    """Return the table as a mermaid state diagram."""
     lines = ["stateDiagram-v2", "    [*] --> creating"]
     lines += [
         f"    {state} --> {after}: {event}"

@@ -1,24 +1,27 @@
-"""What is told of a session to those who asked to be told: one notice, when a new one is news, and what is kept for a reader that is slow.
+"""Notices about sessions for subscribed readers: when a notice is new, and the backlog of a reader.
 
-A notice is a state, never an event: whoever has the newest of each session has the whole picture. So a reader that cannot keep up loses none that still counts: an older notice gives way to the newer
-of the same session. Whoever comes (back) is told what is now.
+A notice is a state, never an event: a reader with the newest notice of each session has the whole
+picture. So a slow reader loses no notice that still counts, because a newer notice replaces the
+older notice of the same session. A reader that (re)connects gets the present state.
 
-- News is another kind, another name, or another process that waits. That the words differ (`reads`, `waits on`), that it is seen by now who it is, or that a job works on its next step, is not.
-- What could not be seen once is looked at again before it is told: a process that vanishes under a look would read "unknown" for a moment. What cannot be seen twice is.
-- `since` is the moment when the change was noticed. Of what was so before anybody looked it is the best that is known: of a wait the last output before it, of work the start of what
-  works.
+- A notice is news if the kind, the name, or the waiting process changed. Different words (`reads`,
+  `waits on`), a process that is identified only now, or the next step of a job are not news.
+- An unknown state is observed again before it is reported, because a process that vanishes during
+  the observation would read "unknown" for a moment. If the second look fails too, it is reported.
+- `since` is the moment when the change was noticed. For a state that is older than the first
+  observation it is the best estimate: the last output before a wait, or the start of the work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-PENDING_MAX: Final = 4096  # sessions of which something waits to be told to one reader
+PENDING_MAX: Final = 4096  # sessions with an unreported notice, for one reader
 WAITS: Final = ("input", "secret")
 OVER: Final = ("exited", "lost")
 KINDS: Final = (*WAITS, "approval", "idle", "working", "halted", *OVER, "unknown")
-"""By how much somebody is needed is another matter: what a program waits for comes first here, because nothing goes on without it."""
+"""In this order: a waiting program comes first, because it cannot continue alone."""
 
 
 class Notice(NamedTuple):
@@ -26,12 +29,12 @@ class Notice(NamedTuple):
     name: str
     kind: str  # one of KINDS
     why: str
-    pid: int | None  # who waits or works, if that is known
+    pid: int | None  # the process that waits or works, if known
     since: float
     foreground: str  # the command line in the foreground
-    exit_code: int | None  # of one that has exited, if it is known
+    exit_code: int | None  # of an exited session, if known
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> dict[str, object]:
         return self._asdict()
 
 
@@ -44,15 +47,15 @@ def news(before: Notice | None, now: Notice) -> bool:
 
 
 def doubtful(before: Notice | None, kind: str) -> bool:
-    """Whether it is looked once more before that is told."""
+    """Say whether to observe once more before this kind is reported."""
     return kind == "unknown" and before is not None and before.kind not in ("unknown", *OVER)
 
 
 class Pending:
-    """What one reader has not been told yet: the newest of each session, in the order in which they became news."""
+    """The backlog of one reader: the newest notice of each session, in order of arrival."""
 
     def __init__(self) -> None:
-        self.missed = 0  # sessions of which nothing was told, because there were too many
+        self.missed = 0  # sessions whose notice was dropped, because there were too many
         self._newest: dict[str, Notice] = {}
 
     def __bool__(self) -> bool:
@@ -64,6 +67,10 @@ class Pending:
         if len(self._newest) > PENDING_MAX:
             del self._newest[next(iter(self._newest))]
             self.missed += 1
+
+    def put_if_none(self, notice: Notice) -> None:
+        if notice.session not in self._newest:
+            self.put(notice)
 
     def take(self) -> Iterator[Notice]:
         while self._newest:

@@ -1,35 +1,47 @@
-"""Marks that a session's shell puts into its output, and what they say about the shell.
+"""Marks in the output of a session's shell, and the resulting state of the shell.
 
-    MARK ::= ESC "]7717;" NONCE ";" SEQ ";" KIND { ";" ARG } BEL
+    MARK ::= ESC "]7717;" TAG ";" SEQ ";" KIND { ";" ARG } BEL
 
     kind  args        the shell says
-    P     exit        a prompt is about to be shown; exit status of what ran before it
+    P     exit        a prompt is about to be shown; exit status of the command before it
     C                 a typed line begins to execute (bash, zsh; a POSIX shell cannot say it)
     R     run         a `run` begins: its output starts right after this mark
     D     run exit    that run is done: its output ended right before this mark
 
-A mark is accepted if and only if it is complete within MARK_BYTES_MAX, carries the session's nonce, its
-SEQ is above that of every mark before it, and kind and args are as above. Everything else is output that
-looks odd: what `cat evil.txt` prints does not know the nonce, and a recording of the session played back
-in it has old numbers. Code that runs as the same user can know both (`host/shell/launch.py` says what the
-nonce stops). A redrawn prompt repeats its bytes: that is why an old number is ignored rather than an
-alarm.
+A mark is accepted if and only if it is complete within MARK_BYTES_MAX, its SEQ is above that of
+every earlier mark, kind and args are as above, and TAG is the tag of SEQ, KIND and exit
+(`mark_tags.py`). Any other sequence is ordinary output. Every observer sees the marks, so a mark
+must not help to make another: the tag of the next number cannot be computed without the key. A mark
+that was printed once cannot be used again, because its number is then old; that also holds for a
+played-back recording and a redrawn prompt, which raise no alarm. A mark with a new number and a
+wrong tag was not written by this shell: it is counted as forged. `host/shell/launch.py` says which
+code can learn the key.
 
-`MarkScanner` finds marks in a stream by absolute offset; `Shell` is the state they drive. The two know
-nothing of terminals, files or processes: the same bytes, typed input and times always give the same
-state, and both can be saved and restored. Rules of `Shell`:
+A program may print forged marks in a flood, so checking them has a bound. A chunk with more than
+FEW marks is searched for the tags of the next number only. Otherwise tags of the next
+SEQ_AHEAD numbers are kept once computed. A number beyond (output was lost, or a mark went into a
+file) costs one of CHECKS, and every CHECK_BYTES of output give one more. Without a check left such
+a mark counts as forged.
 
-1. P closes an open run. bash abandons a script on Ctrl-C, dash on a syntax error, and a POSIX shell has
-   no hook that could say so; but a shell that prompts is not running anything. The exit status is P's.
+Sessions that were started before tags existed have a fixed nonce in place of the tag
+(`UntaggedMarkScanner`). Whoever has seen one of these marks can forge the next.
+
+`MarkScanner` finds marks in a stream by absolute offset; `Shell` is the state that they drive. Both
+know nothing about terminals, files or processes: the same bytes, typed input and times always give
+the same state. Both can be saved and restored. Rules of `Shell`:
+
+1. P closes an open run. bash abandons a script on Ctrl-C, dash on a syntax error, and a POSIX shell
+   has no hook to report it; but a shell that prompts is not running a command. The exit status is
+   that of P.
 2. The editor's line is clean from P until a byte is typed, and only another P makes it clean again.
-   Ctrl-C and Ctrl-U usually empty a line, but a program, a key binding or vi mode may say otherwise.
-3. Bytes typed ahead, while something ran, outlive the P that follows: the program may have read them, or
-   the editor is about to. Input is read in order, so a trigger typed now is a line of its own if and only
-   if the last byte before it ended one. If it did not (`q` to a pager, half a command), `typeahead` is
-   true and `ready` is not: a trigger typed after half of somebody's `rm -rf` would complete it. The next
-   line end clears that, or the caller, who can look at the live terminal (nothing unread, cursor where
-   the prompt ended), by `settled`.
-4. Where no C exists (`marks_start` is false), a line submitted by CR or LF counts as the start of a
+   Ctrl-C and Ctrl-U usually empty a line, but a program, a key binding or vi mode may differ.
+3. Bytes typed ahead, while a command ran, outlive the next P: the program may have read them, or
+   the editor will. Input is read in order, so a trigger typed now is a line of its own if and only
+   if the last byte before it ended a line. If it did not (`q` to a pager, half a command),
+   `typeahead` is true and `ready` is false: a trigger after half of `rm -rf` would complete that
+   command. The next line end clears `typeahead`. So does the caller by `settled`, after it looked
+   at the live terminal (no unread input, cursor where the prompt ended).
+4. Without C (`marks_start` is false), a line submitted by CR or LF counts as the start of a
    command.
 """
 
@@ -38,17 +50,30 @@ from __future__ import annotations
 import enum
 import re
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
+from holdfast.core.session.mark_tags import SEQ_MAX, MarkKey
+
+TAGGED: Final = 2  # `marks` in the label of a session: the version of its marks
 MARK_INTRODUCER = b"\x1b]7717;"
-MARK_BYTES_MAX = 256  # the longest mark has 175 bytes; this also bounds what is held back
+MARK_BYTES_MAX = 256  # the longest mark has 175 bytes; this also bounds the held bytes
+SEQ_AHEAD: Final = 8
+STATUSES: Final = 256  # zsh has a few others
+FEW: Final = 32  # marks that a chunk may have without being a flood
+CHECKS: Final = 64  # of numbers beyond SEQ_AHEAD and other statuses
+CHECK_BYTES: Final = 4096
 NONCE = re.compile(r"[0-9A-Za-z]{16,64}")
 RUN_ID = re.compile(r"[0-9A-Za-z._-]{1,64}")
+Saved = dict[str, Any]  # JSON for the next host
 
 _BODY = re.compile(
     rb"([0-9]{1,18});(?:(C)|(P);(-?[0-9]{1,11})|(R);([0-9A-Za-z._-]{1,64})"
     rb"|(D);([0-9A-Za-z._-]{1,64});(-?[0-9]{1,11}))"
 )
+_TAGGED_MARK = re.compile(
+    rb"\x1b\]7717;([0-9A-Za-z._-]{0,64});([0-9]{1,10});[PCRD][0-9A-Za-z;._-]{0,90}\x07"
+)
+_INSIDE = re.compile(rb"[0-9A-Za-z;._-]*")  # between introducer and BEL
 
 
 class MarkKind(enum.StrEnum):
@@ -60,7 +85,7 @@ class MarkKind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One accepted mark; `start` and `end` are absolute offsets, of its first byte and behind its last."""
+    """An accepted mark; `start` and `end` are the absolute offsets of its first and next byte."""
 
     start: int
     end: int
@@ -71,96 +96,197 @@ class Mark:
 
 
 class MarkScanner:
-    """Finds marks in output that arrives in chunks of any size. Without a mark, one search per chunk."""
+    """Finds marks in output chunks of any size, with one search per chunk if there is no mark."""
 
-    __slots__ = ("_end", "_held", "_prefix", "seq")
+    __slots__ = (
+        "_checked_at",
+        "_checks",
+        "_end",
+        "_held",
+        "_key",
+        "_next",
+        "_prefix",
+        "_tags",
+        "forged",
+        "seq",
+    )
+    tagged = True
 
     def __init__(self, nonce: str, seq: int = 0) -> None:
-        self._prefix = MARK_INTRODUCER + nonce.encode("ascii") + b";"
-        self._held = b""  # the end of what was fed, if it may be the beginning of a mark
-        self._end = 0  # offset of the byte after the last one fed
-        self.seq = seq  # of the last mark accepted
+        self._prefix = MARK_INTRODUCER
+        self._key = MarkKey(nonce)
+        self._held = b""  # the last bytes fed, if they may begin a mark
+        self._end = 0  # offset of the byte after the input
+        self._tags: dict[tuple[int, int, int], bytes] = {}  # at most SEQ_AHEAD * 4 * STATUSES
+        self._next = 0, frozenset[bytes]()  # a number, and all its tags
+        self._checks, self._checked_at = float(CHECKS), 0
+        self.seq = seq  # of the last accepted mark
+        self.forged = 0  # marks that this shell has not written
 
     def feed(self, offset: int, chunk: bytes | bytearray | memoryview) -> list[Mark]:
-        """The marks completed by this chunk. One that does not follow on starts afresh: bytes were lost."""
+        """Return the marks that this chunk completes. A gap in the offsets starts afresh."""
         data = bytes(chunk)
         if self._held and offset == self._end:
             data = self._held + data
             offset -= len(self._held)
+        elif offset != self._end:
+            self._checks = float(CHECKS)  # marks may be missing: the next number may be far ahead
         self._end = offset + len(data)
         self._held = b""
+        if self.tagged and data.count(self._prefix) > FEW:
+            return self._feed_flood(offset, data)
         marks: list[Mark] = []
         at = data.find(self._prefix)
         while at >= 0:
             body = at + len(self._prefix)
-            stop = data.find(b"\x07", body, at + MARK_BYTES_MAX)
-            if stop < 0 and len(data) - at < MARK_BYTES_MAX:
+            inside = _INSIDE.match(data, body, at + MARK_BYTES_MAX)
+            stop = inside.end() if inside is not None else body
+            if stop == len(data) and stop - at < MARK_BYTES_MAX:
                 self._held = data[at:]
                 return marks
-            if stop >= 0:
+            if data[stop : stop + 1] == b"\x07" and stop - at < MARK_BYTES_MAX:
                 mark = self._accept(offset + at, offset + stop + 1, data[body:stop])
                 if mark is not None:
                     marks.append(mark)
-                    body = stop + 1
-            at = data.find(self._prefix, body)
+            at = data.find(self._prefix, stop)
         self._hold_back(data)
         return marks
 
+    def _feed_flood(self, offset: int, data: bytes) -> list[Mark]:
+        """Return the marks of a chunk with many beginnings of marks.
+
+        Each is compared with all tags that the next mark may have, which costs less than a
+        microsecond. Numbers further ahead are not accepted here.
+        """
+        marks: list[Mark] = []
+        possible = self._next_tags()
+        for found in _TAGGED_MARK.finditer(data):
+            if found[1] in possible:
+                start, end = found.span()
+                inside = data[start + len(self._prefix) : end - 1]
+                if (mark := self._accept(offset + start, offset + end, inside)) is not None:
+                    marks.append(mark)
+                    possible = self._next_tags()
+            elif int(found[2]) > self.seq:
+                self.forged += 1
+        at = data.rfind(self._prefix)
+        if _INSIDE.fullmatch(data, at + len(self._prefix)) and len(data) - at < MARK_BYTES_MAX:
+            self._held = data[at:]
+        else:
+            self._hold_back(data)
+        return marks
+
+    def _next_tags(self) -> frozenset[bytes]:
+        """All tags that the next mark may have; computing them takes milliseconds."""
+        seq, statuses = self.seq + 1, range(STATUSES)
+        if self._next[0] != seq:
+            kinds = [("C", 0), ("R", 0)]
+            kinds += [(kind, status) for kind in ("P", "D") for status in statuses]
+            tags = frozenset(b"%d" % self._key.tag(seq, ord(kind), n) for kind, n in kinds)
+            self._next = seq, tags
+        return self._next[1]
+
     @property
     def pending(self) -> int:
-        """How many of the last bytes fed may be the beginning of a mark."""
+        """How many of the last bytes may be the beginning of a mark."""
         return len(self._held)
 
+    def take_forged(self) -> int:
+        """How many marks this shell has not written, since the last call."""
+        count, self.forged = self.forged, 0
+        return count
+
     def _hold_back(self, data: bytes) -> None:
-        """Keeps a tail that is a proper beginning of the prefix, whose only escape is its first byte."""
+        """Hold a tail that is a proper beginning of the prefix; ESC is only its first byte."""
         at = data.rfind(b"\x1b", max(0, len(data) - len(self._prefix) + 1))
         if at >= 0 and self._prefix.startswith(data[at:]):
             self._held = data[at:]
 
-    def _accept(self, start: int, end: int, body: bytes) -> Mark | None:
+    def _accept(self, start: int, end: int, inside: bytes) -> Mark | None:
+        tag, body = self._parts(inside)
         match = _BODY.fullmatch(body)
         if match is None:
             return None
         seq = int(match[1])
-        if seq <= self.seq:
+        if not self.seq < seq <= SEQ_MAX:
+            return None
+        kind = MarkKind((match[2] or match[3] or match[5] or match[7]).decode())
+        status = int(match[4] or match[9] or 0)
+        if not self._genuine(tag, start, seq, ord(kind), status):
+            self.forged += 1
             return None
         self.seq = seq
-        if match[2]:
-            return Mark(start, end, seq, MarkKind.COMMAND)
-        if match[3]:
-            return Mark(start, end, seq, MarkKind.PROMPT, exit=_exit_code(match[4]))
-        if match[5]:
-            return Mark(start, end, seq, MarkKind.RUN, run=match[6].decode())
+        self._tags.clear()
         return Mark(
-            start, end, seq, MarkKind.DONE, run=match[8].decode(), exit=_exit_code(match[9])
+            start, end, seq, kind, (match[6] or match[8] or b"").decode(), _exit_code(status)
         )
 
-    def save(self) -> dict[str, Any]:
+    def _parts(self, inside: bytes) -> tuple[bytes, bytes]:
+        """The tag and the rest of a mark."""
+        tag, _, body = inside.partition(b";")
+        return tag, body
+
+    def _genuine(self, tag: bytes, at: int, seq: int, kind: int, status: int) -> bool:
+        if seq > self.seq + SEQ_AHEAD or not 0 <= status < STATUSES:
+            self._checks = min(CHECKS, self._checks + max(0, at - self._checked_at) / CHECK_BYTES)
+            self._checked_at = at
+            if self._checks < 1:
+                return False
+            self._checks -= 1
+            return tag == b"%d" % self._key.tag(seq, kind, status)
+        which = seq, kind, status
+        expected = self._tags.get(which)
+        if expected is None:
+            expected = self._tags[which] = b"%d" % self._key.tag(seq, kind, status)
+        return tag == expected
+
+    def save(self) -> Saved:
         return {"seq": self.seq, "end": self._end, "held": self._held.hex()}
 
     @classmethod
-    def restore(cls, nonce: str, saved: dict[str, Any]) -> MarkScanner:
+    def restore(cls, nonce: str, saved: Saved) -> MarkScanner:
         scanner = cls(nonce, int(saved["seq"]))
         scanner._end = int(saved["end"])
         scanner._held = bytes.fromhex(saved["held"])
         return scanner
 
 
-def _exit_code(digits: bytes) -> int:
-    """As a process could exit with it. zsh has statuses such as -1 and 256; none may turn into success."""
-    value = int(digits)
+class UntaggedMarkScanner(MarkScanner):
+    """Finds the marks of a session that was started before tags existed."""
+
+    __slots__ = ()
+    tagged = False
+
+    def __init__(self, nonce: str, seq: int = 0) -> None:
+        super().__init__(nonce, seq)
+        self._prefix = MARK_INTRODUCER + nonce.encode("ascii") + b";"
+
+    def _parts(self, inside: bytes) -> tuple[bytes, bytes]:
+        return b"", inside
+
+    def _genuine(self, tag: bytes, at: int, seq: int, kind: int, status: int) -> bool:
+        return True
+
+
+def scanner_of(version: int) -> type[MarkScanner]:
+    """The scanner for the marks of a session; `version` is `marks` in the session's label."""
+    return MarkScanner if version >= TAGGED else UntaggedMarkScanner
+
+
+def _exit_code(value: int) -> int:
+    """Return a possible exit code. zsh has statuses such as -1 and 256; none may become 0."""
     return value if 0 <= value <= 255 else value & 255 or 255
 
 
 class Phase(enum.StrEnum):
-    UNKNOWN = "unknown"  # no mark yet: the shell is starting, or is not one of ours
+    UNKNOWN = "unknown"  # no mark yet: the shell is starting, or has no integration
     PROMPT = "prompt"
     RUNNING = "running"
 
 
 @dataclass(frozen=True, slots=True)
 class PromptShown:
-    offset: int  # of the byte after the mark: the prompt itself begins here
+    offset: int  # of the byte after the mark, where the prompt begins
     exit: int
 
 
@@ -201,12 +327,12 @@ Effect = PromptShown | CommandStarted | CommandFinished | RunStarted | RunDone
 
 @dataclass(slots=True)
 class ShellState:
-    """All that `Shell` remembers, as plain values."""
+    """The state of `Shell`, as plain values."""
 
     marks_start: bool = True  # the shell has mark C
     phase: str = Phase.UNKNOWN.value
-    line_dirty: bool = False  # something was typed since the last prompt
-    submitted: bool = False  # and it ended a line, so the shell is about to act on it
+    line_dirty: bool = False  # a byte was typed since the last prompt
+    submitted: bool = False  # a typed line was ended, so the shell is about to act on it
     ahead: bool = False  # the last byte typed ahead of a prompt did not end a line
     last_exit: int | None = None
     commands: int = 0  # commands started so far
@@ -219,7 +345,7 @@ class ShellState:
 
 
 class Shell:
-    """What the session's shell is doing, as far as its marks and the typed bytes say."""
+    """The activity of the session's shell, from its marks and the typed bytes."""
 
     __slots__ = ("_state",)
 
@@ -232,7 +358,7 @@ class Shell:
 
     @property
     def at_prompt(self) -> bool:
-        """The last mark was a prompt. A POSIX shell stays here while a typed command runs: it has no C."""
+        """The last mark was a prompt. A POSIX shell stays here during a command: it has no C."""
         return self._state.phase == Phase.PROMPT
 
     @property
@@ -241,12 +367,12 @@ class Shell:
 
     @property
     def line_open(self) -> bool:
-        """Something stands on the prompt's line that was not entered."""
+        """The prompt's line has text that was not entered."""
         return self._state.line_dirty and not self._state.submitted
 
     @property
     def submitted(self) -> bool:
-        """It was entered: the shell is about to act on it."""
+        """The line was entered: the shell is about to act on it."""
         return self._state.submitted
 
     @property
@@ -281,7 +407,7 @@ class Shell:
         return self._state.commands
 
     def goes_on(self, data: bytes) -> bool:
-        """Whether these bytes only go on with a line that is open at the prompt: nothing changes then."""
+        """Say whether these bytes only continue an open line at the prompt, without effect here."""
         state = self._state
         return (
             state.line_dirty
@@ -292,7 +418,7 @@ class Shell:
         )
 
     def typed(self, data: bytes, now: float) -> None:
-        """Bytes that were written to the terminal as input, by anybody, the host's own trigger included."""
+        """Note input bytes written to the terminal, the host's own trigger included."""
         state = self._state
         if state.phase == Phase.PROMPT and not state.submitted:
             state.line_dirty = state.line_dirty or bool(data)
@@ -303,7 +429,7 @@ class Shell:
         state.ahead = _unfinished(data, state.ahead)
 
     def settled(self) -> None:
-        """The caller has looked at the live terminal: the prompt's line is empty and no input is unread."""
+        """Note that the live terminal was checked: the line is empty and no input is unread."""
         if self.at_prompt:
             self._state.line_dirty = self._state.submitted = self._state.ahead = False
 
@@ -316,11 +442,11 @@ class Shell:
             return self._run(mark, now)
         return self._done(mark, now)
 
-    def save(self) -> dict[str, Any]:
+    def save(self) -> Saved:
         return asdict(self._state)
 
     @classmethod
-    def restore(cls, saved: dict[str, Any]) -> Shell:
+    def restore(cls, saved: Saved) -> Shell:
         return cls(state=ShellState(**saved))
 
     def _prompt(self, mark: Mark, now: float) -> list[Effect]:
@@ -388,9 +514,11 @@ class Shell:
 
 
 def _unfinished(data: bytes, before: bool) -> bool:
-    """Whether bytes typed ahead leave part of a line: not after a line end, nor after Ctrl-C, which flushes
-    them; Ctrl-D alone adds nothing."""
-    data = data.translate(None, b"\x11\x13")  # Ctrl-S and Ctrl-Q are the terminal's own
+    """Say whether bytes typed ahead leave part of a line.
+
+    A line end completes the line, Ctrl-C flushes the line, and a single Ctrl-D has no effect.
+    """
+    data = data.translate(None, b"\x11\x13")  # Ctrl-S and Ctrl-Q belong to the terminal
     rest = data[max(data.rfind(end) for end in (b"\r", b"\n", b"\x03")) + 1 :]
     carried = before and len(rest) == len(data)
     return carried or bool(rest.strip(b"\x04"))

@@ -1,16 +1,24 @@
-"""The turn: the right to write now (A1, A2). One operator holds it; it is invisible until somebody contends for it.
+"""The turn: the right to write now (A1, A2). One operator holds the turn at any time.
+
+Operators notice the turn only when they contend for it.
 
 Rules
-1. The first write takes a free turn; nobody has to ask.
-2. A holder that has not written for `idle_s`, or whose last client left, holds nothing any more.
-3. Who does not hold it is refused, and told who does; or asks for it. What happens to a request while somebody else holds the turn is
-   a policy's business, which can be replaced: it may wait in a queue, or be dropped at once. Whoever waits gets the turn when it
-   becomes free, in the policy's order, or when the holder grants it.
-4. The holder may hand the turn to anybody, grant or refuse a request, or give it back.
-5. A long act (`run`) keeps the turn for as long as it lasts; it is its operator's act, and ends nobody else's.
-6. Taking it (`take`) asks nobody: no rule of a policy, no long act and no queue is in the way. Who may is decided by the envelope alone.
+1. The first write takes a free turn, without a request.
+2. A holder loses the turn after `idle_s` without writing, or when its last client leaves. A holder
+   that seized the turn keeps it until it releases the turn or hands it over, or until no client of
+   this operator has been connected for `gone_s`.
+3. Other operators are refused and told the holder's name; or they request the turn. While the turn
+   is held, a replaceable policy decides about each request: the request joins the queue at a place
+   of the policy's choice, or is dropped at once. The first operator of the queue gets the turn when
+   the turn becomes free, and any waiting operator when the holder grants the turn.
+4. The holder may hand the turn to any operator, grant or refuse a request, or release the turn.
+5. A long act (`run`) keeps the turn while it lasts, belongs to the operator, and ends no other
+   act.
+6. Seizing (`take`) needs no consent: no policy rule, long act or queue delays it. The envelope
+   alone decides which operators may seize.
 
-Pure: time is an argument, effects are values. The host pumps it; envelopes, the gate and the record come in around it.
+Pure: time is an argument, effects are values. The host drives it and adds envelopes, the gate and
+the record.
 """
 
 from __future__ import annotations
@@ -18,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Protocol
 
-from holdfast.model.limits import TURN_IDLE_S, TURN_REQUESTS_MAX
+from holdfast.model.limits import TURN_GONE_S, TURN_IDLE_S, TURN_REQUESTS_MAX
 
 How = Literal["write", "request", "grant", "hand", "seize"]
 
@@ -46,11 +54,12 @@ class Denied:
     holder: str
     since: float
     idle_for: float
+    seized: bool = False  # the holder keeps the turn until it is released
 
 
 @dataclass(frozen=True)
 class Asked:
-    """Somebody waits for the turn; its holder is told."""
+    """An operator waits for the turn; the holder is notified."""
 
     operator: str
     holder: str
@@ -58,7 +67,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Withdrawn:
-    """A request came to nothing: refused by the holder, dropped by the policy, or given up."""
+    """A request ended: refused by the holder, dropped by the policy, or withdrawn."""
 
     operator: str
     why: Literal["refused", "dropped", "left"]
@@ -67,37 +76,45 @@ class Withdrawn:
 Effect = Taken | Freed | Denied | Asked | Withdrawn
 
 
+Queue = tuple[Request, ...]  # the request that gets the turn next comes first
+
+
 class Policy(Protocol):
-    """What happens to requests. Both see the queue, oldest first, and change nothing."""
+    """The treatment of requests for a held turn."""
 
-    def admits(self, queue: tuple[Request, ...], request: Request) -> bool:
-        """Whether it may wait."""
-
-    def next(self, queue: tuple[Request, ...]) -> Request | None:
-        """Who gets a turn that has become free."""
+    def place(self, queue: Queue, request: Request) -> Queue:
+        """Return the new queue. A request that is not in it is dropped."""
 
 
 class FirstCome:
-    def admits(self, queue: tuple[Request, ...], request: Request) -> bool:
-        return True
-
-    def next(self, queue: tuple[Request, ...]) -> Request | None:
-        return queue[0] if queue else None
+    def place(self, queue: Queue, request: Request) -> Queue:
+        return (*queue, request)
 
 
-class HumansFirst(FirstCome):
-    def next(self, queue: tuple[Request, ...]) -> Request | None:
-        return min(queue, key=lambda r: (r.kind != "human", r.at), default=None)
+class HumansFirst:
+    def place(self, queue: Queue, request: Request) -> Queue:
+        return tuple(sorted((*queue, request), key=lambda r: (r.kind != "human", r.at)))
 
 
 class NoQueue:
-    """A request for a held turn is dropped; who wants it asks again."""
+    """A request for a held turn is dropped; the operator may ask again."""
 
-    def admits(self, queue: tuple[Request, ...], request: Request) -> bool:
-        return False
+    def place(self, queue: Queue, request: Request) -> Queue:
+        return queue
 
-    def next(self, queue: tuple[Request, ...]) -> Request | None:
-        return None
+
+class NoAnswer(Exception):
+    """A plug-in gave no valid answer about a request."""
+
+
+class Placed(NamedTuple):
+    """The answer of a plug-in to one request: the operators that wait, next first."""
+
+    order: tuple[str, ...]
+
+    def place(self, queue: Queue, request: Request) -> Queue:
+        known = {one.operator: one for one in (*queue, request)}
+        return tuple(known[one] for one in self.order if one in known)
 
 
 POLICIES: dict[str, Policy] = {
@@ -109,19 +126,24 @@ POLICIES: dict[str, Policy] = {
 
 @dataclass(slots=True)
 class TurnState:
-    """Plain saved state."""
+    """The saved state, as plain values."""
 
     holder: str | None = None
     since: float = 0.0
     last_write: float = 0.0
     long_acts: int = 0
-    queue: tuple[Request, ...] = ()
+    queue: Queue = ()
+    seized: bool = False
+    away: float | None = None  # since when a holder that seized the turn has no client
 
 
 @dataclass
 class Turn:
+    """The turn of one session."""
+
     state: TurnState = field(default_factory=TurnState)
     idle_s: float = TURN_IDLE_S
+    gone_s: float = TURN_GONE_S
     policy: Policy = POLICIES["queue"]
 
     # ------------------------------------------------------------ facts
@@ -130,10 +152,13 @@ class Turn:
         return None if self._lapsed(now) else self.state.holder
 
     def deadline(self) -> float | None:
-        """When the turn lapses if nothing happens before."""
-        if self.state.holder is None or self.state.long_acts:
+        """Return when the turn expires if nothing happens before."""
+        s = self.state
+        if s.holder is None or s.long_acts:
             return None
-        return self.state.last_write + self.idle_s
+        if s.seized:
+            return None if s.away is None else s.away + self.gone_s
+        return s.last_write + self.idle_s
 
     def waiting(self) -> tuple[str, ...]:
         return tuple(r.operator for r in self.state.queue)
@@ -141,15 +166,17 @@ class Turn:
     # ------------------------------------------------------------ writing
 
     def write(self, operator: str, now: float) -> list[Effect]:
-        """An operator wants to write now. Ends with `Denied` if it may not."""
+        """Let an operator write now; the last effect is `Denied` if it may not."""
         s = self.state
-        if s.holder == operator and (s.long_acts or now < s.last_write + self.idle_s):
-            s.last_write = now  # by far the commonest: the holder goes on typing
+        if s.holder == operator and (
+            s.long_acts or (s.seized and s.away is None) or now < s.last_write + self.idle_s
+        ):
+            s.last_write = now  # the most frequent case: the holder continues to type
             return []
         effects = self.expire(now)
         s = self.state
         if s.holder is not None and s.holder != operator:
-            return [*effects, Denied(s.holder, s.since, now - s.last_write)]
+            return [*effects, self._denied(now)]
         if s.holder is None:
             previous = effects[-1].previous if effects and isinstance(effects[-1], Freed) else None
             return [*effects, self._give(operator, previous, now, "write")]
@@ -163,15 +190,29 @@ class Turn:
         return effects
 
     def end_long(self, operator: str, now: float) -> list[Effect]:
-        """One of its long acts is over. Of somebody who lost the turn meanwhile: nothing changes."""
+        """End a long act; no effect if the operator lost the turn in the meantime."""
         if self.state.holder == operator and self.state.long_acts:
             self.state = replace(self.state, long_acts=self.state.long_acts - 1, last_write=now)
         return self.expire(now)
 
     # ------------------------------------------------------------ moving
 
-    def request(self, operator: str, now: float, kind: str = "human") -> list[Effect]:
-        """Asks for the turn: it is `Taken` if it is free, else `Asked` or `Withdrawn`. To ask twice is to ask once."""
+    def contended(self, operator: str, now: float) -> bool:
+        """Say whether a request of this operator is one that the policy decides about."""
+        holder = self.holder(now)
+        return (
+            holder not in (None, operator)
+            and operator not in self.waiting()
+            and len(self.state.queue) < TURN_REQUESTS_MAX
+        )
+
+    def request(
+        self, operator: str, now: float, kind: str = "human", policy: Policy | None = None
+    ) -> list[Effect]:
+        """Request the turn: `Taken` if it is free, else `Asked` or `Withdrawn`. Idempotent.
+
+        `policy` replaces the policy of the turn for this request.
+        """
         effects = self.expire(now)
         s = self.state
         if s.holder == operator:
@@ -182,82 +223,110 @@ class Turn:
         if operator in self.waiting():
             return [*effects, Asked(operator, s.holder)]
         asked = Request(operator, now, kind)
-        if len(s.queue) >= TURN_REQUESTS_MAX or not self.policy.admits(s.queue, asked):
+        if len(s.queue) >= TURN_REQUESTS_MAX:
             return [*effects, Withdrawn(operator, "dropped")]
-        self.state = replace(s, queue=(*s.queue, asked))
-        return [*effects, Asked(operator, s.holder)]
+        queue = (policy or self.policy).place(s.queue, asked)
+        self.state = replace(s, queue=queue)
+        effects += [
+            Withdrawn(one.operator, "dropped") for one in (*s.queue, asked) if one not in queue
+        ]
+        return [*effects, Asked(operator, s.holder)] if asked in queue else effects
 
     def withdraw(self, operator: str, now: float) -> list[Effect]:
-        """It does not want the turn any more."""
+        """Withdraw a request for the turn."""
         effects = self.expire(now)
         return [*effects, *self._drop(operator, "left")]
 
     def hand(self, holder: str, to: str, now: float, how: How = "hand") -> list[Effect]:
-        """The holder gives the turn to somebody, who may have asked or not. `Denied` if it is not the holder's to give."""
+        """Give the turn to another operator, who need not have asked.
+
+        The effect is `Denied` if the giver does not hold it.
+        """
         effects = self.expire(now)
         s = self.state
         if s.holder is not None and s.holder != holder:
-            return [*effects, Denied(s.holder, s.since, now - s.last_write)]
+            return [*effects, self._denied(now)]
         if to == s.holder:
             return effects
         return [*effects, self._give(to, s.holder, now, how)]
 
     def grant(self, holder: str, to: str, now: float) -> list[Effect]:
-        """Hands it to somebody who asked; no effect if nobody of that name did."""
+        """Give the turn to an operator who asked; no effect if that operator did not."""
         return self.hand(holder, to, now, "grant") if to in self.waiting() else self.expire(now)
 
     def refuse(self, holder: str, to: str, now: float) -> list[Effect]:
         effects = self.expire(now)
         s = self.state
         if s.holder is not None and s.holder != holder:
-            return [*effects, Denied(s.holder, s.since, now - s.last_write)]
+            return [*effects, self._denied(now)]
         return [*effects, *self._drop(to, "refused")]
 
     def take(self, operator: str, now: float) -> list[Effect]:
-        """Unilateral: the caller has checked that this operator may."""
+        """Seize the turn; the caller has checked that this operator may."""
         previous = self.holder(now)
         if previous == operator:
-            self.state = replace(self.state, last_write=now)
+            self.state = replace(self.state, last_write=now, seized=True, away=None)
             return []
         return [self._give(operator, previous, now, "seize")]
 
     def release(self, operator: str, now: float) -> list[Effect]:
-        """The operator gives the turn back. A long act of its own keeps it."""
-        if self.state.holder != operator or self.state.long_acts:
+        """Release the turn, seized or not; a long act of the operator keeps it."""
+        if self.state.holder != operator:
             return self.expire(now)
+        self.state = replace(self.state, seized=False, away=None)
+        if self.state.long_acts:
+            return []
         self.state = replace(self.state, holder=None)
         return [Freed(operator), *self._next(operator, now)]
 
     def lose(self, operator: str, now: float) -> list[Effect]:
-        """Who wrote for it may not any more: it holds nothing, whatever was begun."""
+        """Take the turn away, long acts included, because its writer lost the right to write."""
         if self.state.holder != operator:
             return self.expire(now)
-        self.state = replace(self.state, holder=None, long_acts=0)
+        self.state = replace(self.state, holder=None, long_acts=0, seized=False, away=None)
         return [Freed(operator), *self._next(operator, now)]
 
     def leave(self, operator: str, now: float) -> list[Effect]:
-        """Its last client has gone: it neither holds the turn nor waits for it."""
-        return [*self._drop(operator, "left"), *self.release(operator, now)]
+        """Note that the last client of the operator left: it neither holds nor waits.
+
+        A seized turn stays; `presence` decides about that.
+        """
+        dropped = self._drop(operator, "left")
+        if self.state.holder == operator and self.state.seized:
+            return [*dropped, *self.expire(now)]
+        return [*dropped, *self.release(operator, now)]
+
+    def presence(self, connected: bool, now: float) -> list[Effect]:
+        """Note whether the holder of a seized turn has a client connected to this machine."""
+        effects = self.expire(now)
+        s = self.state
+        if s.holder is not None and s.seized:
+            self.state = replace(s, away=None if connected else now if s.away is None else s.away)
+        return effects
 
     def expire(self, now: float) -> list[Effect]:
         if not self._lapsed(now):
             return []
         previous = self.state.holder
         assert previous is not None
-        self.state = replace(self.state, holder=None)
+        self.state = replace(self.state, holder=None, seized=False, away=None)
         return [Freed(previous), *self._next(previous, now)]
 
-    # ------------------------------------------------------------ inside
+    # ------------------------------------------------------------ helpers
 
     def _give(self, operator: str, previous: str | None, now: float, how: How) -> Taken:
-        self.state = TurnState(
-            operator, now, now, 0, tuple(r for r in self.state.queue if r.operator != operator)
-        )
+        queue = tuple(r for r in self.state.queue if r.operator != operator)
+        self.state = TurnState(operator, now, now, 0, queue, seized=how == "seize")
         return Taken(operator, previous, how)
 
+    def _denied(self, now: float) -> Denied:
+        s = self.state
+        assert s.holder is not None
+        return Denied(s.holder, s.since, now - s.last_write, s.seized)
+
     def _next(self, previous: str, now: float) -> list[Effect]:
-        chosen = self.policy.next(self.state.queue)
-        return [] if chosen is None else [self._give(chosen.operator, previous, now, "request")]
+        queue = self.state.queue
+        return [self._give(queue[0].operator, previous, now, "request")] if queue else []
 
     def _drop(self, operator: str, why: Literal["refused", "left"]) -> list[Effect]:
         if operator not in self.waiting():

@@ -1,28 +1,34 @@
-"""What somebody has typed and not finished: half a line, half an escape sequence, half a paste (A6, A7).
+"""Unfinished input of an operator: half a line, half an escape sequence, half a paste (A6, A7).
 
-Nobody's input may land inside another's. Only the holder of the turn writes, so this matters when the turn changes hands: a turn that
-became free by idleness is not free to write with while its last holder's line stands there unfinished. Who takes the turn knowingly
-(hand, grant, seize) inherits what is staged, and is shown it with the name of who typed it.
+Inputs of two operators must never mix. Only the holder of the turn writes, so this matters when the
+turn moves. After a turn became free by idleness, no other operator can write while the unfinished
+line of the last holder stands there. An operator who takes the turn knowingly (hand, grant, seize)
+inherits the unfinished text, and sees the text with the typist's name.
 
-What counts as unfinished
-- a character, an escape sequence: for MOMENT_S after its last byte. An Escape key by itself looks like the beginning of a sequence, and
-  the rest of a real one is never long in coming.
-- a paste between its brackets: until the closing one.
-- a line: from its first byte until a line end, or Ctrl-C or Ctrl-D, unless all of it was taken back (core/lineedit.py). Only a line editor or a terminal in line mode has lines;
-  the caller, who knows, says whether that is so now (`lines`), or that a prompt has come (`settle`).
+Unfinished is
+- a character or an escape sequence, for MOMENT_S after its last byte. A single Escape key looks
+  like the beginning of a sequence, and the rest of a real sequence follows at once.
+- a paste, until its closing bracket.
+- a line, from its first byte until a line end, Ctrl-C or Ctrl-D, unless the whole line was deleted
+  (core/screen/line_edit.py). Only a line editor or a terminal in line mode has lines. The caller
+  knows, and passes `lines`, or calls `settle` after a prompt.
 
-The text is kept only to be shown to whoever inherits it, never recorded, in memory only, and bounded.
+The text is kept only to be shown to the next holder. It is never recorded, stays in memory, and is
+bounded.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 MOMENT_S = 0.5
-TEXT_BYTES = 1024  # of a staged line; the beginning of a longer one is what is shown
+TEXT_BYTES = 1024  # of an unfinished line; only the beginning of a longer line is kept
 PASTE, _PASTE_END = b"\x1b[200~", b"\x1b[201~"
 _ENDS_LINE = b"\r\n\x03\x04"
+_KILL = b"\x15"  # Ctrl-U
+_PLAIN = re.compile(rb"[^\x00-\x1f]*")  # text without keys that move the cursor
 
 Kind = Literal["character", "sequence", "paste", "line"]
 
@@ -33,22 +39,24 @@ class Unfinished(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """Bytes of a staged line, and who typed them."""
+    """Bytes of an unfinished line, and the operator that typed them."""
 
     operator: str
     data: bytes
 
 
 @dataclass
-class Staged:
-    pieces: list[Piece] = field(default_factory=list)  # of the line, in order
-    by: str = ""  # who wrote last
+class UnfinishedInput:
+    """The unfinished input of one terminal."""
+
+    pieces: list[Piece] = field(default_factory=list)  # of the unfinished line, oldest first
+    by: str = ""  # the last writer
     at: float = 0.0
-    _tail: bytes = b""  # a character or a sequence that is not complete
+    _tail: bytes = b""  # an incomplete character or sequence
     _paste: bool = False
 
     def typed(self, operator: str, data: bytes, now: float) -> None:
-        """Bytes on their way to the terminal, by whoever was allowed to."""
+        """Note bytes on their way to the terminal."""
         if (
             len(data) == 1
             and 0x20 <= data[0] < 0x7F
@@ -56,14 +64,14 @@ class Staged:
             and not (self._tail or self._paste)
             and self.pieces
         ):
-            last = self.pieces[-1]  # the commonest: one more character
+            last = self.pieces[-1]  # the most frequent case: another character
             if last.operator == operator and len(self.pieces) == 1:
                 self.at = now
                 if len(last.data) < TEXT_BYTES:
                     self.pieces[0] = Piece(operator, last.data + data)
                 return
         if operator != self.by:
-            self._tail = b""  # what another left open is closed by going on
+            self._tail = b""  # new input closes the open sequence of the last writer
         self.by, self.at = operator, now
         data = self._tail + data
         cut = _complete(data)
@@ -81,6 +89,10 @@ class Staged:
             if end >= 0:
                 self.pieces.clear()
                 text = text[end + 1 :]
+            kill = text.rfind(_KILL)
+            if kill >= 0 and _PLAIN.fullmatch(self.text + text[:kill]):
+                self.pieces.clear()  # the key itself stays: it says that the line is empty
+                text = text[kill:]
         room = TEXT_BYTES - sum(len(p.data) for p in self.pieces)
         text = text[: max(0, room)] if self.pieces else text[:TEXT_BYTES]
         if not text:
@@ -91,20 +103,24 @@ class Staged:
             self.pieces.append(Piece(operator, text))
 
     @property
+    def text(self) -> bytes:
+        return b"".join(piece.data for piece in self.pieces)
+
+    @property
     def open(self) -> bool:
-        """Whether something may be unfinished."""
+        """There may be unfinished input."""
         return bool(self.pieces) or self._paste
 
     def settle(self) -> None:
-        """A prompt came, or the terminal turned out to have no lines: nothing is staged."""
+        """Forget the line: a prompt appeared, or the terminal has no lines."""
         self.pieces.clear()
 
     def inherit(self, operator: str) -> None:
-        """Somebody takes over knowingly: what is open is theirs to finish. Who typed the line stays known."""
+        """Note that an operator takes over knowingly; the typists of the line stay known."""
         self.by, self._tail = operator, b""
 
     def unfinished(self, now: float, lines: bool = True) -> Unfinished | None:
-        """What of whose would be cut in two by somebody else's input now."""
+        """Return the unfinished input that other input would cut in two now."""
         if self._tail and now < self.at + MOMENT_S:
             return Unfinished(self.by, "sequence" if self._tail[0] == 0x1B else "character")
         if self._paste:
@@ -114,13 +130,13 @@ class Staged:
         return None
 
     def in_the_way(self, operator: str, now: float, lines: bool = True) -> Unfinished | None:
-        """The same, if it is somebody else's."""
+        """Return the unfinished input of another operator."""
         found = self.unfinished(now, lines)
         return found if found is not None and found.operator != operator else None
 
 
 def _complete(data: bytes) -> int:
-    """How much of it is whole characters and whole sequences."""
+    """Return the length of the complete characters and sequences."""
     escape = data.rfind(b"\x1b")
     if escape >= 0 and _open_sequence(data[escape:]):
         return escape
@@ -135,10 +151,10 @@ def _complete(data: bytes) -> int:
 
 
 def _open_sequence(data: bytes) -> bool:
-    """Of bytes that begin with the last ESC there is: whether more of its sequence must come."""
+    """Say whether bytes that begin with the last ESC are an incomplete sequence."""
     if len(data) == 1:
         return True
-    if data[1] == 0x4F:  # SS3: one more
+    if data[1] == 0x4F:  # SS3: a single byte follows
         return len(data) == 2
     if data[1] == 0x5B:  # CSI: up to its final byte
         return not any(0x40 <= b <= 0x7E for b in data[2:])
