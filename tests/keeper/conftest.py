@@ -1,4 +1,4 @@
-"""Each test has a nursery of its own; its keepers end with it."""
+"""Each test has its own nursery; the keepers end with the nursery."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.keeper.harness import Nursery
+from tests.support.keeper import Nursery
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Acts: each taken once, in order; what waits, what overtakes, what can be taken back (S4, A3)."""
+"""Acts: each taken once, in order; waiting, overtaking and withdrawn acts (S4, A3)."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from holdfast.model.limits import INPUT_QUEUE_ACTS, INPUT_QUEUE_BYTES, ORIGINS_KEPT
 from holdfast.wire import keeper as wire
-from tests.keeper.harness import RAW, Nursery, below, gone, start_of, state_of, until
+from tests.support.keeper import RAW, Nursery, below, gone, start_of, state_of, until
 
 DEAF = RAW + "exec sleep 600"  # a program that never reads
 
 
 def reader(gate: Path, out: Path) -> str:
-    """A program that reads nothing until the gate exists, and then everything, into a file."""
+    """A program that reads no input until the gate exists, and then all input, into a file."""
     return f"{RAW} while [ ! -e {gate} ]; do sleep 0.02; done; exec cat > {out}"
 
 
-def test_s4_a_size_does_not_wait_for_input_that_nobody_reads(nursery: Nursery) -> None:
+def test_s4_a_resize_does_not_wait_behind_unread_input(nursery: Nursery) -> None:
     link = nursery.run("a", ["sh", "-c", DEAF])
     link.wait_for(b"READY")
     first = link.fill()[0]
@@ -32,10 +32,10 @@ def test_s4_a_size_does_not_wait_for_input_that_nobody_reads(nursery: Nursery) -
     assert link.ring.written == first - 1, "WRITTEN passes nothing that is incomplete"
 
 
-def test_s4_who_asked_is_told_when_the_effect_is_complete_later(
+def test_s4_a_host_that_asked_is_told_when_the_effect_is_complete(
     nursery: Nursery, tmp_path: Path
 ) -> None:
-    """The bell rings at taking; and again when WRITTEN passes an act that asked, whatever it waited for."""
+    """The bell rings when an act is taken, and on request when WRITTEN passes the act."""
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", reader(gate, out)])
     link.wait_for(b"READY")
@@ -99,8 +99,8 @@ def test_s4_input_of_no_bytes_is_an_act_like_any_other(nursery: Nursery) -> None
 
 
 @pytest.mark.parametrize("piece", [32768, 0], ids=["bytes", "acts"])
-def test_what_a_program_does_not_read_is_bounded(nursery: Nursery, piece: int) -> None:
-    """Beyond the bound an act is refused and not used up: the same number is taken when there is room again."""
+def test_unread_input_is_bounded(nursery: Nursery, piece: int) -> None:
+    """Beyond the bound an act is refused, and its number stays free."""
     link = nursery.run("a", ["sh", "-c", DEAF])
     link.wait_for(b"READY")
     link.fill()
@@ -125,7 +125,7 @@ def test_what_a_program_does_not_read_is_bounded(nursery: Nursery, piece: int) -
     link.taken()
 
 
-def test_a3_withdrawn_input_reaches_no_program_and_what_it_had_got_is_exact(
+def test_a3_withdrawn_input_reaches_no_program_and_the_delivered_part_is_exact(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
@@ -142,7 +142,7 @@ def test_a3_withdrawn_input_reaches_no_program_and_what_it_had_got_is_exact(
     handed = 32768 * (waiting[0] - 1) + entries[0][1]
     gate.touch()
     link.type(b"after")
-    until(lambda: out.exists() and out.read_bytes().endswith(b"after"), "what was typed afterwards")
+    until(lambda: out.exists() and out.read_bytes().endswith(b"after"), "the later input")
     assert out.stat().st_size == handed + 5 and b"never" not in out.read_bytes()
 
 
@@ -156,10 +156,10 @@ def test_a3_withdrawing_is_bound_to_the_epoch_and_to_where_it_begins(nursery: Nu
     assert wire.read_withdrawn(link.packet(wire.WITHDRAWN)) == []
     link.sock.send(wire.withdraw(4, last))
     assert wire.read_withdrawn(link.packet(wire.WITHDRAWN)) == [(last, 0, 4)]
-    assert link.ring.written < last - 1, "what came before still waits"
+    assert link.ring.written < last - 1, "earlier input still waits"
 
 
-def test_a3_a_flush_discards_what_waits_here_and_in_the_kernel(
+def test_a3_a_flush_discards_input_waiting_in_keeper_and_kernel(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
@@ -173,7 +173,7 @@ def test_a3_a_flush_discards_what_waits_here_and_in_the_kernel(
     assert link.state().queued_input == 0
     gate.touch()
     link.type(b"new")
-    until(lambda: out.exists() and out.read_bytes().endswith(b"new"), "what was typed afterwards")
+    until(lambda: out.exists() and out.read_bytes().endswith(b"new"), "the later input")
     assert out.read_bytes() == b"new"
 
 
@@ -189,7 +189,7 @@ def test_s4_a_known_act_under_a_new_number_uses_it_up(nursery: Nursery) -> None:
     link.wait_for(b"READY")
     link.type(b"once", origin=7, number=4)
     link.type(b"once", origin=7, number=4)
-    link.type(b"once", origin=7, number=3)  # older ones too
+    link.type(b"once", origin=7, number=3)  # older numbers too
     link.type(b"twice", origin=7, number=5)
     link.wait_for(b"twice")
     assert link.all().endswith(b"oncetwice") and link.ring.written == 4
@@ -236,7 +236,7 @@ def test_a_malformed_act_is_not_applied_and_not_remembered(
 
 
 def test_after_the_end_only_signals_are_taken(nursery: Nursery) -> None:
-    """And what still waits can be withdrawn, so that a host knows how far it got."""
+    """Waiting acts can still be withdrawn, so that a host knows how far the program got."""
     link = nursery.run("a", ["sh", "-c", RAW + "(trap '' HUP; exec sleep 600) & exec sleep 600"])
     link.wait_for(b"READY")
     waiting = link.fill()
@@ -258,11 +258,14 @@ def test_after_the_end_only_signals_are_taken(nursery: Nursery) -> None:
 
 # ---------------------------------------------------------------- signals
 
-TREE = "sleep 601 & setsid sleep 602 & (setsid sh -c 'sleep 603 & exec sleep 604' &) ; echo READY; exec sleep 605"
+TREE = (
+    "sleep 601 & setsid sleep 602 & (setsid sh -c 'sleep 603 & exec sleep 604' &) ; "
+    "echo READY; exec sleep 605"
+)
 
 
 def tree(nursery: Nursery) -> tuple[int, dict[str, int]]:
-    """Keeper, and the session's processes by what they sleep."""
+    """Keeper, and the session's processes by their sleep argument."""
     keeper = nursery.keepers["a"]
     found: dict[str, int] = {}
 

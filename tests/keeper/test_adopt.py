@@ -1,4 +1,4 @@
-"""A keeper that starts from saved state, around a tree that something else launched (R2)."""
+"""A keeper that starts from saved state, around a tree that another process launched (R2)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import Link, Nursery, end, gone, start_of, until
+from tests.support.keeper import Link, Nursery, end, gone, start_of, until
 
 BASE = 2**40 + 12345  # far beyond 32 bits
 
@@ -77,11 +77,11 @@ def test_r2_a_running_tree_is_taken_over_with_all_that_was_saved(
     assert link.welcome.consumed == BASE and link.ring.accepted == link.ring.written == 5000
     assert link.ring.start == BASE - len(tail) and link.ring.resized == (BASE, 100, 40)
     assert link.ring.copy(BASE - len(tail), BASE) == tail
-    until(lambda: link.ring.head == BASE + 6, "what it prints to follow at once")
+    until(lambda: link.ring.head == BASE + 6, "its output to follow at once")
     assert link.ring.copy(BASE, BASE + 6) == b"READY\n"
-    link.type(b"again", origin=7, number=70)  # done before it was saved
+    link.type(b"again", origin=7, number=70)  # done before the save
     link.type(b"new", origin=7, number=71)
-    until(lambda: link.ring.head == BASE + 9, "the echo of what is new")
+    until(lambda: link.ring.head == BASE + 9, "the echo of the new input")
     assert link.ring.copy(BASE + 6, BASE + 9) == b"new" and link.ring.accepted == 5002
     link.sock.send(wire.consumed(BASE + 9))
     link.state()
@@ -142,7 +142,7 @@ def test_r2_a_root_that_ended_meanwhile(nursery: Nursery, tree: Tree) -> None:
     )
 
 
-def test_r2_without_its_terminal_it_is_refused(nursery: Nursery, tree: Tree) -> None:
+def test_r2_an_adoption_without_the_terminal_is_refused(nursery: Nursery, tree: Tree) -> None:
     request = wire.spawn(wire.Spawn("a", 1, "a.keeper", 80, 24, 1 << 16, 1000, adopt_pid=tree.pid))
     null = os.open(os.devnull, os.O_RDWR)
     for fds in (None, [null]):

@@ -1,4 +1,4 @@
-"""The fence: this incarnation stops acting at a deadline on its own clock (R3), also when nobody watches the clock."""
+"""The fence: an incarnation stops acting at a deadline on its own clock (R3)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import RAW, Link, Nursery, boottime_ns, stop, until
+from tests.support.keeper import RAW, Link, Nursery, boottime_ns, stop, until
 
 
 def fence(
@@ -23,7 +23,9 @@ def fence(
         socket.send_fds(link.sock, [packet], [freeze])
 
 
-def test_r3_at_the_deadline_it_freezes_and_takes_nothing(nursery: Nursery, tmp_path: Path) -> None:
+def test_r3_at_the_deadline_the_session_freezes_and_takes_no_act(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     link = nursery.run("a", ["cat"])
     frozen = os.open(tmp_path / "cgroup.freeze", os.O_RDWR | os.O_CREAT, 0o600)
     deadline = boottime_ns(0.15)
@@ -81,7 +83,7 @@ def test_r3_waiting_input_does_not_pass_the_fence(nursery: Nursery, tmp_path: Pa
     gate.touch()
     until(
         lambda: out.exists() and out.stat().st_size >= 4096,
-        "the program to read what it had, and to make room",
+        "the program to read its input, and to make room",
     )
     for _ in range(20):
         link.state()  # each is a turn in which the keeper could write
@@ -93,7 +95,7 @@ def test_r3_waiting_input_does_not_pass_the_fence(nursery: Nursery, tmp_path: Pa
 
 
 def test_r3_the_clock_decides_not_the_order_of_events(nursery: Nursery) -> None:
-    """The keeper is paused over its deadline; on waking it finds an act, the timer and a host's packet all at once."""
+    """The keeper is paused over its deadline; on waking it finds an act, the timer and a packet."""
     link = nursery.run("a", ["sh", "-c", RAW + "exec cat"])
     link.wait_for(b"READY")
     fence(link, boottime_ns(0.1))
@@ -109,7 +111,7 @@ def test_r3_the_clock_decides_not_the_order_of_events(nursery: Nursery) -> None:
 
 
 def test_r3_a_new_deadline_that_meets_the_old_ones_timer(nursery: Nursery) -> None:
-    """Both are there when the keeper wakes: the timer has fired, and is set anew before anyone looks at it."""
+    """On waking the keeper finds both: the timer has fired, and is set anew before it is read."""
     link = nursery.run("a", ["cat"])
     pid = nursery.keepers["a"]
     for _ in range(5):

@@ -1,4 +1,4 @@
-"""FLUSH: after it returns, nothing that was typed before and not read reaches a program (A3), in both modes of a terminal."""
+"""FLUSH: afterwards no earlier unread input reaches a program (A3), in both modes of a terminal."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 
 from holdfast.keeper import terminal
 from holdfast.wire import keeper as wire
-from tests.keeper.harness import Link, Nursery, until
+from tests.support.keeper import Link, Nursery, until
 
 RAW, LINES = "stty raw -echo; ", "stty icanon echo; "
 BOTH = pytest.mark.parametrize("mode", [RAW, LINES], ids=["raw", "lines"])
 
 
 def gated(mode: str, gate: Path, out: Path) -> list[str]:
-    """A program that reads nothing until a file appears, then all."""
+    """A program that reads no input until a file appears, then all."""
     return [
         "sh",
         "-c",
@@ -33,12 +33,10 @@ def flush(link: Link, origin: int = 0) -> list[tuple[int, int, int]]:
 
 
 def arrived(link: Link, gate: Path, out: Path, mark: bytes = b"mark\n") -> bytes:
-    """What reaches the program, up to a mark typed now."""
+    """The input that reaches the program, up to a mark typed now."""
     gate.touch()
     link.type(mark)
-    until(
-        lambda: out.exists() and out.read_bytes().endswith(mark), "what was typed after the flush"
-    )
+    until(lambda: out.exists() and out.read_bytes().endswith(mark), "the input after the flush")
     return out.read_bytes()
 
 
@@ -48,7 +46,7 @@ def arrived(link: Link, gate: Path, out: Path, mark: bytes = b"mark\n") -> bytes
     [b"rm -rf x", b"rm -rf x\n", b"one\ntwo\nthree", b"a\n" * 1500],
     ids=["part", "line", "lines", "many"],
 )
-def test_a3_what_the_kernel_holds_does_not_reach_the_program(
+def test_a3_input_in_the_kernel_does_not_reach_the_program(
     nursery: Nursery, tmp_path: Path, mode: str, typed: bytes
 ) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
@@ -57,13 +55,13 @@ def test_a3_what_the_kernel_holds_does_not_reach_the_program(
     link.type(typed)
     link.written()
     if mode == LINES:
-        link.wait_for(typed.split(b"\n")[0])  # the kernel has echoed it
+        link.wait_for(typed.split(b"\n")[0])  # the kernel has echoed the input
     assert flush(link) == [], "the terminal had taken all of it"
     assert arrived(link, gate, out) == b"mark\n"
 
 
 @BOTH
-def test_a3_what_waits_for_room_is_named_and_gone(
+def test_a3_input_that_waits_for_room_is_named_and_gone(
     nursery: Nursery, tmp_path: Path, mode: str
 ) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
@@ -84,7 +82,9 @@ def test_a3_what_waits_for_room_is_named_and_gone(
     assert arrived(link, gate, out) == b"mark\n"
 
 
-def test_a3_of_one_client_only_what_others_typed_stays(nursery: Nursery, tmp_path: Path) -> None:
+def test_a3_a_flush_of_one_client_keeps_the_input_of_others(
+    nursery: Nursery, tmp_path: Path
+) -> None:
     gate, out = tmp_path / "gate", tmp_path / "out"
     link = nursery.run("a", gated(RAW, gate, out))
     link.wait_for(b"READY")
@@ -100,10 +100,10 @@ def test_a3_of_one_client_only_what_others_typed_stays(nursery: Nursery, tmp_pat
 
 
 @BOTH
-def test_a3_no_gap_is_ever_followed_by_what_was_withdrawn(
+def test_a3_no_gap_is_followed_by_withdrawn_input(
     nursery: Nursery, tmp_path: Path, mode: str
 ) -> None:
-    """A program reads as it can while a client floods it; after each flush, what arrives is what is typed from then on."""
+    """A program reads while a client floods it; after each flush only newly typed input arrives."""
     out = tmp_path / "out"
     link = nursery.run("a", ["sh", "-c", f"{mode} echo READY; exec cat >{out}"])
     link.wait_for(b"READY")
@@ -123,12 +123,12 @@ def test_a3_no_gap_is_ever_followed_by_what_was_withdrawn(
         between = out.read_bytes().split(b"mark%d\n" % (turn - 1))[-1].removesuffix(mark)
         sent = b"".join(b"%d.%d\n" % (turn, n) for n in range(first, number))
         assert sent.startswith(between), (
-            "what arrived before the mark is the beginning of what was typed, and nothing after a gap"
+            "the input before the mark is a prefix of the typed input, with no byte after a gap"
         )
 
 
 def test_a3_a_program_that_closed_its_terminal_to_others_cannot_keep_its_input() -> None:
-    """TIOCEXCL forbids everybody but root to open it: then the flush goes by the master."""
+    """TIOCEXCL forbids all users but root to open the terminal: then the flush uses the master."""
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""The exec gate as the keeper has it: it lends the listener, and refuses what nobody reads for too long (P4)."""
+"""The keeper's part of the exec gate: lends the listener, and refuses unread execs in time (P4)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.keeper import filtering
+from holdfast.keeper import install_filter
+from holdfast.wire import exec_filter, notification
 from holdfast.wire import keeper as wire
-from holdfast.wire import notification, sieve
-from tests.host.ordinary_user import ordinary_user
-from tests.keeper.harness import Link, Nursery, cpu_ns, gone, until
-from tests.keeper.test_contain import PYTHON, ROOT, Contained
+from tests.support.contained_keeper import PYTHON, ROOT, Contained
+from tests.support.keeper import Link, Nursery, below, cpu_ns, gone, until
+from tests.support.ordinary_user import ordinary_user
 
 ALLOWED = pytest.mark.skipif(not ROOT, reason="without no_new_privs a plain session needs root")
 CONTAINMENT = wire.Containment()
@@ -29,7 +29,7 @@ CONTAINMENT = wire.Containment()
 def box() -> Iterator[Contained]:
     with tempfile.TemporaryDirectory(
         prefix="hf-"
-    ) as top:  # a short path: sockets have few bytes for one
+    ) as top:  # a short path: a socket's address has few bytes
         made = Contained(Path(top))
         yield made
         made.close()
@@ -44,8 +44,8 @@ def listener(link: Link) -> int:
             return fds[0]
 
 
-def come(fd: int) -> tuple[int, int]:
-    """The next exec: its id, and whose."""
+def next_exec(fd: int) -> tuple[int, int]:
+    """The next exec: its id, and the pid."""
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     assert poll.poll(60_000)[0][1] & select.POLLIN
@@ -64,16 +64,16 @@ def answer(fd: int, id: int, error: int = 0) -> None:
 
 
 @ALLOWED
-def test_p4_every_exec_waits_for_whoever_has_the_listener(nursery: Nursery) -> None:
+def test_p4_every_exec_waits_for_the_holder_of_the_listener(nursery: Nursery) -> None:
     link = nursery.run(
         "a",
         ["sh", "-c", "echo ready; /bin/echo one; /bin/echo two; echo rc=$?; read x"],
         gate=wire.GATE_WANTED,
     )
     fd = listener(link)
-    answer(fd, come(fd)[0])
+    answer(fd, next_exec(fd)[0])
     link.wait_for(b"one\r\n")
-    answer(fd, come(fd)[0], errno.EACCES)
+    answer(fd, next_exec(fd)[0], errno.EACCES)
     said = link.wait_for(b"rc=")
     assert b"two" not in said.replace(b"/bin/echo two", b"") and b"rc=126" in link.wait_for(
         b"rc=126"
@@ -81,18 +81,23 @@ def test_p4_every_exec_waits_for_whoever_has_the_listener(nursery: Nursery) -> N
 
 
 @ALLOWED
-def test_p4_the_program_itself_waits_for_nobody_and_no_other_call_is_let_by(
+def test_p4_only_the_exec_of_the_program_itself_passes_without_waiting(
     nursery: Nursery,
 ) -> None:
-    """Its own exec is known by a number that nobody else has: the same call with another number waits."""
+    """The keeper's own exec carries a secret number: the same call with another number waits."""
     script = (
-        "import ctypes, os\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\na = (ctypes.c_char_p * 3)(b'echo', b'by', None)\n"
-        "libc.syscall(59, b'/bin/echo', a, None, 0, 0, ctypes.c_ulong(0x1234567812345678)) if os.uname().machine == 'x86_64' else os.execv('/bin/echo', ['echo', 'by'])\n"
+        "import ctypes, os\nlibc = ctypes.CDLL(None)\nprint('ready', flush=True)\n"
+        "a = (ctypes.c_char_p * 3)(b'echo', b'by', None)\n"
+        "if os.uname().machine == 'x86_64':\n"
+        "    cookie = ctypes.c_ulong(0x1234567812345678)\n"
+        "    libc.syscall(59, b'/bin/echo', a, None, 0, 0, cookie)\n"
+        "else:\n"
+        "    os.execv('/bin/echo', ['echo', 'by'])\n"
     )
     link = nursery.run("a", [PYTHON, "-c", script], gate=wire.GATE_WANTED)
     link.wait_for(b"ready")
     fd = listener(link)
-    id, pid = come(fd)
+    id, pid = next_exec(fd)
     assert pid == link.welcome.root_pid
     answer(fd, id)
     link.wait_for(b"by\r\n")
@@ -101,13 +106,13 @@ def test_p4_the_program_itself_waits_for_nobody_and_no_other_call_is_let_by(
 def test_p4_contained_only_the_program_is_gated_not_its_init(box: Contained) -> None:
     link = box.run("sh", "-c", "/bin/echo one; read x", gate=wire.GATE_WANTED)
     fd = listener(link)
-    id, pid = come(fd)
+    id, pid = next_exec(fd)
     answer(fd, id)
     link.wait_for(b"one\r\n")
-    status = Path(f"/proc/{link.welcome.root_pid}/status").read_text()
-    assert "Seccomp:\t2" in status and "NoNewPrivs:\t0" in status, "sudo is not dead for it"
-    init = int(Path(f"/proc/{link.welcome.root_pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
-    assert "Seccomp:\t0" in Path(f"/proc/{init}/status").read_text() and pid != init
+    init, hf_root, program = below(box.nursery.keepers["a"])[:3]
+    assert program == link.welcome.root_pid and pid not in (init, hf_root)
+    for one, filters in ((init, 0), (hf_root, 1), (program, 1)):
+        assert f"Seccomp_filters:\t{filters}\n" in Path(f"/proc/{one}/status").read_text()
 
 
 @ALLOWED
@@ -143,7 +148,7 @@ def test_p4_the_next_host_gets_the_same_listener(nursery: Nursery) -> None:
     os.close(first)
     again = nursery.link("a")
     fd = listener(again)
-    answer(fd, come(fd)[0])
+    answer(fd, next_exec(fd)[0])
     again.wait_for(b"one\r\n")
 
 
@@ -174,7 +179,7 @@ def test_a_session_without_a_gate_says_so(nursery: Nursery) -> None:
 
 @ALLOWED
 def test_p4_under_another_gate_it_is_refused_or_done_without(nursery: Nursery) -> None:
-    """The kernel allows one listener above a program: the launcher of the second hears EBUSY."""
+    """The kernel allows one listener above a program: the launcher of the second gets EBUSY."""
     link = nursery.run("outer", [PYTHON, "-c", INNER], gate=wire.GATE_WANTED)
     link.wait_for(b"done")
     assert b"EBUSY" in link.all(), link.all()
@@ -193,26 +198,67 @@ input()
 """
 
 
-def test_the_filter_names_every_way_to_execute() -> None:
-    for machine, personalities in sieve.PERSONALITIES.items():
-        code = [*sieve.INSTRUCTION.iter_unpack(sieve.program(machine, 0x1122334455667788))]
-        for arch, numbers in personalities:
+COOKIE = 0x1122334455667788
+
+
+@pytest.mark.parametrize("contained", [False, True])
+@pytest.mark.parametrize("machine", exec_filter.PERSONALITIES)
+def test_the_filter_names_every_way_to_execute(machine: str, contained: bool) -> None:
+    program = exec_filter.program(machine, COOKIE, contained)
+    code = [*exec_filter.INSTRUCTION.iter_unpack(program)]
+    for personality in exec_filter.PERSONALITIES[machine]:
+        arch, execs, ioctls, modes, opens, missing, sockets, socketcall = personality
+        for number in execs:
+            assert run(code, arch, number, 0) == exec_filter.RET_NOTIFY
+        for number in ioctls:
+            for forbidden in (exec_filter.TIOCSTI, exec_filter.TIOCLINUX):
+                assert run(code, arch, number, 0, forbidden) == exec_filter.RET_FORBIDDEN
+                assert run(code, arch, number, 0, forbidden | 7 << 32) == exec_filter.RET_FORBIDDEN
+            assert run(code, arch, number, 0, 0x5413) == exec_filter.RET_ALLOW
+        for number in missing:
+            wanted = exec_filter.RET_NOSYS if contained else exec_filter.RET_ALLOW
+            assert run(code, arch, number, 0) == wanted
+        wanted = exec_filter.RET_FORBIDDEN if contained else exec_filter.RET_ALLOW
+        for position, numbers in enumerate(modes, 1):
             for number in numbers:
-                assert run(code, arch, number, 0) == sieve.RET_NOTIFY
-            assert run(code, arch, 1, 0) == sieve.RET_ALLOW
-        own = personalities[0][0]
-        assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334455667788) == sieve.RET_ALLOW
-        assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334455667789) == sieve.RET_NOTIFY
-        assert run(code, own, sieve.SYSCALLS[machine][0], 0x1122334555667788) == sieve.RET_NOTIFY
-        assert run(code, own, personalities[0][1][1], 0x1122334455667788) == sieve.RET_NOTIFY, (
-            "only of execve"
-        )
-        assert run(code, 0xDEAD, 1, 0) == sieve.RET_NOSYS
+                for mode in (0o4755, 0o2755, 0o100_4644, 1 << 40 | 0o6000):
+                    arguments = [0] * position + [mode]
+                    assert run(code, arch, number, 0, *arguments[1:]) == wanted
+                arguments = [0] * position + [0o1777]
+                assert run(code, arch, number, 0, *arguments[1:]) == exec_filter.RET_ALLOW
+        for position, numbers in enumerate(opens, 1):
+            for number in numbers:
+                for flags in (os.O_CREAT | os.O_WRONLY, os.O_TMPFILE):
+                    arguments = [0] * position + [flags, 0o4755]
+                    assert run(code, arch, number, 0, *arguments[1:]) == wanted
+                arguments = [0] * position + [os.O_RDONLY, 0o4755]  # the mode is not looked at
+                assert run(code, arch, number, 0, *arguments[1:]) == exec_filter.RET_ALLOW
+        assert run(code, arch, 1, 0, exec_filter.TIOCSTI) == exec_filter.RET_ALLOW
+        other = exec_filter.RET_NO_FAMILY if contained else exec_filter.RET_ALLOW
+        for number in sockets:
+            for family in (0, 3, 17, 38, 40, 40 | 1 << 32):
+                assert run(code, arch, number, 0, first=family) == other
+            for family in exec_filter.FAMILIES:
+                assert run(code, arch, number, 0, first=family) == exec_filter.RET_ALLOW
+        for number in socketcall:
+            for call in exec_filter.SOCKETCALLS:
+                assert run(code, arch, number, 0, first=call) == other
+            assert run(code, arch, number, 0, first=3) == exec_filter.RET_ALLOW
+    own = exec_filter.PERSONALITIES[machine][0]
+    execve = exec_filter.SYSCALLS[machine][0]
+    assert run(code, own.arch, execve, COOKIE) == exec_filter.RET_ALLOW
+    assert run(code, own.arch, execve, COOKIE + 1) == exec_filter.RET_NOTIFY
+    assert run(code, own.arch, execve, COOKIE + (1 << 32)) == exec_filter.RET_NOTIFY
+    assert run(code, own.arch, own.exec[1], COOKIE) == exec_filter.RET_NOTIFY, "only of execve"
+    assert run(code, 0xDEAD, 1, 0) == exec_filter.RET_NOSYS
 
 
-def run(code: list[tuple[int, ...]], arch: int, number: int, cookie: int) -> int:
-    """A machine for the few instructions that it has."""
-    data = struct.pack("<IIQ6Q", number, arch, 0, 0, 0, 0, 0, 0, cookie)
+def run(
+    code: list[tuple[int, ...]], arch: int, number: int, cookie: int, *others: int, first: int = 0
+) -> int:
+    """An interpreter for the few instructions of the filter. `others`: second argument and on."""
+    second, third, fourth = (*others, 0, 0, 0)[:3]
+    data = struct.pack("<IIQ6Q", number, arch, 0, first, second, third, fourth, 0, cookie)
     at = accumulator = 0
     while True:
         operation, jt, jf, k = code[at]
@@ -221,29 +267,32 @@ def run(code: list[tuple[int, ...]], arch: int, number: int, cookie: int) -> int
             accumulator = struct.unpack_from("<I", data, k)[0]
         elif operation == 0x15:
             at += jt if accumulator == k else jf
+        elif operation == 0x45:
+            at += jt if accumulator & k else jf
         else:
             return k
 
 
-def test_exactly_this_filter_is_made_neutral() -> None:
-    for machine in sieve.PERSONALITIES:
-        code = sieve.program(machine, 0xFEDCBA9876543210)
-        plain = sieve.neutral(code)
+@pytest.mark.parametrize("contained", [False, True])
+def test_exactly_this_filter_is_made_neutral(contained: bool) -> None:
+    for machine in exec_filter.PERSONALITIES:
+        code = exec_filter.program(machine, 0xFEDCBA9876543210, contained)
+        plain = exec_filter.neutral(code)
         assert plain is not None and len(plain) == len(code)
-        assert sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_NOTIFY) not in plain
+        assert exec_filter.INSTRUCTION.pack(0x06, 0, 0, exec_filter.RET_NOTIFY) not in plain
         assert plain.replace(
-            sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b""
-        ) == code.replace(sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_NOTIFY), b"").replace(
-            sieve.INSTRUCTION.pack(0x06, 0, 0, sieve.RET_ALLOW), b""
-        )
+            exec_filter.INSTRUCTION.pack(0x06, 0, 0, exec_filter.RET_ALLOW), b""
+        ) == code.replace(
+            exec_filter.INSTRUCTION.pack(0x06, 0, 0, exec_filter.RET_NOTIFY), b""
+        ).replace(exec_filter.INSTRUCTION.pack(0x06, 0, 0, exec_filter.RET_ALLOW), b"")
         other = bytearray(code)
         other[4] ^= 1
         assert (
-            sieve.neutral(bytes(other)) is None
-            and sieve.neutral(code[:-8]) is None
-            and sieve.neutral(b"") is None
+            exec_filter.neutral(bytes(other)) is None
+            and exec_filter.neutral(code[:-8]) is None
+            and exec_filter.neutral(b"") is None
         )
-    assert filtering.install is not None
+    assert install_filter.install is not None
 
 
 @pytest.mark.skipif(not ROOT, reason="run by root as one")

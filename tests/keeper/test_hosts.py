@@ -15,7 +15,7 @@ import pytest
 from holdfast.model.limits import KEEPER_BACKLOG, LABEL_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import snapshot
-from tests.keeper.harness import RAW, Link, Nursery, below, start_of, stop, until
+from tests.support.keeper import RAW, Link, Nursery, below, start_of, stop, until
 
 
 def test_s4_a_newer_term_closes_the_older_and_an_older_is_refused(nursery: Nursery) -> None:
@@ -151,7 +151,10 @@ def test_a_host_that_reads_no_answers_is_dropped_and_the_session_goes_on(nursery
 
 
 def test_s4_a_removed_socket_comes_back_at_a_hangup(nursery: Nursery) -> None:
-    """What a cleaner of old files takes away is not lost: a host that knows the keeper's pid asks it to listen anew."""
+    """A socket that a cleaner of old files removed is not lost.
+
+    A host that knows the keeper's pid asks the keeper to listen anew.
+    """
     _, _, pid, _ = nursery.spawn("a", ["cat"])
     first = nursery.link("a")
     os.unlink(nursery.path("a"))
@@ -186,8 +189,8 @@ def test_s4_a_paused_keeper_loses_nothing(nursery: Nursery) -> None:
     assert link.wait_for(b";49;") == b"READY\n" + b"".join(b"%d;" % n for n in range(50))
 
 
-def test_who_listens_is_the_keeper(nursery: Nursery) -> None:
-    """A host learns the keeper's pid from the socket's credentials; they must not name the program."""
+def test_the_socket_credentials_name_the_keeper(nursery: Nursery) -> None:
+    """A host learns the pid from the credentials of the socket: they must name the keeper."""
     link = nursery.run("a", ["cat"])
     pid, uid, _ = struct.unpack(
         "3i", link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
@@ -227,8 +230,8 @@ def test_versions_are_negotiated(nursery: Nursery) -> None:
         sock.close()
 
 
-def test_s4_the_ring_cannot_be_written_by_who_reads_it(nursery: Nursery) -> None:
-    """What the keeper hands out is sealed: no reader, no viewer and no host can change history or its size."""
+def test_s4_readers_cannot_write_the_ring(nursery: Nursery) -> None:
+    """The shared memory is sealed: no reader, viewer or host can change history or its size."""
     link = nursery.run("a", ["cat"])
     for attempt in (
         lambda: os.pwrite(link.ring_fd, b"x", 0),
@@ -244,7 +247,7 @@ def test_s6_the_snapshot_outlives_its_host(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"])
     snapshot.store(link.snapshot, 42, b"a screen")
     link.close()
-    again = nursery.link("a")  # held: it closes its descriptors when it goes
+    again = nursery.link("a")  # held, since it closes its descriptors when it is freed
     assert snapshot.load(again.snapshot) == (42, b"a screen")
 
 

@@ -1,28 +1,27 @@
-"""Nothing wakes up while nothing happens."""
+"""No process wakes up while the session is idle."""
 
 from __future__ import annotations
 
 import select
 
-from tests.keeper.harness import Nursery, state_of, until
+import pytest
+
+from tests.support.keeper import Nursery, state_of, until
+from tests.support.kernel import switches
 
 
-def switches(pid: int) -> int:
-    with open(f"/proc/{pid}/status") as f:
-        return sum(int(line.split()[1]) for line in f if line.startswith("voluntary_ctxt_switches"))
-
-
+@pytest.mark.alone
 def test_idle_keepers_and_the_nursery_do_not_wake_up(nursery: Nursery) -> None:
     pids = [nursery.spawn(f"s{n}", ["sleep", "600"])[2] for n in range(5)]
     links = [nursery.link(f"s{n}") for n in range(5)]
     for link in links:
         link.type(b"x")
     for link in links:
-        link.wait_for(b"x")  # the terminal's echo: after that, nothing is under way
+        link.wait_for(b"x")  # the terminal's echo: after that, no input is under way
     watched = [*pids, nursery.process.pid]
 
     def at_rest() -> bool:
-        """Those who were woken sleep again. Who never does is not let through."""
+        """Whether all woken processes sleep again. A process that never sleeps fails the test."""
         before = [switches(pid) for pid in watched]
         select.select([], [], [], 0.2)
         return [switches(pid) for pid in watched] == before and all(
@@ -31,5 +30,5 @@ def test_idle_keepers_and_the_nursery_do_not_wake_up(nursery: Nursery) -> None:
 
     until(at_rest, "all to be at rest")
     before = [switches(pid) for pid in watched]
-    select.select([], [], [], 1.0)  # time itself is what is tested
+    select.select([], [], [], 1.0)  # time itself is tested
     assert [switches(pid) for pid in watched] == before

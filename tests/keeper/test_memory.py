@@ -1,4 +1,4 @@
-"""What a keeper costs: its own memory, for which 200 of them are affordable (docs/decisions/0002-keeper-memory.md)."""
+"""The memory of one keeper; 200 must be affordable (docs/decisions/0002-keeper-memory.md)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.wire import keeper as wire
-from tests.keeper.harness import Nursery
+from tests.support.keeper import Nursery
 
 KEEPERS = 12
 OWN_KB, OWN_IN_USE_KB = (

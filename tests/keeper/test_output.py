@@ -1,4 +1,4 @@
-"""The keeper drains the terminal; what it read has one offset for ever (S4, S5)."""
+"""The keeper drains the terminal; each byte read has one offset for ever (S4, S5)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.model.limits import BELLS_MAX
-from holdfast.testing.history import difference
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import Link, Nursery, cpu_ns, until
+from tests.support.checkers.history import difference
+from tests.support.keeper import Link, Nursery, cpu_ns, until
 
 COUNT = "i=0; while [ $i -lt %d ]; do i=$((i+1)); echo line $i; done; echo FINISHED; exec sleep 600"
 
@@ -100,7 +100,8 @@ def test_a_program_that_opens_its_terminal_again_goes_on(nursery: Nursery, tmp_p
         [
             "sh",
             "-c",
-            f"tty=$(tty); echo before; exec 0<&- 1<&- 2<&-; while [ ! -e {gate} ]; do sleep 0.02; done; "
+            "tty=$(tty); echo before; exec 0<&- 1<&- 2<&-; "
+            f"while [ ! -e {gate} ]; do sleep 0.02; done; "
             "exec 0<>$tty 1>&0 2>&0; echo after; read line; echo got $line; exec sleep 600",
         ],
     )
@@ -115,7 +116,7 @@ def test_a_program_that_opens_its_terminal_again_goes_on(nursery: Nursery, tmp_p
 
 @pytest.mark.parametrize("size", [1000, 5003, 65537, 100_000])
 def test_s5_rings_of_any_size(nursery: Nursery, size: int) -> None:
-    """Smaller than one read, and no power of two: always exactly the last `size` bytes, at the right offsets."""
+    """Smaller than one read, no power of two: exactly the last `size` bytes at their offsets."""
     link = nursery.run("a", ["sh", "-c", COUNT % 20_000], ring=size, away_ms=0)
     want = expected(20_000)
     until(lambda: link.ring.head == len(want), "the program to finish")
@@ -125,7 +126,10 @@ def test_s5_rings_of_any_size(nursery: Nursery, size: int) -> None:
 
 
 def test_s5_a_host_that_comes_back_is_waited_for_again(nursery: Nursery, tmp_path: Path) -> None:
-    """Away too long: it rolls. Progress below what is still there changes nothing; progress beyond it does."""
+    """A host away for too long lets output roll off.
+
+    Progress below the oldest kept byte changes nothing; progress beyond it does.
+    """
     gate = tmp_path / "gate"
     link = nursery.run(
         "a",
@@ -144,7 +148,7 @@ def test_s5_a_host_that_comes_back_is_waited_for_again(nursery: Nursery, tmp_pat
     link.sock.send(wire.consumed(1))
     link.state()
     assert link.ring.flags & layout.FLAG_ROLLING, (
-        "what it needs next is gone: to wait for it helps nobody"
+        "the next needed byte is gone: waiting does not help"
     )
     link.sock.send(wire.consumed(head))
     link.state()
@@ -160,7 +164,7 @@ def test_s5_a_host_that_comes_back_is_waited_for_again(nursery: Nursery, tmp_pat
     assert difference(got, expected(20_000)) == ""
 
 
-def test_s5_a_host_cannot_consume_what_is_not_there_nor_give_back(nursery: Nursery) -> None:
+def test_s5_a_host_cannot_consume_beyond_the_end_nor_give_back(nursery: Nursery) -> None:
     link = nursery.run("a", ["sh", "-c", COUNT % 10])
     link.wait_for(b"FINISHED")
     head = link.ring.head
@@ -181,7 +185,7 @@ def test_s5_a_host_cannot_consume_what_is_not_there_nor_give_back(nursery: Nurse
 def test_s4_the_exit_of_a_program_behind_a_full_ring_is_told_and_its_output_complete(
     nursery: Nursery,
 ) -> None:
-    """The root process ends with its last words still in the terminal; nobody hurries, nothing is lost, nothing spins."""
+    """The root process ends with output still in the terminal: no haste, no loss, no spin."""
     link = nursery.run(
         "a",
         ["sh", "-c", "head -c 65536 /dev/zero | tr '\\0' x; printf 'last words'; exit 7"],
@@ -221,7 +225,7 @@ def test_a_hang_up_behind_a_full_ring_with_input_waiting_does_not_spin(
     gate.touch()
     until(lambda: link.ring.head == 65536, "the ring to be full")
     comm = Path(f"/proc/{link.welcome.root_pid}/comm")
-    until(lambda: comm.read_text() == "sleep\n", "nobody to have the terminal open")
+    until(lambda: comm.read_text() == "sleep\n", "no process to have the terminal open")
     pid = nursery.keepers["a"]
     first = cpu_ns(pid)
     for _ in range(20):
@@ -232,8 +236,8 @@ def test_a_hang_up_behind_a_full_ring_with_input_waiting_does_not_spin(
     until(lambda: link.ring.head == 70005, "the rest")
 
 
-def test_s6_what_was_drawn_for_the_old_size_is_counted_to_it(nursery: Nursery) -> None:
-    """The offset of a change of size lies behind everything that the program had written before."""
+def test_s6_output_for_the_old_size_lies_before_the_change_of_size(nursery: Nursery) -> None:
+    """The offset of a change of size lies behind all earlier output of the program."""
     link = nursery.run(
         "a", ["sh", "-c", "trap 'echo NEW' WINCH; echo OLD; while :; do sleep 0.02; done"]
     )
@@ -244,7 +248,7 @@ def test_s6_what_was_drawn_for_the_old_size_is_counted_to_it(nursery: Nursery) -
     assert (cols, rows) == (100, 40) and out.index(b"OLD\r\n") + 5 <= offset <= out.index(b"NEW")
 
 
-# ---------------------------------------------------------------- bells of viewers that read the ring themselves
+# ---------------------------------------------------------------- bells of viewers of the ring
 
 
 def rung(bell: int) -> bool:
@@ -271,7 +275,7 @@ def test_viewers_bells_ring_at_output_until_silenced(nursery: Nursery) -> None:
     link.wait_for(b"x")
     until(lambda: rung(first), "the bell")
     assert not rung(second)
-    nursery.link("a").close()  # another host: bells belong to the older one's viewers
+    nursery.link("a").close()  # another host: bells belong to the older host's viewers
     link = nursery.link("a")
     link.type(b"y")
     link.wait_for(b"y")
@@ -279,7 +283,7 @@ def test_viewers_bells_ring_at_output_until_silenced(nursery: Nursery) -> None:
     assert not rung(first)
 
 
-def test_a_bell_that_is_full_or_gone_disturbs_nobody(nursery: Nursery) -> None:
+def test_a_full_or_closed_bell_disturbs_no_other_viewer(nursery: Nursery) -> None:
     link = nursery.run("a", ["cat"])
     full = listen(link, 1)
     link.state()

@@ -1,4 +1,7 @@
-"""Named points in keepers: in the order of a session's life, not in the rehearsal; and a keeper killed or stopped at one (S4)."""
+"""Named points in keepers: in the order of a session's life, not in the rehearsal.
+
+A keeper is also killed or stopped at each (S4).
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from holdfast.wire import keeper as wire
-from tests.keeper.harness import RAW, Nursery, gone, state_of, until
+from tests.support.keeper import RAW, Nursery, gone, state_of, until
 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    return tmp_path / "passed@probes"  # the name has a mark in it, as any path may
+    return tmp_path / "passed@probes"  # the name contains a mark, as any path may
 
 
 @pytest.fixture
@@ -56,9 +59,7 @@ def test_s4_a_keeper_that_dies_hangs_its_program_up_and_closes_to_its_host(armed
     link.type(b"two")
     until(link.closed, "the connection to end")
     until(lambda: gone(link.welcome.root_pid) and gone(armed.keepers["a"]), "both to be gone")
-    assert link.all() == b"READY\none", (
-        "what it had published stays readable for whoever has the ring"
-    )
+    assert link.all() == b"READY\none", "published output stays readable for holders of the ring"
     with pytest.raises(ConnectionRefusedError):
         armed.link("a")
     os.unlink(armed.path("a"))
@@ -67,7 +68,7 @@ def test_s4_a_keeper_that_dies_hangs_its_program_up_and_closes_to_its_host(armed
 
 @pytest.mark.parametrize("armed", ["stop@keeper.input.accepted"], indirect=True)
 def test_s4_an_act_is_taken_before_it_is_written(armed: Nursery) -> None:
-    """Stopped between the two: ACCEPTED says taken, WRITTEN not yet; a host that dies here must not send it again."""
+    """Stopped in between: ACCEPTED says taken, WRITTEN not yet; the next host must not resend."""
     link = armed.run("a", ["sh", "-c", RAW + "exec cat"])
     link.wait_for(b"READY")
     link.type(b"once", origin=5, number=1)

@@ -1,4 +1,4 @@
-"""The ring's writer and its reader against a plain string of bytes (S5)."""
+"""The ring's writer and reader against a plain string of bytes (S5)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.keeper import ring
 from holdfast.wire import ring as layout
+from tests.support.examples import examples
 
 STEPS = st.lists(
     st.one_of(
@@ -22,9 +23,9 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.integers(1, 2500), st.integers(0, 2**48), st.binary(max_size=3000), STEPS)
-def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(
+def test_s5_the_last_bytes_are_always_at_their_offsets(
     size: int, base: int, tail: bytes, steps: list[tuple[str, int | bytes]]
 ) -> None:
     tail = tail[:base]
@@ -43,7 +44,7 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(
                     count = written.read_from(source, written.room())
                     history, pending = history + pending[:count], pending[count:]
                 os.set_blocking(source, False)
-                while pending:  # what found no room is nobody's business here
+                while pending:  # bytes that found no room do not matter here
                     pending = pending[len(os.read(source, len(pending))) :]
             elif step == "consumed":
                 assert isinstance(value, int)
@@ -67,7 +68,7 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(
                 reader.flags & layout.FLAG_ROLLING
             )
             assert rolling or consumed >= start, (
-                "what the host needs is not overwritten while it makes progress"
+                "output that the host needs is not overwritten while it makes progress"
             )
             assert reader.copy(start, head) == history[start - first :]
             assert reader.copy(start - 1, head) is None and reader.copy(start, head + 1) is None
@@ -80,7 +81,7 @@ def test_s5_whatever_happens_the_last_bytes_are_there_at_their_offsets(
             os.close(end)
 
 
-def test_a_reader_is_never_given_what_is_not_there() -> None:
+def test_a_reader_never_gets_bytes_outside_of_the_ring() -> None:
     fd = ring.create(1000, 50, b"x" * 50, 7, True, 80, 24)
     reader = layout.RingReader(fd)
     assert len(reader.span(50, 10)) == len(reader.span(51, 10)) == len(reader.span(10**9, 10)) == 0

@@ -1,9 +1,10 @@
-"""The nursery and its launcher: what a program is given, what is said when it cannot be started, who waits for whom."""
+"""The nursery and its launcher: environments, errors of a start, and the waiting process."""
 
 from __future__ import annotations
 
 import errno
 import os
+import resource
 import shutil
 import signal
 import socket
@@ -17,7 +18,7 @@ import pytest
 from holdfast.model.limits import SPAWN_BYTES
 from holdfast.wire import keeper as wire
 from holdfast.wire import ring as layout
-from tests.keeper.harness import WAIT_S, Link, Nursery, below, gone, stop, until
+from tests.support.keeper import WAIT_S, Link, Nursery, below, gone, stop, until
 
 # ---------------------------------------------------------------- the program's world
 
@@ -45,8 +46,33 @@ def test_the_program_gets_three_descriptors_and_a_sane_world(nursery: Nursery) -
     assert state.iflag & 0o40000, "the terminal knows UTF-8"
 
 
+def may_raise_limits() -> bool:
+    """Whether this process has CAP_SYS_RESOURCE."""
+    status = Path("/proc/self/status").read_text()
+    return bool(int(status.partition("CapEff:")[2].split()[0], 16) >> 24 & 1)
+
+
+def test_t4_the_program_has_its_limits_and_not_the_keepers_place_with_the_oom_killer(
+    nursery: Nursery,
+) -> None:
+    """With CAP_SYS_RESOURCE, nursery and keeper go last (-900); no program inherits that."""
+    show = "cat /proc/self/oom_score_adj; ulimit -Hc; ulimit -Sf; nice; echo END; exec cat"
+    limits = ((resource.RLIMIT_CORE, 0), (resource.RLIMIT_FSIZE, 512 * 100))
+    link = nursery.run(
+        "a",
+        ["sh", "-c", show],
+        limits=(*limits, (wire.LIMIT_OOM, 300), (wire.LIMIT_NICE, 17)),
+    )
+    assert b"300\r\n0\r\n100\r\n17\r\nEND" in link.wait_for(b"END")
+    other = nursery.run("b", ["sh", "-c", show])
+    assert other.wait_for(b"END").startswith(b"0\r\n")
+    expected = "-900" if may_raise_limits() else "0"
+    for pid in (nursery.process.pid, nursery.keepers["a"]):
+        assert Path(f"/proc/{pid}/oom_score_adj").read_text().strip() == expected
+
+
 def test_a_nursery_started_badly_still_gives_programs_a_sane_world(tmp_path: Path) -> None:
-    """Blocked and ignored signals and open descriptors of whoever starts it end there."""
+    """Blocked and ignored signals and open descriptors of its starter end at the nursery."""
     leak = os.open(tmp_path / "leak", os.O_RDWR | os.O_CREAT)
     os.set_inheritable(leak, True)
 
@@ -115,10 +141,10 @@ def test_a_script_without_an_interpreter_line_is_the_shells(nursery: Nursery) ->
     assert nursery.run("a", [str(script), "words"]).wait_for(b"plain words")
 
 
-# ---------------------------------------------------------------- what cannot be started
+# ---------------------------------------------------------------- failed starts
 
 
-def test_what_cannot_be_started_is_said(nursery: Nursery) -> None:
+def test_a_failed_start_is_reported(nursery: Nursery) -> None:
     directory = nursery.directory
     (directory / "data").write_text("x")
     for argv, cwd, number, named in [
@@ -179,7 +205,7 @@ def test_requests_that_cannot_be_meant_are_refused_with_the_reason(nursery: Nurs
 
 
 def test_a_name_in_use_is_refused_and_a_stale_one_is_not(nursery: Nursery) -> None:
-    """A host that asks again because it missed the answer must not make the first session unreachable."""
+    """A host that asks again after a lost answer must not make the first session unreachable."""
     first = nursery.run("a", ["sh", "-c", "echo first; exec cat"])
     first.wait_for(b"first")
     result, number, _, _ = nursery.spawn("a", ["cat"])
@@ -191,7 +217,7 @@ def test_a_name_in_use_is_refused_and_a_stale_one_is_not(nursery: Nursery) -> No
 
 
 def test_a_failure_of_the_machine_is_not_the_requests(nursery: Nursery) -> None:
-    """No place for the socket: said as such, with an errno that no program can have."""
+    """No place for the socket: reported as such, with an errno that no program can have."""
     with nursery.connect() as sock:
         shutil.rmtree(nursery.directory)
         sock.sendall(
@@ -201,10 +227,10 @@ def test_a_failure_of_the_machine_is_not_the_requests(nursery: Nursery) -> None:
     assert (result, number) == (wire.SPAWN_FAILED, errno.EIO) and text
 
 
-# ---------------------------------------------------------------- who waits for whom
+# ---------------------------------------------------------------- waiting
 
 
-def test_one_who_does_not_finish_asking_holds_up_nobody(nursery: Nursery) -> None:
+def test_an_unfinished_request_does_not_block_the_nursery(nursery: Nursery) -> None:
     silent, half, gone_away = nursery.connect(), nursery.connect(), nursery.connect()
     half.sendall(
         wire.spawn(wire.Spawn("h", 1, "h.keeper", 80, 24, 1 << 16, 1000, argv=(b"cat",)))[:20]
@@ -229,7 +255,7 @@ def test_many_at_once(nursery: Nursery) -> None:
 
 
 def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
-    """Whoever started the nursery, and waits for the end of its output, is not held up by sessions."""
+    """A starter that waits for the end of the nursery's output is not blocked by sessions."""
     read_end, write_end = os.pipe()
     nursery = Nursery(tmp_path, stderr=write_end)
     os.close(write_end)
@@ -248,7 +274,8 @@ def test_nothing_of_the_starter_stays_open(tmp_path: Path) -> None:
             .strip()
             for fd in os.listdir(f"/proc/{nursery.keepers['a']}/fd")
         )
-        # null twice and the log; terminal, ring (and its mapping), snapshot, bell; poll, wake-up pipe, listener and host
+        # null twice and the log; terminal, ring (and its mapping), snapshot, bell; poll, wake-up
+        # pipe, listener and host
         assert kinds == sorted(
             [
                 "",
@@ -289,7 +316,7 @@ def late(sock: socket.socket) -> None:
 @pytest.mark.parametrize(
     "quit_", [lambda s: s.sendall(wire.QUIT_MAGIC), late], ids=["at once", "in pieces"]
 )
-def test_it_quits_when_asked_and_keepers_stay(
+def test_the_nursery_quits_when_asked_and_keepers_stay(
     nursery: Nursery, quit_: Callable[[socket.socket], None]
 ) -> None:
     link = nursery.run("a", ["cat"])
@@ -317,8 +344,13 @@ def test_s4_a_keeper_that_dies_takes_its_session_only(nursery: Nursery) -> None:
     os.unlink(nursery.path("a"))
 
 
-def test_nothing_is_started_for_who_has_gone(nursery: Nursery, tmp_path: Path) -> None:
-    """A host that gave up waiting has said that there is no session: a nursery that was slow must not make one all the same."""
+def test_no_session_starts_for_a_host_that_has_disconnected(
+    nursery: Nursery, tmp_path: Path
+) -> None:
+    """A host that gave up waiting has reported that there is no session.
+
+    A slow nursery must not make one afterwards.
+    """
     ran = tmp_path / "ran"
     stop(nursery.process.pid)
     request = wire.Spawn(

@@ -1,1 +1,4 @@
-"""The program that holds: one keeper per session, forked from a warm nursery. Stdlib only."""
+"""The program that holds a session: one keeper per session, forked from a warm nursery.
+
+It imports the standard library, `wire` and `model` only.
+"""

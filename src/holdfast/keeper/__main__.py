@@ -1,7 +1,7 @@
-"""Starts the nursery, by its path and without site packages: `python -I -S .../keeper/__main__.py RUN_DIRECTORY`.
+"""Start the nursery without site packages: `python -I -S .../keeper/__main__.py RUN_DIRECTORY`.
 
-The standard library's modules come first, then the gaps they left in the heap are filled, then the keeper's own code
-is loaded and lies together (keeper/heap.py).
+Modules of the standard library are imported first. Then `fill_gaps` fills the gaps that they left
+in the heap, so that the keeper's own code lies together in memory (keeper/heap.py).
 """
 
 # ruff: noqa: F401, E402

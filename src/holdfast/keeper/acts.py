@@ -1,15 +1,16 @@
-"""Acts: what hosts asked for, each taken once, and input that the terminal has not taken yet.
+"""Acts requested by hosts, each applied once, and input that the terminal has not accepted yet.
 
-Order. Acts are taken in sequence order. Input takes effect in that order, too: it waits until the terminal has room.
-RESIZE and SIGNAL do not wait for it: on every terminal, window size and signals are out of band, and a program that
-stopped reading must still be interruptible. FLUSH discards all input before it, waiting or handed to the kernel, which
-is what sequence order would have come to. WRITTEN passes an act only when everything up to it is complete:
+Order. Acts are accepted in sequence order. Input also takes effect in that order; it waits until
+the terminal has room. RESIZE and SIGNAL do not wait for queued input: window size and signals are
+out of band on every terminal, and a program that stopped reading must still be interruptible. FLUSH
+discards all earlier input, whether queued here or already in the kernel. WRITTEN moves past an act
+only when every act up to it is complete:
 
-    WRITTEN = the sequence before the first waiting input, or ACCEPTED if none waits
+    WRITTEN = the sequence before the first queued input, or ACCEPTED if the queue is empty
 
-Once. A sequence up to ACCEPTED was taken before and is skipped. Per client (origin) the last act is remembered with
-the client's own number: the same act under a new sequence (a host died between sending and hearing back) uses up its
-sequence and does nothing.
+Exactly once. A sequence up to ACCEPTED was accepted before and is skipped. For each client (origin)
+the keeper remembers the client's number of its last act. The same act under a new sequence, sent
+again because a host died before it heard the answer, uses up the sequence and has no effect.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ class Acts:
     def __init__(self, ring: Ring, accepted: int, origins: dict[int, tuple[int, int, int]]) -> None:
         self.ring = ring
         self.accepted = self.written = accepted
-        self.asked = 0  # the highest sequence whose effect a host wants to hear of
-        self.origins = origins  # client -> (client, its number, sequence), longest silent first
-        self.queue: list[
-            tuple[int, bytes, int]
-        ] = []  # input the terminal has not taken: sequence, bytes, client
-        self.queued = 0  # bytes of it
-        self.done = 0  # bytes of the first one that the terminal did take
+        self.asked = 0  # the highest sequence whose completion a host wants to be told
+        # client -> (client, client's number, sequence), least recently active first
+        self.origins = origins
+        # Input that the terminal has not accepted: sequence, bytes, client.
+        self.queue: list[tuple[int, bytes, int]] = []
+        self.queued = 0  # bytes in the queue
+        self.done = 0  # bytes of the first entry that the terminal has accepted
 
     def repeats(self, origin: int, number: int) -> bool:
-        """Whether this act of this client was taken under an earlier sequence."""
+        """Tell whether this act of this client was accepted under an earlier sequence."""
         known = self.origins.get(origin)
         return known is not None and number <= known[1]
 
@@ -58,13 +59,16 @@ class Acts:
         self.ring.words[ACCEPTED_WORD] = sequence
 
     def add(self, data: bytes, origin: int) -> None:
-        """Input of the act just taken."""
+        """Queue the input of the act that was just accepted."""
         self.queue.append((self.accepted, data, origin))
         self.queued += len(data)
         probe("keeper.input.accepted")
 
     def write(self, master: int) -> None:
-        """Hands waiting input to the terminal as far as it takes it. OSError: nobody has its other side open."""
+        """Write queued input to the terminal until it is full.
+
+        Raises OSError if no process has the other side of the terminal open.
+        """
         queue = self.queue
         while queue:
             data = queue[0][1]
@@ -82,7 +86,7 @@ class Acts:
             self.done = 0
 
     def settle(self) -> bool:
-        """Raises WRITTEN to what is complete now; whether a host wants to hear of it."""
+        """Advance WRITTEN to the last complete act. Return whether a host wants to be told."""
         written = self.queue[0][0] - 1 if self.queue else self.accepted
         if written == self.written:
             return False
@@ -92,7 +96,10 @@ class Acts:
         return wanted
 
     def withdraw(self, first: int) -> list[tuple[int, int, int]]:
-        """Takes back waiting input from `first` on: (sequence, bytes the terminal already had, bytes) each."""
+        """Take back queued input from sequence `first` on.
+
+        Returns (sequence, bytes already written to the terminal, bytes) for each entry.
+        """
         entries: list[tuple[int, int, int]] = []
         while self.queue and self.queue[-1][0] >= first:
             sequence, data, _ = self.queue.pop()
@@ -105,7 +112,10 @@ class Acts:
         return entries
 
     def discard(self, origin: int) -> list[tuple[int, int, int]]:
-        """Drops what waits, of one client or (0) of all, and what is partly in the terminal, whose part goes too."""
+        """Drop queued input of one client, or of all clients if `origin` is 0.
+
+        An entry that is partly written is dropped too: the flush removes its written part.
+        """
         entries: list[tuple[int, int, int]] = []
         kept: list[tuple[int, bytes, int]] = []
         for sequence, data, whose in self.queue:

@@ -1,264 +1,260 @@
-"""Contained sessions: a pid and mount namespace of its own (and a user namespace for ordinary users), and a tiny init.
+"""Contained sessions: namespaces, a file tree of their own, and an init that is out of reach.
 
-    keeper ─ launcher (ends) ─ init, process 1 inside ─ the program, process 2
+    keeper ─ launcher (ends) ─ init, process 1 inside ─ hf-root, process 2 ─ the program, process 3
 
-Order. The launcher makes the namespaces and arranges the files, then opens the terminal inside them: it belongs to a
-devpts of its own, so that no other session's terminal can be opened from here. Init, the first process of the new pid
-namespace, mounts /proc (it must be inside to do that), gives up what could undo all this, starts the program and
-stays. The launcher learns the program's pid as it is outside from the credentials on a socket, tells the keeper, lets
-the program go on and ends. Init then is the keeper's child, like any orphan.
+Order. The launcher creates a user namespace and within it pid, mount and IPC namespaces, and a
+network namespace if asked for. It assembles the file tree (keeper/file_tree.py) and opens the
+terminal there. Init mounts /proc, makes the tree its root and detaches the machine's files, so that
+nothing outside the list can be named. Process 2 installs the seccomp filter, forks the program and
+becomes hf-root (keeper/hf_root.c). The launcher learns the program's outside pid from the
+credentials on a socket, reports it to the keeper, releases the program and exits. Init then becomes
+the keeper's child, like any orphan.
 
-Init does four things: it reaps orphans; it writes the program's wait status into a pipe (an init cannot die by a
-signal of its own, so its own status could not tell "killed by 9" from "exit 137"); it stops everybody else when a
-process outside sends HALT_SIGNAL (kill(-1) by process 1 misses nobody and cannot be outrun by forks); and it ends
-when nobody is left. It holds no descriptor but that pipe: one of the terminal would hide the end of output, one of
-the home would be a door to it (/proc/1/fd).
+The user namespace. An ordinary user's uid and gid map to themselves, and no other id is mapped. On
+a root host every id maps to itself. So capabilities never count outside the namespace; the program
+gets at most those in KEPT even inside. no_new_privs is set, and every mount is nosuid.
 
-What is hidden is covered by empty read-only file systems. What can take a cover away is given up, for good and for
-everything executed inside (FORBIDDEN, from the bounding set). A user namespace made inside has all capabilities
-within itself, but the covers are locked there by the kernel. cgroup file systems are covered, not read-only:
-CLONE_INTO_CGROUP asks only for the permissions of the directory, and so leads out of a read-only one. Root gets a
-/dev of a few harmless devices, because it could read the home from the disk's own, and a read-only /sys and
-/proc/sys, because some of what is there names programs that the kernel runs outside.
+Init has four duties:
+- It reaps orphans that hf-root did not adopt.
+- It stops all other processes when a process outside sends HALT_SIGNAL. kill(-1) by process 1
+  reaches every process and cannot be outrun by forks. Because a program can let the kernel continue
+  it (a timer whose signal is SIGCONT), init then holds every thread by ptrace until RELEASE_SIGNAL.
+- When hf-root ends, it sends that wait status, which is the program's, to the keeper and exits. The
+  kernel then kills every process that is left. An init cannot die by a signal of its own, so its
+  own status could not distinguish "killed by 9" from "exit 137".
+- It exits when the keeper dies, because no host could then halt the session.
+Init is not dumpable, and its memory belongs to the machine's user namespace. So no process inside,
+with any capability, can trace it or open its descriptors. Its socket to the keeper is the only one.
 
-no_new_privs is not set: as root nothing needs it, and in a user namespace files of the machine's root have no owner,
-so sudo says that it must be owned by uid 0 and ends.
+hf-root is an ordinary process of the session. It has no descriptor and the same filter as the
+program, so a process that traces it gains nothing.
 
-Rejected: pivot_root into a tree of its own (a session is to feel like this machine); a second user namespace that
-shows the user's own uid (a checkpoint could not be restored: uid 0 must exist); exec of a small program as init (there
-is none everywhere; a forked interpreter shares most of its memory).
+Rejected: covers over known paths of the machine's own tree (a path that is absent, renamed or
+created later stays open); bubblewrap (it hands over neither the terminal, the listener of the gate
+nor the namespaces, and has no init that halts).
 """
 
 from __future__ import annotations
 
 import _socket
 import ctypes
+import fcntl
 import os
-import stat
+import resource
 import struct
 
-from holdfast.keeper import launch, terminal
-from holdfast.wire.spawning import HALT_SIGNAL, Containment
+from holdfast.keeper import file_tree, hf_root, launch, network, terminal
+from holdfast.keeper import install_filter as install_filter  # the tree hides its file later
+from holdfast.keeper.file_tree import NotAllowed, call
+from holdfast.wire.spawning import (
+    HALT_SIGNAL,
+    MOUNT_FIXED,
+    NET_HOST,
+    RELEASE_SIGNAL,
+    Containment,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
+    from collections.abc import Callable
     from typing import NoReturn
 else:
     import _signal as signal
 
-_NEWNS, _NEWUSER, _NEWPID = 0x0002_0000, 0x1000_0000, 0x2000_0000
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _PRIVATE = (
-    1,
-    2,
-    4,
-    8,
-    0x20,
-    0x1000,
-    0x4000,
-    1 << 18,
-)
-_OPTIONS = {
-    b"nosuid": _NOSUID,
-    b"nodev": _NODEV,
-    b"noexec": _NOEXEC,
-    b"noatime": 0x400,
-    b"nodiratime": 0x800,
-    b"relatime": 1 << 21,
-}
-_COVER = b"mode=0555,size=64k,nr_inodes=64"
-_OWN = b"mode=0700,size=10%"
-_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
-_SHARED_OF_DEV = ("shm", "mqueue", "hugepages")
-_LINKS_OF_DEV = (
-    ("ptmx", "pts/ptmx"),
-    ("fd", "/proc/self/fd"),
-    ("stdin", "/proc/self/fd/0"),
-    ("stdout", "/proc/self/fd/1"),
-    ("stderr", "/proc/self/fd/2"),
-)
-_READ_ONLY_OF_PROC = (b"sys", b"sysrq-trigger", b"irq", b"bus", b"fs")
-_CGROUPS = b"/sys/fs/cgroup"
+_NEWNS, _NEWIPC, _NEWUSER = 0x0002_0000, 0x0800_0000, 0x1000_0000
+_NEWPID, _NEWNET = 0x2000_0000, 0x4000_0000
+_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_JOIN_SESSION_KEYRING = 1
+_SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
+_INTERFACE = struct.Struct("16sH22x")
 
-# DAC_READ_SEARCH (opens files by handle, covers or not), SYS_MODULE, SYS_RAWIO, SYS_PTRACE, SYS_ADMIN, SYS_BOOT,
-# MKNOD, MAC_OVERRIDE, MAC_ADMIN, PERFMON, BPF, CHECKPOINT_RESTORE
-FORBIDDEN = (2, 16, 17, 19, 21, 22, 27, 32, 33, 38, 39, 40)
-_PR_CAPBSET_DROP, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 24, 47, 4
+# CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP, NET_BIND_SERVICE, SYS_CHROOT.
+# Not SETFCAP. On a root host, programs in the workspace would have the capabilities outside as
+# well. And without it the kernel lets no user namespace made inside map uid 0, where an overlay
+# copies a setuid program of the system into the workspace, to be rewritten there.
+KEPT = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18)
+_KEPT_BY_INIT = (5, 19)  # KILL, SYS_PTRACE
+_PTRACE_DETACH, _PTRACE_SEIZE, _PTRACE_INTERRUPT = 17, 0x4206, 0x4207
+_HOLDS = 0x2 | 0x4 | 0x8 | 0x40  # PTRACE_O_TRACEFORK, TRACEVFORK, TRACECLONE, TRACEEXIT
+_HOLD_PASSES = 64  # over all processes, until no new one appears
+_AWAITED = (signal.SIGCHLD, signal.SIGIO, HALT_SIGNAL, RELEASE_SIGNAL)
+_PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CAPABILITY_HEADER = struct.pack("Ii", 0x2008_0522, 0)
-_CAPABILITIES = struct.Struct(
-    "6I"
-)  # effective, permitted, inheritable: the lower 32, then the upper 32
+# Effective, permitted, inheritable: the lower 32 bits of each, then the upper 32.
+_CAPABILITIES = struct.Struct("6I")
 
-_SO_PASSCRED, _SCM_CREDENTIALS = 16, 2
+_SO_PASSCRED, _SCM_CREDENTIALS, _O_ASYNC = 16, 2, 0o20000
 _SAID_BYTES = 1000
-_STATUS_FD = 3
+_SIGNALS_PART = 8
+_COUNTS, _COUNTED_PART = "sys/user", 4
+_MOUNT_NAMESPACES, _GROUP_NAMESPACES = "max_mnt_namespaces", "max_cgroup_namespaces"
+_KEEPER_FD = 3
 _PRIORITY = -15
-
-
-class NotAllowed(Exception):
-    """This machine does not allow a part of it: which, and what the kernel said."""
+_NAMESPACES = ("user", "mnt", "ipc", "net", "pid_for_children")
 
 
 class Program:
-    """The process inside that will be the program, as the launcher has it: it waits until it is let go."""
+    """The launcher's handle on the process inside that will execute the program once released."""
 
-    def __init__(self, pid: int, line: _socket.socket, listener: int) -> None:
+    def __init__(self, pid: int, line: _socket.socket, listener: int, held: tuple[int, ...]):
         self.pid, self._line = pid, line
-        self.listener = listener  # of its exec gate, as launch.gated gives it
+        self.listener = listener  # of the program's exec gate, as launch.gated returns it
+        self.held = held  # init's pidfd and the namespaces; a non-dumpable init hides them later
 
     def let_go(self) -> None:
         self._line.send(b"go")
 
 
-_libc = ctypes.CDLL(None, use_errno=True)
+# ---------------------------------------------------------------- namespaces
 
 
-def _call(what: str, name: str, *arguments: object) -> None:
-    ctypes.set_errno(0)
-    if getattr(_libc, name)(*arguments) != 0:
-        raise NotAllowed(f"{what}: {os.strerror(ctypes.get_errno())}")
+def enter(containment: Containment, connector: network.Connector | None = None) -> int:
+    """Move this process into new namespaces and assemble the file tree; return its root.
 
-
-def _mount(
-    source: bytes | None,
-    target: bytes,
-    kind: bytes | None,
-    flags: int,
-    options: bytes | None = None,
-) -> None:
-    _call(
-        f"mounting {os.fsdecode(target)}",
-        "mount",
-        source,
-        target,
-        kind,
-        ctypes.c_ulong(flags),
-        options,
-    )
-
-
-# ---------------------------------------------------------------- the launcher: namespaces and files
-
-
-def enter(containment: Containment) -> bool:
-    """This process: new namespaces, and the files as they are to be. Children are in the new pid namespace.
-
-    Whether that was possible without a user namespace: then what is root inside is root outside.
+    Children of this process get the pid namespace.
     """
-    as_root = _unshare()
-    _mount(None, b"/", None, _REC | _PRIVATE)
-    for path in containment.hide:
-        _hide(os.path.realpath(path), containment.keep)
-    for path in containment.fresh:
-        if os.path.isdir(path):
-            _mount(b"tmpfs", os.path.realpath(path), b"tmpfs", _NOSUID | _NODEV, _OWN)
-    _hide(_CGROUPS, ())
-    if as_root:
-        _own_devices()
-        _read_only(b"/sys")
-    _mount(
-        b"devpts", b"/dev/pts", b"devpts", _NOSUID | _NOEXEC, b"newinstance,ptmxmode=0666,mode=0600"
-    )
-    return as_root
+    machine = os.uname().machine
+    os.umask(0o022)
+    # Programs inside must not possess the keys of the caller's session keyring.
+    ctypes.CDLL(None).syscall(ctypes.c_long(_KEYCTL.get(machine, -1)), _JOIN_SESSION_KEYRING, None)
+    _unshare(_NEWNET if containment.net != NET_HOST else 0)
+    if containment.net != NET_HOST:
+        _loopback()
+    if connector is not None:
+        connector.begin()  # it works while the tree is assembled
+    try:
+        program = hf_root.program(machine)
+    except KeyError:
+        raise NotAllowed(f"a contained session: not built for {machine}") from None
+    return file_tree.assemble(containment.mounts, program)
 
 
-def _unshare() -> bool:
+def _unshare(more: int) -> None:
+    # The kernel counts queued signals by account. A session gets a part of them, so that it cannot
+    # keep the account's other programs from having timers and signals.
+    queued, most = resource.getrlimit(resource.RLIMIT_SIGPENDING)
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (queued // _SIGNALS_PART, most))
+    flags = _NEWUSER | _NEWNS | _NEWIPC | _NEWPID | more
+    if os.geteuid():
+        uid, gid = os.geteuid(), os.getegid()
+        call("a user namespace", "unshare", flags)
+        problem = _write_maps(
+            "self", (("setgroups", b"deny"), ("uid_map", _same(uid)), ("gid_map", _same(gid)))
+        )
+    else:
+        # Only a process that stays outside may map ids other than its own.
+        maps = tuple((name, _every_id(name)) for name in ("uid_map", "gid_map"))
+        ask, asked = os.pipe2(os.O_CLOEXEC)
+        answered, answer = os.pipe2(os.O_CLOEXEC)
+        parent, helper = os.getpid(), os.fork()
+        if not helper:
+            try:
+                os.close(asked)
+                if os.read(ask, 1):
+                    os.write(answer, _write_maps(f"{parent}", maps).encode())
+            finally:
+                os._exit(0)
+        os.close(answer)
+        call("a user namespace", "unshare", flags)
+        os.write(asked, b"!")
+        problem = os.read(answered, _SAID_BYTES).decode()
+        os.waitpid(helper, 0)
+        for fd in (ask, asked, answered):
+            os.close(fd)
+    if problem:
+        raise NotAllowed(f"ids in a user namespace: {problem}")
+
+
+def _same(number: int) -> bytes:
+    return b"%d %d 1" % (number, number)
+
+
+def _every_id(name: str) -> bytes:
+    """Return the map that shows each id of this namespace as itself."""
+    extents = [line.split() for line in terminal.read_whole(f"/proc/self/{name}").splitlines()]
+    return b"\n".join(b"%s %s %s" % (first, first, count) for first, _, count in extents)
+
+
+def _write_maps(pid: str, maps: tuple[tuple[str, bytes], ...]) -> str:
+    """Write a process's maps of ids; return the problem, or an empty text."""
     try:
-        _call("a namespace", "unshare", _NEWNS | _NEWPID)
-        return True
-    except NotAllowed:
-        pass
-    uid, gid = os.geteuid(), os.getegid()
-    _call("a user namespace", "unshare", _NEWUSER)
-    try:
-        for name, text in (
-            ("setgroups", b"deny"),
-            ("uid_map", b"0 %d 1" % uid),
-            ("gid_map", b"0 %d 1" % gid),
-        ):
-            fd = os.open(f"/proc/self/{name}", os.O_WRONLY | os.O_CLOEXEC)
+        for name, text in maps:
+            fd = os.open(f"/proc/{pid}/{name}", os.O_WRONLY | os.O_CLOEXEC)
             os.write(fd, text)
             os.close(fd)
     except OSError as e:
-        raise NotAllowed(f"ids in a user namespace: {e.strerror}") from e
-    _call("a pid and mount namespace in a user namespace", "unshare", _NEWNS | _NEWPID)
-    return False
+        return e.strerror or "refused"
+    return ""
 
 
-def _hide(path: bytes, keep: tuple[bytes, ...]) -> None:
-    """Covers a directory or file, if it is there. What is to stay below it is held by a descriptor meanwhile."""
-    if not os.path.isdir(path):
-        if os.path.lexists(path):
-            _mount(b"/dev/null", path, None, _BIND)
-        return
-    below = [
-        p for p in map(os.path.realpath, keep) if p.startswith(path + b"/") and os.path.isdir(p)
-    ]
-    held = [(p, os.open(p, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)) for p in below]
-    _mount(b"tmpfs", path, b"tmpfs", _NOSUID | _NODEV | _NOEXEC, _COVER)
-    for kept, fd in held:
-        _directories(path, kept)
-        _mount(b"/proc/self/fd/%d" % fd, kept, None, _BIND)
-        os.close(fd)
-    _mount(None, path, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+def _loopback() -> None:
+    """Start the loopback interface of a new network namespace."""
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM)
+    fcntl.ioctl(sock.fileno(), _SIOCSIFFLAGS, _INTERFACE.pack(b"lo", _IFF_UP))
+    sock.close()
 
 
-def _directories(top: bytes, path: bytes) -> None:
-    for name in path[len(top) + 1 :].split(b"/"):
-        top += b"/" + name
-        if not os.path.isdir(top):
-            os.mkdir(top)
-            os.chmod(top, 0o755)
+def counts(proc: int) -> dict[str, int]:
+    """Return the kernel's limits of what it counts by account: namespaces, inotify."""
+    listed = os.open(_COUNTS, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=proc)
+    try:
+        return {n: int(terminal.read_whole(f"{_COUNTS}/{n}", proc)) for n in os.listdir(listed)}
+    finally:
+        os.close(listed)
 
 
-def _own_devices() -> None:
-    nodes = [(name, os.stat(f"/dev/{name}")) for name in _DEVICES if os.path.exists(f"/dev/{name}")]
-    shared = [
-        (name, os.open(f"/dev/{name}", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC))
-        for name in _SHARED_OF_DEV
-        if os.path.isdir(f"/dev/{name}")
-    ]
-    _mount(b"tmpfs", b"/dev", b"tmpfs", _NOSUID | _NOEXEC, b"mode=0755,size=1m")
-    for name, info in nodes:
-        os.mknod(f"/dev/{name}", stat.S_IFCHR | 0o600, info.st_rdev)
-        os.chmod(f"/dev/{name}", stat.S_IMODE(info.st_mode))
-    for name, fd in shared:
-        os.mkdir(f"/dev/{name}")
-        _mount(b"/proc/self/fd/%d" % fd, b"/dev/" + name.encode(), None, _BIND | _REC)
-        os.close(fd)
-    os.mkdir("/dev/pts")
-    os.chmod("/dev/pts", 0o755)
-    for name, target in _LINKS_OF_DEV:
-        os.symlink(target, f"/dev/{name}")
+def leave_a_part(counted: dict[str, int], containment: Containment, proc: int) -> None:
+    """Give the session a part of each limit, so that it cannot take all from the account.
+
+    There is no further control group namespace, in which root inside could mount the groups and
+    undo a freeze. With a FIXED entry in the list there is no further mount namespace either. The
+    kernel counts the objects of nested user namespaces too. To be called after `enter`; programs
+    inside lack CAP_SYS_RESOURCE, which raising a limit needs.
+    """
+    fixed = any(mount.kind == MOUNT_FIXED for mount in containment.mounts)
+    none = (_GROUP_NAMESPACES, *((_MOUNT_NAMESPACES,) if fixed else ()))
+    for name, most in counted.items():
+        part = 0 if name in none else most // _COUNTED_PART
+        try:
+            fd = os.open(f"{_COUNTS}/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+            os.write(fd, b"%d" % part)
+            os.close(fd)
+        except OSError as e:
+            raise NotAllowed(f"the limit {name}: {e.strerror}") from e
 
 
-def _read_only(top: bytes) -> None:
-    """All mounts at and below, each with the options that it has."""
-    for line in terminal.read_whole("/proc/self/mountinfo").splitlines():
-        fields = line.split(b" ")
-        path = fields[4].replace(b"\\040", b" ").replace(b"\\011", b"\t").replace(b"\\134", b"\\")
-        if path == top or (path.startswith(top + b"/") and os.path.lexists(path)):
-            options = sum(_OPTIONS.get(o, 0) for o in fields[5].split(b","))
-            _mount(None, path, None, _REMOUNT | _BIND | _RDONLY | options)
+# ---------------------------------------------------------------- the processes inside
 
 
-# ---------------------------------------------------------------- the two processes inside
+def start(
+    root: int, proc: int, limit: Callable[[], None], gate: int = 0
+) -> tuple[Program | None, int, int | None]:
+    """Start init, with the tree at `root`; `proc` is the machine's own /proc.
 
+    `limit` bounds the resources of process 2. The program's process must do the same itself.
 
-def start(as_root: bool, gate: int = 0) -> tuple[Program | None, int, int | None]:
-    """Starts init. Here: the program's process and the pipe with its status. In that process, once let go: what its execution is known by at its gate."""
+    In the launcher: returns the program's process and the socket to init. In the program's
+    process, once released: returns the cookie that marks its own exec at the gate.
+    """
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     ours.setsockopt(_socket.SOL_SOCKET, _SO_PASSCRED, 1)
-    status, status_write = os.pipe2(os.O_CLOEXEC)
+    keeper, init = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         pid = os.fork()
     except OSError as e:
         raise NotAllowed(f"a process in a new pid namespace: {e.strerror}") from e
     if pid == 0:
         ours.close()
-        return None, -1, _begin_inside(theirs, status_write, as_root, gate)
+        keeper.close()
+        return None, -1, _begin_inside(theirs, init, root, limit, gate)
     theirs.close()
-    os.close(status_write)
+    init.close()
+    held = (
+        os.pidfd_open(pid),
+        *(os.open(f"self/ns/{n}", os.O_RDONLY | os.O_CLOEXEC, dir_fd=proc) for n in _NAMESPACES),
+    )
     said, ancillary, _, _ = ours.recvmsg(
         _SAID_BYTES, _socket.CMSG_SPACE(12) + _socket.CMSG_SPACE(4), _socket.MSG_CMSG_CLOEXEC
     )
@@ -270,33 +266,61 @@ def start(as_root: bool, gate: int = 0) -> tuple[Program | None, int, int | None
     given = [
         struct.unpack("i", data)[0] for _, kind, data in ancillary if kind == _socket.SCM_RIGHTS
     ]
-    return Program(program, ours, given[0] if given else int(said[1:])), status, None
+    listener = given[0] if given else int(said[1:])
+    return Program(program, ours, listener, held), keeper.detach(), None
 
 
-def _begin_inside(line: _socket.socket, status: int, as_root: bool, gate: int) -> int | None:
-    """Returns in the program's process; the other one stays init for ever. The filter of the gate is the program's alone, and is installed while there is still
-    the right to do so without no_new_privs."""
+def _begin_inside(
+    line: _socket.socket, keeper: _socket.socket, root: int, limit: Callable[[], None], gate: int
+) -> int | None:
+    """Return in the program's process; init and hf-root never return."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     try:
+        # An exec makes a process dumpable again: hf-root and the program are ordinary processes.
+        call("an init out of reach", "prctl", _PR_SET_DUMPABLE, ctypes.c_ulong(0), 0, 0, 0)
         os.setsid()
         terminal.set_title(b"hf-init")
-        _own_priority(
-            _PRIORITY
-        )  # before the session's programs, where that is allowed: it must halt them
-        _own_proc(as_root)
-        signal.pthread_sigmask(signal.SIG_SETMASK, (signal.SIGCHLD, HALT_SIGNAL))
-        program = os.fork()
-        listener, cookie = launch.gated(gate) if not program else (0, None)
-        _give_up()
+        # Init must be able to halt the session's programs, so it runs before them if allowed.
+        _own_priority(_PRIORITY)
+        file_tree.enter(root)
+        signal.pthread_sigmask(signal.SIG_SETMASK, _AWAITED)
+        second = os.fork()
+        if second:
+            _give_up(_KEPT_BY_INIT)
+            _serve(second, keeper)
+        keeper.close()
+        return _begin_second(line, before, limit, gate)
     except BaseException as e:
         line.send(f"{e}".encode()[:_SAID_BYTES] or b"?")
         os._exit(1)
+
+
+def _begin_second(
+    line: _socket.socket, priority: int, limit: Callable[[], None], gate: int
+) -> int | None:
+    """In process 2: fork the program's process, which returns, and become hf-root."""
+    _own_priority(priority)
+    os.setsid()
+    call("no new privileges", "prctl", _PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), 0, 0, 0)
+    listener, cookie = launch.gated(gate, contained=True)
+    _give_up(KEPT)
+    wait, failed = os.pipe2(os.O_CLOEXEC)
+    program = os.fork()
     if program:
+        launch.reset_signals()
+        os.closerange(0, failed)
+        os.closerange(failed + 1, 1 << 20)
+        name = (b"/.holdfast/hf-root", (b"hf-root", b"%d" % program), dict[bytes, bytes]())
         try:
-            _serve(program, status)
-        finally:
-            os._exit(1)
-    _own_priority(before)
+            limit()  # code inside can trace hf-root, and fork in its name
+            launch.execve(*name, cookie)
+        except (OSError, launch.CannotStart) as e:
+            os.write(failed, f"{e}".encode()[:_SAID_BYTES])
+        os._exit(1)
+    os.close(failed)
+    if problem := os.read(wait, _SAID_BYTES):
+        raise NotAllowed(f"process 2: {problem.decode()}")
+    os.close(wait)
     line.sendmsg(
         [b"+%d" % listener],
         [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))]
@@ -308,7 +332,6 @@ def _begin_inside(line: _socket.socket, status: int, as_root: bool, gate: int) -
     if line.recv(2) != b"go":
         os._exit(1)
     line.close()
-    os.close(status)
     return cookie
 
 
@@ -319,79 +342,128 @@ def _own_priority(value: int) -> None:
         pass
 
 
-def _own_proc(as_root: bool) -> None:
-    _mount(b"proc", b"/proc", b"proc", _NOSUID | _NODEV | _NOEXEC)
-    if as_root:
-        for name in _READ_ONLY_OF_PROC:
-            path = b"/proc/" + name
-            if os.path.lexists(path):
-                _mount(path, path, None, _BIND | _REC)
-                _mount(None, path, None, _REMOUNT | _BIND | _RDONLY | _NOSUID | _NODEV | _NOEXEC)
-
-
-def _give_up() -> None:
-    """From the bounding set, so that nothing executed gets them back, and from this process's own sets."""
+def _give_up(kept: tuple[int, ...]) -> None:
+    """Drop all other capabilities from the bounding set and from our own sets."""
     last = int(terminal.read_whole("/proc/sys/kernel/cap_last_cap"))
-    for number in FORBIDDEN:
-        if number <= last:
-            _call(
-                f"giving up capability {number}",
-                "prctl",
-                _PR_CAPBSET_DROP,
-                ctypes.c_ulong(number),
-                0,
-                0,
-                0,
-            )
-    _call(
-        "giving up ambient capabilities",
-        "prctl",
-        _PR_CAP_AMBIENT,
-        _PR_CAP_AMBIENT_CLEAR_ALL,
-        0,
-        0,
-        0,
-    )
+    for number in range(last + 1):
+        if number not in kept:
+            step = f"giving up capability {number}"
+            call(step, "prctl", _PR_CAPBSET_DROP, ctypes.c_ulong(number), 0, 0, 0)
+    step = "giving up capabilities"
+    call(step, "prctl", _PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_CLEAR_ALL), 0, 0, 0)
+    lower = sum(1 << number for number in kept)
     data = ctypes.create_string_buffer(_CAPABILITIES.size)
-    _call("reading capabilities", "capget", _CAPABILITY_HEADER, data)
-    mask = sum(1 << number for number in FORBIDDEN)
-    lower, upper = ~mask & 0xFFFF_FFFF, ~(mask >> 32) & 0xFFFF_FFFF
-    kept = [
-        word & (lower if n < 3 else upper) for n, word in enumerate(_CAPABILITIES.unpack(data.raw))
-    ]
-    _call("giving up capabilities", "capset", _CAPABILITY_HEADER, _CAPABILITIES.pack(*kept))
+    call(step, "capget", _CAPABILITY_HEADER, data)
+    words = [w & lower if n < 3 else 0 for n, w in enumerate(_CAPABILITIES.unpack(data.raw))]
+    call(step, "capset", _CAPABILITY_HEADER, _CAPABILITIES.pack(*words))
 
 
-def _serve(program: int, status: int) -> NoReturn:
-    os.chdir("/")
-    null = os.open("/dev/null", os.O_RDWR)
-    for fd in (0, 1, 2):
-        os.dup2(null, fd)
-    os.dup2(status, _STATUS_FD)
-    os.closerange(_STATUS_FD + 1, 1 << 20)
-    while True:
-        told = signal.sigwaitinfo((signal.SIGCHLD, HALT_SIGNAL))
-        if (
-            told.si_signo == HALT_SIGNAL and told.si_code == 0 and told.si_pid == 0
-        ):  # by a process outside
+# ---------------------------------------------------------------- init
+
+
+def _serve(second: int, keeper: _socket.socket) -> NoReturn:
+    try:
+        os.dup2(keeper.detach(), _KEEPER_FD)
+        os.closerange(0, _KEEPER_FD)
+        os.closerange(_KEEPER_FD + 1, 1 << 20)
+        fcntl.fcntl(_KEEPER_FD, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(_KEEPER_FD, fcntl.F_SETFL, os.O_NONBLOCK | _O_ASYNC)  # SIGIO when it is gone
+        held = _Held()
+        while True:
+            _look_after_keeper()
+            told = signal.sigwaitinfo(_AWAITED)
+            # si_pid is 0 if the sender is outside this pid namespace.
+            if told.si_code == 0 and told.si_pid == 0:
+                if told.si_signo == HALT_SIGNAL:
+                    held.take()
+                elif told.si_signo == RELEASE_SIGNAL:
+                    held.release()
+            _reap(second, held)
+    finally:
+        os._exit(1)
+
+
+class _Held:
+    """The threads that init holds during a halt. A held thread does not run, whatever signal comes.
+
+    A thread that a process inside already traces cannot be held. The thread waits for that tracer,
+    and the tracer is held. The kernel may kill a held tracer (a timer, a pipe or a child whose
+    signal is SIGKILL). With TRACEEXIT the tracer then stops in its exit, before it releases the
+    threads, until the resume.
+    """
+
+    def __init__(self) -> None:
+        self.halted = False
+        self._signals: dict[int, int] = {}  # thread -> the signal that it was about to get
+
+    def take(self) -> None:
+        self.halted = True
+        try:
+            os.kill(-1, signal.SIGSTOP)
+        except ProcessLookupError:
+            return
+        taken = set[int]()
+        for _ in range(_HOLD_PASSES):
+            fresh = [thread for thread in _threads() if thread not in taken]
+            for thread in fresh:
+                if _ptrace(_PTRACE_SEIZE, thread, _HOLDS):
+                    _ptrace(_PTRACE_INTERRUPT, thread, 0)
+            taken.update(fresh)
+            if not fresh:
+                return
+
+    def release(self) -> None:
+        self.halted = False
+        for thread in _threads():
+            _ptrace(_PTRACE_DETACH, thread, self._signals.get(thread, 0))
+        self._signals.clear()
+
+    def stopped(self, thread: int, status: int) -> None:
+        """A held thread reported a stop."""
+        number = 0 if status >> 16 else os.WSTOPSIG(status)
+        if self.halted:
+            self._signals[thread] = number
+        else:  # the thread stopped after the release
+            _ptrace(_PTRACE_DETACH, thread, number)
+
+
+def _threads() -> list[int]:
+    found = list[int]()
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
             try:
-                os.kill(-1, signal.SIGSTOP)
-            except ProcessLookupError:
+                found += map(int, os.listdir(f"/proc/{name}/task"))
+            except OSError:
                 pass
-        _reap(program)
+    return found
 
 
-def _reap(program: int) -> None:
+def _ptrace(request: int, thread: int, data: int) -> bool:
+    libc = ctypes.CDLL(None)
+    return not libc.ptrace(ctypes.c_long(request), ctypes.c_long(thread), None, ctypes.c_long(data))
+
+
+def _look_after_keeper() -> None:
+    """Exit, and so end the session, if the keeper is gone. It never sends anything."""
+    try:
+        os.read(_KEEPER_FD, 1)
+    except BlockingIOError:
+        return
+    os._exit(1)
+
+
+def _reap(second: int, held: _Held) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            os._exit(0)  # nobody is left
+            os._exit(1)
         if pid == 0:
             return
-        if pid == program:
+        if os.WIFSTOPPED(status):
+            held.stopped(pid, status)
+        elif pid == second:
             try:
-                os.write(_STATUS_FD, status.to_bytes(4, "little"))
-            except OSError:
-                pass  # the keeper is no more
-            os.close(_STATUS_FD)
+                os.write(_KEEPER_FD, status.to_bytes(4, "little"))
+            finally:
+                os._exit(0)  # and the kernel ends every process inside

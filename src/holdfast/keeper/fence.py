@@ -1,9 +1,11 @@
-"""The fence: at a deadline on the machine's own clock this incarnation stops acting, as a paused host cannot see to it.
+"""The fence: at a deadline on the machine's clock this incarnation stops acting.
 
-CLOCK_BOOTTIME goes on while the machine sleeps. The timer only wakes the loop; what counts is the clock, looked at
-before each act (after a pause of this process, an act may be served before its timer is). At the deadline `up` is
-raised, and the freeze descriptor, if there is one, is written: with a cgroup's `cgroup.freeze` that stops every
-program of the session. A new deadline, or none (0), lifts the fence; to thaw is the host's business.
+The keeper enforces the deadline because a paused host cannot. CLOCK_BOOTTIME also advances while
+the machine sleeps. The timer only wakes the loop; the clock decides and is read before each act,
+because after a pause of this process an act may be served before the timer. At the deadline `up`
+becomes true and the freeze descriptor, if any, is written: with a cgroup's `cgroup.freeze` that
+stops every program of the session. A new deadline, or 0 for none, lifts the fence; the host thaws
+the programs.
 """
 
 from __future__ import annotations
@@ -24,14 +26,14 @@ class Fence:
         self.up = False
 
     def set(self, deadline_ns: int, freeze: int) -> None:
-        """The deadline from now on, and a descriptor of its own to be written then (or -1)."""
+        """Set a new deadline and the descriptor to write at that time (or -1); we own it."""
         terminal.arm_timer(self.timer, deadline_ns)
         if self.freeze >= 0:
             os.close(self.freeze)
         self.deadline_ns, self.freeze, self.up = deadline_ns, freeze, False
 
     def falls(self) -> bool:
-        """Whether the deadline has passed since this was asked last."""
+        """Tell whether the deadline has passed since the last call."""
         if (
             not self.deadline_ns
             or self.up

@@ -1,10 +1,12 @@
-"""The exec gate as the keeper has it: it holds the listener for as long as the session lives, and lends it to the host, which decides.
+"""The keeper's part of the exec gate: it holds the listener and lends it to the deciding host.
 
-While a host has it this does nothing. While none has, execs wait, for a host may come back at any moment; but a policy that is not there means refuse, not wait for ever: when
-nobody has been there for GATE_AWAY_S, every exec that waits unread is answered with EACCES, one for each turn of the loop. What a dead host had read already is not told again by
-the kernel: the next host makes those tasks ask anew.
+While a host has the listener, this module does nothing. Without a host, execs wait, because a host
+may return at any moment. They must not wait for ever: after GATE_AWAY_S without a host, every
+unread exec is refused with EACCES, one per turn of the loop. The kernel does not repeat requests
+that a dead host had read already; the next host makes those tasks ask again.
 
-The poll tells once (EPOLLONESHOT), is told to tell again, and so neither spins while an exec waits nor when the last process is gone (HUP: then it is closed).
+EPOLLONESHOT reports once and is then re-armed, so the loop spins neither while an exec waits nor
+after the last process is gone (HUP, upon which the listener is closed).
 """
 
 from __future__ import annotations
@@ -32,13 +34,11 @@ class Gate:
     __slots__ = ("due", "fd", "holder", "poll", "since")
 
     def __init__(self, poll: select.epoll, fd: int) -> None:
-        self.poll, self.fd = (
-            poll,
-            fd,
-        )  # fd < 0: minus the errno with which the kernel refused it; 0: it is over
+        self.poll = poll
+        self.fd = fd  # negative: the errno of the kernel's refusal; 0: closed
         self.holder: _socket.socket | None = None
-        self.since = time.monotonic()  # when it was lent last
-        self.due = 0.0  # when those that wait are refused; 0: nobody waits
+        self.since = time.monotonic()  # when it was last lent
+        self.due = 0.0  # when waiting execs are refused; 0: no exec waits
         if fd > 0:
             poll.register(fd, _ONCE)
 
@@ -57,7 +57,7 @@ class Gate:
         return None
 
     def see(self, host: _socket.socket | None) -> None:
-        """After every turn of the loop: whether whoever has it is still there, and whether the time is over."""
+        """After every turn of the loop: notice that the holder left or that time is up."""
         if self.holder is not None and self.holder is not host:
             self.holder, self.since = None, time.monotonic()
             if self.fd > 0:
@@ -67,7 +67,7 @@ class Gate:
             self.poll.modify(self.fd, _ONCE)
 
     def patience(self, patience: float) -> float:
-        """How long the loop may sleep."""
+        """Return how long the loop may sleep."""
         left = max(0.0, self.due - time.monotonic())
         return left if patience < 0 else min(patience, left)
 
@@ -83,7 +83,7 @@ class Gate:
                 wire.ANSWER.pack(wire.ID.unpack_from(one)[0], 0, -errno.EACCES, 0),
             )
         except OSError:
-            pass  # it died, or somebody else was quicker
+            pass  # the task died, or a host answered first
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, signal.SIG_IGN)
 
@@ -95,4 +95,4 @@ class Gate:
 
 
 def _interrupted(number: int, frame: object) -> None:
-    """That the call returns is all that is wanted."""
+    """Do nothing: the signal only interrupts the ioctl."""

@@ -1,8 +1,8 @@
-"""Connections: one host at a time, the one with the highest term so far; newcomers until they say who they are.
+"""Connections to the keeper: the host with the highest term so far, and unidentified newcomers.
 
-Newcomers may be silent for ever: when there are too many, the oldest gives way, so that nobody can lock a host out.
-Nothing is queued for a host: one that does not read its answers is dropped, comes back with a new term and asks
-again.
+A newcomer may stay silent. When there are too many, the oldest is dropped, so that silent peers
+cannot lock a host out. Answers are never queued: a host that does not read them is dropped,
+reconnects with a new term and asks again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from holdfast.keeper import launch
 from holdfast.model.limits import KEEPER_BACKLOG
 from holdfast.wire import keeper as wire
 
-_ONCE_PER_ARRIVAL = (
-    select.EPOLLIN | select.EPOLLET
-)  # an accept that fails must not become a busy loop
+_ONCE_PER_ARRIVAL = select.EPOLLIN | select.EPOLLET  # a failing accept must not cause a busy loop
 
 
 class Hosts:
@@ -37,8 +35,8 @@ class Hosts:
         self, poll: select.epoll, directory: str, name: str, fresh: str, inode: int, listener: int
     ) -> None:
         self.poll = poll
-        self.directory, self.name = directory, name  # where it listens
-        self.fresh, self.inode = fresh, inode  # the file's temporary name, and which file that is
+        self.directory, self.name = directory, name  # of the listening socket
+        self.fresh, self.inode = fresh, inode  # the socket file's temporary name and its inode
         self.term = 0
         self.host: _socket.socket | None = None
         self.newcomers: dict[int, _socket.socket] = {}  # by descriptor, oldest first
@@ -51,7 +49,7 @@ class Hosts:
         self.poll.register(self.listener.fileno(), _ONCE_PER_ARRIVAL)
 
     def listen_anew(self) -> None:
-        """If somebody removed the socket's file, or the whole directory and made it again."""
+        """Listen again if the socket's file was removed, or its directory removed and recreated."""
         try:
             os.chdir(self.directory)
             if self.inode == launch.inode(self.name):
@@ -69,9 +67,7 @@ class Hosts:
             fd, _ = self.listener._accept()  # type: ignore[attr-defined]
         except OSError:
             return
-        self.poll.modify(
-            self.listener.fileno(), _ONCE_PER_ARRIVAL
-        )  # tells again if another one waits
+        self.poll.modify(self.listener.fileno(), _ONCE_PER_ARRIVAL)  # report the next one, if any
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET, 0, fd)
         if not launch.same_user(sock):
             sock.close()
@@ -83,7 +79,7 @@ class Hosts:
         self.poll.register(fd, select.EPOLLIN)
 
     def claim(self, sock: _socket.socket, packet: bytes) -> bool:
-        """A newcomer says who it is; whether it is the host from now on."""
+        """Handle a newcomer's introduction. Return whether it is the host from now on."""
         lowest, highest, term = wire.read_hello(packet)
         if not lowest <= wire.VERSION <= highest:
             self.refuse(sock, wire.REFUSED_VERSION, wire.VERSION)
@@ -114,7 +110,7 @@ class Hosts:
         self.drop(sock)
 
     def drop(self, sock: _socket.socket) -> None:
-        """The poll forgets what is closed."""
+        """Close a connection; the kernel removes it from the poll."""
         self.newcomers.pop(sock.fileno(), None)
         if sock is self.host:
             self.host = None

@@ -1,14 +1,15 @@
-"""The launcher: reads one request and becomes the program that was asked for.
+"""The launcher: reads one spawn request and becomes the requested program.
 
-It is the keeper's child and does all that is done once: it parses the request, makes terminal, ring, snapshot, bell
-and listener, hands them to the keeper over a socket pair, and then executes the program in its own place (or exits,
-when the keeper takes over a tree that something else launched, or when a contained session has an init instead:
-keeper/contain.py, loaded here and nowhere else). So whatever this touches or leaks goes away with it, and the keeper,
-which stays for as long as the session lives, never sees argv or environment.
+The launcher is the keeper's child and does all work that is done once. It parses the request,
+creates terminal, ring, snapshot, bell and listener, passes them to the keeper over a socket pair,
+and then executes the program. It exits instead when the keeper adopts an existing process tree, or
+when a contained session has an init (keeper/contain.py). Memory that the launcher
+touches or leaks disappears with it, and the keeper, which lives as long as the session, never sees
+argv or environment.
 
-To the keeper:  one packet (marshalled: both are the same interpreter) with DESCRIPTORS; then end of file once the
-                program has been executed, or one byte if it could not be.
-To the asker:   the refusal, if anything fails. (That all went well is the keeper's to say.)
+To the keeper:  a packet (marshalled: both run the same interpreter) with DESCRIPTORS; then end of
+                file once the program was executed, or one byte if it could not be.
+To the caller:  the refusal, if a step fails. The keeper reports success.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import errno
 import fcntl
 import marshal
 import os
+import resource
 import struct
 import termios
 import time
@@ -30,22 +32,25 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal
     from typing import NoReturn
+
+    from holdfast.keeper import network
 else:
     import _signal as signal
 
-DESCRIPTORS = struct.Struct(
-    "7i"
-)  # master, ring, snapshot, bell, listener, both ends of the wake-up pipe
+# Master, ring, snapshot, bell, listener, both ends of the wake-up pipe.
+DESCRIPTORS = struct.Struct("7i")
 ONE, THREE = struct.Struct("i"), struct.Struct("3i")
-DESCRIPTORS_SPACE = _socket.CMSG_SPACE(
-    DESCRIPTORS.size + 2 * ONE.size
-)  # and a contained session's init's pipe; and the gate's listener
+HELD = struct.Struct("6i")  # of a contained session: init's pidfd and five namespaces
+# The same, of a contained session the socket to its init and HELD, and the gate's listener.
+DESCRIPTORS_SPACE = _socket.CMSG_SPACE(DESCRIPTORS.size + 2 * ONE.size + HELD.size)
 NURSERY_LOCK = "nursery.lock"
 NO_GATE = "no exec gate"
 _PATH = b"/usr/local/bin:/usr/bin:/bin"
 _SHELL = b"/bin/sh"
 _IUTF8 = 0o40000
-_LIBC_SIGNALS = (32, 33)  # used by libc itself; the kernel has them, nobody else may
+_TIOCSPTLCK = 0x4004_5431
+_LIBC_SIGNALS = (32, 33)  # reserved by libc
+_DESCRIPTORS_PART = 2  # a contained session gets half of the limit of descriptors
 
 
 class CannotStart(Exception):
@@ -57,34 +62,39 @@ class CannotStart(Exception):
 
 
 def launch(
-    conn: _socket.socket, keeper: _socket.socket, nursery: _socket.socket | None
+    conn: _socket.socket,
+    keeper: _socket.socket,
+    nursery: _socket.socket | None,
+    allowed: tuple[int, int],
 ) -> NoReturn:
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(int(SPAWN_WAIT_S))  # whoever does not finish asking is not waited for
+        signal.alarm(int(SPAWN_WAIT_S))  # bound for a caller that does not finish its request
         request, adopted = _read_request(conn, nursery)
-        if _gone(conn):  # it was told that there is no session, or has died: then there is none
+        if _gone(conn):  # the caller gave up or died, so there must be no session
             raise CannotStart(errno.ECANCELED, "whoever asked has gone")
         if request.adopt_pid:
             if adopted < 0 or not os.isatty(adopted):
                 raise wire.Malformed("taking over a tree needs its terminal")
             _hand_over(keeper, request, adopted, request.adopt_pid)
             os._exit(0)
+        connector = _connector(request)
         _join(request.cgroup)
+        prefer(request.limits)
         if request.containment is not None:
-            slave, cookie = _contain(keeper, request)
+            slave, cookie = _contain(keeper, request, connector, allowed)
         else:
             master, slave = _open_terminal(request)
             listener, cookie = gated(request.gate)
             _hand_over(keeper, request, master, os.getpid(), listener)
             if listener > 0:
                 os.close(listener)
-        _become(request, slave, cookie)
+        _become(request, slave, cookie, allowed)
     except CannotStart as e:
         refuse(conn, e.number, str(e))
     except wire.Malformed as e:
         refuse(conn, errno.EINVAL, f"bad spawn request: {e}")
-    except BaseException as e:  # not the request's fault, whatever its errno: EIO
+    except BaseException as e:  # not the request's fault: report EIO, whatever the errno
         refuse(conn, errno.EIO, f"{e}")
     finally:
         try:
@@ -111,13 +121,13 @@ def refuse(conn: _socket.socket, number: int, text: str) -> None:
 
 
 def same_user(sock: _socket.socket) -> bool:
-    """Only this account (and root) may ask. The directory's mode says so too; this does not depend on it."""
+    """Tell whether the peer is this account or root; does not rely on the directory's mode."""
     uid = THREE.unpack(sock.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12))[1]
     return uid in (os.geteuid(), 0)
 
 
 def bind(name: str, kind: int) -> tuple[_socket.socket, str]:
-    """A socket that will listen at `name`, and the temporary name that it has so far."""
+    """Make a socket that will listen at `name`; return it with its temporary name."""
     listener = _socket.socket(_socket.AF_UNIX, kind)
     fresh = f".{name}.{os.getpid()}"
     forget(fresh)
@@ -126,7 +136,7 @@ def bind(name: str, kind: int) -> tuple[_socket.socket, str]:
 
 
 def inode(name: str) -> int:
-    """Which file that is; 0 if there is none."""
+    """Return the inode of a file, or 0 if the file does not exist."""
     try:
         return os.stat(name).st_ino
     except FileNotFoundError:
@@ -134,7 +144,10 @@ def inode(name: str) -> int:
 
 
 def listen(listener: _socket.socket, fresh: str, name: str) -> None:
-    """The path never leads to a socket that does not listen; and who listens is who the peer's credentials name."""
+    """Listen, then rename, so that `name` never leads to a socket that does not listen.
+
+    The peer credentials that a client sees are those of the process that called listen.
+    """
     listener.listen(LISTEN_BACKLOG)
     os.rename(fresh, name)
 
@@ -150,7 +163,7 @@ def forget(name: str) -> None:
 
 
 def _read_request(conn: _socket.socket, nursery: _socket.socket | None) -> tuple[wire.Spawn, int]:
-    """The request, and the descriptor that came with it (or -1)."""
+    """Read the request and the descriptor that came with it (or -1)."""
     if not same_user(conn):
         raise wire.Malformed("another user's request")
     magic, ancillary, _, _ = conn.recvmsg(
@@ -182,7 +195,10 @@ def _read_exactly(conn: _socket.socket, length: int) -> bytes:
 
 
 def _end_nursery(nursery: _socket.socket) -> NoReturn:
-    """Its accept fails now, and it ends. Who asked hears the end of the connection when the home is free again."""
+    """Make the nursery's accept fail, so that it exits.
+
+    The caller sees its connection end once another nursery may start in this home.
+    """
     nursery.shutdown(_socket.SHUT_RDWR)
     fcntl.flock(os.open(NURSERY_LOCK, os.O_RDWR | os.O_CLOEXEC), fcntl.LOCK_SH)
     os._exit(0)
@@ -192,16 +208,26 @@ def _end_nursery(nursery: _socket.socket) -> NoReturn:
 
 
 def _open_terminal(request: wire.Spawn) -> tuple[int, int]:
-    master, slave = os.openpty()
+    master = os.open("/dev/ptmx", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    return master, _prepare_terminal(master, request)
+
+
+def _prepare_terminal(master: int, request: wire.Spawn) -> int:
+    """Unlock a new terminal, set its size and modes, and return its slave side."""
+    fcntl.ioctl(master, _TIOCSPTLCK, bytes(4))
+    slave = terminal.open_slave(master)
     termios.tcsetwinsize(slave, (request.rows, request.cols))
     attributes = termios.tcgetattr(slave)
     attributes[0] |= _IUTF8
     termios.tcsetattr(slave, termios.TCSANOW, attributes)
-    return master, slave
+    return slave
 
 
 def _join(group: bytes) -> None:
-    """This process, and so all that come of it. Where that is not allowed, the host finds it so in /proc."""
+    """Move this process into a cgroup, which its descendants inherit.
+
+    If that is not allowed, the host learns so from /proc.
+    """
     if group:
         try:
             fd = os.open(group + b"/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
@@ -214,39 +240,68 @@ def _join(group: bytes) -> None:
         os.close(fd)
 
 
-def gated(wanted: int) -> tuple[int, int | None]:
-    """This process, and all that come of it, ask before they execute anything: the descriptor by which they do (or minus the errno with which the kernel
-    refused it; 0: not wanted), and what its own next execution is known by."""
-    if not wanted:
+def gated(wanted: int, contained: bool = False) -> tuple[int, int | None]:
+    """Put this process and its descendants behind the exec gate.
+
+    Returns the gate's listener (negative: the errno of the kernel's refusal; 0: not wanted) and the
+    cookie with which this process may execute its own program. A contained session has the filter
+    in any case, for what it forbids.
+    """
+    if not wanted and not contained:
         return 0, None
-    from holdfast.keeper import filtering
+    from holdfast.keeper import install_filter
 
     try:
-        return filtering.install(wanted == wire.GATE_REQUIRED)
+        return install_filter.install(wanted > 0, contained, wanted == wire.GATE_REQUIRED)
     except OSError as e:
-        if wanted == wire.GATE_REQUIRED:
+        if wanted == wire.GATE_REQUIRED or contained:
             raise CannotStart(errno.EBUSY, f"{NO_GATE}: {e.strerror}") from e
         return -(e.errno or errno.EIO), None
 
 
-def _contain(keeper: _socket.socket, request: wire.Spawn) -> tuple[int, int | None]:
-    """Returns in the process that becomes the program, inside, with its side of the terminal; this one ends."""
-    from holdfast.keeper import contain
+def _connector(request: wire.Spawn) -> network.Connector | None:
+    """Prepare the connection of a session's own network, outside of all that the session is in."""
+    if not request.connect:
+        return None
+    from holdfast.keeper import network
+
+    return network.Connector(request.connect, request.limits)
+
+
+def _contain(
+    keeper: _socket.socket,
+    request: wire.Spawn,
+    connector: network.Connector | None,
+    allowed: tuple[int, int],
+) -> tuple[int, int | None]:
+    """Return inside, in the process that becomes the program, with its side of the terminal.
+
+    The outer process exits.
+    """
+    from holdfast.keeper import contain, file_tree
 
     assert request.containment is not None
-    proc = os.open(
-        "/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-    )  # the machine's, whatever is there later
+    # The machine's own /proc, which cannot be named inside.
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    counted = contain.counts(proc)
     try:
-        as_root = contain.enter(request.containment)
-        master, slave = _open_terminal(request)
-        program, status, cookie = contain.start(as_root, request.gate)
-    except contain.NotAllowed as e:
+        root = contain.enter(request.containment, connector)
+        master = file_tree.open_terminal(root)
+        slave = _prepare_terminal(master, request)
+        program, init, cookie = contain.start(
+            root, proc, lambda: _limit(request, allowed), request.gate
+        )
+        connected = connector.wait(proc) if connector is not None and program is not None else 0
+        if program is not None:
+            # Not earlier: pasta makes namespaces that count as the session's.
+            contain.leave_a_part(counted, request.containment, proc)
+    except file_tree.NotAllowed as e:
         raise CannotStart(
             errno.EBUSY if str(e).startswith(NO_GATE) else errno.EOPNOTSUPP, str(e)
         ) from e
     if program is not None:
-        _hand_over(keeper, request, master, program.pid, program.listener, proc, status)
+        held = ONE.pack(init) + HELD.pack(*program.held)
+        _hand_over(keeper, request, master, program.pid, program.listener, proc, held, connected)
         program.let_go()
         os._exit(0)
     os.close(proc)
@@ -260,7 +315,8 @@ def _hand_over(
     root: int,
     gate: int = 0,
     proc: int | None = None,
-    status: int = -1,
+    contained: bytes = b"",
+    connector: int = 0,
 ) -> None:
     if _answers(request.socket):
         raise CannotStart(errno.EADDRINUSE, f"a keeper listens at {request.socket} already")
@@ -283,7 +339,7 @@ def _hand_over(
             listener.detach(),
             *os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK),
         )
-        + (ONE.pack(status) if status >= 0 else b"")
+        + contained
         + (ONE.pack(gate) if gate > 0 else b"")
     )
     origins = {o.origin: tuple(o) for o in request.origins[-ORIGINS_KEPT:]}
@@ -305,14 +361,15 @@ def _hand_over(
         request.adopt_pid > 0,
         request.accepted,
         origins,
-        status >= 0,
+        bool(contained),
         gate,
+        connector,
     )
     keeper.sendmsg([marshal.dumps(begin)], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, fds)])
 
 
 def _answers(name: str) -> bool:
-    """Whether somebody listens there. To take over the name would make that session unreachable."""
+    """Tell whether a process listens at `name`: replacing it would cut off a live session."""
     sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     try:
         sock.connect(name)
@@ -326,12 +383,12 @@ def _answers(name: str) -> bool:
 # ---------------------------------------------------------------- the program
 
 
-def _become(request: wire.Spawn, slave: int, cookie: int | None) -> NoReturn:
-    """Executes the program on the terminal: default signals, nothing open but 0, 1 and 2 (else: close-on-exec)."""
-    for number in range(1, signal.NSIG):
-        if number not in (signal.SIGKILL, signal.SIGSTOP, *_LIBC_SIGNALS):
-            signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+def _become(
+    request: wire.Spawn, slave: int, cookie: int | None, allowed: tuple[int, int]
+) -> NoReturn:
+    """Execute the program on the terminal, with default signals and only descriptors 0 to 2."""
+    _limit(request, allowed)
+    reset_signals()
     os.login_tty(slave)
     try:
         os.chdir(request.cwd)
@@ -344,34 +401,93 @@ def _become(request: wire.Spawn, slave: int, cookie: int | None) -> NoReturn:
     raise CannotStart(error.errno, f"{_shown(request.argv[0])}: {error.strerror}")
 
 
+def prefer(limits: tuple[tuple[int, int], ...]) -> None:
+    """Set this process's place with the scheduler and the OOM killer, if allowed.
+
+    The latter is always set: the program must not inherit the keeper's.
+    """
+    for kind, value in ((wire.LIMIT_OOM, 0), *limits):
+        try:
+            if kind == wire.LIMIT_OOM:
+                fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+                os.write(fd, b"%d" % value)
+                os.close(fd)
+            elif kind == wire.LIMIT_NICE:
+                os.setpriority(os.PRIO_PROCESS, 0, value)
+        except OSError:
+            pass
+
+
+def descriptors() -> tuple[int, int]:
+    return resource.getrlimit(resource.RLIMIT_NOFILE)
+
+
+def more_descriptors() -> tuple[int, int]:
+    """Raise this process's limit of descriptors to the maximum; return the previous limit."""
+    allowed = descriptors()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (allowed[1], allowed[1]))
+    return allowed
+
+
+def _limit(request: wire.Spawn, allowed: tuple[int, int]) -> None:
+    """Bound the resources of this process and its descendants.
+
+    Processes are counted in the session's user namespace, so this comes after it.
+
+    The kernel counts descriptors on their way through sockets by account, and refuses one more if
+    they exceed the sender's limit. A contained session gets a part of the limit, so that it cannot
+    keep host and keepers, which have all of it, from sending theirs.
+    """
+    soft, hard = allowed
+    if request.containment is not None and hard != resource.RLIM_INFINITY:
+        hard //= _DESCRIPTORS_PART
+        soft = min(soft, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    for kind, value in request.limits:
+        if kind < wire.RESOURCES:
+            hard = resource.getrlimit(kind)[1]
+            bound = value if hard == resource.RLIM_INFINITY else min(value, hard)
+            try:
+                resource.setrlimit(kind, (bound, bound))
+            except (OSError, ValueError) as e:
+                raise CannotStart(errno.EPERM, f"limit {kind} of {value}: {e}") from e
+
+
+def reset_signals() -> None:
+    for number in range(1, signal.NSIG):
+        if number not in (signal.SIGKILL, signal.SIGSTOP, *_LIBC_SIGNALS):
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
 def _execute(
     argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None
 ) -> OSError:
-    """execvpe(3): looks along PATH, goes on after what cannot be run, gives a script without #! to the shell."""
+    """Do what execvpe(3) does: search PATH, skip failures, run a script without #! by sh."""
     name = argv[0]
     directories = [b""] if b"/" in name else environment.get(b"PATH", _PATH).split(b":")
     error = OSError(errno.ENOENT, os.strerror(errno.ENOENT))
     for directory in directories:
         path = directory + b"/" + name if directory else name
         try:
-            _execve(path, argv, environment, cookie)
+            execve(path, argv, environment, cookie)
         except OSError as e:
             if e.errno == errno.ENOEXEC:
-                _execve(_SHELL, (_SHELL, path, *argv[1:]), environment, cookie)
+                execve(_SHELL, (_SHELL, path, *argv[1:]), environment, cookie)
             if len(directories) == 1 or e.errno not in (errno.ENOENT, errno.ENOTDIR):
                 error = e
     return error
 
 
-def _execve(
+def execve(
     path: bytes, argv: tuple[bytes, ...], environment: dict[bytes, bytes], cookie: int | None
 ) -> None:
     if cookie is None:
         os.execve(path, argv, environment)
     else:
-        from holdfast.keeper import filtering
+        from holdfast.keeper import install_filter
 
-        filtering.execute(path, argv, environment, cookie)
+        install_filter.execute(path, argv, environment, cookie)
 
 
 def _shown(name: bytes) -> str:

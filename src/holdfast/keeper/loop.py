@@ -1,25 +1,28 @@
-"""The keeper: holds one session's terminal, for as long as it lives, whatever happens to anyone else.
+"""The keeper: holds one session's terminal for as long as the session lives.
 
 Rules, in order of weight:
-1. The terminal is drained into the ring by this process alone: a byte gets its offset once, and nobody's death
-   loses it.
+1. Only this process drains the terminal into the ring. A byte gets its offset once, and no other
+   process loses a byte by dying.
 2. An act is applied once, in order (keeper/acts.py). Its epoch must be this incarnation's.
-3. A newer term closes the older host's connection. An older one is refused. So a stale host is harmless.
-4. No polling: while nothing happens, this process sleeps without a timeout.
-5. It knows no operators, no policy, no network, and imports the standard library only.
-6. It ends only when the root process has ended and a host has collected that (RELEASE), or is killed. SIGHUP makes
-   it listen anew, for when somebody removed its socket's file; all other signals that can be ignored are.
-7. Whatever a peer sends costs at most that peer its connection.
-8. It touches little, because each page it touches is its own (docs/decisions/0002-keeper-memory.md): no exception,
-   generator or join on the way of an ordinary byte or act; what happens once is done by the launcher.
+3. A newer term closes the older host's connection; an older term is refused. A stale host is
+   therefore harmless.
+4. No polling: while idle, this process sleeps without a timeout.
+5. The keeper knows no operators, policies or networks, and imports the standard library only.
+6. The keeper exits only when killed, or after the root process has ended and a host has collected
+   the exit (RELEASE). SIGHUP makes the keeper listen again, in case its socket file was removed.
+   All other signals that can be ignored are ignored.
+7. A malformed packet costs its sender the connection, and has no further effect.
+8. The keeper touches little memory, because each page it writes is no longer shared
+   (docs/decisions/0002-keeper-memory.md). The path of an ordinary byte or act has no exception,
+   generator or join. The launcher does all one-time work.
 
-The other side of the terminal is held open only while no program has it open and the root process lives
-(held_slave): the kernel then says "nobody is there", and that is a pause, not the end. Once the root process has
-ended, no input is taken or written; what still waits stays, so that a host can withdraw it and learn how far each
-piece got.
+The slave side of the terminal is held open only while no program has it open and the root process
+lives (held_slave). The kernel then reports a hang-up, which is a pause and not the end of output.
+Once the root process has ended, no input is accepted or written. Input still queued stays, so that
+a host can withdraw it and learn how much of each piece was written.
 
-Tried and rejected: the host reading the terminal itself (1.6-3.4 KB lost per kill of the host under flood); holding
-the slave side open all the time (then the end of output cannot be told from a pause).
+Tried and rejected: the host reading the terminal itself (1.6 to 3.4 KB lost per kill of the host
+under flood); holding the slave side open all the time (a pause then looks like the end of output).
 """
 
 from __future__ import annotations
@@ -59,9 +62,8 @@ else:
 
 _ONE = (1).to_bytes(8, "little")
 _ONE_DESCRIPTOR = _socket.CMSG_SPACE(4)
-packet_buffer = memoryview(
-    bytearray(KEEPER_PACKET_BYTES)
-)  # made once: a keeper owns what it touches of it
+# One buffer for all packets: each page that a keeper writes is no longer shared.
+packet_buffer = memoryview(bytearray(KEEPER_PACKET_BYTES))
 
 
 class Keeper:
@@ -74,6 +76,7 @@ class Keeper:
         "epoch",
         "fence",
         "gate",
+        "held",
         "held_slave",
         "hosts",
         "label",
@@ -85,6 +88,7 @@ class Keeper:
         "session",
         "size",
         "snapshot",
+        "told_cut_off",
         "tree",
         "wake",
         "wake_write",
@@ -113,6 +117,7 @@ class Keeper:
         origins: dict[int, tuple[int, int, int]],
         contained: bool,
         gate: int,
+        connector: int,
     ) -> None:
         self.session, self.epoch, self.label = session, epoch, label
         self.size, self.created_ns = (cols, rows), created_ns
@@ -120,35 +125,38 @@ class Keeper:
             launch.DESCRIPTORS.unpack_from(fds)
         )
         watch = launch.ONE.unpack_from(fds, launch.DESCRIPTORS.size)[0] if contained else -1
-        listener_at = launch.DESCRIPTORS.size + launch.ONE.size * contained
-        self.bells: dict[int, int] = {}  # of viewers that read the ring themselves
+        held_at = launch.DESCRIPTORS.size + launch.ONE.size * contained
+        # Of a contained session: init's pidfd and the namespaces, which no other process can open.
+        self.held: tuple[int, ...] = launch.HELD.unpack_from(fds, held_at) if contained else ()
+        listener_at = held_at + launch.HELD.size * contained
+        self.bells: dict[int, int] = {}  # eventfds of viewers that read the ring directly
         self.poll = select.epoll()
         self.poll.register(self.wake, select.EPOLLIN)
         self.hosts = Hosts(self.poll, directory, name, fresh, inode, listener)
         self.ring = Ring(ring_fd, away_s)
         self.acts = Acts(self.ring, accepted, origins)
-        self.tree = Tree(root, root_start, status, adopted, watch)
-        self.fence: Fence | None = None  # made when a host sets the first deadline
-        self.gate: Gate | None = None  # only if one was asked for
+        self.tree = Tree(root, root_start, status, adopted, watch, connector)
+        self.fence: Fence | None = None  # created when a host sets the first deadline
+        self.gate: Gate | None = None  # only if the request asked for a gate
         if gate:
             self.gate = Gate(
                 self.poll, launch.ONE.unpack_from(fds, listener_at)[0] if gate > 0 else gate
             )
         self.held_slave = -1
         self.reading = True  # False: the ring is full
-        self.watching = 0  # what the poll reports of the terminal
-        self.eof = self.released = False
+        self.watching = 0  # events of the terminal that the poll reports
+        self.eof = self.released = self.told_cut_off = False
 
     # ---------------------------------------------------------------- life
 
     def begin(self) -> None:
-        """The program runs: from here on nothing that happens is missed, and hosts may come."""
+        """Start serving: from here on no event is missed, and hosts may connect."""
         signal.set_wakeup_fd(self.wake_write)
         signal.signal(signal.SIGCHLD, _wake)
         signal.signal(signal.SIGHUP, _wake)
         if self.tree.watch >= 0:
             self.poll.register(self.tree.watch, select.EPOLLIN)
-        self.tree.reap()  # what ended before the handler was there
+        self.tree.reap()  # children that ended before the handler was installed
         if self.tree.status >= 0:
             self._root_ended()
         self._interest()
@@ -159,10 +167,11 @@ class Keeper:
             self._turn()
 
     def close(self) -> None:
-        """Lets go of everything. The terminal's programs get their SIGHUP from the kernel."""
+        """Close every descriptor. The kernel then sends SIGHUP to the terminal's programs."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
+        self.tree.end_connector()
         fence = (self.fence.timer, self.fence.freeze) if self.fence else ()
         if self.gate is not None:
             self.gate.close()
@@ -176,6 +185,7 @@ class Keeper:
             self.wake_write,
             self.held_slave,
             self.tree.watch,
+            *self.held,
             *fence,
         ):
             if fd >= 0:
@@ -184,9 +194,9 @@ class Keeper:
         self.poll.close()
 
     def _turn(self) -> None:
-        """Waits until something happens, and deals with it."""
+        """Wait for events and handle them."""
         hosts = self.hosts
-        patience = -1.0  # sleep for ever, unless a full ring waits for its host
+        patience = -1.0  # sleep without limit, unless a full ring waits for the host
         if not self.reading and not self.eof:
             patience = self.ring.progress_at + self.ring.away_s - time.monotonic()
             patience = patience if patience > 0 else 0
@@ -225,18 +235,30 @@ class Keeper:
         try:
             os.write(bell, _ONE)
         except OSError:
-            pass  # full: whoever listens is awake already
+            pass  # full: the reader is awake already
 
     def _signalled(self) -> None:
         if signal.SIGHUP in os.read(self.wake, 4096):
             self.hosts.listen_anew()
         if self.tree.reap():
             self._root_ended()
+        if self.tree.cut_off >= 0 and not self.told_cut_off:
+            self._tell_cut_off()
+
+    def _tell_cut_off(self) -> None:
+        if self.hosts.host is not None:
+            self.hosts.send(wire.cut_off(self.tree.cut_off, self.told_cut_off))
+            self.told_cut_off = True
 
     def _root_ended(self) -> None:
+        self.tree.end_connector()
         if self.held_slave >= 0:
             os.close(self.held_slave)
             self.held_slave = -1
+        # The namespaces keep the session's /dev/shm and System V memory.
+        for fd in self.held:
+            os.close(fd)
+        self.held = ()
         self._interest()
         self.ring.set_flag(layout.FLAG_EXITED, True)
         probe("keeper.root.exited")
@@ -246,7 +268,10 @@ class Keeper:
     # ---------------------------------------------------------------- output
 
     def _drain(self) -> None:
-        """Reads what the terminal has into the ring. A short read was the last: to look again would only raise."""
+        """Read the terminal's output into the ring.
+
+        Stops after a short read, which was the last.
+        """
         ring = self.ring
         got = 0
         try:
@@ -266,7 +291,7 @@ class Keeper:
             self._nobody_there()
         if got:
             if self.bells:
-                for bell in self.bells.values():  # who shows it to a person comes first
+                for bell in self.bells.values():  # local viewers first: they show it to people
                     self._ring(bell)
             self._ring(self.bell)
 
@@ -277,7 +302,7 @@ class Keeper:
         self._ring(self.bell)
 
     def _reconsider(self) -> None:
-        """A full ring: the host consumed some of it, or has been away for too long."""
+        """Read on after the ring was full: the host consumed some, or was away too long."""
         if self.ring.room() <= 0 and time.monotonic() >= self.ring.progress_at + self.ring.away_s:
             self.ring.give_up_host()
         if self.ring.room() > 0:
@@ -285,7 +310,10 @@ class Keeper:
             self._interest()
 
     def _interest(self) -> None:
-        """What the loop wants of the terminal. Nothing: unregistered, as a hang-up is reported without being asked."""
+        """Register the terminal events that the loop needs now.
+
+        With none it is unregistered, because the kernel reports a hang-up even if not asked for.
+        """
         events = 0
         if not self.eof:
             if self.reading:
@@ -303,7 +331,7 @@ class Keeper:
         self.watching = events
 
     def _nobody_there(self) -> None:
-        """No program has the other side open. That is the end only once the root process has ended."""
+        """No program has the slave side open: the end of output only if the root process ended."""
         if self.tree.status < 0 and self.held_slave < 0:
             try:
                 self.held_slave = terminal.open_slave(self.master)
@@ -327,7 +355,7 @@ class Keeper:
             return self.hosts.send(wire.rejected(sequence, wire.REJECT_EPOCH, self.epoch))
         if sequence > acts.accepted + 1:
             return self.hosts.send(wire.rejected(sequence, wire.REJECT_SEQUENCE, acts.accepted))
-        if sequence == acts.accepted + 1:  # else: applied before
+        if sequence == acts.accepted + 1:  # otherwise it was applied before
             if origin and acts.repeats(origin, number):
                 acts.take(sequence, 0, 0)
             elif fence is not None and fence.up:
@@ -360,7 +388,7 @@ class Keeper:
             self.tree.signal(number, scope, pid, start, terminal.foreground(self.master))
 
     def _write(self) -> None:
-        """Hands waiting input to the terminal; what it does not take now waits for room."""
+        """Write queued input to the terminal; the rest waits until there is room."""
         if self.tree.status < 0 and not (self.fence and self.fence.up):
             try:
                 self.acts.write(self.master)
@@ -373,7 +401,7 @@ class Keeper:
     def _resize(self, cols: int, rows: int) -> None:
         for fd, _ in self.poll.poll(0, KEEPER_EVENTS_PER_WAKE):
             if fd == self.master and self.reading:
-                self._drain()  # what was drawn for the old size is counted to it
+                self._drain()  # output drawn for the old size comes before the new size
         self.size = (cols, rows)
         self.ring.words[layout.RESIZED_WORD] = self.ring.head
         self.ring.words[layout.GRID_WORD] = cols << 32 | rows
@@ -393,7 +421,7 @@ class Keeper:
             self.hosts.send(wire.withdrawn(entries))
 
     def _withdraw(self, packet: bytes) -> None:
-        """Takes back what no program can have seen; tells how far each had got."""
+        """Take back input that no program can have read; report how much of each was written."""
         epoch, first = wire.read_two(packet)
         entries = self.acts.withdraw(first) if epoch == self.epoch else []
         if self.acts.settle():
@@ -404,30 +432,21 @@ class Keeper:
     def _state(self, packet: bytes) -> None:
         tag = wire.read_query(packet)
         try:
-            iflag, oflag, cflag, lflag = termios.tcgetattr(self.master)[:4]
+            flags = termios.tcgetattr(self.master)[:4]
             rows, cols = termios.tcgetwinsize(self.master)
         except (OSError, termios.error):
-            iflag = oflag = cflag = lflag = 0
+            flags = [0, 0, 0, 0]
             cols, rows = self.size
-        self.hosts.send(
-            wire.state(
-                tag,
-                terminal.foreground(self.master),
-                self.tree.root,
-                cols,
-                rows,
-                iflag,
-                oflag,
-                cflag,
-                lflag,
-                self.acts.queued,
-            )
-        )
+        processes = terminal.foreground(self.master), self.tree.root
+        self.hosts.send(wire.state(tag, *processes, cols, rows, *flags, self.acts.queued))
 
     # ---------------------------------------------------------------- hosts
 
     def _serve(self, sock: _socket.socket) -> None:
-        """One packet; if there are more, the poll says so at once. To look for a second would delay a key's echo."""
+        """Handle one packet.
+
+        Looking for a second one would delay a key's echo; the poll repeats.
+        """
         try:
             count, ancillary, flags, _ = sock.recvmsg_into(
                 [packet_buffer], _ONE_DESCRIPTOR, _socket.MSG_CMSG_CLOEXEC
@@ -486,7 +505,7 @@ class Keeper:
     def _claim(self, sock: _socket.socket, packet: bytes) -> None:
         if not self.hosts.claim(sock, packet):
             return
-        for bell in self.bells.values():  # the older host's viewers
+        for bell in self.bells.values():  # the previous host's viewers
             os.close(bell)
         self.bells.clear()
         cols, rows = self.size
@@ -507,9 +526,11 @@ class Keeper:
             self.tree.reaped,
         )
         self.hosts.send(welcome, launch.THREE.pack(self.ring.fd, self.snapshot, self.bell))
+        if self.tree.cut_off >= 0:
+            self._tell_cut_off()
 
     def _set_bell(self, packet: bytes, fds: tuple[int, ...]) -> None:
-        """A viewer on this machine reads the ring itself: rings for it too, or no longer."""
+        """Add or remove the bell of a local viewer that reads the ring directly."""
         tag = wire.read_query(packet)
         if packet[0] == wire.LISTEN and (not fds or len(self.bells) >= BELLS_MAX):
             raise wire.Malformed("no descriptor, or too many bells")
@@ -536,7 +557,7 @@ class Keeper:
         if self.fence is None:
             self.fence = Fence()
             self.poll.register(self.fence.timer, select.EPOLLIN)
-        self._check_fence(self.fence)  # an old deadline that passed unseen has passed
+        self._check_fence(self.fence)  # an earlier deadline may have passed unnoticed
         self.fence.set(deadline_ns, os.dup(fds[0]) if fds else -1)
         self.ring.set_flag(layout.FLAG_FENCED, False)
         self._write()
@@ -558,4 +579,4 @@ def descriptors(ancillary: list[tuple[int, int, bytes]]) -> tuple[int, ...]:
 
 
 def _wake(number: int, frame: object) -> None:
-    """The signal's number is in the wake-up pipe already."""
+    """Do nothing: Python has already put the signal's number into the wake-up pipe."""

@@ -1,21 +1,23 @@
-"""The nursery: a warm interpreter that forks keepers, so that one costs little memory and a few milliseconds.
+"""The nursery: a warm interpreter that forks keepers cheaply and within a few milliseconds.
 
-It accepts a connection and forks at once; the keeper's launcher (keeper/launch.py) reads the request, so nobody's
-slow or broken request can hold up the next. It keeps nothing: keepers do not need it any more once they run, and
-its death changes nothing for them. One nursery per home (a lock says so); a host of another release asks it to quit
-and starts its own.
+The nursery accepts a connection and forks at once. The keeper's launcher (keeper/launch.py) reads
+the request, so a slow or broken request cannot delay the next. The nursery keeps no state: running
+keepers do not need it, and its death does not affect them. A lock allows one nursery per home; a
+host of another release asks the nursery to quit and starts its own.
 
     python -I -S .../keeper/__main__.py RUN_DIRECTORY       (wire.keeper.nursery_command)
 
-Whoever starts it: a host that finds none, or a service manager beforehand, in a unit of its own (core/units.py). It prints
-one line `ready` to stdout when it listens, and tells a service manager that wants to know. Everything it makes lies in RUN_DIRECTORY (mode 0700); what went
-wrong in a keeper and could be told to nobody is in `nursery.log` there.
+A host starts a nursery if there is none, or a service manager starts it beforehand in a separate
+unit (core/systemd_units.py). The nursery prints the line `ready` to stdout when it listens, and
+notifies the service manager if there is one. All its files are in RUN_DIRECTORY (mode 0700);
+`nursery.log` there has failures of keepers that no client could be told.
 
-Memory: children share its pages until they write. Measured for 200 keepers on Python 3.11, PSS each: 1700 KB at first,
-450 KB now; with a host attached and in use 1950 KB at first, 590 KB now. What paid: the launcher does what is done
-once; the life of a keeper is rehearsed here before forking, so that bytecode is specialised and caches are filled in
-shared pages; no exceptions on the ordinary way; a heap without gaps (keeper/heap.py). Steps, numbers, and what did
-not pay: docs/decisions/0002-keeper-memory.md.
+Memory. Children share the nursery's pages until they write. Measured for 200 keepers on Python
+3.11, PSS each: 1700 KB at first, 450 KB now; with a host attached and in use 1950 KB at first, 590
+KB now. Four measures helped: the launcher does all one-time work; the nursery rehearses a keeper's
+life before forking, so that specialised bytecode and filled caches are in shared pages; ordinary
+paths raise no exceptions; the heap has no gaps (keeper/heap.py).
+docs/decisions/0002-keeper-memory.md has the steps, the numbers and the attempts that did not help.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import os
 import sys
 import time
 
+from holdfast.keeper import contain as contain  # loaded once: a launcher would need 20 ms for it
 from holdfast.keeper import heap, launch, rehearsal, terminal
 from holdfast.keeper.loop import Keeper, packet_buffer
 from holdfast.model.limits import KEEPER_LOG_BYTES, NURSERY_PAUSE_S
@@ -64,11 +67,10 @@ _IGNORED = (
 def main() -> int:
     os.umask(0o077)
     os.makedirs(sys.argv[1], exist_ok=True)
-    os.chdir(sys.argv[1])  # sockets are named relative to here: their paths have 107 bytes at most
+    os.chdir(sys.argv[1])  # sockets have relative names: a socket path has at most 107 bytes
     directory = os.getcwd()
-    os.closerange(
-        3, 1 << 20
-    )  # what the starter leaves open would stay open for as long as any session
+    # An inherited descriptor would stay open for as long as any session lives.
+    os.closerange(3, 1 << 20)
     lock = os.open(launch.NURSERY_LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,6 +81,7 @@ def main() -> int:
         signal.signal(number, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     terminal.set_title(b"hf-nursery")
+    _survive_memory()
     _rehearse(directory, lock)
     _arm_probes()
     listener, fresh = launch.bind(SOCKET, _socket.SOCK_STREAM)
@@ -89,20 +92,25 @@ def main() -> int:
     _detach(null, log)
     gc.collect()
     heap.fill_gaps()
-    gc.freeze()  # the children do not touch (and so do not copy) what is here already
+    gc.freeze()  # children do not touch, and so do not copy, existing objects
     gc.disable()
+    allowed: tuple[int, int] | None = None  # the limit of descriptors for programs
     while True:
         try:
             fd, _ = listener._accept()  # type: ignore[attr-defined]
         except OSError as e:
             if e.errno == errno.EINVAL:
                 return 0  # asked to quit: launch._end_nursery
-            time.sleep(NURSERY_PAUSE_S)  # no descriptor left on this machine: perhaps soon
+            time.sleep(NURSERY_PAUSE_S)  # no descriptor is free; try again soon
             continue
-        _serve(directory, fd, listener, lock)
+        # Not earlier: the host that started this nursery sets the limit before it asks.
+        allowed = allowed or launch.more_descriptors()
+        _serve(directory, fd, listener, lock, allowed)
 
 
-def _serve(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
+def _serve(
+    directory: str, fd: int, listener: _socket.socket, lock: int, allowed: tuple[int, int]
+) -> None:
     try:
         pid = os.fork()
     except OSError as e:
@@ -111,7 +119,7 @@ def _serve(directory: str, fd: int, listener: _socket.socket, lock: int) -> None
         return conn.close()
     if pid == 0:
         try:
-            _hold(directory, fd, listener, lock)
+            _hold(directory, fd, listener, lock, allowed)
         except BaseException:
             sys.excepthook(*sys.exc_info())
         finally:
@@ -120,16 +128,20 @@ def _serve(directory: str, fd: int, listener: _socket.socket, lock: int) -> None
     return None
 
 
-def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
-    """The life of a keeper: has the program launched by a child, answers, and holds."""
+def _hold(
+    directory: str, fd: int, listener: _socket.socket, lock: int, allowed: tuple[int, int]
+) -> None:
+    """Live as a keeper: let a child launch the program, answer the caller, hold the session.
+
+    `allowed`: the limit of descriptors for programs.
+    """
     try:
         os.setsid()
     except OSError:
-        pass  # in the rehearsal
+        pass  # during the rehearsal
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    signal.signal(
-        signal.SIGTERM, signal.SIG_IGN
-    )  # a logout or a stray killall must not end the session
+    # A logout or a stray killall must not end the session.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     terminal.set_title(b"hf-keeper")
     terminal.be_subreaper(1)
     probe("keeper.spawning")
@@ -137,7 +149,8 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
     os.close(lock)
     child = os.fork()
     if child == 0:
-        launch.launch(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd), theirs, listener)
+        conn = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, fd)
+        launch.launch(conn, theirs, listener, allowed)
     theirs.close()
     listener.close()
     count, ancillary, _, _ = ours.recvmsg_into(
@@ -156,7 +169,7 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
                 try:
                     os.write(fd, reply)
                 except OSError:
-                    pass  # who asked is gone; a host will find the socket
+                    pass  # the caller is gone; a host will find the socket
                 os.close(fd)
                 keeper.run()
         finally:
@@ -164,28 +177,47 @@ def _hold(directory: str, fd: int, listener: _socket.socket, lock: int) -> None:
 
 
 def _rehearse(directory: str, lock: int) -> None:
-    """Plays the life of a keeper in this very process: what children would change first is changed here."""
+    """Live a keeper's life in this process, so that children find all pages already changed."""
     asks = rehearsal.begin()
     signal.signal(signal.SIGALRM, rehearsal.too_long)
     signal.alarm(rehearsal.ALLOWED_S)
     try:
         for conn in asks:
-            _hold(directory, conn.detach(), _socket.socket(), os.dup(lock))
+            _hold(directory, conn.detach(), _socket.socket(), os.dup(lock), launch.descriptors())
     except rehearsal.TooLong:
-        pass  # keepers work without it; they only cost more
+        pass  # keepers work without the rehearsal; they only use more memory
     signal.alarm(0)
     for conn in asks:
         conn.close()
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # dead keepers are reaped by the kernel
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps dead keepers
     try:
-        os.waitpid(-1, 0)  # so are those of the rehearsal, as soon as all have ended
+        os.waitpid(-1, 0)  # returns once all children of the rehearsal have ended
     except ChildProcessError:
         pass
     terminal.be_subreaper(0)
     terminal.set_title(b"hf-nursery")
+
+
+def _survive_memory() -> None:
+    """Make the OOM killer take this process and its keepers last; programs get another value.
+
+    Going below zero needs CAP_SYS_RESOURCE. Other accounts undo what a session raised.
+    """
+    for value in (b"-900", b"0"):
+        try:
+            fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        except OSError:
+            return
+        try:
+            os.write(fd, value)
+            return
+        except OSError:
+            pass
+        finally:
+            os.close(fd)
 
 
 def _arm_probes() -> None:
@@ -197,7 +229,10 @@ def _arm_probes() -> None:
 
 
 def _tell_manager() -> None:
-    """As transport/readiness.py does; sockets of the whole library would cost every keeper its share of them."""
+    """Notify the service manager, as transport/readiness.py does, without the socket module.
+
+    Importing that module would cost every keeper memory.
+    """
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if address[:1] in ("/", "@"):
         sock = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
@@ -220,7 +255,7 @@ def _log() -> int:
 
 
 def _detach(null: int, log: int) -> None:
-    """Nothing of the starter's terminal, pipes or log files stays open."""
+    """Close the terminal, pipes and log files inherited from the starting process."""
     for fd, source in ((0, null), (1, null), (2, log)):
         os.dup2(source, fd)
     os.close(null)

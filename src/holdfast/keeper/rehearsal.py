@@ -1,9 +1,10 @@
-"""The host's part when the nursery rehearses the life of a keeper (nursery._rehearse), played by a forked child.
+"""The host's part in the nursery's rehearsal of a keeper's life (nursery._rehearse).
 
-An interpreter rewrites its bytecode and fills its caches while code runs the first times. What a keeper would change
-so in pages that it shares with the nursery becomes its own memory; what was changed before the fork is shared by all.
-So everything an ordinary session does is done here first: start, claim, keys, output, size, state, consumed, exit,
-release. Measured: without it a keeper costs twice as much.
+A forked child plays it. An interpreter rewrites its bytecode and fills its caches while code runs
+for the first times. Such changes after the fork turn shared pages into a keeper's own memory;
+changes before the fork are shared by all keepers. The rehearsal therefore does all that an ordinary
+session does: start, claim, keys, output, size, state, consumed, exit, release. Measured: without
+the rehearsal a keeper costs twice as much.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 else:
     import _signal as signal
 
-ROUNDS = 12  # code is specialised after 8 calls; the calls made once per session decide
+ROUNDS = 12  # the interpreter specialises a function after 8 calls; a session calls some once
 ALLOWED_S = 5
 _SOCKET = "rehearsal.sock"
 _PROGRAM = (b"/bin/sh", b"-c", b"read line; echo $line; exit 3")
 
 
 class TooLong(BaseException):
-    """It hangs. A BaseException, because the keeper's own code must not catch it."""
+    """The rehearsal hangs. A BaseException, because the keeper's own code must not catch it."""
 
 
 def too_long(number: int, frame: object) -> None:
@@ -35,7 +36,7 @@ def too_long(number: int, frame: object) -> None:
 
 
 def begin() -> list[_socket.socket]:
-    """Starts the other side; gives the connections on which it asks for keepers, one after the other."""
+    """Start the host's side; return the connections on which it asks for keepers in turn."""
     pairs = [_socket.socketpair(_socket.AF_UNIX, _socket.SOCK_STREAM) for _ in range(ROUNDS)]
     if os.fork() == 0:
         try:

@@ -1,13 +1,14 @@
 """The writing side of the ring (layout and reader: wire/ring.py).
 
-Owns the rule when old bytes may be overwritten. While the host makes progress, nothing it has not consumed is
-overwritten: a full ring stops reading the terminal, and the kernel holds the program back (a host restart takes half
-a second; better a short wait than a hole). A host that made no progress for `away_s` is given up: the ring rolls, the
-terminal is always drained, and no program ever hangs on a dead host. Progress up to what is still there makes it
-patient again.
+Owns the rule when old bytes may be overwritten. While the host makes progress, unconsumed bytes are
+never overwritten: a full ring stops reading the terminal, and the kernel blocks the program. A host
+restart takes half a second, and a short wait is better than a gap. After `away_s` without progress
+the ring rolls: the terminal is drained in any case, so no program hangs because a host is dead.
+Progress by the host up to bytes still in the ring restores the first behaviour.
 
-START is raised before a read, by as much as the read may overwrite, and settled after it to what was overwritten: at
-rest exactly the last `size` bytes are kept. (Lowering it again is safe: those bytes were never touched.)
+START is raised before a read by the most that the read may overwrite, and afterwards set to what
+was overwritten. At rest the ring holds exactly the last `size` bytes. Lowering START again is safe,
+because those bytes were not touched.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ _SEAL_SEAL, _SEAL_SHRINK, _SEAL_GROW, _SEAL_FUTURE_WRITE = 1, 2, 4, 16
 def create(
     size: int, base: int, tail: bytes, accepted: int, exited: bool, cols: int, rows: int
 ) -> int:
-    """A memfd with an empty ring, or with output from before this keeper (`base` is the offset after that `tail`)."""
+    """Make a memfd with an empty ring, or with earlier output:
+
+    `tail`, which ends at offset `base`.
+    """
     fd = os.memfd_create("holdfast-ring", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, layout.HEADER_BYTES + size)
     tail = tail[-size:]
@@ -70,12 +74,11 @@ class Ring:
     )
 
     def __init__(self, fd: int, away_s: float) -> None:
-        """Maps the ring and becomes its only writer: whoever gets the descriptor later cannot write."""
+        """Map the ring and seal it: later holders of the descriptor cannot write."""
         view = memoryview(mmap.mmap(fd, 0))
         terminal.seal(fd, _SEAL_SHRINK | _SEAL_GROW)
-        terminal.seal(
-            fd, _SEAL_FUTURE_WRITE | _SEAL_SEAL
-        )  # Linux 5.1; our own mapping stays writable
+        # Needs Linux 5.1. Our existing mapping stays writable.
+        terminal.seal(fd, _SEAL_FUTURE_WRITE | _SEAL_SEAL)
         self.words = view[: layout.HEADER_BYTES].cast("Q")
         self._data = view[layout.HEADER_BYTES :]
         self.fd = fd
@@ -83,19 +86,18 @@ class Ring:
         self.head: int = self.words[layout.HEAD_WORD]
         self.consumed = self.head
         self.away_s = away_s
-        self.progress_at = (
-            0.0  # monotonic time of the host's last progress, or of the ring getting full
-        )
+        # Monotonic time when the host last made progress or the ring became full.
+        self.progress_at = 0.0
         self.rolling = False
 
     def room(self) -> int:
-        """How many bytes may be read from the terminal now."""
+        """Return how many bytes may be read from the terminal now."""
         if self.rolling:
             return self.size
         return self.size - (self.head - self.consumed)
 
     def read_from(self, fd: int, limit: int) -> int:
-        """One readv of the terminal straight into place; the new bytes are published before returning."""
+        """Read from the terminal into the ring with one readv, and publish the new bytes."""
         count = limit if limit < PTY_READ_BYTES else PTY_READ_BYTES
         head, size, words = self.head, self.size, self.words
         start = words[layout.START_WORD]
@@ -116,7 +118,7 @@ class Ring:
         return got
 
     def host_consumed(self, offset: int, now: float) -> None:
-        """The host needs nothing below `offset` any more."""
+        """Note that the host has consumed all bytes below `offset`."""
         if self.consumed < offset <= self.head:
             self.consumed = offset
             self.progress_at = now

@@ -1,7 +1,7 @@
-"""The keeper's hold on the kernel: the terminal's master side, the processes below it, and calls Python does not have.
+"""The keeper's system calls: the terminal's master side, processes, and calls that Python lacks.
 
-`_signal` and `_ctypes` are the C modules without the Python around them (enumerations, classes): each call of
-`signal.signal` would cost a keeper more pages of its own than everything else here.
+`_signal` and `_ctypes` are the C modules without their Python wrappers (enumerations, classes):
+each call of `signal.signal` would cost a keeper more memory than the rest of this module.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _timerfd_settime = _ctypes.dlsym(_libc, "timerfd_settime")
 
 
 def set_title(name: bytes) -> None:
-    """What `ps -o comm` and `top` show: at most 15 bytes."""
+    """Set the name that `ps -o comm` and `top` show: at most 15 bytes."""
     _ctypes.call_function(_prctl, (_PR_SET_NAME, name, 0, 0, 0))
 
 
 def be_subreaper(on: int) -> None:
-    """Orphans of the session become our children, so their exit codes are collected and nothing escapes the tree."""
+    """Adopt orphans of the session, so that their exit codes are collected and none escapes."""
     _ctypes.call_function(_prctl, (_PR_SET_CHILD_SUBREAPER, on, 0, 0, 0))
 
 
 def seal(fd: int, seals: int) -> None:
-    """Forbids changes to a memfd. (fcntl.fcntl does so by way of an exception that it drops: 60 KB per keeper.)"""
+    """Forbid changes to a memfd. fcntl.fcntl raises an exception inside: 60 KB per keeper."""
     _ctypes.call_function(_fcntl, (fd, _F_ADD_SEALS, seals))
 
 
@@ -51,16 +51,16 @@ def seal(fd: int, seals: int) -> None:
 
 
 def open_slave(master: int) -> int:
-    """The other side of this very terminal, without its path (which another mount namespace may not have)."""
+    """Open the slave side without its path, which another mount namespace may not have."""
     return fcntl.ioctl(master, _TIOCGPTPEER, os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
 
 
 def flush_input(master: int) -> None:
-    """Discards what was typed and not read: on its way (master side), then in the line discipline (slave side).
+    """Discard typed but unread input: first on the master side, then in the line discipline.
 
-    In this order: the kernel moves bytes from the first to the second by itself. A program can close the slave side to
-    others (TIOCEXCL); then the master sets the modes that are there with a flush, which is the slave's. That is only
-    the second choice: a mode that the program changes in the very moment would be undone.
+    The order matters, because the kernel moves bytes from the first to the second by itself. A
+    program can lock the slave side (TIOCEXCL); then the master sets the present modes again with a
+    flush. That is only the second choice: it would undo a mode change made at the same moment.
     """
     termios.tcflush(master, termios.TCOFLUSH)
     try:
@@ -75,7 +75,7 @@ def flush_input(master: int) -> None:
 
 
 def foreground(master: int) -> int:
-    """The process group in the foreground, 0 if there is none."""
+    """Return the process group in the foreground, or 0 if there is none."""
     try:
         return os.tcgetpgrp(master)
     except OSError:
@@ -86,7 +86,10 @@ def foreground(master: int) -> int:
 
 
 def start_time(pid: int, proc: int | None = None) -> int:
-    """Start time of a process in clock ticks since boot: with the boot id, its identity. 0 if it is gone."""
+    """Return a process's start time in clock ticks since boot, or 0 if the process is gone.
+
+    Together with boot id and pid, the start time identifies the process.
+    """
     try:
         return int(
             read_whole(f"{pid}/stat" if proc is not None else f"/proc/{pid}/stat", proc)
@@ -98,7 +101,7 @@ def start_time(pid: int, proc: int | None = None) -> int:
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below `root`, parents before their children, from the kernel's child lists."""
+    """List all processes below `root`, parents before children, from the kernel's child lists."""
     found: list[int] = []
     todo = [root]
     while todo:
@@ -120,7 +123,7 @@ def descendants(root: int) -> list[int]:
 
 
 def send_signal(pid: int, start_ticks: int, number: int) -> None:
-    """Signals exactly this process: a pid that was reused is not touched. `start_ticks` 0: whatever has it now."""
+    """Signal exactly this process, not a reused pid. `start_ticks` 0: any process with this pid."""
     try:
         handle = os.pidfd_open(pid)
     except OSError:
@@ -135,7 +138,7 @@ def send_signal(pid: int, start_ticks: int, number: int) -> None:
 
 
 def read_whole(path: str, directory: int | None = None) -> bytes:
-    """A file of /proc, whole."""
+    """Read a file of /proc completely."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         data = piece = os.read(fd, 4096)
@@ -151,7 +154,7 @@ def read_whole(path: str, directory: int | None = None) -> bytes:
 
 
 def boottime_timer() -> int:
-    """A timer on CLOCK_BOOTTIME, which goes on while the machine sleeps (the stdlib has it only from 3.13)."""
+    """Make a timer on CLOCK_BOOTTIME, which advances during sleep (in the stdlib from 3.13)."""
     fd: int = _ctypes.call_function(_timerfd_create, (time.CLOCK_BOOTTIME, _TFD_CLOEXEC_NONBLOCK))
     if fd < 0:
         raise OSError("timerfd_create failed")
@@ -159,7 +162,7 @@ def boottime_timer() -> int:
 
 
 def arm_timer(fd: int, deadline_ns: int) -> None:
-    """Fires at the absolute CLOCK_BOOTTIME `deadline_ns`; 0 disarms."""
+    """Make the timer fire at the absolute CLOCK_BOOTTIME `deadline_ns`; 0 disarms."""
     spec = struct.pack("qqqq", 0, 0, deadline_ns // 10**9, deadline_ns % 10**9)
     if _ctypes.call_function(_timerfd_settime, (fd, _TFD_TIMER_ABSTIME, spec, None)) != 0:
         raise OSError("timerfd_settime failed")

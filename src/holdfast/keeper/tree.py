@@ -1,9 +1,12 @@
-"""The session's processes: the root, all below it, and orphans of them, which become children of the keeper.
+"""The session's processes: the root, its descendants, and orphans, which the keeper adopts.
 
-The root is the keeper's child, with two exceptions. After a restore (adopt) something else is its parent: a pidfd
-tells when it has ended, and its exit code stays unknown. In a contained session it is the child of that session's
-init (keeper/contain.py), which writes the wait status into a pipe; a pipe that ends without one means that init was
-killed, and with it the kernel killed them all.
+The root is the keeper's child, with two exceptions. After a restore (adopt) it has another parent:
+a pidfd reports its end, and its exit code stays unknown. In a contained session its parent is that
+session's init (keeper/contain.py), which sends the wait status over a socket. A socket that ends
+without a status means that init was killed; the kernel then killed the whole session.
+
+The connector (keeper/network.py) is a child too, but no process of the session: no signal to the
+session reaches it. It ends with the root.
 """
 
 from __future__ import annotations
@@ -14,21 +17,30 @@ from holdfast.keeper import terminal
 from holdfast.model.limits import REAPED_KEPT, SIGNAL_ROUNDS
 from holdfast.wire import keeper as wire
 
-STATUS_BYTES = 4  # a wait status in init's pipe
-_STATUS_UNKNOWN = 0xFF00  # as if it had exited with 255
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import signal
+else:
+    import _signal as signal
+
+STATUS_BYTES = 4  # a wait status from init
+_STATUS_UNKNOWN = 0xFF00  # like an exit with 255
 _STATUS_KILLED = 9  # by SIGKILL
 
 
 class Tree:
-    __slots__ = ("adopted", "reaped", "root", "start", "status", "watch")
+    __slots__ = ("adopted", "connector", "cut_off", "reaped", "root", "start", "status", "watch")
 
-    def __init__(self, root: int, start: int, status: int, adopted: bool, watch: int) -> None:
+    def __init__(
+        self, root: int, start: int, status: int, adopted: bool, watch: int, connector: int
+    ) -> None:
         self.root, self.start = root, start
         self.status = status  # wait status of the root process; -1 while it lives
-        self.watch = (
-            watch  # init's pipe or the root's pidfd, while it lives and is no child of ours
-        )
+        # init's socket or the root's pidfd, while it lives and is no child of ours
+        self.watch = watch
         self.adopted = adopted
+        self.connector = connector  # 0: none, or it has ended
+        self.cut_off = -1  # wait status of a connector that ended before the root
         self.reaped: list[tuple[int, int]] = []  # orphans: pid, wait status
         if adopted and status < 0:
             try:
@@ -37,7 +49,7 @@ class Tree:
                 self.status = _STATUS_UNKNOWN
 
     def elsewhere_ended(self) -> None:
-        """The root, which is no child of ours."""
+        """Handle the end of a root process that is not our child."""
         if self.adopted:
             self.status = _STATUS_UNKNOWN
         else:
@@ -47,7 +59,7 @@ class Tree:
         self.watch = -1
 
     def reap(self) -> bool:
-        """Collects the exit codes there are; whether the root's was among them."""
+        """Collect available exit codes. Return whether the root's was among them."""
         ended = False
         while True:
             try:
@@ -58,12 +70,22 @@ class Tree:
                 return ended
             if pid == self.root and self.status < 0:
                 self.status, ended = status, True
+            elif pid == self.connector:
+                self.connector = 0
+                if self.status < 0:
+                    self.cut_off = status
             else:
                 self.reaped.append((pid, status))
                 del self.reaped[:-REAPED_KEPT]
 
+    def end_connector(self) -> None:
+        if self.connector:
+            terminal.send_signal(self.connector, 0, signal.SIGKILL)
+
     def processes(self) -> list[int]:
         found = terminal.descendants(os.getpid())
+        if self.connector in found:
+            found.remove(self.connector)
         if self.adopted and self.watch >= 0:
             found += [self.root, *terminal.descendants(self.root)]
         return found
@@ -74,7 +96,7 @@ class Tree:
                 terminal.send_signal(pid, start, number)
         elif scope == wire.SCOPE_ALL:
             told: set[int] = set()
-            for _ in range(SIGNAL_ROUNDS):  # again for those that were born meanwhile
+            for _ in range(SIGNAL_ROUNDS):  # repeat for processes forked meanwhile
                 born = [member for member in self.processes() if member not in told]
                 if not born:
                     break

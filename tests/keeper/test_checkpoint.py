@@ -1,0 +1,406 @@
+"""A contained session can be saved and restored by CRIU, with its walls and its exec gate.
+
+The last test runs this file again as an ordinary user. The tests need CRIU from scripts/criu.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import select
+import shutil
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.wire import keeper as wire
+from holdfast.wire import notification
+from tests.support.contained_keeper import PYTHON, ROOT, Contained
+from tests.support.criu.checkpoint import Held, Restored, criu_directory, dump, restore
+from tests.support.criu.worker import Failed, Outcome
+from tests.support.keeper import WAIT_S, Link, gone, until
+from tests.support.ordinary_user import ordinary_user
+
+
+class Box(Contained):
+    """A contained keeper, the images of its session, and sessions restored from them."""
+
+    def __init__(self, top: Path) -> None:
+        criu_directory()
+        super().__init__(top)
+        self.images = top / "images"
+        self.closing: list[Callable[[], None]] = []
+
+    def held(self) -> Held:
+        held = Held.of_keeper(self.nursery.keepers["a"])
+        self.closing.append(held.close)
+        return held
+
+    def dump(self, held: Held | None = None, kill: bool = True) -> Outcome:
+        return dump(held or self.held(), self.images, self.containment, kill)
+
+    def restore(self, gate: int = 0) -> Terminal:
+        made = restore(self.images, self.containment, gate)
+        self.closing.append(made.close)
+        return Terminal(made)
+
+    def close(self) -> None:
+        for one in self.closing:
+            one()
+        super().close()
+
+
+class Terminal:
+    """The terminal of a restored session, as a keeper would have it."""
+
+    def __init__(self, session: Restored) -> None:
+        self.session, self.said = session, b""
+        os.set_blocking(session.master, False)
+
+    def type(self, data: bytes) -> None:
+        os.write(self.session.master, data)
+
+    def wait_for(self, text: bytes) -> bytes:
+        """Wait for output; return everything up to and with it."""
+        deadline = time.monotonic() + WAIT_S
+        while text not in self.said:
+            assert time.monotonic() < deadline, (text, self.said[-2000:])
+            if select.select([self.session.master], [], [], 1)[0]:
+                self.said += os.read(self.session.master, 1 << 16)
+        found, _, self.said = self.said.partition(text)
+        return found + text
+
+    def foreground(self) -> int:
+        return os.tcgetpgrp(self.session.master)
+
+    def exit_status(self) -> int:
+        return int.from_bytes(self.session.init.recv(4), "little")
+
+
+@pytest.fixture
+def box() -> Iterator[Box]:
+    # A short path: a socket's address has few bytes.
+    with tempfile.TemporaryDirectory(prefix="hf-", ignore_cleanup_errors=True) as top:
+        made = Box(Path(top))
+        yield made
+        made.close()
+
+
+def shell(box: Box, *lines: str, gate: int = wire.GATE_NONE) -> Link:
+    """Start a shell inside and let it finish these lines."""
+    link = box.run("bash", "--norc", gate=gate)
+    for line in lines:
+        link.type(line.encode() + b"\r")
+    link.type(b"echo REA''DY\r")
+    link.wait_for(b"READY\r\n")
+    return link
+
+
+def command(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+SHOW = (
+    "set +m; for p in 2 3 $DAEMON; do grep -E '^(Name|Uid|Gid|Groups|NoNewPrivs|Seccomp.*|Cap.*"
+    "|NSpid):' /proc/$p/status; ls -x /proc/$p/fd; "
+    "cat /proc/$p/limits /proc/$p/oom_score_adj; cut -d' ' -f 1,2,4-8,18,19 /proc/$p/stat; done; "
+    "cut -d' ' -f 3- /proc/self/mountinfo | sed 's/^[0-9:]* //' | sort; stty -a; tty; umask; "
+    "id; cat /proc/self/uid_map; readlink /proc/3/exe /proc/3/cwd; set -m"
+)
+
+
+def shown(text: bytes) -> list[str]:
+    """The output of SHOW, between the marks."""
+    return text.decode().partition("BEGIN\r\n")[2].partition("END\r\n")[0].split("\r\n")
+
+
+# ---------------------------------------------------------------- dump
+
+
+def test_a_saved_session_goes_on(box: Box) -> None:
+    """Also a program that waits in poll, which must not see EINTR."""
+    os.mkfifo(box.own / "fifo")
+    file = box.own / "followed"
+    file.write_text("one\n")
+    link = shell(box, "X=kept", f"tail -f {file} &", f"tail -f {box.own}/fifo &")
+    link.wait_for(b"one\r\n")
+    for _ in range(2):
+        assert [name for name, _ in box.dump(kill=False).steps][-1] == "post-dump"
+        shutil.rmtree(box.images)
+    with file.open("a") as f:
+        f.write("two\n")
+    link.wait_for(b"two\r\n")
+    (box.own / "fifo").write_text("three\n")
+    link.wait_for(b"three\r\n")
+    link.type(b"echo still $X; exit 7\r")
+    link.wait_for(b"still kept\r\n")
+    assert os.waitstatus_to_exitcode(link.exit_status()) == 7
+
+
+def test_a_session_with_an_unknown_filter_is_not_saved_and_goes_on(box: Box) -> None:
+    (box.own / "filter.py").write_text(
+        "import ctypes, struct, sys\n"
+        "code = ctypes.create_string_buffer(struct.pack('<HBBI', 6, 0, 0, 0x7fff0000))\n"
+        "program = struct.pack('HxxxxxxQ', 1, ctypes.addressof(code))\n"
+        "assert not ctypes.CDLL(None).prctl(22, 2, ctypes.c_char_p(program), 0, 0)\n"
+        "print('FIL' + 'TERED', flush=True)\n"
+        "print('heard', sys.stdin.readline())\n"
+    )
+    link = box.run(PYTHON, f"{box.own}/filter.py")
+    link.wait_for(b"FILTERED")
+    with pytest.raises(Failed, match=r"python3.* has a seccomp filter of its own"):
+        box.dump()
+    link.type(b"me\r")
+    link.wait_for(b"heard me")
+
+
+def test_programs_cannot_reach_criu_while_it_saves_them(box: Box) -> None:
+    (box.own / "hunt.py").write_text(
+        "import os\n"
+        "print('HUN' + 'TING', flush=True)\n"
+        "met, reached = set(), set()\n"
+        "def read(path):\n"
+        "    try:\n"
+        "        with open(path, 'rb') as f:\n"
+        "            return f.read(1)\n"
+        "    except OSError:\n"
+        "        return b''\n"
+        "def link(path):\n"
+        "    try:\n"
+        "        return os.readlink(path)\n"
+        "    except OSError:\n"
+        "        return b''\n"
+        "def names(path):\n"
+        "    try:\n"
+        "        return os.listdir(path)\n"
+        "    except OSError:\n"
+        "        return []\n"
+        "while not os.path.exists('stop'):\n"
+        "    for pid in set(os.listdir('/proc')) - {'1', '2', '3'}:\n"
+        "        if pid.isdigit() and read(f'/proc/{pid}/comm'):\n"
+        "            met.add(pid)\n"
+        "            links = ['root', 'cwd', 'exe', 'ns/mnt']\n"
+        "            links += [f'fd/{n}' for n in names(f'/proc/{pid}/fd')]\n"
+        "            reached |= {one for one in links if link(f'/proc/{pid}/{one}')}\n"
+        "            files = ('mem', 'environ', 'maps', 'auxv')\n"
+        "            reached |= {one for one in files if read(f'/proc/{pid}/{one}')}\n"
+        "print('met', len(met), 'reached', sorted(reached), 'OVER')\n"
+    )
+    link = box.run(PYTHON, "hunt.py", cwd=str(box.own))
+    link.wait_for(b"HUNTING")
+    for _ in range(3):
+        box.dump(kill=False)
+    (box.own / "stop").touch()
+    said = link.wait_for(b"OVER").replace(b"\r\n", b"").decode()
+    assert re.search(r"met [1-9]\d* reached \[\] OVER", said), said
+
+
+# ---------------------------------------------------------------- restore
+
+
+def test_a_session_comes_back_as_it_was(box: Box) -> None:
+    """Its variables, jobs, daemon, process numbers and terminal, and its walls."""
+    daemon = f"setsid -f sh -c 'echo $$ >{box.own}/daemon; exec sleep 777'"
+    link = shell(
+        box,
+        "stty -echoctl",
+        "X=kept; alias hi='echo alias $X'; trap 'echo trapped' USR1; ulimit -n 100",
+        "sleep 12345 &",
+        "(sleep 500; echo) | cat &",
+        daemon,
+        f"until [ -s {box.own}/daemon ]; do :; done; read DAEMON <{box.own}/daemon",
+    )
+    link.type(b"sleep 4242\r")
+    until(lambda: b"4242" in command(link.state().foreground), "a job in the foreground")
+    link.type(b"\x1a")
+    link.wait_for(b"Stopped")
+    link.type(b"echo BEG''IN; " + SHOW.encode() + b"; jobs -l; echo EN''D\r")
+    before = shown(link.wait_for(b"END\r\n"))
+    held = box.held()
+    namespaces = {os.fstat(fd).st_ino for name, fd in held.namespaces.items() if name != "net"}
+    box.dump(held)
+    assert os.waitstatus_to_exitcode(link.exit_status()) == -signal.SIGKILL
+
+    again = box.restore()
+    fresh = again.session.held.namespaces
+    assert namespaces.isdisjoint(os.fstat(fd).st_ino for fd in fresh.values())
+    again.type(b"hi; echo BEG''IN; " + SHOW.encode() + b"; jobs -l; echo EN''D\r")
+    assert b"alias kept\r\n" in again.wait_for(b"BEGIN\r\n")
+    after = shown(b"BEGIN\r\n" + again.wait_for(b"END\r\n"))
+    assert after == before and any("sleep 4242" in line for line in after)
+    again.type(b"kill -USR1 $$; fg %+\r")
+    again.wait_for(b"trapped")
+    until(lambda: again.foreground() != again.session.program, "a job in the foreground")
+    again.type(b"\x03")
+    until(lambda: again.foreground() == again.session.program, "the shell in the foreground")
+    again.type(b"echo code $?; exit 5\r")
+    again.wait_for(b"code 130\r\n")
+    assert os.waitstatus_to_exitcode(again.exit_status()) == 5
+    pid = again.session.program
+    until(lambda: gone(pid), "the end of the program and all others")
+
+
+def test_an_editor_comes_back_with_unsaved_text(box: Box) -> None:
+    if shutil.which("vim") is None:
+        pytest.skip("vim is not installed here")
+    link = shell(box)
+    link.type(f"vim -u NONE {box.own}/text\r".encode())
+    link.wait_for(b"[New")
+    link.type(b"iunsaved words")
+    link.wait_for(b"unsaved words")
+    box.dump()
+    assert not (box.own / "text").exists()
+    again = box.restore()
+    again.type(b", and more")
+    again.wait_for(b"more")
+    again.type(b"\x1b:wq\r")
+    again.wait_for(b"bash-")
+    assert (box.own / "text").read_text() == "unsaved words, and more\n"
+
+
+def test_a_copy_runs_beside_the_original_and_can_be_saved_itself(box: Box) -> None:
+    link = shell(box, "X=kept")
+    box.dump(kill=False)
+    copy = box.restore()
+    copy.type(b"X=$X,copied; echo $X\r")
+    copy.wait_for(b"kept,copied\r\n")
+    link.type(b"echo $X,original\r")
+    link.wait_for(b"kept,original\r\n")
+    shutil.rmtree(box.images)
+    box.dump(copy.session.held)
+    again = box.restore()
+    again.type(b"echo $X,again\r")
+    again.wait_for(b"kept,copied,again\r\n")
+
+
+def test_files_in_memory_come_back(box: Box) -> None:
+    """Open ones, mapped ones, and others; /dev/shm is a memory file system of the session."""
+    (box.own / "memory.py").write_text(
+        "import mmap, os\n"
+        "os.mkdir('/dev/shm/folder', 0o700)\n"
+        "file = open('/dev/shm/folder/mapped', 'w+b')\n"
+        "file.truncate(8192)\n"
+        "mapped = mmap.mmap(file.fileno(), 8192)\n"
+        "mapped[5000:5004] = b'page'\n"
+        "os.link('/dev/shm/folder/mapped', '/tmp/../dev/shm/linked')\n"
+        "os.symlink('folder', '/dev/shm/way')\n"
+        "open('/tmp/memory/closed', 'w').write('closed')\n"
+        "gone = open('/tmp/memory/gone', 'w+')\n"
+        "gone.write('deleted')\n"
+        "gone.flush()\n"
+        "os.unlink('/tmp/memory/gone')\n"
+        "print('PRE' + 'PARED', flush=True)\n"
+        "input()\n"
+        "gone.seek(0)\n"
+        "mapped[0:4] = b'new!'\n"
+        "linked = open('/dev/shm/way/../linked', 'rb').read()\n"
+        "mode = oct(os.stat('/dev/shm/folder').st_mode)\n"
+        "text = open('/tmp/memory/closed').read()\n"
+        "print(gone.read(), text, linked[:4], linked[5000:5004], mode)\n"
+    )
+    link = shell(box)
+    link.type(f"{PYTHON} {box.own}/memory.py\r".encode())
+    link.wait_for(b"PREPARED")
+    box.dump()
+    again = box.restore()
+    again.type(b"\r")
+    again.wait_for(b"deleted closed b'new!' b'page' 0o40700\r\n")
+
+
+def test_a_network_of_its_own_comes_back_with_its_connections(box: Box) -> None:
+    box.containment = wire.Containment(box.containment.mounts, wire.NET_OWN)
+    (box.own / "server.py").write_text(
+        "import socket\n"
+        "sock = socket.create_server(('127.0.0.1', 4711))\n"
+        "print('LIS' + 'TENING', flush=True)\n"
+        "while True:\n"
+        "    file = sock.accept()[0].makefile('rw')\n"
+        "    for line in file:\n"
+        "        print('served', line, end='', file=file, flush=True)\n"
+    )
+    link = shell(box, f"{PYTHON} {box.own}/server.py &")
+    link.wait_for(b"LISTENING")
+    link.type(b"exec 7<>/dev/tcp/127.0.0.1/4711; echo one >&7; read X <&7; echo $X\r")
+    link.wait_for(b"served one\r\n")
+    link.type(b"echo two >&7; echo SE''NT\r")
+    link.wait_for(b"SENT\r\n")
+    box.dump()
+    again = box.restore()
+    again.type(b"read X <&7; echo $X; echo three >&7; read X <&7; echo $X\r")
+    again.wait_for(b"served two\r\n")
+    again.wait_for(b"served three\r\n")
+    again.type(b"exec 7>&-; exec 7<>/dev/tcp/127.0.0.1/4711; echo four >&7; read X <&7; echo $X\r")
+    again.wait_for(b"served four\r\n")
+
+
+def test_the_end_of_the_keeper_ends_a_restored_session(box: Box) -> None:
+    link = shell(box, "sleep 600 &")
+    box.dump()
+    assert link.exit_status()
+    session = box.restore().session
+    session.init.shutdown(2)
+    until(lambda: gone(session.program), "the end of the session")
+
+
+# ---------------------------------------------------------------- the exec gate
+
+
+def answer_exec(listener: int, error: int = 0) -> int:
+    """Answer the next exec; return the process that asked."""
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    assert poll.poll(int(WAIT_S * 1000))[0][1] & select.POLLIN
+    data = bytearray(notification.NOTIFICATION.size)
+    fcntl.ioctl(listener, notification.RECV, data)
+    number, pid, *_ = notification.NOTIFICATION.unpack(data)
+    flags = 0 if error else notification.CONTINUE
+    reply = notification.ANSWER.pack(number, 0, -error, flags)
+    fcntl.ioctl(listener, notification.SEND, reply)
+    return int(pid)
+
+
+def test_p4_a_restored_session_has_its_exec_gate_again(box: Box) -> None:
+    link = shell(box, "X=kept", gate=wire.GATE_REQUIRED)
+    box.dump()
+    assert link.exit_status()
+    again = box.restore(wire.GATE_REQUIRED)
+    again.type(b"/bin/echo ran $X; /bin/echo never; echo code $?\r")
+    assert answer_exec(again.session.listener) > 0
+    again.wait_for(b"ran kept\r\n")
+    answer_exec(again.session.listener, errno.EACCES)
+    assert b"\nnever" not in again.wait_for(b"code 126\r\n")
+    for pid in (again.session.program, *_children(again.session.held.init)):
+        assert "Seccomp_filters:\t1\n" in Path(f"/proc/{pid}/status").read_text()
+
+
+def _children(pidfd: int) -> list[int]:
+    info = Path(f"/proc/self/fdinfo/{pidfd}").read_text()
+    pid = int(info.partition("Pid:\t")[2].split()[0])
+    return [int(p) for p in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+# ---------------------------------------------------------------- as an ordinary user
+
+
+@pytest.mark.skipif(not ROOT, reason="it is being run as an ordinary user")
+def test_all_of_this_as_an_ordinary_user() -> None:
+    criu_directory()
+    with ordinary_user() as user:
+        done = user.run(
+            [
+                user.python("pytest"),
+                *("-m", "pytest", "-q", "-rs", "-c", os.devnull, "-p", "no:cacheprovider"),
+                *("--import-mode=importlib", "--rootdir", str(Path(__file__).parents[2])),
+                __file__,
+            ]
+        )
+        assert done is not None and done.returncode == 0, (
+            (done.stdout[-3000:] + done.stderr[-1000:]) if done else "it did not run"
+        )
+        assert re.search(r"[89] passed|\d\d passed", done.stdout), done.stdout
