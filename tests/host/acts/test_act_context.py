@@ -1,4 +1,4 @@
-"""What the gate is told of a live session: from the kernel, at that moment, and "not known" where it cannot be."""
+"""The facts that the gate gets about a live session: from the kernel now, or unknown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.host.installed import Caller, engine, eventually
 
-from holdfast.host import situation as situations
-from holdfast.host.connection import Connection
+from holdfast.host.acts import act_context as situations
 from holdfast.host.engine import Engine
-from holdfast.host.session import Session
+from holdfast.host.lifecycle.prepare import NewSession
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.session.session import Session
+from tests.support.installed_copy import Caller, engine, eventually
 
 NUMBERS = itertools.count(1)
 pytestmark = pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs bash")
@@ -28,15 +29,13 @@ async def shell(
 ) -> AsyncIterator[tuple[Engine, Session]]:
     async with engine(tmp_path) as made:
         session = await made.create(
-            {
-                "name": "work",
-                "argv": list(argv or ("/bin/bash",)),
-                "cwd": str(tmp_path),
-                "size": None,
-                "umask": 0o077,
-                "contained": contained,
-                "env": {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PS1": "$ "},
-            },
+            NewSession(
+                argv or ("/bin/bash",),
+                str(tmp_path),
+                {"HOME": str(tmp_path), "PATH": os.environ["PATH"], "PS1": "$ "},
+                "work",
+                contained=contained,
+            ),
             "ann",
         )
         yield made, session
@@ -56,7 +55,16 @@ def run(work: Callable[[], Any]) -> None:
 
 
 def seen(session: Session, caller: Any, act: str = "line", **more: Any) -> Any:
-    return situations.observed(session, cast(Connection, caller), act, b"ls\n", **more)
+    """As `situation`, without a loop: a condition can wait for the file system."""
+    details = more.get("details", situations.NOTHING)
+    situations._learn(session, situations._home(session.record.root_pid))
+    found = situations._look(session, cast(Connection, caller), act, b"ls\n", details)
+    where = (
+        situations.UNKNOWN_DIRECTORY
+        if found.where is None
+        else situations._working_directory(found.where)
+    )
+    return situations._at(found, where)
 
 
 def test_p4_a_shell_at_its_prompt_is_described_whole(tmp_path: Path) -> None:
@@ -112,16 +120,14 @@ def test_p4_a_shell_at_its_prompt_is_described_whole(tmp_path: Path) -> None:
     run(work)
 
 
-def test_p4_who_reads_what_is_typed(tmp_path: Path) -> None:
+def test_p4_the_context_names_the_program_that_reads_the_input(tmp_path: Path) -> None:
     async def work() -> None:
         async with shell(tmp_path) as (_, session):
             bob = Caller("bob", "agent")
             await eventually(lambda: session.commands.shell.ready, "a prompt")
             prompt, end = seen(session, bob, "run").state, seen(session, bob, "end").state
             await keys(session, b"rm -r")
-            assert seen(session, bob).foreground == "?", (
-                "what Enter would submit is not the text alone"
-            )
+            assert seen(session, bob).foreground == "?", "Enter would submit more than this text"
             await keys(session, b"\x15cat\r")
             reading = await eventually(
                 lambda: (r := seen(session, bob)).foreground == "cat" and r, "cat in the foreground"
@@ -158,7 +164,7 @@ def test_p4_who_reads_what_is_typed(tmp_path: Path) -> None:
     run(work)
 
 
-def test_p4_what_is_no_shell_has_no_directory_and_a_posix_shell_is_one(tmp_path: Path) -> None:
+def test_p4_only_a_shell_has_a_directory_and_a_posix_shell_is_a_shell(tmp_path: Path) -> None:
     async def work() -> None:
         async with shell(tmp_path, "cat") as (_, session):
             found = await eventually(
@@ -173,18 +179,18 @@ def test_p4_what_is_no_shell_has_no_directory_and_a_posix_shell_is_one(tmp_path:
     run(work)
 
 
+HOME = os.path.realpath(os.path.expanduser("~"))
+
+
 def test_p4_in_a_contained_session_the_path_is_as_inside(tmp_path: Path) -> None:
     async def work() -> None:
         try:
             async with shell(tmp_path, contained=True) as (_, session):
                 await eventually(lambda: session.commands.shell.ready, "a prompt")
                 found = seen(session, Caller("bob"))
-                assert (
-                    found.contained
-                    and found.cwd == str(tmp_path)
-                    and found.foreground == ""
-                    and found.home == str(tmp_path)
-                )
+                # The directory has the installation's state, so it is no workspace.
+                assert found.contained and found.foreground == ""
+                assert found.cwd == found.home == HOME
                 await typed(session, "cd /dev; cat")
                 inside = await eventually(
                     lambda: (r := seen(session, Caller("bob"))).foreground == "cat" and r, "cat"

@@ -1,18 +1,20 @@
-"""The desk: with the real gate, parser and store. What waits is durable, bound, decided by somebody else, and used once."""
+"""Held acts with the real gate, parser and store.
+
+Questions are durable, bound, decided by another operator, and used once.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.host.installed import Caller, eventually
 
-from holdfast.core.conditions import Actor, Request
-from holdfast.core.gate import (
+from holdfast.core.policy.approvals import (
     ANSWER_WAIT_S,
     DENIED_S,
     DOMAIN,
@@ -21,13 +23,14 @@ from holdfast.core.gate import (
     Approver,
     Pending,
 )
-from holdfast.core.policy import Decision, Verdict
-from holdfast.host.approvals import Desk
-from holdfast.host.connection import GAVE_UP, Connection
-from holdfast.host.gate import Gate
-from holdfast.host.parse import Parser
-from holdfast.host.plugins import Plugin, Worker
-from holdfast.host.store import Store
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.policy import Decision, Verdict
+from holdfast.host.acts.approvals import HeldActs
+from holdfast.host.policy.gate import Gate
+from holdfast.host.policy.plugins import Plugin, Worker
+from holdfast.host.policy.shfmt import Parser
+from holdfast.host.runtime.connection import GAVE_UP
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import (
     GateRefused,
@@ -38,11 +41,14 @@ from holdfast.model.errors import (
     Unavailable,
     Usage,
 )
+from tests.support.asker import Asker, Standing
+from tests.support.installed_copy import Caller, eventually
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(__file__).parents[2] / "support")
 BOT, ANN, BEA = Caller("bot", "agent"), Caller("ann"), Caller("bea")
 ENDS = (
-    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\nbecause = "others work in it"\nby = ["human"]\napprovals = 2\n'
+    'version = 1\nextends = "default"\n[[rule]]\nname = "two end it"\nverdict = "ask"\n'
+    'because = "others work in it"\nby = ["human"]\napprovals = 2\n'
     'when = { act = ["end"], session = ["work"] }\n'
 )
 RM = Request(
@@ -61,7 +67,7 @@ RM = Request(
 
 @dataclass
 class Office:
-    """A desk, what it said, and a clock that the test turns."""
+    """Held acts with their events and a clock that the test sets."""
 
     path: Path
     policy: str | None = None
@@ -82,21 +88,21 @@ class Office:
             Parser(wait_s=30.0),
             self.judge_s,
             lambda plugin: Worker(plugin, self.answer_s, 60.0, paths=[HERE]),
-            lambda version: self.desk.policy_changed(version),
+            lambda version: self.held_acts.policy_changed(version),
         )
-        self.desk = Desk(
+        self.held_acts = HeldActs(
             self.gate,
             self.store,
             lambda *event: self.told.append(event),
-            lambda key, *_: key not in self.lost,
+            Standing(self.lost),
             lambda: self.now,
         )
-        self.store.start(asyncio.get_running_loop())
-        self.desk.begin({"s1": 1}, lambda key: True)
+        self.store.start()
+        self.held_acts.begin({"s1": 1}, lambda key: True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self.desk.close()
+        self.held_acts.close()
         self.gate.close()
         self.store.close()
 
@@ -106,7 +112,7 @@ class Office:
         async def observe() -> Request:
             return request() if callable(request) else request
 
-        return self.desk.clear(cast(Connection, caller), observe, **how)
+        return self.held_acts.wait_until_allowed(Asker(caller, observe, **how))
 
     async def ask(self, request: Request = RM, caller: Caller = BOT) -> str:
         """Asks and does not wait; gives the question's id."""
@@ -115,7 +121,7 @@ class Office:
         return str(held.value.facts["id"])
 
     async def decide(self, answer: str, id: str, caller: Caller = ANN, **odd: Any) -> Pending:
-        pending = self.desk.approvals.open.get(id)
+        pending = self.held_acts.approvals.open.get(id)
         signature = (
             signing.sign(caller.private, DOMAIN, pending.statement(caller.shown, cast(Any, answer)))
             if pending
@@ -141,17 +147,17 @@ class Office:
         )
         return cast(
             Pending,
-            await getattr(self.desk, answer)(
+            await getattr(self.held_acts, answer)(
                 id, given["binding"], given["signature"], given["key"], who
             ),
         )
 
     async def withdraw(self, id: str, caller: Caller = BOT, **odd: Any) -> Pending:
-        pending = self.desk.approvals.open[id]
+        pending = self.held_acts.approvals.open[id]
         signature = signing.sign(
             caller.private, DOMAIN, pending.statement(caller.shown, "withdraw")
         )
-        return await self.desk.withdraw(
+        return await self.held_acts.withdraw(
             id,
             pending.binding.digest(),
             odd.get("signature", signature),
@@ -163,7 +169,7 @@ class Office:
         return [name.removeprefix("approval.") for _, name, _ in self.told]
 
     def stored(self) -> Awaitable[list[Any]]:
-        return self.store.write(
+        return self.store.run(
             lambda db: [
                 row[0] for row in db.execute("SELECT id FROM approvals ORDER BY id").fetchall()
             ]
@@ -195,13 +201,13 @@ def test_p4_allowed_refused_and_asked(tmp_path: Path) -> None:
         assert o.told == [] and await o.stored() == []
         shown: list[Pending] = []
         with pytest.raises(Held) as held:
-            await o.clear(held=shown.append, wait_s=0)
+            await o.clear(told=shown.append, wait_s=0)
         assert (
             held.value.exit_code == 4
             and held.value.retry_safe
             and [p.id for p in shown] == [held.value.facts["id"]] == await o.stored()
         )
-        assert held.value.facts["id"] in held.value.recover and o.events() == ["asked"]
+        assert str(held.value.facts["id"]) in held.value.recover and o.events() == ["asked"]
         [(session, _, facts)] = o.told
         assert (
             session == "s1"
@@ -239,7 +245,7 @@ def test_p4_an_approval_lets_the_waiting_act_happen_once(tmp_path: Path) -> None
     office(work, tmp_path)
 
 
-def test_p4_who_asked_may_go_away_and_come_back(tmp_path: Path) -> None:
+def test_p4_the_asker_may_disconnect_and_return(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         waiting = asyncio.ensure_future(o.clear())
         await eventually(lambda: o.told, "the question")
@@ -255,21 +261,23 @@ def test_p4_who_asked_may_go_away_and_come_back(tmp_path: Path) -> None:
     office(work, tmp_path)
 
 
-def test_p4_who_gives_up_withdraws_unless_another_waits_for_the_same(tmp_path: Path) -> None:
+def test_p4_an_asker_that_gives_up_withdraws_unless_another_waits_for_the_same_act(
+    tmp_path: Path,
+) -> None:
     async def work(o: Office) -> None:
         first, second = asyncio.ensure_future(o.clear()), asyncio.ensure_future(o.clear())
         await eventually(
-            lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2,
-            "two who wait for one answer",
+            lambda: o.told and len(next(iter(o.held_acts._waiters.values()), ())) == 2,
+            "two waiters for one answer",
         )
         for waiting, events in ((first, ["asked"]), (second, ["asked", "withdrawn"])):
             waiting.cancel(GAVE_UP)
             with pytest.raises(asyncio.CancelledError):
                 await waiting
             assert o.events() == events
-        assert await o.stored() == [] and not o.desk.approvals.open
+        assert await o.stored() == [] and not o.held_acts.approvals.open
         again = asyncio.ensure_future(o.clear())
-        again.cancel(GAVE_UP)  # before it is a question
+        again.cancel(GAVE_UP)  # before the question exists
         with pytest.raises(asyncio.CancelledError):
             await again
         id = await o.ask()
@@ -287,7 +295,7 @@ def test_p4_one_approval_is_for_one_of_two_requests_at_once(tmp_path: Path) -> N
     async def work(o: Office) -> None:
         both = [asyncio.ensure_future(o.clear()) for _ in range(2)]
         await eventually(
-            lambda: o.told and len(next(iter(o.desk._waiters.values()), ())) == 2, "both wait"
+            lambda: o.told and len(next(iter(o.held_acts._waiters.values()), ())) == 2, "both wait"
         )
         assert o.events() == ["asked"]
         await o.decide("approve", o.told[0][2]["id"])
@@ -315,7 +323,7 @@ def test_p4_denied_expired_and_void_are_said(tmp_path: Path) -> None:
 
         def lapse(_: str) -> None:
             o.now += ANSWER_WAIT_S
-            o.desk._lapse()
+            o.held_acts._lapse()
 
         def new_policy(_: str) -> None:
             (tmp_path / "policy.toml").unlink()
@@ -326,9 +334,11 @@ def test_p4_denied_expired_and_void_are_said(tmp_path: Path) -> None:
             await o.clear()
         o.now += DENIED_S
         await ends("expired", lapse, "nobody decided in time")
-        await ends("void", lambda _: o.desk.session_changed("s1", None), "the session ended")
-        await ends("void", lambda _: o.desk.session_changed("s1", 2), "re-established")
-        await ends("void", lambda _: o.desk.keys_changed(lambda key: key != BOT.shown), "revoked")
+        await ends("void", lambda _: o.held_acts.session_changed("s1", None), "the session ended")
+        await ends("void", lambda _: o.held_acts.session_changed("s1", 2), "re-established")
+        await ends(
+            "void", lambda _: o.held_acts.keys_changed(lambda key: key != BOT.shown), "revoked"
+        )
         o.policy = ENDS
         (tmp_path / "policy.toml").write_text(ENDS)
         await ends("void", new_policy, "the policy changed")
@@ -337,21 +347,53 @@ def test_p4_denied_expired_and_void_are_said(tmp_path: Path) -> None:
     office(work, tmp_path)
 
 
+def test_s4_a_question_is_shown_only_after_it_is_durable(tmp_path: Path) -> None:
+    """An approver that has seen a question finds it at the next host too."""
+    busy, go = threading.Event(), threading.Event()
+
+    def occupy(_: object) -> None:
+        busy.set()
+        assert go.wait(60)
+
+    async def work(o: Office) -> None:
+        other = asyncio.ensure_future(o.store.run(occupy))
+        assert await asyncio.to_thread(busy.wait, 60), "the store is busy"
+        asking = asyncio.ensure_future(o.clear())
+        while not o.held_acts.approvals.open:
+            await asyncio.sleep(0)
+        [id] = o.held_acts.approvals.open
+        assert [*o.held_acts.waiting()] == []
+        with pytest.raises(NotFound):
+            o.held_acts.find(id)
+        go.set()
+        await other
+        while "asked" not in o.events():
+            await asyncio.sleep(0)
+        assert [one.id for one in o.held_acts.waiting()] == await o.stored() == [id]
+        asking.cancel()
+
+    try:
+        office(work, tmp_path)
+    finally:
+        go.set()
+
+
 def test_p4_the_question_lapses_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def work(o: Office) -> None:
-        monkeypatch.setattr("holdfast.core.gate.ANSWER_WAIT_S", 0.05)
+        monkeypatch.setattr("holdfast.core.policy.approvals.ANSWER_WAIT_S", 0.05)
         with pytest.raises(GateRefused, match="nobody decided in time"):
-            loop, begin = asyncio.get_running_loop(), asyncio.get_running_loop().time()
-            o.desk._clock = lambda: 1_000_000.0 + loop.time() - begin
+            o.held_acts._clock = lambda: o.now + (1.0 if "asked" in o.events() else 0.0)
             await o.clear()
         assert (
-            o.events() == ["asked", "expired"] and o.desk._timer is None and await o.stored() == []
+            o.events() == ["asked", "expired"]
+            and o.held_acts._timer is None
+            and await o.stored() == []
         )
 
     office(work, tmp_path)
 
 
-# ------------------------------------------------------------ what it is bound to
+# ------------------------------------------------------------ the binding
 
 
 @pytest.mark.parametrize(
@@ -363,7 +405,7 @@ def test_p4_the_question_lapses_by_itself(tmp_path: Path, monkeypatch: pytest.Mo
         ({"epoch": 2}, "epoch"),
     ],
 )
-def test_p4_it_is_observed_again_before_it_happens(
+def test_p4_an_approved_act_is_observed_again_before_it_happens(
     change: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     async def work(o: Office) -> None:
@@ -383,8 +425,8 @@ def test_p4_it_is_observed_again_before_it_happens(
     office(work, tmp_path)
 
 
-def test_p4_what_the_policy_sees_differently_by_then_does_not_happen(tmp_path: Path) -> None:
-    """The text and the directory are the same; a link in it points elsewhere."""
+def test_p4_an_act_that_the_policy_sees_differently_by_then_does_not_happen(tmp_path: Path) -> None:
+    """Text and directory are the same; a link in the text points elsewhere."""
 
     async def work(o: Office) -> None:
         link = tmp_path / "link"
@@ -408,7 +450,7 @@ def test_p4_what_the_policy_sees_differently_by_then_does_not_happen(tmp_path: P
     office(work, tmp_path)
 
 
-def test_p4_an_act_is_only_of_whoever_sent_it(tmp_path: Path) -> None:
+def test_p4_an_act_must_come_from_its_own_actor(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         with pytest.raises(NotAllowed):
             await o.clear(RM, ANN)
@@ -418,13 +460,13 @@ def test_p4_an_act_is_only_of_whoever_sent_it(tmp_path: Path) -> None:
     office(work, tmp_path)
 
 
-# ------------------------------------------------------------ who decides
+# ------------------------------------------------------------ approvers
 
 
-def test_p4_a_decision_is_signed_by_whoever_makes_it_over_what_was_shown(tmp_path: Path) -> None:
+def test_p4_a_decision_is_signed_by_its_approver_over_the_shown_act(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         id = await o.ask()
-        pending = o.desk.find(id)
+        pending = o.held_acts.find(id)
         for answer, other in (("approve", "deny"), ("deny", "approve")):
             for odd, error in cast(
                 Any,
@@ -465,7 +507,7 @@ def test_p4_a_decision_is_signed_by_whoever_makes_it_over_what_was_shown(tmp_pat
         for odd, words in cast(
             Any,
             (
-                ({"rights": frozenset({"run"})}, "right"),
+                ({"rights": frozenset({"run"})}, "does not include `approve`"),
                 ({"readable": True}, "could read"),
                 ({"caller": Caller("cat", "agent")}, "only human"),
                 ({"caller": replace_key("bot", ANN)}, "own"),
@@ -476,7 +518,7 @@ def test_p4_a_decision_is_signed_by_whoever_makes_it_over_what_was_shown(tmp_pat
                 await o.decide("approve", id, **odd)
         with pytest.raises(NotFound):
             await o.decide("approve", "q0")
-        assert o.desk.find(id).given == () and o.events() == ["asked"]
+        assert o.held_acts.find(id).given == () and o.events() == ["asked"]
         await o.decide("approve", id, readable=True, plain=False)
         assert (await o.clear()).approved == ("ann",)
 
@@ -508,7 +550,7 @@ def test_p4_a_session_that_two_end_is_ended_by_two(tmp_path: Path) -> None:
         await o.decide("approve", id, BEA)
         assert (await waiting).approved == ("ann", "bea")
         assert (await o.clear(replace(end, name="other"), cat)).verdict is Verdict.ALLOW, (
-            "other sessions are ended by anybody who may"
+            "other sessions are ended by any operator with the right"
         )
 
     office(work, tmp_path, policy=ENDS)
@@ -518,7 +560,7 @@ def test_p4_an_approver_whose_key_is_revoked_has_not_approved(tmp_path: Path) ->
     async def work(o: Office) -> None:
         id = await o.ask()
         await o.decide("approve", id)
-        o.desk.keys_changed(lambda key: key != ANN.shown)
+        o.held_acts.keys_changed(lambda key: key != ANN.shown)
         assert await o.ask() == id, "it waits again"
         await o.decide("approve", id, BEA)
         assert (await o.clear()).approved == ("bea",)
@@ -533,7 +575,7 @@ def test_p4_a_key_revoked_between_approval_and_use_has_not_approved(tmp_path: Pa
         def observed() -> Request:
             looked.append(RM)
             if len(looked) == 2:
-                o.desk.keys_changed(lambda key: key != ANN.shown)
+                o.held_acts.keys_changed(lambda key: key != ANN.shown)
             return RM
 
         waiting = asyncio.ensure_future(o.clear(observed))
@@ -543,19 +585,21 @@ def test_p4_a_key_revoked_between_approval_and_use_has_not_approved(tmp_path: Pa
             await waiting
         assert (
             len(looked) == 2
-            and o.desk.find(o.told[0][2]["id"]).given == ()
+            and o.held_acts.find(o.told[0][2]["id"]).given == ()
             and "used" not in o.events()
         )
 
     office(work, tmp_path)
 
 
-def test_p4_who_lost_the_right_has_not_approved(tmp_path: Path) -> None:
+def test_p4_an_approver_that_lost_the_right_has_not_approved(tmp_path: Path) -> None:
     async def work(o: Office) -> None:
         id = await o.ask()
         await o.decide("approve", id)
         o.lost.add(ANN.shown)
-        assert await o.ask() == id and o.desk.find(id).given == (), "it waits for somebody else"
+        assert await o.ask() == id and o.held_acts.find(id).given == (), (
+            "it waits for another operator"
+        )
         await o.decide("approve", id, BEA)
         assert (await o.clear()).approved == ("bea",)
 
@@ -623,31 +667,31 @@ def test_a4_stopping_and_looking_never_wait(tmp_path: Path) -> None:
 
 
 class Full(Exception):
-    """What a disk says."""
+    """The error of a full disk."""
 
 
-def test_p4_what_cannot_be_written_does_not_happen(
+def test_p4_an_act_that_cannot_be_stored_does_not_happen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def work(o: Office) -> None:
-        write, post = o.store.write, o.store.post
+        run, post = o.store.run, o.store.post
 
         async def full(*_: object, **__: object) -> None:
             raise Unavailable("disk full")
 
         def broken(is_full: bool) -> None:
-            monkeypatch.setattr(o.store, "write", full if is_full else write)
+            monkeypatch.setattr(o.store, "run", full if is_full else run)
 
         broken(True)
         with pytest.raises(Unavailable):
             await o.clear()
-        assert not o.desk.approvals.open
+        assert not o.held_acts.approvals.open
         broken(False)
         id = await o.ask()
         broken(True)
         with pytest.raises(Unavailable):
             await o.decide("approve", id)
-        assert o.desk.find(id).state == "waiting" and o.desk.find(id).given == ()
+        assert o.held_acts.find(id).state == "waiting" and o.held_acts.find(id).given == ()
         broken(False)
         await o.decide("approve", id)
         broken(True)
@@ -663,7 +707,7 @@ def test_p4_what_cannot_be_written_does_not_happen(
             await o.clear()
         broken(False)
         o.now += DENIED_S
-        o.desk._lapse()
+        o.held_acts._lapse()
         assert await o.stored() == [] and post is not None
 
     office(work, tmp_path)
@@ -681,13 +725,13 @@ def test_p4_questions_and_approvals_outlive_the_host(tmp_path: Path) -> None:
         await o.decide("approve", ids[1])
 
     async def after(o: Office) -> None:
-        assert sorted(p.id for p in o.desk.waiting()) == sorted(ids)
-        assert o.desk._timer is not None
+        assert sorted(p.id for p in o.held_acts.waiting()) == sorted(ids)
+        assert o.held_acts._timer is not None
         assert (await o.clear(replace(RM, content=b"rm -rf /var/x"))).approved == ("ann",)
         assert await o.ask() == ids[0]
 
     async def used(o: Office) -> None:
-        assert [p.id for p in o.desk.waiting()] == ids[:1]
+        assert [p.id for p in o.held_acts.waiting()] == ids[:1]
         assert await o.ask(replace(RM, content=b"rm -rf /var/x")) not in ids, (
             "used once, over restarts"
         )
@@ -699,26 +743,26 @@ def test_p4_questions_and_approvals_outlive_the_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "what", ["ended", "another incarnation", "unreachable", "policy", "key", "time", "garbage"]
 )
-def test_p4_what_changed_while_there_was_no_host_counts(what: str, tmp_path: Path) -> None:
+def test_p4_changes_while_there_was_no_host_count(what: str, tmp_path: Path) -> None:
     async def before(o: Office) -> None:
         await o.decide("approve", await o.ask())
         if what == "garbage":
-            await o.store.write(lambda db: db.execute("UPDATE approvals SET body = '{}'"))
+            await o.store.run(lambda db: db.execute("UPDATE approvals SET body = '{}'"))
 
     async def after() -> None:
         o = Office(tmp_path, now=1_000_000.0 + (USE_WAIT_S if what == "time" else 0))
         begin = {"ended": {}, "another incarnation": {"s1": 2}, "unreachable": {"s1": None}}.get(
             what, {"s1": 1}
         )
-        real, Desk.begin = (
-            Desk.begin,
-            lambda desk, *_: real(
-                desk, cast(Any, begin), lambda key: what != "key" or key != BOT.shown
+        real, HeldActs.begin = (  # type: ignore[method-assign]
+            HeldActs.begin,
+            lambda held_acts, *_: real(
+                held_acts, cast(Any, begin), lambda key: what != "key" or key != BOT.shown
             ),
-        )  # type: ignore[method-assign]
+        )
         try:
             async with o:
-                left = [p.binding.session for p in o.desk.waiting()]
+                left = [p.binding.session for p in o.held_acts.waiting()]
                 assert left == (["s1"] if what == "unreachable" else [])
                 assert (
                     o.events() == []
@@ -726,7 +770,7 @@ def test_p4_what_changed_while_there_was_no_host_counts(what: str, tmp_path: Pat
                     else o.events() in (["void"], ["expired"])
                 )
         finally:
-            Desk.begin = real  # type: ignore[method-assign]
+            HeldActs.begin = real  # type: ignore[method-assign]
 
     office(before, tmp_path)
     if what == "policy":

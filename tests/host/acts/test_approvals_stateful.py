@@ -1,7 +1,8 @@
-"""The desk under every order of asking, leaving, deciding, changing, dying and full disks, against a ledger in the simplest words.
+"""Held acts under every order of requests, departures, decisions, changes, crashes and full disks.
 
-The ledger: an act may happen as often as enough others approved exactly it, and no approval is used twice. The store says what memory
-says. Nobody waits for a question that is closed.
+The model is a ledger: an act may happen as often as enough other operators approved exactly this
+act, and no approval is used twice. The store equals the memory. No request waits for a closed
+question.
 """
 
 from __future__ import annotations
@@ -16,17 +17,18 @@ from typing import Any, cast
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from tests.host.installed import Caller
 
-from holdfast.core.conditions import Actor, Request
-from holdfast.core.gate import DOMAIN, Approver, commitment
-from holdfast.core.policy import Decision, Verdict
-from holdfast.host.approvals import Desk
-from holdfast.host.connection import Connection
-from holdfast.host.gate import Gate
-from holdfast.host.store import Store
+from holdfast.core.policy.approvals import DOMAIN, Approver, commitment
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.policy import Decision, Verdict
+from holdfast.host.acts.approvals import HeldActs
+from holdfast.host.policy.gate import Gate
+from holdfast.host.storage.store import Store
 from holdfast.model import signing
 from holdfast.model.errors import GateRefused, Held, NotFound, Unavailable
+from tests.support.asker import Asker, Standing
+from tests.support.examples import examples
+from tests.support.installed_copy import Caller
 
 BOTS = [Caller("bot", "agent"), Caller("cat", "agent")]
 PEOPLE = [Caller("ann"), Caller("bea"), Caller("bot", "human")]
@@ -34,7 +36,7 @@ ROOM = "/dev/shm" if os.path.isdir("/dev/shm") else None
 
 
 class Rules:
-    """A gate that decides at once: how many approvals an act needs is its first byte."""
+    """A gate that decides at once: the first byte of an act is the number of needed approvals."""
 
     def __init__(self) -> None:
         self.version = "v1"
@@ -51,15 +53,15 @@ class Rules:
 
 
 class TornStore(Store):
-    """Whose disk is full when the test says so."""
+    """A store with a disk that is full when the test says so."""
 
     full = False
 
-    async def write(self, work: Any, patient: bool = False) -> Any:
+    async def run(self, work: Any, patient: bool = False) -> Any:
         if self.full:
             await asyncio.sleep(0)
             raise Unavailable("full")
-        return await super().write(work, patient)
+        return await super().run(work, patient)
 
 
 class Machine(RuleBasedStateMachine):
@@ -74,16 +76,18 @@ class Machine(RuleBasedStateMachine):
         self.tasks: list[tuple[bytes, str, asyncio.Task[Decision]]] = []
         self.completed: Counter[tuple[bytes, str]] = (
             Counter()
-        )  # (act, whose): approvals that were complete
+        )  # (act, operator): complete approvals
         self.happened: Counter[tuple[bytes, str]] = Counter()
         self.open()
 
     def open(self) -> None:
         async def go() -> None:
             self.store = TornStore(f"{self.directory}/state.db")
-            self.desk = Desk(cast(Gate, self.gate), self.store, self.note, clock=lambda: self.now)
-            self.store.start(self.loop)
-            self.desk.begin({"s": 1}, lambda key: key not in self.dead)
+            self.held_acts = HeldActs(
+                cast(Gate, self.gate), self.store, self.note, Standing(set()), lambda: self.now
+            )
+            self.store.start()
+            self.held_acts.begin({"s": 1}, lambda key: key not in self.dead)
 
         self.loop.run_until_complete(go())
 
@@ -103,9 +107,9 @@ class Machine(RuleBasedStateMachine):
             )
 
     async def rest(self) -> None:
-        """Until everything that can go on has gone on."""
+        """Runs the loop until no task can go on."""
         for _ in range(4):
-            await Store.write(self.store, lambda db: None)
+            await Store.run(self.store, lambda db: None)
             for _ in range(6):
                 await asyncio.sleep(0)
         for content, who, task in [t for t in self.tasks if t[2].done()]:
@@ -132,7 +136,7 @@ class Machine(RuleBasedStateMachine):
     )
     def ask(self, bot: Caller, content: bytes, wait: float | None) -> None:
         if bot.shown in self.dead:
-            return  # the server has dropped them
+            return  # the server has dropped those connections
 
         async def observe() -> Request:
             return Request(
@@ -150,7 +154,7 @@ class Machine(RuleBasedStateMachine):
             (
                 content,
                 bot.operator,
-                self.loop.create_task(self.desk.clear(cast(Connection, bot), observe, None, wait)),
+                self.loop.create_task(self.held_acts.wait_until_allowed(Asker(bot, observe, wait))),
             )
         )
         self.go()
@@ -161,7 +165,7 @@ class Machine(RuleBasedStateMachine):
         data.draw(st.sampled_from(self.tasks))[2].cancel()
         self.go()
 
-    @precondition(lambda self: self.desk.approvals.open)
+    @precondition(lambda self: self.held_acts.approvals.open)
     @rule(
         data=st.data(),
         who=st.sampled_from(PEOPLE),
@@ -171,7 +175,7 @@ class Machine(RuleBasedStateMachine):
     def decide(self, data: st.DataObject, who: Caller, answer: str, right: bool) -> None:
         if who.shown in self.dead:
             return
-        pending = data.draw(st.sampled_from(list(self.desk.approvals.open.values())))
+        pending = data.draw(st.sampled_from(list(self.held_acts.approvals.open.values())))
         signature = signing.sign(
             who.private, DOMAIN, pending.statement(who.shown, cast(Any, answer))
         )
@@ -180,7 +184,7 @@ class Machine(RuleBasedStateMachine):
         )
         try:
             done = self.loop.run_until_complete(
-                getattr(self.desk, answer)(
+                getattr(self.held_acts, answer)(
                     pending.id, pending.binding.digest(), signature, who.key, approver
                 )
             )
@@ -196,7 +200,7 @@ class Machine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1.0, 61.0, 119.0, 121.0, 601.0]))
     def time_passes(self, seconds: float) -> None:
         self.now += seconds
-        self.loop.run_until_complete(_now(self.desk._lapse))
+        self.loop.run_until_complete(_now(self.held_acts._lapse))
         self.go()
 
     @rule(state=st.sampled_from([b"0", b"1"]))
@@ -207,12 +211,12 @@ class Machine(RuleBasedStateMachine):
     def the_policy_changes(self, version: str) -> None:
         if version != self.gate.version:
             self.gate.version = version
-            self.loop.run_until_complete(_now(lambda: self.desk.policy_changed(version)))
+            self.loop.run_until_complete(_now(lambda: self.held_acts.policy_changed(version)))
             self.go()
 
     @rule()
     def the_session_ends(self) -> None:
-        self.loop.run_until_complete(_now(lambda: self.desk.session_changed("s", None)))
+        self.loop.run_until_complete(_now(lambda: self.held_acts.session_changed("s", None)))
         self.go()
 
     @rule(who=st.sampled_from([*BOTS, *PEOPLE]))
@@ -221,7 +225,7 @@ class Machine(RuleBasedStateMachine):
         if len(self.dead) > 2:
             self.dead.clear()
         self.loop.run_until_complete(
-            _now(lambda: self.desk.keys_changed(lambda key: key not in self.dead))
+            _now(lambda: self.held_acts.keys_changed(lambda key: key not in self.dead))
         )
         self.go()
 
@@ -234,40 +238,40 @@ class Machine(RuleBasedStateMachine):
         for _, _, task in self.tasks:
             task.cancel()
         self.go()
-        self.desk.close()
+        self.held_acts.close()
         self.store.close()
         self.open()
 
     @invariant()
-    def nothing_happens_without_enough_approvals(self) -> None:
+    def no_act_happens_without_enough_approvals(self) -> None:
         for act, times in self.happened.items():
             assert times <= self.completed[act], (act, times, self.completed)
 
     @invariant()
-    def the_store_says_what_memory_says(self) -> None:
+    def store_and_memory_agree(self) -> None:
         rows = self.loop.run_until_complete(
-            Store.write(
+            Store.run(
                 self.store,
                 lambda db: {row[0] for row in db.execute("SELECT id FROM approvals").fetchall()},
             )
         )
-        assert rows == set(self.desk.approvals.open)
+        assert rows == set(self.held_acts.approvals.open)
 
     @invariant()
-    def nobody_waits_for_what_is_closed(self) -> None:
-        assert set(self.desk._waiters) <= {
-            p.id for p in self.desk.approvals.open.values() if p.state == "waiting"
+    def only_open_questions_have_waiters(self) -> None:
+        assert set(self.held_acts._waiters) <= {
+            p.id for p in self.held_acts.approvals.open.values() if p.state == "waiting"
         }
-        assert sum(map(len, self.desk._waiters.values())) == len(self.tasks)
-        assert (self.desk._timer is None) == (
-            not self.desk.approvals.open
-        ) and not self.desk._unwritten
+        assert sum(map(len, self.held_acts._waiters.values())) == len(self.tasks)
+        assert (self.held_acts._timer is None) == (
+            not self.held_acts.approvals.open
+        ) and not self.held_acts._unwritten
 
     def teardown(self) -> None:
         for _, _, task in self.tasks:
             task.cancel()
         self.go()
-        self.desk.close()
+        self.held_acts.close()
         self.store.close()
         self.loop.close()
         shutil.rmtree(self.directory)
@@ -282,6 +286,9 @@ def _commits(pending: Any, content: bytes) -> bool:
 
 
 Machine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=examples(40),
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
 )
 TestDesk = Machine.TestCase

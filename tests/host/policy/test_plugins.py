@@ -1,4 +1,4 @@
-"""Plug-in policies in their worker: whatever they do, the answer is theirs and in form, or it is a refusal with the reason."""
+"""Plug-in policies in their worker: a valid answer of the plug-in, or a refusal with the reason."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.host import hostile_policies
 
-from holdfast.core.policy import Decision, Verdict
-from holdfast.host import plugins
-from holdfast.host.plugins import Plugin, Worker, discover
+from holdfast.core.policy.policy import Decision, Verdict
+from holdfast.host.policy import plugins
+from holdfast.host.policy.plugins import Plugin, Worker, discover
+from tests.support import hostile_policies
 
-HERE = str(Path(__file__).parent)
+HERE = str(Path(__file__).parents[2] / "support")
 QUESTION: dict[str, Any] = {
     "commands": [{"name": "ls"}],
     "text": "ls",
@@ -74,7 +74,7 @@ def until(condition: Callable[[], bool], seconds: float = 120.0) -> bool:
     return True
 
 
-def test_p4_a_decent_one(make: Make) -> None:
+def test_p4_a_well_behaved_plugin(make: Make) -> None:
     worker = make("decent")
     assert ask(worker, "rm") == Decision(Verdict.REFUSE, "rm", "no rm", "", "test", "v")
     assert ask(worker, "mv") == Decision(Verdict.ASK, "", "mv?", "", "test", "v", (), ("human",), 2)
@@ -89,7 +89,7 @@ def test_p4_a_decent_one(make: Make) -> None:
 @pytest.mark.parametrize(
     ("function", "why"), [("hang", "in time"), ("spin", "in time"), ("die", "ended")]
 )
-def test_p4_one_that_hangs_or_dies_is_ended_and_started_anew(
+def test_p4_a_plugin_that_hangs_or_dies_is_ended_and_started_anew(
     function: str, why: str, make: Make
 ) -> None:
     worker = make(function)
@@ -113,13 +113,13 @@ def test_p4_one_that_hangs_or_dies_is_ended_and_started_anew(
         ("huge", "too large"),
     ],
 )
-def test_p4_one_that_fails_is_a_refusal_with_the_reason(
+def test_p4_a_plugin_that_fails_is_a_refusal_with_the_reason(
     function: str, why: str, make: Make
 ) -> None:
     assert why in refused(ask(make(function)))
 
 
-def test_p4_one_that_eats_memory_meets_its_limit(make: Make) -> None:
+def test_p4_a_plugin_that_eats_memory_meets_its_limit(make: Make) -> None:
     worker = make("eat", memory=400 << 20)
     assert "memory" in refused(ask(worker))
     assert "memory" in refused(ask(worker)), "and the host goes on"
@@ -137,11 +137,11 @@ def nonsense() -> Iterator[Worker]:
     worker.close()
 
 
-def test_what_it_prints_is_no_answer(make: Make) -> None:
+def test_the_printed_output_of_a_plugin_is_no_answer(make: Make) -> None:
     assert ask(make("talk")).verdict is Verdict.NOTHING
 
 
-def test_p4_a_child_that_comes_back_answers_nothing(make: Make) -> None:
+def test_p4_a_forked_child_of_a_plugin_gives_no_answer(make: Make) -> None:
     worker = make("fork")
     for _ in range(3):
         decision = ask(worker)
@@ -149,7 +149,7 @@ def test_p4_a_child_that_comes_back_answers_nothing(make: Make) -> None:
     assert worker.starts == 1
 
 
-def test_p4_what_it_left_behind_is_ended_with_it(make: Make, tmp_path: Path) -> None:
+def test_p4_the_children_of_a_plugin_end_with_it(make: Make, tmp_path: Path) -> None:
     worker = make("brood")
     worker.start()
     worker.answer_s = 3.0
@@ -172,13 +172,13 @@ def test_p4_a_forged_answer_does_not_count(make: Make) -> None:
         "",
     ],
 )
-def test_p4_one_that_does_not_load_refuses_everything(target: str) -> None:
+def test_p4_a_plugin_that_does_not_load_refuses_all_acts(target: str) -> None:
     worker = Worker(Plugin("test", target), paths=[HERE], start_s=60.0)
     assert "did not load" in refused(ask(worker))
     worker.close()
 
 
-def test_p4_one_that_keeps_failing_is_left_alone_for_a_while(
+def test_p4_a_plugin_that_keeps_failing_is_left_alone_for_a_while(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     worker = make("die")
@@ -191,7 +191,7 @@ def test_p4_one_that_keeps_failing_is_left_alone_for_a_while(
 
 
 def test_a_worker_dies_with_its_host(make: Make) -> None:
-    """Nobody is left behind who could answer for a policy that is not in force any more."""
+    """No process is left behind that could answer for a policy that is no longer in force."""
     pid = os.fork()
     if pid == 0:
         worker = Worker(Plugin("test", "hostile_policies:hang"), paths=[HERE], start_s=60.0)
@@ -205,7 +205,7 @@ def test_a_worker_dies_with_its_host(make: Make) -> None:
     assert until(lambda: gone(left))
 
 
-def test_installed_ones_are_found_by_their_entry_point(
+def test_installed_plugins_are_found_by_their_entry_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     info = tmp_path / "house_rules-1.2.dist-info"

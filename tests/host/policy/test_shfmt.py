@@ -1,4 +1,4 @@
-"""The parser's process: bounded in time, size and memory, and never believed when it is not what it should be."""
+"""The parser's process: bounded in time, size and memory; an unknown parser is not trusted."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.core.facts import TEXT_BYTES_MAX, Unparseable
-from holdfast.host import parse
-from holdfast.host.parse import Parser, find_shfmt
+from holdfast.core.shellcode.facts import TEXT_BYTES_MAX, Unparseable
+from holdfast.host.policy import shfmt
+from holdfast.host.policy.shfmt import Parser, find_shfmt
 
 
 def script(path: Path, body: str) -> str:
@@ -36,7 +36,7 @@ def test_dialects(dialect: str) -> None:
     assert Parser(wait_s=60.0)("echo $x | wc", dialect)["Stmts"]
 
 
-def test_what_is_refused_before_it_reaches_the_parser() -> None:
+def test_texts_that_are_refused_before_the_parser() -> None:
     parser = Parser(wait_s=60.0)
     assert (
         reason(parser, "a\0b") == "control"
@@ -66,11 +66,11 @@ def test_recent_texts_are_remembered_and_large_ones_are_not() -> None:
     ) is not parser("ls a", "posix")
     big = "echo " + "x" * 5000
     assert parser(big, "bash") is not parser(big, "bash")
-    for n in range(parse.KEPT_TEXTS + 10):
+    for n in range(shfmt.KEPT_TEXTS + 10):
         parser._kept["bash", f"t{n}"] = {}
     parser("ls b", "bash")
     parser("ls c", "bash")
-    assert len(parser._kept) <= parse.KEPT_TEXTS + 12
+    assert len(parser._kept) <= shfmt.KEPT_TEXTS + 12
 
 
 def test_a_missing_binary() -> None:

@@ -1,28 +1,37 @@
-"""The desk: every act passes it; what the policy asks about waits here until somebody else decides.
+"""Held acts: acts that the policy asks about wait here for the decision of another operator.
 
-    clear ── observe ── judge ──► allow: returns
-                          ├─────► refuse: GateRefused
-                          └─────► ask: a question ── approved ── observe and judge again ── use ──► returns
-                                              └── denied, lapsed, void: GateRefused; nobody yet: Held
+    observe ── judge ──► allow: returns
+                 ├──────► refuse: GateRefused
+                 └──────► ask ── approved ── observe and judge again ── use ──► returns
+                           ├── denied, lapsed, void: GateRefused
+                           └── no answer in time: Held
 
-What decides is `core/gate.py`; this sequences it, writes it down and tells it. Decisions made here:
+`core/policy/approvals.py` decides; this module sequences, stores and announces. Its decisions:
 
-- A question is durable before anybody hears of it, an approval before it is acted upon, and its use before the act: a host that dies
-  at any point neither forgets a question nor lets one approval be used twice. If the use cannot be written, the approval is lost and
-  the act does not happen. A denial bites first and is written then, like a revocation.
-- Who asked need not wait here: it says for how long it does (`wait_s`), and the question stays until it lapses. The same act asked again
-  joins it, also on another connection or after a restart of the host, and uses the approval if it has come. So an agent need not hang on a
-  socket for ten minutes. Who waits here and gives up (Ctrl-C, a client that is gone) withdraws its question: nobody is to decide about
-  what nobody wants any more. A connection that the host ends is not that.
-- What was approved is what was judged. At its use the act is observed and judged anew: another directory, shell or policy voids it, a
-  link in its text that points elsewhere by now, and a policy that refuses it or asks for another reason.
-- Whoever approved must still have the right to when the act happens; otherwise it waits for somebody else.
-- Two requests for the same act at once are one question and one approval, and one of them happens.
-- Nothing here waits with anything of a session in its hands. Seizing, halting and looking never wait here: no policy is asked about them.
+- A question is durable before it is announced, an approval before it counts, and its use before the
+  act. So a host that dies at any point neither forgets a question nor lets an approval be used
+  twice. If the use cannot be written, the approval is lost and the act does not happen. A denial
+  takes effect first and is written then, like a revocation.
+- The caller says how long it waits (`wait_s`); the question stays until it lapses. The same act,
+  asked again, joins the question, also on another connection or after a restart of the host, and
+  uses the approval if there is one. So an agent need not keep a socket open for ten minutes. A
+  caller that waits and gives up (Ctrl-C, a lost client) withdraws its question. A connection that
+  the host closes does not.
+- An approval holds for the act as it was judged. Before its use the act is observed and judged
+  again. The approval is void if the directory, the shell, the policy or the target of a link in the
+  text has changed, or if the policy now refuses the act or asks for another reason.
+- An approver must still have the right when the act happens; otherwise the question stays open.
+- A question about a program is void when its operator may not act in the session any more (revoked,
+  or the grant has ended). No new question of that operator's programs is opened.
+- Two simultaneous requests for the same act share one question and one approval; one of them
+  happens.
+- No wait here holds a resource of a session. Seize, halt and observation never wait here: no policy
+  is asked about them.
 
-Rights are not looked at here, neither before nor after the wait: the door asks the authority again when the act's turn comes.
-Events (`approval.asked`, `given`, `denied`, `expired`, `void`, `withdrawn`, `used`) name who, what kind of act and why, never its text; `given` has the
-approver's signature and what was signed.
+Rights are not checked here, neither before nor after the wait: the door checks them again before
+the act. Events (`approval.asked`, `given`, `denied`, `expired`, `void`, `withdrawn`, `used`) name
+the operator, the kind of act and the reason, never the text. `given` has the approver's signature
+and the signed statement.
 """
 
 from __future__ import annotations
@@ -33,13 +42,10 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import asdict, replace
-from typing import Any, Final
+from dataclasses import replace
+from typing import Final, Protocol
 
-import apsw
-
-from holdfast.core.conditions import Request
-from holdfast.core.gate import (
+from holdfast.core.policy.approvals import (
     DOMAIN,
     Answer,
     Approvals,
@@ -52,12 +58,14 @@ from holdfast.core.gate import (
     Rejected,
     objection,
     restore,
+    saved,
 )
-from holdfast.core.policy import UNGATED, Decision, Verdict, explain
-from holdfast.host.connection import GAVE_UP, Connection
-from holdfast.host.gate import Gate
-from holdfast.host.store import Store
-from holdfast.host.telling import tell
+from holdfast.core.policy.conditions import Request
+from holdfast.core.policy.policy import UNGATED, Decision, Verdict, explain
+from holdfast.host.policy.gate import Gate
+from holdfast.host.runtime.connection import GAVE_UP, Connection
+from holdfast.host.runtime.notify import tell
+from holdfast.host.storage.store import Job, Store, statement, together
 from holdfast.model import signing
 from holdfast.model.errors import (
     GateRefused,
@@ -70,78 +78,109 @@ from holdfast.model.errors import (
 )
 
 ID_BYTES: Final = 5
-Note = Callable[[str, str, dict[str, Any]], None]  # session, event, facts
-Approves = Callable[[str, str, float], bool]  # key, session, now
+Note = Callable[[str, str, dict[str, object]], None]  # session, event, facts
 Observe = Callable[[], Awaitable[Request]]
 Judge = Callable[[Request], Awaitable[Decision]]
 
 
-class Desk:
+class Standing(Protocol):
+    """The rights of operators, now."""
+
+    def approves(self, shown: str, session: str, now: float) -> bool:
+        """Whether the key may approve on a session."""
+
+    def ended(self, name: str, session: str, now: float) -> str:
+        """Why an operator may not act in a session any more; "" if it may."""
+
+
+class Asker(Protocol):
+    """An act that the gate judges and that may have to wait."""
+
+    @property
+    def conn(self) -> Connection: ...
+
+    @property
+    def wait_s(self) -> float | None:
+        """How long the caller waits for an approval; None: until the question is closed."""
+
+    async def observe(self) -> Request:
+        """The request for the policy, from the session as it is now."""
+
+    def judged(self, decision: Decision) -> None:
+        """Called with each decision of the gate."""
+
+    def held(self, pending: Pending) -> None:
+        """Called if the act has to wait."""
+
+
+class HeldActs:
     def __init__(
         self,
         gate: Gate,
         store: Store,
         note: Note,
-        approves: Approves = lambda key, session, now: True,
+        standing: Standing,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """Before the store's thread starts. `approves`: whether a key has the right to approve there and then."""
+        """Reads the store in this thread: make it before the store's own thread starts."""
         self.gate, self._store, self._note, self._clock = gate, store, note, clock
-        self._approves = approves
+        self._approves, self._ended = standing.approves, standing.ended
         self.approvals = _restore(store)
-        self.on_change: list[Callable[[], None]] = []  # who shows what waits
+        self.on_change: list[Callable[[], None]] = []  # called when a question changes
         self._waiters: dict[str, set[asyncio.Future[Closed | None]]] = {}
         self._unwritten: Counter[str] = Counter()  # approvals that are not durable yet
-        self._kept = set(self.approvals.open)  # what the store has
+        self._unwritten_questions: set[str] = set()  # shown to no approver: the host may die
+        self._kept = set(self.approvals.open)  # ids of the questions in the store
         self._timer: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------ passing it
+    # ------------------------------------------------------------ waiting
 
-    async def clear(
-        self,
-        conn: Connection,
-        observe: Observe,
-        held: Callable[[Pending], None] | None = None,
-        wait_s: float | None = None,
-        judged: Callable[[Decision], None] = lambda decision: None,
-    ) -> Decision:
-        """Returns if the act may happen now, once. `held` is called if it has to wait, `wait_s` is how long it waits here (None: until
-        the question is closed), `judged` is told each decision of the gate."""
-        request = await observe()
+    async def wait_until_allowed(self, asker: Asker) -> Decision:
+        """Judges an act and waits for an approval if needed; returns if the act may happen once."""
+        request = await asker.observe()
+        conn = asker.conn
         if request.actor.key != signing.show(conn.key) or request.actor.operator != conn.operator:
-            raise NotAllowed("the act is not of whoever sent it")
-
-        async def judge(asked: Request) -> Decision:
-            decision = await self.gate.judge(asked)
-            judged(decision)
-            return decision
-
-        decision = await judge(request)
+            raise NotAllowed("the act is not of the operator that sent it")
+        decision = await self._judge(asker, request)
         if decision.verdict is Verdict.ALLOW or request.act in UNGATED:
             return decision
         if decision.verdict is not Verdict.ASK:
             raise _refused(decision)
-        return await self._answered(request, decision, observe, judge, held, wait_s)
+        pending, waiter = await self._ask(_judged(request, decision), decision)
+        if not waiter.done():
+            asker.held(pending)
+        await self._answered(pending, waiter, asker.wait_s)
+        request = await asker.observe()
+        return await self._use(pending, request, await self._judge(asker, request))
 
     async def hold(
         self, request: Request, decision: Decision, observe: Observe, judge: Judge
     ) -> Decision:
-        """The same for what nobody sent: an exec that the policy asks about. Whoever waits for it gives up by cancelling with GAVE_UP."""
-        return await self._answered(request, decision, observe, judge, None, None)
+        """As `wait_until_allowed`, for an exec; a caller that gives up cancels with GAVE_UP."""
+        self._may_go_on(request, decision)
+        pending, waiter = await self._ask(_judged(request, decision), decision)
+        await self._answered(pending, waiter, None)
+        request = await observe()
+        decision = await judge(request)
+        self._may_go_on(request, decision)
+        return await self._use(pending, request, decision)
+
+    def _may_go_on(self, request: Request, decision: Decision) -> None:
+        """Refuses the exec of an operator that may not act in the session any more."""
+        self.void_ended()
+        if why := self._ended(request.actor.operator, request.session, self._clock()):
+            raise GateRefused(f"not done: {why}", how="ended", rule=decision.rule)
+
+    async def _judge(self, asker: Asker, request: Request) -> Decision:
+        decision = await self.gate.judge(request)
+        asker.judged(decision)
+        return decision
 
     async def _answered(
-        self,
-        request: Request,
-        decision: Decision,
-        observe: Observe,
-        judge: Judge,
-        held: Callable[[Pending], None] | None,
-        wait_s: float | None,
-    ) -> Decision:
-        pending, waiter = await self._ask(_judged(request, decision), decision)
+        self, pending: Pending, waiter: asyncio.Future[Closed | None], wait_s: float | None
+    ) -> None:
+        """Returns when the question is approved; raises otherwise, or when the time is over."""
         try:
-            if not waiter.done() and held is not None:
-                held(pending)
             await asyncio.wait({waiter}, timeout=wait_s)
         except asyncio.CancelledError as e:
             self._leave(pending.id, waiter)
@@ -154,12 +193,11 @@ class Desk:
         closed = waiter.result()
         if closed is not None:
             raise _no(closed)
-        return await self._use(pending, observe, judge)
 
     async def _ask(
         self, request: Request, decision: Decision
     ) -> tuple[Pending, asyncio.Future[Closed | None]]:
-        """The question, durable, and what says how it went."""
+        """Makes the question durable; gives the question and the future of the answer."""
         *others, last = self.approvals.ask(_new_id(), request, decision, self._clock())
         self._settle(others)
         if isinstance(last, Rejected):
@@ -171,23 +209,26 @@ class Desk:
         if pending.state == "approved" and not self._unwritten[pending.id]:
             waiter.set_result(None)
         if last.new:
+            self._unwritten_questions.add(pending.id)
             try:
-                await self._store.write(self._rows([pending.id]))
+                await self._store.run(self._rows([pending.id]))
             except Unavailable:
                 self._leave(pending.id, waiter)
                 if self.approvals.open.pop(pending.id, None) is not None:
                     self._settle([Closed(pending, "void", "it could not be written down")])
                 raise
-            except asyncio.CancelledError as e:  # the question is on its way to the store
+            except asyncio.CancelledError as e:  # the write of the question has begun
                 self._leave(pending.id, waiter)
                 self._settle([last])
                 self._gave_up(pending, e)
                 raise
+            finally:
+                self._unwritten_questions.discard(pending.id)
             self._settle([last])
         return pending, waiter
 
     def _gave_up(self, asked: Pending, left: asyncio.CancelledError) -> None:
-        """Nobody waits for the answer any more, by their own choice: it is not a question any longer. What is approved already stays."""
+        """Withdraws a question after its last caller gave up; an approved question stays."""
         pending = self.approvals.open.get(asked.id)
         if (
             left.args == (GAVE_UP,)
@@ -195,15 +236,11 @@ class Desk:
             and pending.state == "waiting"
             and asked.id not in self._waiters
         ):
-            self._settle(
-                self.approvals.withdraw(
-                    asked.id, asked.binding.operator, self._clock(), "whoever asked gave up"
-                )
-            )
+            operator, why = asked.binding.operator, "whoever asked gave up"
+            self._settle(self.approvals.withdraw(asked.id, operator, self._clock(), why))
 
-    async def _use(self, asked: Pending, observe: Observe, judge: Judge) -> Decision:
-        request = await observe()
-        decision = await judge(request)
+    async def _use(self, asked: Pending, request: Request, decision: Decision) -> Decision:
+        """Uses up the approval for the act as it was just judged."""
         if decision.verdict is Verdict.REFUSE:
             raise _refused(decision)
         pending = self.approvals.open.get(asked.id, asked)
@@ -239,7 +276,7 @@ class Desk:
         assert isinstance(last, Closed)
         used = last.pending
         try:
-            await self._store.write(self._rows([used.id]))
+            await self._store.run(self._rows([used.id]))
         except Unavailable as e:
             self._store.post(self._rows([used.id]))
             self._settle(
@@ -270,12 +307,11 @@ class Desk:
     # ------------------------------------------------------------ deciding
 
     def find(self, id: str) -> Pending:
-        _ = (
-            self.gate.version
-        )  # a policy that changed meanwhile voids what was asked under the old one
+        _ = self.gate.version  # reading the version voids questions of an older policy
         self._settle(self.approvals.expire(self._clock()))
+        self.void_ended()
         pending = self.approvals.open.get(id)
-        if pending is None or pending.state == "denied":
+        if pending is None or pending.state == "denied" or id in self._unwritten_questions:
             raise NotFound(
                 f"no question {id[:40]!a} waits", "`holdfast approvals` lists what waits"
             )
@@ -284,22 +320,29 @@ class Desk:
     def waiting(self) -> Iterator[Pending]:
         _ = self.gate.version
         self._settle(self.approvals.expire(self._clock()))
-        return self.approvals.waiting()
+        self.void_ended()
+        return self._durable()
+
+    def _durable(self) -> Iterator[Pending]:
+        return (p for p in self.approvals.waiting() if p.id not in self._unwritten_questions)
 
     def greet(self, conn: Connection, session: str) -> None:
-        """Whoever attaches is told what waits there."""
-        for pending in self.approvals.waiting():
+        """Tells a client that attaches which questions wait in the session."""
+        for pending in self._durable():
             if pending.binding.session == session and pending.state == "waiting":
                 conn.event(
                     "approval",
                     what="asked",
                     session=session,
                     **facts(pending),
-                    **self.stands(conn, pending.id),
+                    **self.deciding_facts(conn, pending.id),
                 )
 
-    def stands(self, conn: Connection, id: str) -> dict[str, Any]:
-        """For one who is told of a question: may they decide it, or why not? Whether code could read their key is asked when they do."""
+    def deciding_facts(self, conn: Connection, id: str) -> dict[str, object]:
+        """Whether a viewer may decide a question, or why not, for the event about it.
+
+        Whether code could read the viewer's key is checked when the viewer decides.
+        """
         pending = self.approvals.open.get(id)
         if pending is None or pending.state != "waiting":
             return {}
@@ -313,9 +356,13 @@ class Desk:
     async def approve(
         self, id: str, binding: str, signature: bytes, key: bytes, approver: Approver
     ) -> Pending:
-        """Returns when it is durable. The signature is over what was shown, so what has changed since cannot be meant by it."""
+        """Returns when the approval is durable.
+
+        The signature covers only the question as it was shown.
+        """
         before = self.find(id)
-        statement = self._signed(before, binding, signature, key, approver.key, "approve")
+        by = approver.operator
+        signed = self._signed(before, binding, signature, key, by, approver.key, "approve")
         *others, last = self.approvals.approve(id, approver, self._clock())
         self._settle(others)
         if isinstance(last, Rejected):
@@ -323,7 +370,7 @@ class Desk:
         assert isinstance(last, Approved)
         self._unwritten[id] += 1
         try:
-            await self._store.write(self._rows([id]))
+            await self._store.run(self._rows([id]))
         except BaseException:
             if self.approvals.open.get(id) is last.pending:
                 self.approvals.open[id] = before
@@ -332,64 +379,39 @@ class Desk:
         finally:
             self._unwritten[id] -= 1
             self._unwritten = +self._unwritten
-        self._settle(
-            [last],
-            by=approver.operator,
-            key=approver.key,
-            signature=signature.hex(),
-            statement=statement.hex(),
-        )
+        self._settle([last], **signed)
         return last.pending
 
     async def deny(
         self, id: str, binding: str, signature: bytes, key: bytes, approver: Approver
     ) -> Pending:
-        """Bites at once, then it is written."""
+        """Takes effect at once and is written then."""
         pending = self.find(id)
-        statement = self._signed(pending, binding, signature, key, approver.key, "deny")
-        return await self._close(
-            pending,
-            self.approvals.deny(id, approver, self._clock()),
-            "denied",
-            approver.operator,
-            approver.key,
-            signature,
-            statement,
-        )
+        by = approver.operator
+        signed = self._signed(pending, binding, signature, key, by, approver.key, "deny")
+        effects = self.approvals.deny(id, approver, self._clock())
+        return await self._close(pending, effects, "denied", signed)
 
     async def withdraw(
         self, id: str, binding: str, signature: bytes, key: bytes, operator: str
     ) -> Pending:
-        """By whoever asked. It needs no right: nobody is kept from wanting something no longer."""
+        """Withdraws a question of the caller's own; that needs no right."""
         pending = self.find(id)
-        statement = self._signed(pending, binding, signature, key, signing.show(key), "withdraw")
-        return await self._close(
-            pending,
-            self.approvals.withdraw(id, operator, self._clock(), f"by {operator}"),
-            "withdrawn",
-            operator,
-            signing.show(key),
-            signature,
-            statement,
-        )
+        shown = signing.show(key)
+        signed = self._signed(pending, binding, signature, key, operator, shown, "withdraw")
+        effects = self.approvals.withdraw(id, operator, self._clock(), f"by {operator}")
+        return await self._close(pending, effects, "withdrawn", signed)
 
     async def _close(
-        self,
-        pending: Pending,
-        effects: list[Effect],
-        how: str,
-        by: str,
-        key: str,
-        signature: bytes,
-        statement: bytes,
+        self, pending: Pending, effects: list[Effect], how: str, signed: dict[str, str]
     ) -> Pending:
         *others, last = effects
         self._settle(others)
         if isinstance(last, Rejected):
             raise refusal(last, pending.rule)
-        self._settle([last], by=by, key=key, signature=signature.hex(), statement=statement.hex())
+        self._settle([last], **signed)
         try:
-            await self._store.write(self._rows([pending.id]))
+            await self._store.run(self._rows([pending.id]))
         except Unavailable as e:
             self._store.post(self._rows([pending.id]))
             raise Unavailable(
@@ -403,9 +425,11 @@ class Desk:
         binding: str,
         signature: bytes,
         key: bytes,
+        by: str,
         shown: str,
         answer: Answer,
-    ) -> bytes:
+    ) -> dict[str, str]:
+        """Checks the signature over an answer; gives the facts about it for the event."""
         if binding != pending.binding.digest():
             raise Refused("it is not what you were shown", "look again: `holdfast approvals`")
         statement = pending.statement(shown, answer)
@@ -414,12 +438,16 @@ class Desk:
                 "the answer is not signed with the key of whoever gives it",
                 "this client may be of another release",
             )
-        return statement
+        hexes = {"signature": signature.hex(), "statement": statement.hex()}
+        return {"by": by, "key": shown, **hexes}
 
     # ------------------------------------------------------------ the world changes
 
     def begin(self, epochs: dict[str, int | None], known: Callable[[str], bool]) -> None:
-        """After a start: what still stands of what the last host knew. Sessions that are not named have ended; None: not known yet."""
+        """After a start: drops questions of the last host that do not hold any more.
+
+        `epochs` has every session that may run; None: its incarnation is not known yet.
+        """
         self._settle(self.approvals.expire(self._clock()))
         for session in {p.binding.session for p in self.approvals.open.values()}:
             if session and (session not in epochs or epochs[session] is not None):
@@ -434,7 +462,7 @@ class Desk:
         self._settle(self.approvals.session_changed(session, epoch))
 
     def keys_changed(self, known: Callable[[str], bool]) -> None:
-        """Some keys may count no more: their questions are void, and so is what they approved."""
+        """Voids the questions of keys that do not count any more, and approvals by such keys."""
         for key in {
             k
             for p in self.approvals.open.values()
@@ -443,26 +471,32 @@ class Desk:
             if key and not known(key):
                 before = dict(self.approvals.open)
                 self._settle(self.approvals.revoked(key))
+                now = self.approvals.open
                 self._store.post(
-                    self._rows(
-                        [id for id, p in before.items() if self.approvals.open.get(id, p) is not p]
-                    )
+                    self._rows([id for id, p in before.items() if now.get(id, p) is not p])
                 )
+        self.void_ended()
         self._arm()
 
+    def void_ended(self) -> None:
+        """Voids questions about programs of operators that may not act any more."""
+        now = self._clock()
+        self._settle(
+            self.approvals.ended(lambda p: self._ended(p.binding.operator, p.binding.session, now))
+        )
+
     def close(self) -> None:
-        """Leaves every question as it is, for the next host."""
+        """Leaves every question open for the next host."""
         if self._timer is not None:
             self._timer.cancel()
 
     # ------------------------------------------------------------ telling and keeping
 
-    def _settle(self, effects: Iterable[Effect], **more: Any) -> None:
-        """Events, whoever waits, the timer; and what is closed is gone from the store."""
+    def _settle(self, effects: Iterable[Effect], **more: object) -> None:
+        """Sends the events, wakes waiting callers, sets the timer, and drops closed questions."""
         done = [e for e in effects if not isinstance(e, Rejected)]
-        if (
-            gone := self._kept - self.approvals.open.keys()
-        ):  # also what was denied, and is forgotten now
+        # Includes denied questions that are forgotten now.
+        if gone := self._kept - self.approvals.open.keys():
             self._store.post(self._rows(gone))
         for effect in done:
             pending, outcome = effect.pending, None
@@ -483,11 +517,11 @@ class Desk:
         if done:
             tell(self.on_change)
 
-    def _tell(self, what: str, pending: Pending, **more: Any) -> None:
+    def _tell(self, what: str, pending: Pending, **more: object) -> None:
         self._note(pending.binding.session, f"approval.{what}", {**facts(pending), **more})
 
     def _arm(self) -> None:
-        """One timer, for the next question that lapses; none if there is no question."""
+        """Sets one timer for the next question that lapses."""
         if self._timer is not None:
             self._timer.cancel()
         at, self._timer = self.approvals.deadline(), None
@@ -506,30 +540,24 @@ class Desk:
             if not waiters:
                 del self._waiters[id]
 
-    def _rows(self, ids: Iterable[str]) -> Callable[[apsw.Connection], None]:
-        """Makes the store say of these what is so now."""
+    def _rows(self, ids: Iterable[str]) -> Job:
+        """A job that brings the rows of these questions up to date."""
         rows = [
-            (id, json.dumps(asdict(p)) if (p := self.approvals.open.get(id)) is not None else None)
+            (id, json.dumps(saved(p)) if (p := self.approvals.open.get(id)) is not None else None)
             for id in ids
         ]
-        self._kept |= {id for id, body in rows if body is not None}
-        self._kept -= {id for id, body in rows if body is None}
-
-        def job(db: apsw.Connection) -> None:
-            for id, body in rows:
-                if body is None:
-                    db.execute("DELETE FROM approvals WHERE id = ?", (id,))
-                else:
-                    db.execute(
-                        "INSERT INTO approvals VALUES (?,?) ON CONFLICT(id) DO UPDATE SET body=excluded.body",
-                        (id, body),
-                    )
-
-        return job
+        gone = [id for id, body in rows if body is None]
+        self._kept = (self._kept | {id for id, _ in rows}) - {*gone}
+        save = statement(
+            "INSERT INTO approvals VALUES (?,?) ON CONFLICT(id) DO UPDATE SET body=excluded.body",
+            *(row for row in rows if row[1] is not None),
+        )
+        drop = statement("DELETE FROM approvals WHERE id = ?", *((id,) for id in gone))
+        return together(save, drop)
 
 
-def facts(pending: Pending) -> dict[str, Any]:
-    """Of a question, for everybody who may look at the session: who and why, not what."""
+def facts(pending: Pending) -> dict[str, object]:
+    """A question for all that may observe the session: never the text of the act."""
     b = pending.binding
     return {
         "id": pending.id,
@@ -544,8 +572,14 @@ def facts(pending: Pending) -> dict[str, Any]:
 
 
 def _judged(request: Request, decision: Decision) -> Request:
-    """With what it was found to mean: the approval is bound to that, too."""
-    return replace(request, state=request.state + decision.seen, shaped=decision.shaped or ())
+    """The request with the resolved meaning of the text: the approval is bound to that too."""
+    facts = (*request.state_facts, *((decision.seen_facts,) if decision.seen_facts else ()))
+    return replace(
+        request,
+        state=request.state + decision.seen,
+        state_facts=facts,
+        shaped=decision.shaped or (),
+    )
 
 
 def _new_id() -> str:
@@ -564,13 +598,11 @@ def _restore(store: Store) -> Approvals:
 
 
 def _refused(decision: Decision) -> GateRefused:
-    broken = (
-        "`holdfast policy check` says what is wrong with it"
-        if decision.because.startswith("the policy cannot be used")
-        else None
-    )
+    recover = None
+    if decision.because.startswith("the policy cannot be used"):
+        recover = "`holdfast policy check` says what is wrong with it"
     return GateRefused(
-        explain(decision), broken, how="refused", rule=decision.rule, because=decision.because
+        explain(decision), recover, how="refused", rule=decision.rule, because=decision.because
     )
 
 
@@ -599,7 +631,8 @@ def refusal(why: Rejected, rule: str) -> Refused:
         "expired": "do the same again: it is a new question",
         "not_found": "do the same again: it is a new question",
         "own": "somebody else has to decide it",
-        "right": "whoever has `approve` on that session decides; `holdfast operator ls` lists who is known",
+        "right": "an operator with `approve` on that session decides; "
+        "`holdfast operator ls` lists the operators",
         "kind": "somebody of that kind has to decide it",
         "twice": "somebody else has to approve it, too"
         if "you have" in why.why

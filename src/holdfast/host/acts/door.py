@@ -1,36 +1,53 @@
-"""The door: every discrete act on a session or on the machine passes here, whoever it comes from and by whichever face (P1, P2, P4).
+"""The door: every discrete act on a session or on the machine passes here (P1, P2, P4).
 
-    who signed it -> was it done before -> may they -> whose turn -> what the policy says (may take time)
-    -> recorded, durably -> may they still, whose turn now -> done -> what became of it is recorded
+    receive   verify the signature; refuse a used number
+    judge     ask the policy, and another operator if the policy says so: this may take time
+    commit    check the right again; write the act into the record, durably
+    apply     the handler of the operation changes the session (host/requests)
+    through   wraps the handler and records the outcome
 
-Raw keys take the short way (host/keyboard.py): they are recorded as ranges and signed for line by line. Seize and halt take effect on arrival
-and answer to the envelope alone; their record follows, because neither a policy nor a full disk may delay them (A3, A4).
+A handler checks the turn before `judge` and again when it applies the act. Raw keys take a short
+way (host/acts/keyboard.py): the record has ranges of keys, signed line by line. Seize, halt and
+revoke take effect on arrival and depend on the envelope alone. Their record follows, because
+neither a policy nor a full disk may delay them (A3, A4).
 
-Nothing here does an act: it says whether it may be done, and writes down that it was. What is not signed by the key that the channel
-proved, for this machine, incarnation, client, number and channel, is refused before anything else is asked.
+This module applies no act. An act must be signed by the key that the channel proved, for this
+machine, incarnation, client, number and channel; otherwise it is refused first of all.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core import acts, originators, record
-from holdfast.core.conditions import Request
-from holdfast.core.gate import Pending
-from holdfast.core.originators import UNKNOWN, Shaped, foreign
-from holdfast.core.policy import Decision, Verdict
-from holdfast.core.record import UNSEEN, Draft, Terminal, Written
-from holdfast.host.approvals import Desk
-from holdfast.host.connection import Connection
-from holdfast.host.journal import Journal
-from holdfast.host.lane import TYPED
-from holdfast.host.session import Session
-from holdfast.host.situation import NOTHING, situation
-from holdfast.host.store import Record
+from holdfast.core.contract.codec import encode
+from holdfast.core.contract.message import ABSENT, Acknowledgement, Recorded, Signed
+from holdfast.core.contract.table import HANDLER, OPERATIONS
+from holdfast.core.originators import originators
+from holdfast.core.originators.inside import Inside
+from holdfast.core.originators.originators import UNKNOWN, Shaped, foreign
+from holdfast.core.people.scope import Command
+from holdfast.core.policy.approvals import Pending
+from holdfast.core.policy.approved_commands import Cleared
+from holdfast.core.policy.conditions import Request
+from holdfast.core.policy.policy import Decision, Verdict
+from holdfast.core.record import acts, record
+from holdfast.core.record.record import UNSEEN, Draft, Terminal, Written
+from holdfast.host.acts.act_context import NOTHING, ProposedAct
+from holdfast.host.acts.approvals import HeldActs
+from holdfast.host.acts.once import Keys, kept
+from holdfast.host.acts.under_way import UnderWay
+from holdfast.host.people.rights import Rights
+from holdfast.host.runtime.connection import Connection
+from holdfast.host.runtime.notify import tell
+from holdfast.host.session.session import Session
+from holdfast.host.storage.journal import Journal
+from holdfast.host.storage.record_table import KeyedAct
+from holdfast.host.storage.store import SessionRow
 from holdfast.model import signing
 from holdfast.model.errors import (
     Busy,
@@ -39,62 +56,85 @@ from holdfast.model.errors import (
     HoldfastError,
     Lost,
     NotAllowed,
+    OutcomeUnknown,
     Refused,
     Stale,
     TimedOut,
     Unavailable,
     Usage,
 )
+from holdfast.model.ids import is_once
+from holdfast.model.limits import ONCE_CHARS
 
-SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows what is typed
-REFUSED_AGAIN_S: Final = (
-    1.0  # until the same refusal by the policy is told again; each is counted and recorded
-)
+if TYPE_CHECKING:
+    from holdfast.model.jsontext import Json
+
+SHOWN: Final[Terminal] = (True, True)  # typed at a prompt that shows the text
+# Until the same refusal by the policy is told again; each is counted and recorded.
+REFUSED_AGAIN_S: Final = 1.0
 REFUSALS_KEPT: Final = 1024
-CLIENTS_KEPT: Final = 4096  # that acted on the machine, and whose numbers are known
+# For `commit`: the call that applies the act checks the right at that time.
+CHECKED_WHEN_APPLIED: Final = ""
+CLIENTS_KEPT: Final = 4096  # clients that acted on the machine and whose last number is remembered
 
 
 class Machine:
-    """What an act on no session is on: the machine itself. It has one incarnation."""
+    """The target of an act that concerns no session. Its epoch never changes."""
 
     id = name = record.MACHINE
     epoch = 1
 
 
 class Act:
-    """One signed act on its way through the door."""
+    """A signed act between its arrival and its outcome."""
 
     def __init__(
         self,
         door: Door,
         conn: Connection,
-        session: Session | Record | Machine,
-        op: str,
-        q: dict[str, Any],
+        request: int,
+        session: Session | SessionRow | Machine,
+        body: dict[str, object],
+        number: int,
+        signed: Signed | None,
+        about: str | None,
     ) -> None:
-        self.conn, self.session, self.op, self.number = conn, session, op, int(q["seq"])
+        """`body`: the request as it was sent; the signature covers neither defaults nor nulls.
+
+        `about`: the session that the right is needed on; None: the machine.
+        """
+        op = str(body["op"])
+        if signed is None:
+            raise Usage(f"{op}: a signature has statement, signature, salt")
+        self.conn, self.request, self.session, self.about = conn, request, session, about
+        self.op, self.number, self.kind = op, number, acts.kind(op, body)
         self.epoch = session.record.epoch if isinstance(session, Session) else session.epoch
-        self.written: Written | None = None  # its intent
-        self.reason = ""  # of the verdict
-        self.shaped: tuple[Shaped, ...] | None = (
-            None  # what it would touch that somebody shaped, as it was judged
-        )
+        self.question = ProposedAct(op)  # the last question to the policy
+        self.written: Written | None = None  # the entry in the record
+        self.reason = ""  # why the policy allowed the act
+        # The state that the act uses, with authors; None: not determined.
+        self.shaped: tuple[Shaped, ...] | None = None
         self._taken: int | None = None
-        self.part: dict[str, int] = {}  # how much of it, if not all
-        self.repeat = False  # it was submitted before it was asked for now
-        self.began = time.time_ns()  # when it came to the door
-        self.phases: list[tuple[str, int, int]] = []  # what it went through, from when to when
-        self._over = False  # its outcome is recorded
+        self.part: dict[str, object] = {}  # how much of the act was applied, if not all
+        self.outcome: dict[str, object] = {}  # facts for the record, once the act is applied
+        self.repeat = False  # the act was submitted before this request came
+        # The client and its number, by which the keeper knows the act. Of a retry under an
+        # idempotency key: those of the first act.
+        self.which = (conn.client, number)
+        self.once = _once(body)  # the idempotency key
+        self.first: KeyedAct | None = None  # the earlier act with that key
+        self.reply: bytes | None = None  # the answer, kept for requests with the same key
+        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.began = time.time_ns()  # time of arrival
+        self.phases: list[tuple[str, int, int]] = []  # name, start and end of each phase so far
+        self._over = False  # the outcome is recorded
         self._door = door
+        self.inside = door.inside_of(conn)  # the session that the client runs in
         try:
-            statement, signature, salt = acts.parts(q["signed"])
-        except ValueError as e:
-            raise Usage(f"{op}: {e}") from e
-        self.kind = acts.kind(op, q)
-        try:
-            self.content = acts.content(op, q.get("asked!", q))
-            self._statement, self._signature = statement.encode(), bytes.fromhex(signature)
-            self._salt = bytes.fromhex(salt)
+            self.content = acts.content(op, body)
+            self._statement = signed.statement.encode()
+            self._signature = bytes.fromhex(signed.signature)
+            self._salt = bytes.fromhex(signed.salt)
             self.said = record.read_statement(
                 self._statement, self._signature, signing.show(conn.key)
             )
@@ -106,6 +146,10 @@ class Act:
                 number=self.number,
                 kind=self.kind,
                 binding=conn.binding,
+                once=self.once,
+            )
+            self.same = (
+                door.journal.digest(self.kind, acts.intention(op, body)) if self.once else b""
             )
         except ValueError as e:
             raise NotAllowed(
@@ -114,13 +158,45 @@ class Act:
             ) from e
         if self.said["epoch"] != self.epoch:
             raise Refused(
-                f"it was signed for incarnation {self.said['epoch']} of {session.name}; this is {self.epoch}",
+                f"it was signed for incarnation {self.said['epoch']} of {session.name}; "
+                f"this is {self.epoch}",
                 "look at the session first, then decide",
             )
 
+    # ------------------------------------------------------------ while it is held
+
+    @property
+    def wait_s(self) -> float | None:
+        return self.question.wait_s
+
+    async def observe(self) -> Request:
+        """The request for the policy, from the session as it is now."""
+        session = self.session if isinstance(self.session, Session) else None
+        return await self.question.observe(session, self.conn)
+
+    def judged(self, decision: Decision) -> None:
+        self.shaped = decision.shaped
+        self._door.tell_foreign(self, decision)
+
+    def held(self, pending: Pending) -> None:
+        """Tells the record and the caller that the act waits for an approval."""
+        self.refused(Held(pending.because), "hold")
+        if self.wait_s != 0:  # a caller that does not wait gets an error with the same facts
+            self.conn.event(
+                "held",
+                request=self.request,
+                session=self.session.id,
+                id=pending.id,
+                because=pending.because,
+                rule=pending.rule,
+                expires_in=max(0.0, round(pending.expires - time.time(), 1)),
+            )
+
+    # ------------------------------------------------------------ what is known of it
+
     @property
     def shapers(self) -> int:
-        """How many shaped the state that it runs on, "unknown" counted as one."""
+        """The number of operators that shaped the state the act uses; "unknown" counts as one."""
         return len(self._originators)
 
     @property
@@ -130,27 +206,41 @@ class Act:
 
     @property
     def writers(self) -> tuple[str, ...]:
-        """Who else wrote the files and variables that it names."""
-        return (
-            originators.written(self.shaped, self.conn.operator)
-            if self.shaped is not None
-            else originators.UNSEEN
-        )
+        """Other operators that wrote the files and variables that the act names."""
+        if self.shaped is not None:
+            return originators.written(self.shaped, self.conn.operator)
+        return originators.UNSEEN
 
     @property
     def taken(self) -> int | None:
-        """The session's number of it, once the keeper has it."""
+        """The session's number of the act, once the keeper has taken the act."""
         return self._taken
 
     @taken.setter
     def taken(self, number: int) -> None:
         self._taken = number
-        if isinstance(self.session, Session) and self.shaped is not None:
-            self.session.commands.lineage.shaped(number, self._originators)
+        if self.op == "run":
+            self.settle()
+        if isinstance(self.session, Session):
+            self.session.commands.included.expect(number)
+            if self.shaped is not None:
+                self.session.commands.lineage.shaped(number, self._originators)
 
-    async def intend(self, terminal: Terminal = UNSEEN, owed: bool = False) -> None:
-        """It is about to be done: durable when this returns. Unavailable: it must not be done, unless it is `owed`: what makes an end of a
-        session that fills the disk is not to be refused because the disk is full. Its record follows then."""
+    def repeats(self, which: tuple[int, int], taken: int | None = None) -> None:
+        """This is a retry of an act that the keeper took from that client, under that number."""
+        self.which, self.repeat, self._taken = which, True, taken
+
+    def settle(self) -> None:
+        """The act is over, or can be followed: another request with its key may go on."""
+        if not self.settled.done():
+            self.settled.set_result(None)
+
+    async def record_intent(self, terminal: Terminal = UNSEEN, owed: bool = False) -> None:
+        """Writes the act into the record; durable when this returns.
+
+        If the record is Unavailable the act must not happen, unless it is `owed`: ending a session
+        that fills the disk must not fail because the disk is full. The record follows then.
+        """
         if self.written is not None:
             return
         began = time.time_ns()
@@ -168,15 +258,15 @@ class Act:
             self.passed("record", began)
 
     def passed(self, phase: str, began: int) -> None:
-        """Another part of its way is behind it."""
+        """Notes the duration of a phase, for traces."""
         self.phases.append((phase, began, time.time_ns()))
 
-    def applied(self, act: int | None = None, **facts: Any) -> None:
+    def applied(self, act: int | None = None, **facts: object) -> None:
         self._became(record.APPLIED, "", **({"act": act} if act is not None else {}), **facts)
 
     def not_applied(self, error: BaseException) -> None:
-        """What is known of an act that was recorded and did not go through."""
-        if isinstance(error, Lost | TimedOut):
+        """Records the outcome of an act that failed after it was recorded."""
+        if isinstance(error, Lost | TimedOut | OutcomeUnknown):
             result = record.UNKNOWN
         elif isinstance(error, Refused | Unavailable):
             result = record.VOID
@@ -184,78 +274,94 @@ class Act:
             result = record.FAILED if isinstance(error, HoldfastError) else record.UNKNOWN
         self._became(result, error.message if isinstance(error, HoldfastError) else "")
 
-    def _became(self, result: str, reason: str, **facts: Any) -> None:
-        if self.written is not None and not self._over:
-            self._over = True
-            self._door.journal.outcome(self.written, result, reason, **facts)
+    def _became(self, result: str, reason: str, **facts: object) -> None:
+        if self.written is None or self._over:
+            return
+        self._over = True
+        included = self._included()
+        if included:
+            facts["included"] = [one.show(f"hf:{self.session.id}@{self.epoch}") for one in included]
+        others = originators.names(included, self.conn.operator)
+        self._door.journal.outcome(self.written, result, reason, others, self.reply, **facts)
+
+    def _included(self) -> tuple[Shaped, ...]:
+        """Files of other operators that the act's programs opened, beside the judged files."""
+        if self._taken is None or not isinstance(self.session, Session):
+            return ()
+        commands = self.session.commands
+        commands.before_marks()  # reads the reports of the kernel
+        judged = {(one.name, one.actor) for one in self.shaped or ()}
+        found = commands.included.take(self._taken)
+        return tuple(one for one in found if (one.name, one.actor) not in judged)
 
     def refused(self, error: HoldfastError, verdict: str = "refuse") -> None:
-        """It was not let through, and the record says so: also that somebody tried is worth knowing."""
+        """Records that the act was refused: attempts are worth knowing too."""
         if self.written is None and not self._door.journal.failing:
-            self._door.journal.post(
-                self._host_draft(verdict, error.message)
-                if self._unknown_seen()
-                else self._draft("fact", verdict, error.message)
-            )
+            self._door.journal.post(self._fact(verdict, error.message))
 
-    def happened(self, **facts: Any) -> None:
-        """Seize, halt and revoke: it has taken effect, the record follows."""
-        draft = (
-            self._host_draft("allow", "")
-            if self._unknown_seen()
-            else self._draft("fact", "allow", "")
-        )
+    def happened(self, **facts: object) -> None:
+        """Records an act that has taken effect already: seize, halt, revoke."""
+        draft = self._fact("allow", "")
         self._door.journal.post(replace(draft, facts=self._touches | facts))
 
-    def recorded(self) -> dict[str, Any]:
-        """For its client: where it is in the record, signed by the machine, so that it can be shown later that it was there."""
-        if self.written is None:
-            return {}
-        ack = self._door.journal.ack(self.written, record.client_id(self.conn.client), self.number)
-        return {
-            "recorded": {
-                "seq": self.written.seq,
-                "hash": self.written.hash,
-                "ack": ack.body.decode(),
-                "signature": ack.signature.hex(),
-            }
-        }
+    def acknowledgement(self) -> Acknowledgement:
+        """The receipt for the client, and the foreign state that the act used."""
+        recorded = shaped = None
+        written, client = self.written, record.client_id(self.conn.client)
+        number = self.number
+        if written is None and (first := self.first) is not None and first.hash is not None:
+            # The receipt names the client and the number in the entry: those of the first act.
+            written = Written(self.session.id, first.seq, first.hash, 0, b"")
+            client, number = first.client or client, first.number or number
+        if written is not None:
+            ack = self._door.journal.ack(written, client, number)
+            recorded = Recorded(
+                seq=written.seq,
+                hash=written.hash,
+                ack=ack.body.decode(),
+                signature=ack.signature.hex(),
+            )
+        if known := known_foreign(self.shaped, self.conn.operator):
+            shaped = tuple(one.show(f"hf:{self.session.id}@{self.epoch}") for one in known)
+        return Acknowledgement(recorded=recorded or ABSENT, shaped=shaped or ABSENT)
 
-    def ran_on(self) -> dict[str, Any]:
-        """For its client: what others made of the state it ran on, as far as it is known whose that is."""
-        known = [
-            one
-            for one in originators.foreign(self.shaped or (), self.conn.operator)
-            if one.actor != originators.UNKNOWN
-        ]
-        return (
-            {"shaped": [one.show(f"hf:{self.session.id}@{self.epoch}") for one in known]}
-            if known
-            else {}
-        )
+    def _fact(self, verdict: str, reason: str) -> Draft:
+        """An entry for an act without an outcome.
 
-    def _unknown_seen(self) -> bool:
-        """Whether its statement names an entry that is not at hand: with it the record would not verify, so the host's word must do."""
-        return self.seen is not None and not self._door.journal.knows_now(
-            self.session.id, self.seen
-        )
+        The signed statement may name an entry of the record that is not at hand. With that
+        statement the record would not verify, so the host records the act on its own word.
+        """
+        seen, session = self.seen, self.session.id
+        if seen is None or self._door.journal.knows_now(session, seen):
+            return self._draft("fact", verdict, reason)
+        draft = testimony(self.conn, session, self.epoch, self.kind)
+        return replace(draft, originators=self._originators, verdict=verdict, reason=reason)
 
     @property
     def _originators(self) -> tuple[str, ...]:
-        """Who shaped the state that it runs on; what does not run anything has none."""
-        return (
-            originators.names(self.shaped, self.conn.operator)
-            if self.shaped is not None
-            else ("unknown",)
-            if self.kind in TYPED
-            else ()
-        )
+        """The operators that shaped the state the act uses; empty for an act that runs nothing.
+
+        Operators who started a client inside a session are named too. On a machine that only ever
+        knew the actor, there is no other operator to be named.
+        """
+        actor = self.conn.operator
+        started = self.inside.others(actor) if self.inside is not None else ()
+        if self.shaped is not None:
+            shapers = originators.names(self.shaped, actor)
+        else:
+            shapers = (UNKNOWN,) if self.kind in acts.BY_KEEPER else ()
+        known = dict.fromkeys(one for one in (*started, *shapers) if one != UNKNOWN)
+        unseen = UNKNOWN in (*started, *shapers) and self._door.several
+        return (*known, UNKNOWN) if unseen else tuple(known)
 
     @property
-    def _touches(self) -> dict[str, Any]:
-        """For its record: the state that it runs on, as far as somebody shaped it."""
+    def _touches(self) -> dict[str, object]:
+        """The shaped state that the act uses, and where its client runs, for the record."""
         ref = f"hf:{self.session.id}@{self.epoch}"
-        return {"shaped": [one.show(ref) for one in self.shaped]} if self.shaped else {}
+        return {
+            **({"shaped": [one.show(ref) for one in self.shaped]} if self.shaped else {}),
+            **({"inside": self.inside.show()} if self.inside is not None else {}),
+        }
 
     def _draft(self, phase: record.Phase, verdict: str, reason: str) -> Draft:
         try:
@@ -273,210 +379,195 @@ class Act:
                 verdict=verdict,
                 reason=reason,
                 facts=self._touches,
+                keyed=(self.once, self.same) if self.once is not None else None,
             )
         except ValueError as e:
             raise NotAllowed(
                 f"this is not what {self.conn.operator} signed: {e}", "sign exactly what is asked"
             ) from e
 
-    def _host_draft(self, verdict: str, reason: str) -> Draft:
-        return Draft(
-            self.session.id,
-            self.epoch,
-            "fact",
-            self.kind,
-            self.conn.operator,
-            self.conn.modality,
-            record.HOST,
-            signing.show(self.conn.key),
-            originators=self._originators,
-            verdict=verdict,
-            reason=reason,
-        )
-
 
 class Door:
     def __init__(
         self,
         journal: Journal,
-        desk: Desk,
-        note: Callable[[str, str, dict[str, Any]], None] = lambda session, event, facts: None,
+        held_acts: HeldActs,
+        rights: Rights,
+        note: Callable[[str, str, dict[str, object]], None] = lambda session, event, facts: None,
+        inside_of: Callable[[Connection], Inside | None] = lambda conn: None,
     ) -> None:
-        self.journal, self.desk, self._note = journal, desk, note
+        self.inside_of = inside_of
+        self.journal, self.held_acts, self._rights, self._note = journal, held_acts, rights, note
         self.machine = journal.machine
         self.here = Machine()
-        self._numbers: dict[
-            int, int
-        ] = {}  # of clients that acted on the machine: the highest they used
-        self._under_way: set[tuple[str, int, int]] = set()  # session, client, number
-        self.verdicts: Counter[tuple[str, str]] = (
-            Counter()
-        )  # by kind: what became of those that came to their end
-        self._refused_at: dict[
-            tuple[str, str, str, str], float
-        ] = {}  # session, operator, kind, rule: when that was told last
-        self.on_over: Callable[[Act, str], None] | None = None  # with its verdict; must not raise
+        self.keys = Keys(journal)
+        # Of clients that acted on the machine: the highest number used.
+        self._numbers: dict[int, int] = {}
+        self.under_way = UnderWay()
+        self.verdicts: Counter[tuple[str, str]] = Counter()  # of acts that are over, by kind
+        # By session, operator, kind, rule: when that was told last.
+        self._refused_at: dict[tuple[str, str, str, str], float] = {}
+        self.on_over: list[Callable[[Act, str], None]] = []  # called with the verdict
 
-    def act(
-        self, conn: Connection, session: Session | Record | Machine, op: str, q: dict[str, Any]
+    @property
+    def several(self) -> bool:
+        """Whether the machine knows or knew an operator beside the actor."""
+        return self._rights.several
+
+    # ------------------------------------------------------------ receive
+
+    def receive(
+        self,
+        conn: Connection,
+        request: int,
+        session: Session | SessionRow | Machine,
+        body: dict[str, object],
+        number: int,
+        signed: Signed | None,
+        about: str | None,
     ) -> Act:
-        """Reads and verifies; refuses what is not its sender's own word."""
-        act = Act(self, conn, session, op, q)
+        """Reads and verifies an act; refuses a wrong signature or a used number."""
+        act = Act(self, conn, request, session, body, number, signed, about)
         act._draft("fact", "allow", "")  # the commitment holds
         if isinstance(session, Machine):
             if act.number <= self._numbers.get(conn.client, 0):
                 raise _used(act.number)
             self.used(conn.client, act.number)
         if isinstance(session, Session):
-            known, used = (
-                session.lane.known(conn.client, act.number),
-                session.lane.used(conn.client, act.number),
-            )
-            if (known or used) if act.kind not in TYPED else (used and not known):
+            known = session.lane.known(conn.client, act.number)
+            used = session.lane.used(conn.client, act.number)
+            if (known or used) if act.kind not in acts.BY_KEEPER else (used and not known):
                 raise _used(act.number)
-            if act.kind not in TYPED:
+            if act.kind not in acts.BY_KEEPER:
                 session.lane.use(conn.client, act.number)
-                session.keyboard.again()
-            elif (session.id, conn.client, act.number) in self._under_way:
+                session.keyboard.recheck()
+            elif (session.id, conn.client, act.number) in self.under_way:
                 raise Busy("this very act is under way", "wait for its answer")
             else:
-                act.repeat = known  # decided now: what a later one of this client makes of its number while it is judged does not count
+                # decided now: a later act of the same client must not change this during the
+                # judgement
+                act.repeat = known
         return act
 
     def recorded(self, entry: dict[str, Any]) -> int:
-        """After a start, of each client's last entry in the machine's record: its number is used."""
+        """Marks the number of a client's last recorded act as used, after a start."""
         self.used(int(entry["client"], 16), entry["number"])
         return 0
 
     def used(self, client: int, number: int) -> None:
-        """An act on the machine with this number is in its record, or is about to be."""
+        """Marks a number of a client as used on the machine."""
         self._numbers[client] = max(number, self._numbers.pop(client, 0))
         if len(self._numbers) > CLIENTS_KEPT:
             del self._numbers[next(iter(self._numbers))]
 
-    async def clear(
-        self,
-        act: Act,
-        request: int,
-        what: str,
-        content: Callable[[], bytes] = bytes,
-        details: Mapping[str, str] = NOTHING,
-        wait_s: float | None = None,
-        secret: bool = False,
+    # ------------------------------------------------------------ judge, commit
+
+    async def enter(
+        self, act: Act, question: ProposedAct, right: str | None = None, owed: bool = False
     ) -> None:
-        """The policy's word on it, or an approval. Whoever waits for one is told so, and the record says that it was held. What is typed where the
-        terminal hides it is not held: whoever decides would be shown it."""
-        session = act.session if isinstance(act.session, Session) else None
+        """Judge, then commit: when this returns, the caller applies the act."""
+        await self.judge(act, question)
+        await self.commit(act, right, owed=owed)
 
-        async def observe() -> Request:
-            return await situation(session, act.conn, what, content(), details)
-
-        await self.judged(act, request, observe, wait_s, secret)
-
-    async def judged(
-        self,
-        act: Act,
-        request: int,
-        observe: Callable[[], Awaitable[Request]],
-        wait_s: float | None,
-        secret: bool = False,
-    ) -> None:
-        """The same, of what `observe` says is asked."""
-
-        def held(pending: Pending) -> None:
-            act.refused(Held(pending.because), "hold")
-            if wait_s != 0:  # who does not wait is told by the error
-                act.conn.event(
-                    "held",
-                    request=request,
-                    session=act.session.id,
-                    id=pending.id,
-                    because=pending.because,
-                    rule=pending.rule,
-                    expires_in=round(pending.expires - pending.asked, 1),
-                )
-
-        began = time.time_ns()
+    async def judge(self, act: Act, question: ProposedAct) -> None:
+        """Returns if the policy allows the act or another operator has approved the act."""
+        act.question, began = question, time.time_ns()
         try:
-            await self._judged(act, observe, held, wait_s, secret)
+            judging = self._judge_hidden if question.hidden else self.held_acts.wait_until_allowed
+            decision = await judging(act)
         finally:
             act.passed("gate", began)
+        act.reason = decision.because
+        if decision.approved:
+            act.reason += f"; approved by {', '.join(decision.approved)}"
+            if isinstance(act.session, Session):
+                rules = frozenset((decision.rule, *decision.asked))
+                act.session.commands.cleared(
+                    (act.conn.client, act.number), Cleared(rules, decision.commands)
+                )
 
-    async def _judged(
+    async def _judge_hidden(self, act: Act) -> Decision:
+        """Allows or refuses text that the terminal hides: no approver may see such text."""
+        decision = await self.held_acts.gate.judge(await act.observe())
+        act.judged(decision)
+        if decision.verdict is not Verdict.ALLOW:
+            rule = f"the rule {decision.rule!r}" if decision.rule else "the policy"
+            raise GateRefused(
+                f"refused by {rule}",
+                "at a prompt that hides what is typed nothing waits for approval: "
+                "a person types it",
+                rule=decision.rule,
+            )
+        return decision
+
+    async def commit(
         self,
         act: Act,
-        observe: Callable[[], Awaitable[Request]],
-        held: Callable[[Pending], None],
-        wait_s: float | None,
-        secret: bool,
+        right: str | None = None,
+        command: Command | None = None,
+        terminal: Terminal = UNSEEN,
+        owed: bool = False,
     ) -> None:
-        def look(decision: Decision) -> None:
-            act.shaped = decision.shaped
-            self._tell_foreign(act, decision)
+        """Records the act durably; checks the right before, after the wait, and after the write.
 
-        if secret:
-            decision = await self.desk.gate.judge(await observe())
-            look(decision)
-            if decision.verdict is not Verdict.ALLOW:
-                raise GateRefused(
-                    f"refused by the rule {decision.rule!r}"
-                    if decision.rule
-                    else "refused by the policy",
-                    "at a prompt that hides what is typed nothing waits for approval: a person types it",
-                    rule=decision.rule,
-                )
-        else:
-            decision = await self.desk.clear(act.conn, observe, held, wait_s, look)
-        if decision.approved and isinstance(act.session, Session):
-            act.session.commands.cleared(
-                (act.conn.client, act.number), frozenset((decision.rule, *decision.asked))
-            )
-        act.reason = decision.because + (
-            f"; approved by {', '.join(decision.approved)}" if decision.approved else ""
-        )
+        The right is that of the operation's row. For a row with HANDLER, and only then, the handler
+        names it: `right`, or CHECKED_WHEN_APPLIED.
+        """
+        row = OPERATIONS[act.op]
+        if (right is None) == (row.who == HANDLER):
+            raise TypeError(f"{act.op}: the right is named by its row or by its handler")
+        self._check(act, right or row.right, command)
+        await act.record_intent(terminal, owed)
+        self._check(act, right or row.right, command)
 
-    def came(self, conn: Connection, how: str, /, **facts: Any) -> None:
-        """Somebody is known here from now on who was not: they have signed for it in their introduction, the record has the host's word."""
-        self.journal.post(
-            Draft(
-                record.MACHINE,
-                self.here.epoch,
-                "fact",
-                how,
-                conn.operator,
-                conn.modality,
-                record.HOST,
-                signing.show(conn.key),
-                originators=(),
-                facts=facts,
-            )
-        )
+    def _check(self, act: Act, right: str, command: Command | None) -> None:
+        if isinstance(act.session, Session):
+            act.session.stopped.refuse(act.conn.operator)
+        if right:
+            key, now = act.conn.key, time.time()
+            self._rights.require(key, right, act.about, now, command, spend=False)
 
-    async def through(
-        self, act: Act, effect: Callable[[], Awaitable[dict[str, Any]]]
-    ) -> dict[str, Any]:
-        """Recorded, done, and what became of it. The effect calls `act.intend` itself if it has to ask more before."""
+    def record_joined(self, conn: Connection, how: str, /, **facts: object) -> None:
+        """Records that a new key was let in: the first, a recovered or an invited one.
+
+        The joiner signed for that in the handshake; the record has the host's word.
+        """
+        self.journal.post(testimony(conn, record.MACHINE, self.here.epoch, how, facts))
+
+    # ------------------------------------------------------------ apply
+
+    async def through(self, act: Act, applying: Callable[[], Awaitable[object]]) -> Json:
+        """Runs the handler that judges, commits and applies the act; records the outcome.
+
+        A retry under an idempotency key gets the answer of the first act instead.
+        """
+        async with self.keys.claimed(act) as answer:
+            if answer is not None:
+                return answer
+            return await self._through(act, applying())
+
+    async def _through(self, act: Act, applying: Awaitable[object]) -> Json:
         me = (act.session.id, act.conn.client, act.number)
-        self._under_way.add(me)
         try:
-            answer = await effect()
+            with self.under_way.carrying(me, act.conn):
+                reply = encode(await applying)
         except BaseException as e:
             if act.taken is not None:
-                act.applied(act.taken, **act.part)  # whatever became of whoever waited for more
+                act.applied(act.taken, **act.part)  # also if the caller's wait for more failed
             elif act.written is not None:
                 act.not_applied(e)
             elif isinstance(e, Refused) and not isinstance(e, Stale | Held):
                 act.refused(e)
             self._not_done(act, e)
             raise
-        finally:
-            self._under_way.discard(me)
-        act.applied(act.taken, **answer.pop("outcome", {}))
+        act.reply = kept(reply) if act.once is not None else None
+        act.applied(act.taken, **act.outcome)
         self._end(act, record.APPLIED)
-        return {**answer, **act.recorded(), **act.ran_on()}
+        await self.keys.keep(act)
+        return reply
 
     def _not_done(self, act: Act, error: BaseException) -> None:
-        """Counted; and told if the policy or somebody else was in its way."""
+        """Counts a failed act, and notes an event if the policy or the turn was the cause."""
         session = act.session.id if not isinstance(act.session, Machine) else ""
         if isinstance(error, GateRefused):
             rule = str(error.facts.get("rule") or "")
@@ -492,15 +583,13 @@ class Door:
                         "originators": list(act._originators),
                     },
                 )
-        elif isinstance(act.session, Session) and act.kind in TYPED:
+        elif isinstance(act.session, Session) and act.kind in acts.BY_KEEPER:
             act.session.turn.contended(act.conn.operator, error)
         self._end(act, record.APPLIED if act.taken is not None else verdict_of(error))
 
-    def _tell_foreign(self, act: Act, decision: Decision) -> None:
-        """That it runs on what another, who is known, has shaped."""
-        others = [
-            one for one in foreign(decision.shaped or (), act.conn.operator) if one.actor != UNKNOWN
-        ]
+    def tell_foreign(self, act: Act, decision: Decision) -> None:
+        """Notes an event if the act uses state that another known operator has shaped."""
+        others = known_foreign(decision.shaped, act.conn.operator)
         names, kinds = sorted({one.actor for one in others}), sorted({one.kind for one in others})
         if others and self._worth_telling(
             (act.session.id, act.conn.operator, " ".join(kinds), " ".join(names))
@@ -518,7 +607,10 @@ class Door:
             )
 
     def _worth_telling(self, what: tuple[str, str, str, str]) -> bool:
-        """Not again within a moment: whoever tries the same in a circle must not push everything else out of the events that are kept."""
+        """False for a repeat within REFUSED_AGAIN_S.
+
+        A client that tries the same in a loop must not push all other events out of the store.
+        """
         now = time.monotonic()
         if now - self._refused_at.get(what, -REFUSED_AGAIN_S) < REFUSED_AGAIN_S:
             return False
@@ -530,22 +622,41 @@ class Door:
 
     def _end(self, act: Act, verdict: str) -> None:
         self.verdicts[act.kind, verdict] += 1
-        if self.on_over is not None:
-            self.on_over(act, verdict)
+        tell(self.on_over, act, verdict)
 
 
 VERDICTS: Final = (record.APPLIED, "held", "refused", "failed", record.UNKNOWN, "abandoned")
 
 
 def verdict_of(error: BaseException) -> str:
-    """What became of an act that ended so, in one of VERDICTS."""
+    """The verdict, one of VERDICTS, of an act that ended with this error."""
     if isinstance(error, Held):
         return "held"
     if isinstance(error, Refused):
         return "refused"
-    if isinstance(error, Lost | TimedOut):
+    if isinstance(error, Lost | TimedOut | OutcomeUnknown):
         return record.UNKNOWN
     return "failed" if isinstance(error, Exception) else "abandoned"
+
+
+def known_foreign(shaped: Sequence[Shaped] | None, operator: str) -> list[Shaped]:
+    """The state that other known operators have shaped."""
+    return [one for one in foreign(shaped or (), operator) if one.actor != UNKNOWN]
+
+
+def testimony(
+    conn: Connection, session: str, epoch: int, kind: str, facts: Mapping[str, object] = NOTHING
+) -> Draft:
+    """An entry about the operator of a connection, on the host's word."""
+    who, key = (conn.operator, conn.modality), signing.show(conn.key)
+    return record.host_fact(session, epoch, kind, *who, key=key, facts=facts)
+
+
+def _once(body: Mapping[str, object]) -> str | None:
+    once = body.get("once")
+    if once is not None and not is_once(once):
+        raise Usage(f"an idempotency key has 1 to {ONCE_CHARS} printable ASCII characters")
+    return None if once is None else str(once)
 
 
 def _used(number: int) -> Refused:

@@ -1,4 +1,4 @@
-"""The record after a crash: what the last host wrote down that it would do, and did or did not. The keepers know."""
+"""The record after a crash: settles recorded acts by asking what the keepers took."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.core.record import APPLIED, MACHINE, UNKNOWN, VOID
-from holdfast.host.door import Door
-from holdfast.host.journal import Journal
-from holdfast.host.lane import TYPED
-from holdfast.host.session import Session
+from holdfast.core.record.acts import BY_KEEPER
+from holdfast.core.record.record import APPLIED, MACHINE, UNKNOWN, VOID
+from holdfast.host.acts.door import Door
+from holdfast.host.session.session import Session
+from holdfast.host.storage.journal import Journal
 from holdfast.model.errors import Unavailable
 
 DAY_NS = 86400 * 10**9
@@ -21,14 +21,17 @@ DAY_NS = 86400 * 10**9
 async def go_on_recording(
     journal: Journal, door: Door, sessions: Mapping[str, Session]
 ) -> list[str]:
-    """Before anybody is served. Gives the sessions whose record is not what this machine signed. A disk that takes nothing does not keep a
-    host from serving: acts are refused then, and what is owed is written later."""
+    """Runs before clients are served; gives sessions whose record this machine did not sign.
+
+    A full disk does not keep a host from serving: acts are refused then, and owed entries are
+    written later.
+    """
     try:
         recovered = await journal.recover(
             lambda intent: fate(intent, sessions.get(intent["session"]))
         )
         for session in sessions.values():
-            await journal.catch_up(session.id, session.record.epoch, session.lane.taken)
+            await journal.catch_up(session.id, session.record.epoch, session.lane.restore_number)
         await journal.catch_up(MACHINE, door.here.epoch, door.recorded)
     except Unavailable:
         return []
@@ -36,7 +39,7 @@ async def go_on_recording(
 
 
 async def retain(journal: Journal, days: int) -> None:
-    """Once a day: what is older than that is dropped, and the record says so."""
+    """Drops old entries once a day; the record says so."""
     while days:
         with contextlib.suppress(Unavailable):
             await journal.retain(time.time_ns() - days * DAY_NS)
@@ -44,7 +47,11 @@ async def retain(journal: Journal, days: int) -> None:
 
 
 def fate(intent: dict[str, Any], session: Session | None) -> str:
-    """Of an act that was written down by a host that died: whether the keeper took it."""
-    if session is None or intent["kind"] not in TYPED or session.record.epoch != intent["epoch"]:
+    """Whether the keeper took an act that a dead host had recorded."""
+    if (
+        session is None
+        or intent["kind"] not in BY_KEEPER
+        or session.record.epoch != intent["epoch"]
+    ):
         return UNKNOWN
     return APPLIED if session.lane.acked(int(intent["client"], 16)) >= intent["number"] else VOID

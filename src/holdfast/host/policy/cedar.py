@@ -1,13 +1,16 @@
-"""Cedar as a plug-in policy: `policy.cedar` beside the policy file, and the package `cedarpy` (extra `cedar`).
+"""Cedar as a plug-in policy: the file `policy.cedar` beside the policy file.
 
-Cedar's evaluation fails open: a `forbid` whose condition errs is skipped, and the `permit` beside it stands. In the wild that
-silently dropped every forbid of a policy. So here:
-  1. the policies are validated against the schema below before they are used; what does not validate is not used, and
-     everything is refused;
-  2. every attribute of the schema is present in every request;
-  3. if anything erred while deciding, the answer is refuse, whatever Cedar says. Cedar's own default deny means "no permit was
-     met": that is nothing said, and the other policies decide. A forbid that was met is a refusal. Cedar cannot ask for
-     approval: write what asks as a rule of the policy file.
+Cedar fails open: if the condition of a `forbid` errs, Cedar skips that `forbid`, and a `permit`
+still counts. In a known case, Cedar silently dropped every forbid of a policy. Therefore:
+
+1. The policies are validated against the schema below before use. If the policies do not validate,
+   every act is refused.
+2. Every attribute of the schema is present in every request.
+3. If Cedar reports an error in a decision, the answer is refuse, even if Cedar allows the act.
+
+Cedar's default deny means that no permit was met: that is no opinion, and the other policies
+decide. A forbid that was met is a refusal. Cedar cannot ask for approval: write rules that ask into
+the policy file. This module needs the package `cedarpy` (extra `cedar`).
 """
 
 from __future__ import annotations
@@ -16,27 +19,29 @@ import os
 from importlib import import_module
 from typing import Any, Final
 
+from holdfast.core.policy.policy import ACTS, UNGATED
+
 FILE: Final = "policy.cedar"
 FILE_BYTES_MAX: Final = 1024 * 1024
 SCHEMA: Final = """
 entity Operator = { kind: String, attached: Bool };
 entity Session = { name: String, contained: Bool };
-action "run", "line", "paste", "keys", "exec", "signal", "resize", "new", "rename", "end", "forget", "grant", "revoke", "invite", "operator", "policy", "turn", "resume", "files",
-  "checkpoint", "restore", "move", "fork", "keep", "discard" appliesTo {
+action ACTIONS appliesTo {
   principal: Operator, resource: Session,
-  context: { commands: Set<String>, paths: Set<String>, writes: Set<String>, flags: Set<String>, via: Set<String>, unresolvable: Set<String>, network: Bool, known: Bool,
-             text: String, cwd: String, project: String, foreground: String, signal: String, rights: Set<String> }
+  context: { commands: Set<String>, paths: Set<String>, writes: Set<String>, flags: Set<String>,
+             via: Set<String>, unresolvable: Set<String>, network: Bool, known: Bool, text: String,
+             cwd: String, project: String, foreground: String, signal: String, rights: Set<String> }
 };
-"""
+""".replace("ACTIONS", ", ".join(f'"{act}"' for act in ACTS if act not in UNGATED))
 
-_loaded: dict[tuple[str, int, int], Any] = {}
+_loaded: dict[tuple[str, int, int], object] = {}
 
 
 class Unusable(Exception):
-    """These policies cannot be used, and why."""
+    """Why these policies cannot be used."""
 
 
-def load(path: str) -> Any:
+def load(path: str) -> object:
     """The validated policies of a file."""
     info = os.stat(path)
     mark = (path, info.st_mtime_ns, info.st_ino)
@@ -56,15 +61,13 @@ def load(path: str) -> Any:
     return _loaded[mark]
 
 
-def judge(question: dict[str, Any]) -> dict[str, Any] | None:
-    """What Cedar says of an act."""
+def judge(question: dict[str, Any]) -> dict[str, str] | None:
+    """The verdict of Cedar on an act."""
     cedar = import_module("cedarpy")
     policies = load(os.path.join(question["config"], FILE))
     commands = question["commands"]
-    operator, session = (
-        {"type": "Operator", "id": question["operator"]},
-        {"type": "Session", "id": question["session"]},
-    )
+    operator = {"type": "Operator", "id": question["operator"]}
+    session = {"type": "Session", "id": question["session"]}
     context = {
         "commands": [c["name"] for c in commands if c["name"]],
         "paths": sorted({p for c in commands for p in c["paths"]}),
@@ -81,41 +84,23 @@ def judge(question: dict[str, Any]) -> dict[str, Any] | None:
         "signal": question["details"].get("signal", ""),
         "rights": [r for r in question["details"].get("rights", "").split(",") if r],
     }
+    of_operator = {"kind": question["kind"], "attached": question["attached"]}
+    of_session = {"name": question["name"], "contained": question["contained"]}
     entities = [
-        {
-            "uid": operator,
-            "attrs": {"kind": question["kind"], "attached": question["attached"]},
-            "parents": [],
-        },
-        {
-            "uid": session,
-            "attrs": {"name": question["name"], "contained": question["contained"]},
-            "parents": [],
-        },
+        {"uid": operator, "attrs": of_operator, "parents": []},
+        {"uid": session, "attrs": of_session, "parents": []},
     ]
-    result = cedar.is_authorized(
-        {
-            "principal": operator,
-            "action": {"type": "Action", "id": question["act"]},
-            "resource": session,
-            "context": context,
-        },
-        policies,
-        entities,
-        SCHEMA,
-    )
+    action = {"type": "Action", "id": question["act"]}
+    asked = {"principal": operator, "action": action, "resource": session, "context": context}
+    result = cedar.is_authorized(asked, policies, entities, SCHEMA)
     if result.diagnostics.errors:
-        return {
-            "verdict": "refuse",
-            "because": f"Cedar could not evaluate a policy: {str(result.diagnostics.errors[0])[:200]}",
-        }
+        first = str(result.diagnostics.errors[0])[:200]
+        return {"verdict": "refuse", "because": f"Cedar could not evaluate a policy: {first}"}
     names = ", ".join(sorted(result.diagnostics.reasons))[:200]
     if result.decision is cedar.Decision.Allow:
         return {"verdict": "allow", "because": "a Cedar policy permits it", "rule": names}
     if result.decision is cedar.Decision.Deny:
-        return (
-            {"verdict": "refuse", "because": "a Cedar policy forbids it", "rule": names}
-            if result.diagnostics.reasons
-            else None
-        )
+        if result.diagnostics.reasons:
+            return {"verdict": "refuse", "because": "a Cedar policy forbids it", "rule": names}
+        return None
     return {"verdict": "refuse", "because": "Cedar gave no decision"}

@@ -1,14 +1,16 @@
-"""The gate at input depth, as the host runs it: an act in, a decision out, never later than a limit, never on the host's loop.
+"""The gate at input depth: turns an act into a decision, in time and off the event loop.
 
-What has no text and no plug-ins to ask (a key of a person, a size) is decided at once, by rules alone: that is microseconds.
-Everything else goes to a thread: the parser is a process, links are followed on the file system, plug-ins are processes
-(host/plugins.py). The loop waits for the answer for JUDGE_S; a thread that is still stuck then is left behind, and the act is
-refused. Threads are shared out by operator and session (host/threads.py): where all of a share are stuck everything is refused
-at once, there. Error means refuse, and the reason says which.
+An act without text (a key of a person, a resize) is decided at once by rules alone, in
+microseconds, if there are no plug-ins to ask. Every other act goes to a thread: the parser is a
+process, links are followed on the file system, plug-ins are processes (host/policy/plugins.py). The
+loop waits JUDGE_S for the answer. After that the act is refused, and a blocked thread is left
+behind. Each operator has a quota of threads per session (host/runtime/threads.py). While all these
+threads are blocked, the operator's acts in that session are refused at once. An error means refuse,
+and the reason names the error.
 
-The policy file is looked at before every act, by what the kernel says of it (inode, size, times), and read again when that
-changed. A file that cannot be read or used, or that others could have written, refuses everything but seizing, halting and
-looking. Without a file the default policy is in force.
+Before every act the policy file's identity is checked (inode, size, times), and a changed file is
+read again. A file that is unreadable or invalid, or that other accounts can write, refuses every
+act except seize, halt and looking. Without a file the default policy is in force.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import hashlib
 import os
 import re
 import stat
@@ -24,38 +25,49 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final, NoReturn
 
-from holdfast.core import execution
-from holdfast.core import policy as policies
-from holdfast.core.conditions import Request
-from holdfast.core.exposition import Histogram
-from holdfast.core.facts import Facts
-from holdfast.core.gate import TEXT_ACTS, facts_of
-from holdfast.core.originators import Shaped
-from holdfast.core.places import same
-from holdfast.core.policy import UNGATED, BadPolicy, Decision, Policy, Verdict, combine
-from holdfast.core.shaping import View
-from holdfast.host.parse import Parser
-from holdfast.host.plugins import Plugin, Worker
-from holdfast.host.threads import Share, Stuck, Threads
+from holdfast.core.originators.originators import Shaped
+from holdfast.core.originators.shell_authors import View
+from holdfast.core.policy import execution, policy_file
+from holdfast.core.policy import policy as policies
+from holdfast.core.policy.act_facts import TEXT_ACTS, facts_of
+from holdfast.core.policy.approvals import state_digest
+from holdfast.core.policy.approved_commands import NOTHING, Cleared, patterns
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.execution import for_each
+from holdfast.core.policy.policy import UNGATED, Decision, Policy, Verdict, combine
+from holdfast.core.policy.policy_file import BadPolicy
+from holdfast.core.prometheus_text import Histogram
+from holdfast.core.shellcode.facts import Facts
+from holdfast.core.shellcode.places import same
+from holdfast.core.shellcode.programs import programs
+from holdfast.host.policy.plugins import Plugin, Worker
+from holdfast.host.policy.shfmt import Parser
+from holdfast.host.runtime.threads import Quota, Stuck, Threads
 from holdfast.model.errors import Unavailable
 
-JUDGE_S: Final = 8.0  # for the whole: the parser and the plug-ins have limits of their own below it
-LOOKED_AT: Final = ("run", "line", "paste")  # acts whose text meets the state of a shell
-JUDGING_EACH: Final = 4  # at a time, of one operator in one session
-JUDGING_ALL: Final = 12  # ... in all sessions
+JUDGE_S: Final = 8.0  # for a whole judgement; the parser and the plug-ins have shorter limits
+SHELL_ACTS: Final = ("run", "line", "paste")  # acts with a text that uses the state of a shell
+JUDGING_EACH: Final = 4  # acts judged at a time per operator and session
+JUDGING_ALL: Final = 12  # ... per operator in all sessions
 EXECS_KEPT: Final = 4096
 MOUNTS_S: Final = 2.0  # how long the list of mounted devices is believed
 CEDAR_FILE: Final = "policy.cedar"
-CEDAR_TARGET: Final = "holdfast.host.cedar:judge"
+CEDAR_TARGET: Final = "holdfast.host.policy.cedar:judge"
 _PARTITION: Final = re.compile(
-    r"(/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+))\d+$|(/dev/(?:nvme\d+n\d+|mmcblk\d+|loop\d+|nbd\d+))p\d+$"
+    r"(/dev/(?:sd[a-z]+|vd[a-z]+|xvd[a-z]+|hd[a-z]+))\d+$"
+    r"|(/dev/(?:nvme\d+n\d+|mmcblk\d+|loop\d+|nbd\d+))p\d+$"
 )
+UsedState = Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]]
+Prepare = Callable[[], Request | Decision]
 
 
 class Gate:
-    """One per host. It belongs to the loop's thread, where `on_policy` is called too. A worker dies with the thread that started it: threads of the pool stay."""
+    """One per host, on the loop's thread.
+
+    A plug-in's worker process dies with the thread that started it. The threads of the pool stay.
+    """
 
     def __init__(
         self,
@@ -66,78 +78,84 @@ class Gate:
         worker: Callable[[Plugin], Worker] = Worker,
         on_policy: Callable[[str], None] | None = None,
         private: tuple[str, ...] = (),
+        used_state: UsedState = lambda request, facts, view: request.shaped,
     ) -> None:
+        """`on_policy` is called on the loop with the version of a changed policy.
+
+        `private`: directories that hold keys. `used_state` returns the state that an act would use
+        and that an operator changed; the gate calls it in a thread.
+        """
+        programs()  # parsed now (17 ms), not while the loop judges the first act
         self.policy_file = policy_file
         self.parser = parser or Parser()
         self.judge_s = judge_s
-        self.private = private  # where keys are kept
-        self.on_policy = on_policy
-        self.touched: Callable[[Request, Facts | None, View | None], tuple[Shaped, ...]] = (
-            lambda request, facts, view: request.shaped
-        )  # in a thread
-        self._make = worker
+        self.private = private
+        self.on_policy, self.used_state = on_policy, used_state
+        self._make_worker = worker
         self._workers = {p: worker(p) for p in plugins}
         self._threads = Threads("gate")
-        self._seen: tuple[Any, ...] | None = None
+        self._file_identity: tuple[int, ...] | None = None
         self._policy: Policy | None = None
         self._version = ""
         self._mounted: tuple[float, tuple[str, ...]] = (-1e9, ())
         self.decisions: Counter[tuple[str, str]] = Counter()  # by act and verdict
         self.took = Histogram()
         self._index: tuple[Policy, execution.Index] | None = None
-        self._execs: OrderedDict[tuple[Any, ...], Decision] = (
-            OrderedDict()
-        )  # decisions on execs that depend on nothing else
-        for w in self._workers.values():
-            self._threads.pool.submit(w.start)
+        # Decisions on execs that depend only on the key.
+        self._execs: OrderedDict[tuple[object, ...], Decision] = OrderedDict()
+        for made in self._workers.values():
+            self._threads.pool.submit(made.start)
 
     # ------------------------------------------------------------ policy
 
     @property
     def policy(self) -> Policy:
-        """The policy in force, read again if its file changed."""
-        mark = _mark(self.policy_file)
-        if self._policy is not None and mark == self._seen:
+        """The policy in force, read again if the policy file changed."""
+        identity = _identity(self.policy_file)
+        if self._policy is not None and identity == self._file_identity:
             return self._policy
-        before, self._seen = self._version, mark
+        before, self._file_identity = self._version, identity
         self._policy = load(self.policy_file)
-        self._cedar()
-        self._version = policies.fingerprint(
-            "\0".join(
-                [self._policy.version, *(f"{p.name} {p.target} {p.version}" for p in self._workers)]
-            ).encode()
-        )
+        self._update_cedar()
+        plugins = (f"{p.name} {p.target} {p.version}" for p in self._workers)
+        text = "\0".join([self._policy.version, *plugins])
+        self._version = policies.fingerprint(text.encode())
         if before not in ("", self._version) and self.on_policy is not None:
             self.on_policy(self._version)
         return self._policy
 
     @property
     def version(self) -> str:
-        """What approvals are bound to: the rules, and who else is asked. Looking at it looks at the file."""
+        """The version of the rules and plug-ins, to which approvals are bound. Checks the file."""
         _ = self.policy
         return self._version
 
-    def _cedar(self) -> None:
-        """Cedar speaks when there is a file for it beside the policy."""
-        path = _beside(self.policy_file, CEDAR_FILE)
+    @property
+    def _in_force(self) -> tuple[Policy, str, list[Worker]]:
+        """The policy, its version and the plug-ins, as they are now."""
+        return self.policy, self._version, list(self._workers.values())
+
+    def _update_cedar(self) -> None:
+        """Cedar is a plug-in if CEDAR_FILE is in the directory of the policy file."""
+        path = _sibling(self.policy_file, CEDAR_FILE)
         wanted = (
-            Plugin("cedar", CEDAR_TARGET, str(_mark(path)))
+            Plugin("cedar", CEDAR_TARGET, str(_identity(path)))
             if path is not None and os.path.lexists(path)
             else None
         )
         for old in [p for p in self._workers if p.target == CEDAR_TARGET and p != wanted]:
             self._threads.pool.submit(self._workers.pop(old).close)
         if wanted is not None and wanted not in self._workers:
-            self._workers[wanted] = self._make(wanted)
+            self._workers[wanted] = self._make_worker(wanted)
             self._threads.pool.submit(self._workers[wanted].start)
 
     # ------------------------------------------------------------ judging
 
     def quick(self, request: Request) -> Decision | None:
-        """The decision, if it needs neither parser nor plug-ins; else None: ask `judge`."""
+        """The decision, if neither parser nor plug-ins are needed; else None: call `judge`."""
         if request.act in UNGATED:
             return Decision(
-                Verdict.ALLOW, "", "it answers to the envelope alone", request.act, "gate"
+                Verdict.ALLOW, "", "only the grant decides about it", request.act, "gate"
             )
         policy = self.policy
         if self._workers or (
@@ -147,7 +165,7 @@ class Gate:
         return replace(policy.decide(request, facts_of(request, _no_parser)), version=self._version)
 
     async def judge(self, request: Request) -> Decision:
-        """The decision. Does not raise because of the act, the policy or a plug-in."""
+        """The decision. A defect of the act, the policy or a plug-in is a refusal, no exception."""
         began = time.monotonic()
         decision = await self._judge(request)
         self.took.add(time.monotonic() - began)
@@ -159,34 +177,30 @@ class Gate:
             decision = self.quick(request)
             if decision is None:
                 async with asyncio.timeout(self.judge_s):
-                    shares = _shares(request.actor.operator, request.session)
-                    decision = await self._threads.do(
-                        shares,
-                        self._work,
-                        request,
-                        self.policy,
-                        self._version,
-                        list(self._workers.values()),
-                    )
+                    shares = _quotas(request.actor.operator, request.session)
+                    decision = await self._threads.do(shares, self._work, request, *self._in_force)
             return decision
         except Exception as e:
             return self._refuse(self._failed(e))
 
-    async def facts_beside(self, request: Request) -> Facts | None:
-        """What an act is made of, for whoever has a loop."""
+    async def facts_in_thread(self, request: Request) -> Facts | None:
+        """The facts about an act. Raises Unavailable if finding the facts takes too long."""
         try:
             async with asyncio.timeout(self.judge_s):
                 return await self._threads.do(
-                    _shares(request.actor.operator, request.session), self.facts, request
+                    _quotas(request.actor.operator, request.session), self.facts, request
                 )
         except TimeoutError as e:
             raise Unavailable(
-                self._failed(e), "look at the file systems that it speaks of: `holdfast graph`"
+                self._failed(e), "check the file systems that it names: `holdfast graph`"
             ) from e
 
     def _failed(self, error: Exception) -> str:
         if isinstance(error, Stuck):
-            return "the gate's threads for this session still wait for a file system or a parser that does not answer"
+            return (
+                "all threads of the gate for this session wait for a file system or a parser "
+                "that does not answer"
+            )
         if isinstance(error, TimeoutError):
             return f"the gate did not decide within {self.judge_s:g} s"
         return f"the gate failed: {type(error).__name__}: {error}"[:300]
@@ -195,7 +209,7 @@ class Gate:
 
     @property
     def index(self) -> execution.Index | None:
-        """Which programs no rule speaks of; None while plug-ins are asked about every one."""
+        """The programs that no rule concerns; None while plug-ins are asked about every program."""
         found = self._index_of(self.policy)
         return None if self._workers else found
 
@@ -205,11 +219,19 @@ class Gate:
             known = self._index = (policy, execution.Index(policy))
         return known[1]
 
-    def quick_exec(self, request: Request, passed: frozenset[str]) -> Decision | None:
-        """The decision on an exec, if neither parser, plug-ins nor the file system has to be asked."""
+    def quick_exec(
+        self, request: Request, approved: Cleared, actors: Sequence[Actor]
+    ) -> tuple[Request, Decision] | None:
+        """As `judge_exec`, if neither parser, plug-ins nor file system are needed; else None."""
         policy = self.policy
         if self._workers:
             return None
+        try:
+            return for_each(request, actors, lambda each: self._quick(policy, each, approved))
+        except _NeedsParser:
+            return None
+
+    def _quick(self, policy: Policy, request: Request, approved: Cleared) -> Decision:
         key = (
             request.actor,
             request.session,
@@ -217,53 +239,45 @@ class Gate:
             tuple(request.details.items()),
             request.cwd,
             request.shaped,
-            passed,
+            request.walls,
+            approved,
             self._version,
         )
         if (known := self._execs.get(key)) is not None:
             self._execs.move_to_end(key)
             return known
         request = replace(request, mounted=self._mounts(), private=self.private)
-        try:
-            decision = replace(
-                execution.decide(
-                    policy, request, facts_of(request, _asks_parser) or Facts(), passed
-                ),
-                version=self._version,
-            )
-        except _NeedsParser:
-            return None
-        self._execs[key] = decision
+        facts = facts_of(request, _parser_needed) or Facts()
+        decision = execution.decide(policy, request, facts, approved)
+        decision = self._execs[key] = replace(decision, version=self._version)
         if len(self._execs) > EXECS_KEPT:
             self._execs.popitem(last=False)
         return decision
 
     async def judge_exec(
-        self,
-        prepare: Callable[[], Request | Decision],
-        passed: frozenset[str],
-        operator: str,
-        session: str,
+        self, prepare: Prepare, approved: Cleared, actors: Sequence[Actor], session: str
     ) -> tuple[Request | None, Decision]:
-        """The same with everybody asked, in a thread, where `prepare` may look at files, and find that nothing has to be judged; and what was judged."""
+        """The judged request and the decision on an exec.
+
+        `prepare` runs in a thread, may wait for file systems, and returns the request, or a
+        decision if no judgement is needed. `approved`: the answers to the act behind the exec.
+        `actors` are all operators behind the exec. The exec is judged for each of them, and the
+        strictest decision is returned with its request.
+        """
         try:
             async with asyncio.timeout(self.judge_s):
+                shares = _quotas(actors[0].operator, session)
                 return await self._threads.do(
-                    _shares(operator, session),
-                    self._work_exec,
-                    prepare,
-                    passed,
-                    self.policy,
-                    self._version,
-                    list(self._workers.values()),
+                    shares, self._work_exec, prepare, approved, actors, *self._in_force
                 )
         except Exception as e:
             return None, self._refuse(self._failed(e))
 
     def _work_exec(
         self,
-        prepare: Callable[[], Request | Decision],
-        passed: frozenset[str],
+        prepare: Prepare,
+        approved: Cleared,
+        actors: Sequence[Actor],
         policy: Policy,
         version: str,
         workers: list[Worker],
@@ -271,20 +285,17 @@ class Gate:
         request = prepare()
         if isinstance(request, Decision):
             return None, request
-        return request, self._work(request, policy, version, workers, passed)
-
-    def decide(self, request: Request) -> Decision:
-        """The same, for whoever has no loop and may wait."""
-        return self.quick(request) or self._work(
-            request, self.policy, self._version, list(self._workers.values())
+        return for_each(
+            request, actors, lambda each: self._work(each, policy, version, workers, approved)
         )
 
     def facts(self, request: Request) -> Facts | None:
-        return facts_of(request, self.parser, same if request.contained else real)
+        """In a thread: the facts about an act. Links are followed if the session is plain."""
+        return facts_of(request, self.parser, same if request.contained else links_followed())
 
     def shaped(self, request: Request, view: View) -> tuple[Shaped, ...]:
-        """What a text would touch of a shell as it was then, for whoever only wants to know. In a thread."""
-        return self.touched(request, self.facts(request), view)
+        """In a thread: the state in `view` that a text would use and that operators shaped."""
+        return self.used_state(request, self.facts(request), view)
 
     def _work(
         self,
@@ -292,36 +303,43 @@ class Gate:
         policy: Policy,
         version: str,
         workers: list[Worker],
-        passed: frozenset[str] = frozenset(),
+        approved: Cleared = NOTHING,
     ) -> Decision:
-        """In a thread, on what was in force when the act came."""
+        """In a thread, with the policy that was in force when the act came."""
         if request.act in TEXT_ACTS and not request.mounted:
             request = replace(request, mounted=self._mounts(), private=self.private)
         facts = self.facts(request)
         if request.session and (
-            request.act in LOOKED_AT
+            request.act in SHELL_ACTS
             or (
                 request.act == execution.ACT
                 and (workers or self._index_of(policy).looks(request.actor))
             )
         ):
-            request = replace(request, shaped=self.touched(request, facts, None))
+            request = replace(request, shaped=self.used_state(request, facts, None))
         others = list[Decision]()
         if workers and not policy.broken:
             question = describe(
                 request, facts, os.path.dirname(self.policy_file) if self.policy_file else ""
             )
-            others = [w.judge(question, version) for w in workers]
+            others = [worker.judge(question, version) for worker in workers]
         if request.act == execution.ACT:
-            return replace(
-                execution.decide(policy, request, facts or Facts(), passed, others),
+            decision = replace(
+                execution.decide(policy, request, facts or Facts(), approved, others),
                 version=version,
-                seen=seen(facts, request.shaped),
-                shaped=request.shaped,
             )
-        opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
+        else:
+            opinions = [replace(o, version=version) for o in policy.opinions(request, facts)]
+            decision = combine(opinions, others)
+        said = seen_facts(facts, request.shaped)
         return replace(
-            combine(opinions, others), seen=seen(facts, request.shaped), shaped=request.shaped
+            decision,
+            seen=state_digest(said) if said else b"",
+            seen_facts=said if decision.verdict is Verdict.ASK else "",
+            commands=patterns(facts, request.cwd, request.directory)
+            if decision.verdict is Verdict.ASK
+            else (),
+            shaped=request.shaped,
         )
 
     def _refuse(self, why: str) -> Decision:
@@ -335,47 +353,48 @@ class Gate:
         return known
 
     def close(self) -> None:
-        """Ends the workers. Threads that are stuck are not waited for."""
-        for w in self._workers.values():
-            w.close()
+        """Ends the workers. Blocked threads are not waited for."""
+        for running in self._workers.values():
+            running.close()
         self._threads.close()
 
 
-# ---------------------------------------------------------------- the policy's file
+# ---------------------------------------------------------------- the policy file
 
 
 def load(path: str | None) -> Policy:
-    """The policy of this file; the default one if there is none; one that refuses if it cannot be used."""
+    """The policy of this file. No file: the default policy. Unusable: a policy that refuses."""
     if path is None:
-        return policies.default()
+        return policy_file.default()
     try:
         with open(path, "rb") as f:
             info = os.fstat(f.fileno())
-            data = f.read(policies.POLICY_BYTES_MAX + 1)
+            data = f.read(policy_file.POLICY_BYTES_MAX + 1)
     except FileNotFoundError:
-        return policies.default()
+        return policy_file.default()
     except OSError as e:
         return policies.broken(f"{path}: {e.strerror}", "file")
     if info.st_uid not in (0, os.geteuid()) or info.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return policies.broken(
-            f"{path}: others could have written it (chmod go-w)", "file", policies.fingerprint(data)
+            f"{path}: other accounts can write it (chmod go-w)", "file", policies.fingerprint(data)
         )
     try:
-        return policies.parse(data.decode(), path)
+        return policy_file.parse(data.decode(), path)
     except UnicodeDecodeError:
         return policies.broken(f"{path}: it is not UTF-8", "file", policies.fingerprint(data))
     except BadPolicy as e:
         return policies.broken(e.message, "file", policies.fingerprint(data))
 
 
-def _mark(path: str | None) -> tuple[Any, ...]:
+def _identity(path: str | None) -> tuple[int, ...]:
+    """Changes when the policy file or the Cedar file in the same directory changes."""
     if path is None:
         return ()
-    marks: list[Any] = []
-    for name in (path, _beside(path, CEDAR_FILE) or path):
+    found = list[int]()
+    for name in (path, _sibling(path, CEDAR_FILE) or path):
         try:
             info = os.stat(name)
-            marks += [
+            found += [
                 info.st_ino,
                 info.st_dev,
                 info.st_size,
@@ -385,28 +404,55 @@ def _mark(path: str | None) -> tuple[Any, ...]:
                 info.st_uid,
             ]
         except OSError as e:
-            marks.append(e.errno)
-    return tuple(marks)
+            found.append(e.errno or 0)
+    return tuple(found)
 
 
 @functools.cache
-def _beside(path: str | None, name: str) -> str | None:
+def _sibling(path: str | None, name: str) -> str | None:
     return None if path is None else os.path.join(os.path.dirname(path), name)
 
 
-# ---------------------------------------------------------------- the world
+# ---------------------------------------------------------------- files and devices
 
 
 def real(path: str) -> str:
-    """The path behind links, as far as it exists."""
+    """The path with links followed, as far as the path exists."""
     try:
         return os.path.realpath(path)
     except (OSError, ValueError):
         return path
 
 
+def links_followed() -> Callable[[str], str]:
+    """`real` for the many paths of a command: resolves each path and each directory once.
+
+    `rm *` in a directory of 70,000 files names each file twice, as a path and as a written path.
+    Resolving each path from the root took longer than JUDGE_S.
+    """
+
+    @functools.cache
+    def directory(path: str) -> str | None:
+        try:
+            return os.path.realpath(path, strict=True).rstrip("/")
+        except (OSError, ValueError):
+            return None
+
+    @functools.cache
+    def resolve(path: str) -> str:
+        head, slash, name = path.rpartition("/")
+        if not path.startswith("/") or name in ("", ".", "..") or "\0" in name:
+            return real(path)
+        if (above := directory(head + slash)) is None:
+            return real(path)
+        found = f"{above}/{name}"
+        return real(found) if os.path.islink(found) else found
+
+    return resolve
+
+
 def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:
-    """Devices with a file system in use, and the disks they are parts of."""
+    """Devices with a mounted file system, and the disks of mounted partitions."""
     found: dict[str, None] = {}
     with contextlib.suppress(OSError), open(file, encoding="utf-8", errors="replace") as f:
         for line in f:
@@ -420,33 +466,39 @@ def mounted(file: str = "/proc/self/mounts") -> tuple[str, ...]:
 
 
 def seen(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> bytes:
-    """Fingerprint of what an act names, behind links, and of what others made of it: an approval is for these files and these people's doing, not for whatever the same words mean later."""
+    """Fingerprint of the files that an act names, behind links, and of the files' authors.
+
+    An approval is for these files and authors. Later the same text may mean other files.
+    """
+    return state_digest(said) if (said := seen_facts(facts, shaped)) else b""
+
+
+def seen_facts(facts: Facts | None, shaped: Sequence[Shaped] = ()) -> str:
+    """The text behind that fingerprint; empty if the act names no file and uses no state."""
     if facts is None and not shaped:
-        return b""
+        return ""
     named = [] if facts is None else [(c.name, c.paths, c.writes) for c in facts.commands]
-    return hashlib.blake2b(
-        repr((named, sorted(map(repr, shaped)))).encode("utf-8", "replace"), digest_size=16
-    ).digest()
+    return repr((named, sorted(map(repr, shaped))))
 
 
-def _shares(operator: str, session: str) -> tuple[Share, ...]:
-    return Share((operator, session), JUDGING_EACH), Share(operator, JUDGING_ALL)
+def _quotas(operator: str, session: str) -> tuple[Quota, ...]:
+    return Quota((operator, session), JUDGING_EACH), Quota(operator, JUDGING_ALL)
 
 
 class _NeedsParser(BaseException):
-    """Not an Exception: nobody on the way takes it for an answer."""
+    """The text needs a parser. Not an Exception, so that no `except Exception` catches this."""
 
 
-def _asks_parser(text: str, dialect: str) -> dict[str, Any]:
+def _parser_needed(text: str, dialect: str) -> NoReturn:
     raise _NeedsParser
 
 
-def _no_parser(text: str, dialect: str) -> dict[str, Any]:
+def _no_parser(text: str, dialect: str) -> NoReturn:
     raise AssertionError("an act without a text has nothing to parse")
 
 
-def describe(request: Request, facts: Facts | None, config: str) -> dict[str, Any]:
-    """An act as a plug-in is told of it. Keys are only added, never renamed."""
+def describe(request: Request, facts: Facts | None, config: str) -> dict[str, object]:
+    """The description of an act for plug-ins. Keys may be added, never renamed."""
     return {
         "act": request.act,
         "operator": request.actor.operator,

@@ -1,11 +1,12 @@
-"""A plug-in policy, in a process of its own.
+"""The worker process that runs a plug-in policy.
 
-Run by host/plugins.py as `python -m holdfast.host.policyworker FD TARGET MEMORY [PATH...]`. Its memory is limited before the
-plug-in is imported; what it prints goes nowhere; it dies with the host. One question at a time comes over the descriptor, as
-JSON behind its length, and one answer goes back with the question's number.
+Run by host/policy/plugins.py as `python -m holdfast.host.policy.plugin_worker FD TARGET MEMORY
+[PATH...]`. The worker limits its memory before it imports the plug-in, discards all output, and
+dies with the host. The host sends questions one at a time over the descriptor, each as a length and
+then JSON. The worker sends an answer with the number of the question.
 
-The worker believes nothing of the plug-in but its answer, and the host nothing of the worker: a plug-in that forks leaves a
-child that must not answer in its place, so the child ends as soon as it comes back here.
+If a plug-in forks, the child must not answer in the worker's place: the child exits when the
+plug-in's function returns. The host trusts neither the plug-in nor this worker.
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ import socket
 import struct
 import sys
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 LENGTH: Final = struct.Struct("!I")
 QUESTION_BYTES_MAX: Final = 4 * 1024 * 1024
 _PDEATHSIG: Final = 1
+Question = dict[str, object]
+Judge = Callable[[Question], object]
 
 
 def main() -> int:
@@ -44,23 +47,23 @@ def main() -> int:
         while (question := _receive(link)) is not None:
             answer = _answer(judge, question)
             if os.getpid() != own:
-                os._exit(1)  # a child that the plug-in made and that came back
+                os._exit(1)  # a child that the plug-in forked
             _send(link, answer)
     return 0
 
 
-def _load(target: str) -> Callable[[dict[str, Any]], Any]:
+def _load(target: str) -> Judge:
     module, _, name = target.partition(":")
-    found: Any = importlib.import_module(module)
+    found: object = importlib.import_module(module)
     for part in name.split("."):
         found = getattr(found, part)
     if not callable(found):
         raise TypeError(f"{target} is not callable")
-    judge: Callable[[dict[str, Any]], Any] = found
+    judge: Judge = found
     return judge
 
 
-def _answer(judge: Callable[[dict[str, Any]], Any], question: dict[str, Any]) -> dict[str, Any]:
+def _answer(judge: Judge, question: Question) -> dict[str, object]:
     number = question.pop("number")
     try:
         said = judge(question)
@@ -72,7 +75,7 @@ def _answer(judge: Callable[[dict[str, Any]], Any], question: dict[str, Any]) ->
         return {"number": number, "error": f"{type(e).__name__}: {e}"[:300]}
 
 
-def _receive(link: socket.socket) -> dict[str, Any] | None:
+def _receive(link: socket.socket) -> Question | None:
     head = _exactly(link, LENGTH.size)
     if head is None:
         return None
@@ -80,7 +83,7 @@ def _receive(link: socket.socket) -> dict[str, Any] | None:
     body = _exactly(link, length) if length <= QUESTION_BYTES_MAX else None
     if body is None:
         return None
-    question: dict[str, Any] = json.loads(body)
+    question: Question = json.loads(body)
     return question
 
 
@@ -94,7 +97,7 @@ def _exactly(link: socket.socket, length: int) -> bytes | None:
     return bytes(data)
 
 
-def _send(link: socket.socket, answer: dict[str, Any]) -> None:
+def _send(link: socket.socket, answer: dict[str, object]) -> None:
     body = json.dumps(answer).encode()
     link.sendall(LENGTH.pack(len(body)) + body)
 

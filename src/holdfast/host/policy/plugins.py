@@ -1,14 +1,15 @@
-"""Plug-in policies: found by the entry point group `holdfast.policy`, run in a worker process each, believed only when they answer
-in time and in form.
+"""Plug-in policies: found by the entry point group `holdfast.policy`, each run in a worker process.
 
-A plug-in is a function that is given an act as a dictionary and answers None (it has nothing to say), or a dictionary with
-`verdict` (allow, ask, refuse, nothing) and `because`, for `ask` also `by` and `approvals`. It runs beside the host, not in it:
-a policy that hangs, raises, eats memory, forks or talks nonsense costs its own process, which is ended and started anew, and
-the act is refused with that reason. One that fails again and again is left alone for a while, and everything is refused
-meanwhile: a policy that cannot be asked has not allowed anything.
+A plug-in is a function that gets an act as a dictionary. The function returns None (no opinion), or
+a dictionary with `verdict` (allow, ask, refuse, nothing) and `because`, for `ask` also `by` and
+`approvals`. The plug-in runs in a worker process, not in the host. If a plug-in hangs, raises, eats
+memory, forks or answers nonsense, only the worker suffers. The host refuses the act with that
+reason. A worker that hangs, dies or breaks the protocol is killed, and a new worker starts with the
+next act. A plug-in that fails repeatedly is not started for a while, and every act is refused
+meanwhile: a policy that cannot be asked has not allowed the act.
 
-What this does not do: confine a plug-in that means harm. It runs as the host's account, and a child that leaves its process
-group outlives it.
+This does not confine a malicious plug-in. The worker runs as the host's account, and a child that
+leaves the worker's process group outlives the worker.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ import select
 import signal
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from holdfast.core.policy import APPROVALS_MAX, KINDS, Decision, Verdict
-from holdfast.core.shown import shown
-from holdfast.host.policyworker import LENGTH
+from holdfast.core.policy.policy import APPROVALS_MAX, KINDS, Decision, Verdict
+from holdfast.core.policy.shown import shown
+from holdfast.home import programs
+from holdfast.host.policy.plugin_worker import LENGTH
 
 GROUP: Final = "holdfast.policy"
 ANSWER_S: Final = 3.0  # for one act
 START_S: Final = 10.0  # for the worker and the plug-in's imports
-MEMORY_BYTES: Final = (
-    1024 * 1024 * 1024
-)  # address space of a worker; the interpreter itself maps about 200 MB
+# Address space of a worker; the interpreter itself maps about 200 MB.
+MEMORY_BYTES: Final = 1024 * 1024 * 1024
 ANSWER_BYTES_MAX: Final = 64 * 1024
-FAILURES_MAX: Final = 5  # within PATIENCE_S: then nothing is started for as long
+FAILURES_MAX: Final = 5  # within PATIENCE_S: then the worker is not started for as long
 PATIENCE_S: Final = 10.0
 BECAUSE_CHARS: Final = 300
+_ANSWER_KEYS: Final = {"verdict", "because", "rule", "by", "approvals"}
 
 
 class Plugin(NamedTuple):
@@ -49,21 +50,21 @@ class Plugin(NamedTuple):
     version: str = ""
 
 
-def discover() -> list[Plugin]:
-    """What is installed, in order of names."""
+def discover(group: str = GROUP) -> list[Plugin]:
+    """The installed plug-ins, ordered by name."""
     found = [
         Plugin(e.name, e.value, e.dist.version if e.dist is not None else "")
-        for e in metadata.entry_points(group=GROUP)
+        for e in metadata.entry_points(group=group)
     ]
     return sorted(found)
 
 
 class Failed(Exception):
-    """The plug-in gave no answer that counts."""
+    """The plug-in gave no valid answer."""
 
 
 class Worker:
-    """One plug-in. `judge` is called from any thread; one act at a time."""
+    """One plug-in. Any thread may call `ask` and `judge`; the worker takes one act at a time."""
 
     def __init__(
         self,
@@ -74,12 +75,8 @@ class Worker:
         paths: Sequence[str] = (),
     ) -> None:
         self.plugin = plugin
-        self.answer_s, self.start_s, self.memory, self.paths = (
-            answer_s,
-            start_s,
-            memory,
-            list(paths),
-        )
+        self.answer_s, self.start_s, self.memory = answer_s, start_s, memory
+        self.paths = list(paths)
         self.starts = 0
         self._lock = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
@@ -87,20 +84,25 @@ class Worker:
         self._number = 0
         self._failures: list[float] = []
 
-    def judge(self, question: Mapping[str, Any], version: str = "") -> Decision:
-        """Its verdict; a refusal with the reason if there is none."""
-        begun = time.monotonic()
-        if not self._lock.acquire(timeout=self.answer_s):
-            return self._refused("it was busy for too long", version)
+    def judge(self, question: Mapping[str, object], version: str = "") -> Decision:
+        """The verdict of the plug-in; a refusal with the reason if there is no verdict."""
         try:
-            return self._decision(self._ask(question, begun), version)
+            return self._decision(self.ask(question), version)
         except Failed as e:
             return self._refused(str(e), version)
+
+    def ask(self, question: Mapping[str, object]) -> object:
+        """The answer of the plug-in, of any form; Failed if there is none in time."""
+        begun = time.monotonic()
+        if not self._lock.acquire(timeout=self.answer_s):
+            raise Failed("it was busy for too long")
+        try:
+            return self._ask(question, begun)
         finally:
             self._lock.release()
 
     def start(self) -> None:
-        """Ahead of the first act; what goes wrong is told then."""
+        """Start the worker before the first act. An error shows up with that act."""
         with self._lock, contextlib.suppress(Failed):
             self._ready()
 
@@ -114,7 +116,7 @@ class Worker:
 
     # ------------------------------------------------------------ asking
 
-    def _ask(self, question: Mapping[str, Any], begun: float) -> Any:
+    def _ask(self, question: Mapping[str, object], begun: float) -> object:
         fresh = self._ready()
         self._number += 1
         body = json.dumps({**question, "number": self._number}).encode()
@@ -123,7 +125,7 @@ class Worker:
             self._send(LENGTH.pack(len(body)) + body, deadline)
             said = self._receive(deadline)
             if said.get("number") != self._number:
-                raise Failed("it answered something that was not asked")
+                raise Failed("it answered another question")
         except Failed:
             self._fail()
             raise
@@ -132,7 +134,7 @@ class Worker:
         return said.get("answer")
 
     def _ready(self) -> bool:
-        """A worker that listens; whether it was started for this."""
+        """Make sure that the worker runs. Returns whether this call started the worker."""
         if self._child is not None and self._child.poll() is None:
             return False
         if self._child is not None:
@@ -140,7 +142,7 @@ class Worker:
         now = time.monotonic()
         self._failures = [t for t in self._failures if now - t < PATIENCE_S]
         if len(self._failures) >= FAILURES_MAX:
-            raise Failed("it keeps failing and is left alone for a while")
+            raise Failed("it keeps failing and is not started for a while")
         self._spawn()
         try:
             said = self._receive(time.monotonic() + self.start_s)
@@ -154,15 +156,13 @@ class Worker:
     def _spawn(self) -> None:
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [
-                sys.executable,
-                "-m",
-                "holdfast.host.policyworker",
+            command = programs.module(
+                "holdfast.host.policy.plugin_worker",
                 str(theirs.fileno()),
                 self.plugin.target,
                 str(self.memory),
                 *self.paths,
-            ]
+            )
             try:
                 self._child = subprocess.Popen(
                     command,
@@ -192,7 +192,7 @@ class Worker:
             except OSError:
                 raise Failed("its process ended") from None
 
-    def _receive(self, deadline: float) -> dict[str, Any]:
+    def _receive(self, deadline: float) -> dict[str, object]:
         (length,) = LENGTH.unpack(self._exactly(LENGTH.size, deadline))
         if length > ANSWER_BYTES_MAX:
             raise Failed("its answer is too large")
@@ -236,7 +236,7 @@ class Worker:
         self._end()
 
     def _end(self) -> None:
-        """The worker and whatever it has started and not hidden."""
+        """Kill the worker and its process group."""
         if self._link is not None:
             self._link.close()
             self._link = None
@@ -246,7 +246,7 @@ class Worker:
             self._child.wait()
             self._child = None
 
-    # ------------------------------------------------------------ believing
+    # ------------------------------------------------------------ the answer
 
     def _refused(self, why: str, version: str) -> Decision:
         return Decision(
@@ -258,18 +258,12 @@ class Worker:
             version,
         )
 
-    def _decision(self, said: Any, version: str) -> Decision:
+    def _decision(self, said: object, version: str) -> Decision:
         name = self.plugin.name
         if said is None:
-            return Decision(Verdict.NOTHING, "", "it has nothing to say", "", name, version)
-        if not isinstance(said, dict) or set(said) - {
-            "verdict",
-            "because",
-            "rule",
-            "by",
-            "approvals",
-        }:
-            return self._refused("its answer has not the form that is documented", version)
+            return Decision(Verdict.NOTHING, "", "it has no opinion", "", name, version)
+        if not isinstance(said, dict) or set(said) - _ANSWER_KEYS:
+            return self._refused("its answer does not have the documented form", version)
         verdict, because, rule = said.get("verdict"), said.get("because", ""), said.get("rule", "")
         by, approvals = said.get("by", []), said.get("approvals", 1)
         fits = (
@@ -282,7 +276,7 @@ class Worker:
             and 1 <= approvals <= APPROVALS_MAX
         )
         if not fits:
-            return self._refused("its answer has not the form that is documented", version)
+            return self._refused("its answer does not have the documented form", version)
         return Decision(
             Verdict(str(verdict)),
             rule[:BECAUSE_CHARS],

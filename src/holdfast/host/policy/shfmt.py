@@ -1,15 +1,16 @@
-"""The shell's grammar: shfmt, a process per text.
+"""Parses shell text with shfmt, with a new process for each text.
 
-shfmt is the parser that was right on all hard cases and has no mode in which it serves one text after another, so each text
-gets a process: no shell in between, an empty environment, the text as its input, time and output bounded. Its start is most of
-the cost; the texts of the last commands are remembered, since one command is looked at more than once (asked, then approved,
-then run).
+shfmt is the only parser that was right on all hard cases. shfmt has no mode for several texts in
+sequence, so each text gets a process: without a shell in between, with an empty environment, the
+text as input, and bounded time and output. Starting the process is most of the cost. The trees of
+recent texts are remembered, since a command is parsed more than once (asked, then approved, then
+run).
 
-Whatever goes wrong (no binary, too slow, too much, not the JSON that is known here) is `Unparseable`: the gate then asks. Trees
-are shared by whoever asks for the same text: read them, do not change them.
+Every failure (no binary, too slow, too large, unknown JSON) is `Unparseable`: the gate then asks.
+Callers that parse the same text share a tree and must not change the tree.
 
-Rejected: feeding one long-lived process (it reads to the end of its input), and linking the parser in (a Go runtime inside the
-host).
+Rejected: a long-lived process (shfmt reads to the end of the input), and linking the parser in
+(that would bring a Go runtime into the host).
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any, Final
 
-from holdfast.core.facts import TEXT_BYTES_MAX, Unparseable
+from holdfast.core.shellcode.facts import TEXT_BYTES_MAX, Unparseable
 
-PARSE_WAIT_S: Final = 4.0  # shfmt takes milliseconds; a machine under load takes its time
-TREE_BYTES_MAX: Final = (
-    2 * 1024 * 1024
-)  # of JSON: reading more of it would hold up the host for tens of milliseconds
-DATA_BYTES_MAX: Final = 512 * 1024 * 1024  # memory of one shfmt
+PARSE_WAIT_S: Final = 4.0  # shfmt takes milliseconds; a machine under load takes longer
+# Of JSON: parsing more would block the host for tens of milliseconds.
+TREE_BYTES_MAX: Final = 2 * 1024 * 1024
+DATA_BYTES_MAX: Final = 512 * 1024 * 1024  # memory of a shfmt process
+Tree = Mapping[str, Any]  # a node of the syntax tree, in the form of shfmt's JSON
 KEPT_TEXTS: Final = 64
 KEPT_TEXT_BYTES: Final = 4096  # larger texts are not remembered: their trees are megabytes
 _DIALECTS: Final = ("bash", "posix", "zsh", "mksh")
@@ -61,11 +62,11 @@ class Parser:
     def __init__(self, binary: str | None = None, wait_s: float = PARSE_WAIT_S) -> None:
         self.binary = binary or find_shfmt()
         self.wait_s = wait_s
-        self._kept: OrderedDict[tuple[str, str], Mapping[str, Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str], Tree] = OrderedDict()
         self._lock = threading.Lock()
         self._fits: bool | None = None
 
-    def __call__(self, text: str, dialect: str) -> Mapping[str, Any]:
+    def __call__(self, text: str, dialect: str) -> Tree:
         with self._lock:
             kept = self._kept.get((dialect, text))
             if kept is not None:
@@ -78,7 +79,7 @@ class Parser:
                 "parser",
                 "shfmt is missing"
                 if self.binary is None
-                else f"{self.binary} is not a shfmt that is known here",
+                else f"{self.binary} is not a supported shfmt",
             )
         tree = self._tree(text, dialect)
         if len(text) <= KEPT_TEXT_BYTES:
@@ -89,7 +90,10 @@ class Parser:
         return tree
 
     def _try(self) -> bool | None:
-        """Whether this shfmt speaks the JSON that is known here: older ones number their operators."""
+        """Whether this shfmt writes the expected JSON; None if shfmt was too slow to tell.
+
+        Older versions number their operators.
+        """
         try:
             tree = self._tree(_CANARY, "bash")
             pipe = tree["Stmts"][0]["Cmd"]
@@ -100,18 +104,12 @@ class Parser:
                 and right["Redirs"][1]["Hdoc"]["Parts"][0]["Type"] == "CmdSubst"
             )
         except Unparseable as e:
-            return (
-                None
-                if e.reason.code == "parser"
-                and self.binary is not None
-                and os.access(self.binary, os.X_OK)
-                and "time" in e.reason.detail
-                else False
-            )
+            slow = e.reason.code == "parser" and "time" in e.reason.detail
+            return None if slow and self.binary and os.access(self.binary, os.X_OK) else False
         except (KeyError, IndexError, TypeError):
             return False
 
-    def _tree(self, text: str, dialect: str) -> Mapping[str, Any]:
+    def _tree(self, text: str, dialect: str) -> Tree:
         try:
             data = text.encode()
         except UnicodeEncodeError:
@@ -128,13 +126,13 @@ class Parser:
         try:
             tree = json.loads(output)
         except (ValueError, RecursionError):
-            raise Unparseable("parser", "the answer of shfmt is not JSON") from None
+            raise Unparseable("parser", "shfmt did not answer in JSON") from None
         if (
             not isinstance(tree, dict)
             or tree.get("Type") != "File"
             or not isinstance(tree.get("Stmts", []), list)
         ):
-            raise Unparseable("parser", "the answer of shfmt is not a tree")
+            raise Unparseable("parser", "shfmt did not answer with a syntax tree")
         return tree
 
     def _run(self, data: bytes, dialect: str) -> tuple[int, bytes]:
@@ -174,12 +172,8 @@ class Parser:
 
     def _read(self, child: subprocess.Popen[bytes]) -> bytes:
         assert child.stdout is not None
-        fd, deadline, pieces, size = (
-            child.stdout.fileno(),
-            time.monotonic() + self.wait_s,
-            list[bytes](),
-            0,
-        )
+        fd, deadline, pieces = child.stdout.fileno(), time.monotonic() + self.wait_s, list[bytes]()
+        size = 0
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         while True:
@@ -196,12 +190,6 @@ class Parser:
 
 
 def _message(output: bytes) -> str:
-    """shfmt's sentence, without the name of its input."""
-    return (
-        output.decode("utf-8", "replace")
-        .strip()
-        .splitlines()[0]
-        .removeprefix("<standard input>:")[:160]
-        if output.strip()
-        else ""
-    )
+    """The first line of shfmt's message, without the name of the input."""
+    first = (output.decode("utf-8", "replace").strip().splitlines() or [""])[0]
+    return first.removeprefix("<standard input>:")[:160]
