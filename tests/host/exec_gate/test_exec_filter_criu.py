@@ -1,6 +1,7 @@
-"""A gated session that is saved and restored by CRIU: with its filter as it was no program starts; made neutral, all do (wire/sieve.py).
+"""A gated session that CRIU saves and restores (wire/exec_filter.py).
 
-Needs CRIU 4.2 or later, as `criu` or as $HOLDFAST_CRIU says, and root.
+With its old seccomp filter no program starts; with the filter made neutral, all do. Needs root and
+CRIU 4.2 or later: from scripts/criu, as `criu`, or as $HOLDFAST_CRIU.
 """
 
 from __future__ import annotations
@@ -14,25 +15,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.keeper.harness import until
 
-from holdfast.wire import sieve
+from holdfast.wire import exec_filter
+from tests.support.keeper import until
 
-CRIU = os.environ.get("HOLDFAST_CRIU") or shutil.which("criu") or ""
-SOURCE = Path(__file__).resolve().parents[2] / "src"
+FETCHED = Path(__file__).resolve().parents[3] / ".cache" / "criu" / "bin" / "criu"
+CRIU = (
+    os.environ.get("HOLDFAST_CRIU")
+    or (FETCHED.exists() and str(FETCHED))
+    or shutil.which("criu")
+    or ""
+)
+SOURCE = Path(__file__).resolve().parents[3] / "src"
 GATED = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-from holdfast.keeper import filtering
+from holdfast.keeper import install_filter
 os.setsid()
 null = os.open("/dev/null", os.O_RDWR)
 for fd in (0, 1, 2):
     os.dup2(null, fd)
-listener, cookie = filtering.install(False)
+listener, cookie = install_filter.install(True, False, False)
 if os.fork():
     os.read(os.pipe()[0], 1)
 os.setsid()
-filtering.execute(sys.argv[3].encode(), (b"python3", b"-c", sys.argv[4].encode(), sys.argv[2].encode()), {b"PATH": b"/bin"}, cookie)
+words = (b"python3", b"-c", sys.argv[4].encode(), sys.argv[2].encode())
+install_filter.execute(sys.argv[3].encode(), words, {b"PATH": b"/bin"}, cookie)
 """
 PROGRAM = """
 import os, subprocess, sys, time
@@ -51,7 +59,9 @@ with open("said.new", "w") as f:
 os.rename("said.new", "said")
 """
 PYTHON = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
-pytestmark = pytest.mark.skipif(not CRIU or os.getuid() != 0, reason="needs CRIU and root")
+pytestmark = pytest.mark.skipif(
+    not CRIU or os.getuid() != 0, reason="needs root, and CRIU from scripts/criu"
+)
 
 
 @pytest.fixture
@@ -72,7 +82,7 @@ def test_a_restored_session(place: Path, neutral: bool) -> None:
         [sys.executable, "-c", GATED, str(SOURCE), str(place), PYTHON, PROGRAM]
     )
     try:
-        until((place / "pid").exists, "it runs")
+        until((place / "pid").exists, "the program to run")
         pid = int((place / "pid").read_text())
         done = subprocess.run(
             [CRIU, "dump", "-t", str(pid), "-D", place / "img", "-v2", "-o", "dump.log"],
@@ -83,9 +93,9 @@ def test_a_restored_session(place: Path, neutral: bool) -> None:
     finally:
         holder.kill()
         holder.wait()
-    until(lambda: not Path(f"/proc/{pid}").exists(), "it to be gone and collected")
+    until(lambda: not Path(f"/proc/{pid}").exists(), "the process to be gone and collected")
     [image] = (place / "img").glob("seccomp.img")
-    changed, count = sieve.neutralise(image.read_bytes())
+    changed, count = exec_filter.neutralise(image.read_bytes())
     assert count == 1 and len(changed) == len(image.read_bytes())
     if neutral:
         image.write_bytes(changed)
@@ -96,5 +106,5 @@ def test_a_restored_session(place: Path, neutral: bool) -> None:
     )
     assert done.returncode == 0, (place / "img" / "restore.log").read_text()[-2000:]
     (place / "go").touch()
-    until((place / "said").exists, "it tried to start a program")
+    until((place / "said").exists, "an attempt to start a program")
     assert (place / "said").read_text() == ("ran\n" if neutral else "Function not implemented")

@@ -1,4 +1,4 @@
-"""What an exec would run, read from memory that may be a file's (P4): on the loop nothing is read that would have to be waited for."""
+"""Reading the program of a waiting exec (P4): the loop reads only pages present in memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host import notified
-from holdfast.host.notified import LATER, Notified, Reading
+from holdfast.host.exec_gate import exec_request
+from holdfast.host.exec_gate.exec_request import UNFINISHED, Notification, ProgramReader
 
 pytestmark = pytest.mark.skipif(
-    os.uname().machine != "x86_64", reason="numbers of another processor"
+    os.uname().machine != "x86_64", reason="system call numbers of x86_64"
 )
 PAGE = mmap.PAGESIZE
 
@@ -24,7 +24,7 @@ PAGE = mmap.PAGESIZE
 def test_p4_pages_that_are_not_in_memory_are_left_for_a_thread(
     tmp_path: Path, touched: tuple[int, ...]
 ) -> None:
-    """The path is at the end of the first page, and its last letters in the second; the words are in the first."""
+    """The path starts at the end of the first page and ends in the second; argv is in the first."""
     file = tmp_path / "memory"
     libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
@@ -47,10 +47,9 @@ def test_p4_pages_that_are_not_in_memory_are_left_for_a_thread(
     ready, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        libc.madvise(
-            ctypes.c_void_p(at), ctypes.c_size_t(2 * PAGE), 1
-        )  # no pages beside those that are asked for
-        libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(2 * PAGE), 4)
+        # MADV_RANDOM: no read-ahead; MADV_DONTNEED: drop the pages.
+        for advice in (1, 4):
+            libc.madvise(ctypes.c_void_p(at), ctypes.c_size_t(2 * PAGE), advice)
         for page in touched:
             ctypes.string_at(at + page * PAGE, 1)
         os.write(tell, b"x")
@@ -58,7 +57,7 @@ def test_p4_pages_that_are_not_in_memory_are_left_for_a_thread(
         os._exit(0)
     try:
         assert os.read(ready, 1) == b"x"
-        one = Notified(1, child, 59, 0xC000_003E, (at + PAGE - 6, at, 0, 0, 0, 0))
+        one = Notification(1, child, 59, 0xC000_003E, (at + PAGE - 6, at, 0, 0, 0, 0))
         entries = struct.unpack(
             "=2Q",
             os.pread(
@@ -66,13 +65,13 @@ def test_p4_pages_that_are_not_in_memory_are_left_for_a_thread(
             ),
         )
         there = [n for n, entry in enumerate(entries) if entry >> 63]
-        with Reading(one, soon=True) as reading:
-            program = reading.program(soon=True)
-        assert (program.unread is LATER) == (there != [0, 1]), (there, program)
+        with ProgramReader(one, only_present=True) as reader:
+            program = reader.program(brief=True)
+        assert (program.unread is UNFINISHED) == (there != [0, 1]), (there, program)
         assert there == list(touched) or len(touched) == 1, (
             "the kernel may map more than was asked for"
         )
-        assert notified.read(one)[:3] == ("/usr/bin/tac", ("tac",), "")
+        assert exec_request.read_program(one)[:3] == ("/usr/bin/tac", ("tac",), "")
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)

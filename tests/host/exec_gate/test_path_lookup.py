@@ -1,4 +1,4 @@
-"""Which file a path leads to for another task: in its root, through its links, and never by what this process happens to be (P4)."""
+"""Which file a path leads to for another task (P4): in that task's root, along its links."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.host import lookup
+from holdfast.host.exec_gate import path_lookup
 
 Task = Callable[..., int]
 
 
 @pytest.fixture
 def task() -> Iterator[Task]:
-    """Stands still in a directory, perhaps below another root; a fork, for below an empty root there is nothing to run."""
+    """Starts tasks that wait in a directory, perhaps below another root.
+
+    They are forks: below an empty root there is no program to run.
+    """
     made: list[int] = []
 
     def begin(cwd: Path, root: Path | None = None, uid: int = 0) -> int:
@@ -38,7 +41,7 @@ def task() -> Iterator[Task]:
                 os._exit(1)
         made.append(pid)
         os.close(write)
-        assert os.read(read, 1) == b"x", "it did not begin"
+        assert os.read(read, 1) == b"x", "the task did not start"
         os.close(read)
         return pid
 
@@ -49,22 +52,22 @@ def task() -> Iterator[Task]:
 
 
 def found(pid: int, path: str) -> str | int:
-    file, way = lookup.named(pid, path)
-    return lookup.resolved(pid, file, way)
+    file, proc_path = path_lookup.named(pid, path)
+    return path_lookup.resolved(pid, file, proc_path)
 
 
 def absent(pid: int, path: str) -> int:
-    return lookup.absent_now(pid, lookup.named(pid, path)[1])
+    return path_lookup.absent_now(pid, path_lookup.named(pid, path)[1])
 
 
-def test_p4_what_is_not_there_is_known_at_once_when_the_kernel_remembers(
+def test_p4_a_missing_file_is_known_at_once_if_the_kernel_has_cached_it(
     task: Task, tmp_path: Path
 ) -> None:
     pid = task(tmp_path)
     name = f"{tmp_path}/nothing"
     assert found(pid, name) == ENOENT and not os.path.exists(name)
     assert absent(pid, name) == absent(pid, f"{tmp_path}/./nothing") == ENOENT, (
-        "it was looked for a moment ago"
+        "the kernel has cached that"
     )
     (tmp_path / "nothing").write_text("")
     assert not absent(pid, name) and found(pid, name) == name
@@ -72,12 +75,12 @@ def test_p4_what_is_not_there_is_known_at_once_when_the_kernel_remembers(
     assert absent(pid, name) == ENOENT
 
 
-def test_p4_what_the_kernel_does_not_remember_is_not_said_at_once(
+def test_p4_without_the_kernels_cache_a_missing_file_is_not_reported_at_once(
     task: Task, tmp_path: Path
 ) -> None:
     pid = task(tmp_path)
     assert not absent(pid, f"{tmp_path}/{'never'}{os.getpid()}"), (
-        "nobody has looked for it: a file system would have to be asked"
+        "not in the kernel's cache: it would have to ask a file system"
     )
 
 
@@ -89,10 +92,10 @@ def test_p4_what_the_kernel_does_not_remember_is_not_said_at_once(
         "/proc/thread-self/fd/{fd}",
     ],
 )
-def test_p4_what_is_another_one_to_every_process_is_not_taken_for_nothing(
+def test_p4_a_descriptor_of_the_task_is_not_taken_for_missing(
     task: Task, tmp_path: Path, link: str
 ) -> None:
-    """A descriptor that the task has and this process has not."""
+    """The task has descriptor 777, this process has not."""
     fd = os.open("/usr/bin/env", os.O_RDONLY)
     os.dup2(fd, 777)
     pid = task(tmp_path)
@@ -124,7 +127,7 @@ def test_p4_a_directory_that_is_a_link_is_followed(task: Task, tmp_path: Path) -
     (tmp_path / "real" / "it").write_text("#!/usr/bin/env -S x y\n")
     assert found(pid, f"{tmp_path}/by/it") == found(pid, "by/it") == f"{tmp_path}/real/it"
     assert found(pid, f"{tmp_path}/real/it/below") == ENOTDIR, "it is no directory"
-    script = lookup.script(pid, lookup.named(pid, "by/it")[1])
+    script = path_lookup.script(pid, path_lookup.named(pid, "by/it")[1])
     assert (
         script is not None
         and script.by == ("/usr/bin/env", "-S x y")
@@ -133,10 +136,10 @@ def test_p4_a_directory_that_is_a_link_is_followed(task: Task, tmp_path: Path) -
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root of a task")
-def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(
+def test_p4_an_absolute_link_is_followed_in_the_root_of_the_task(
     task: Task, tmp_path: Path
 ) -> None:
-    """The same words lead elsewhere here: to what is there, and to what is not."""
+    """The same paths lead elsewhere, or nowhere, in this process's root."""
     root = tmp_path / "root"
     (root / "opt").mkdir(parents=True)
     (root / "opt" / "tool").write_text("#!/opt/runner\n")
@@ -148,7 +151,7 @@ def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(
     assert found(pid, "/it") == f"{root}/opt/tool" and found(pid, "/none") == ENOENT, (
         "the link leads nowhere there"
     )
-    script = lookup.script(pid, lookup.named(pid, "/it")[1])
+    script = path_lookup.script(pid, path_lookup.named(pid, "/it")[1])
     assert script is not None and script == (("/opt/runner",), f"{root}/opt/runner")
     assert found(pid, "/usr/bin/env") == found(pid, "/opt/../../../../usr/bin/env") == ENOENT, (
         "there is none below that root"
@@ -156,14 +159,14 @@ def test_p4_a_link_told_from_the_root_is_followed_in_the_root_of_the_task(
     assert (
         found(pid, "opt/nothing") == found(pid, "../../../usr/bin/env") == ENOENT
         and found(pid, "../../opt/tool") == f"{root}/opt/tool"
-    ), "its root has nothing above it"
+    ), "`..` in its root is its root"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the root of a task")
-def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(
+def test_p4_a_relative_path_through_an_absolute_link_stays_in_the_root_of_the_task(
     task: Task, tmp_path: Path
 ) -> None:
-    """A directory that is there for the task, by a link that leads nowhere here."""
+    """The link leads to a directory in the task's root and nowhere in ours."""
     root = tmp_path / "root"
     (root / "only" / "there").mkdir(parents=True)
     (root / "only" / "there" / "tool").write_text("")
@@ -179,13 +182,11 @@ def test_p4_from_its_directory_too_links_lead_into_the_root_of_the_task(
         == f"{root}/only/there/tool"
     )
     assert found(pid, "by/nothing") == found(pid, "env") == ENOENT, (
-        "what is there for this process is not there for the task"
+        "/usr/bin/env exists for this process, not for the task"
     )
 
 
-def test_p4_links_of_a_process_are_followed_as_the_task_follows_them(
-    task: Task, tmp_path: Path
-) -> None:
+def test_p4_magic_links_are_followed_as_for_the_task(task: Task, tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("")
     (tmp_path / "me").symlink_to("/proc/self/cwd")
     pid = task(tmp_path)
@@ -207,15 +208,15 @@ def test_p4_links_of_a_process_are_followed_as_the_task_follows_them(
         assert found(pid, path) == (f"{tmp_path}/tool" if "mounts" not in path else ENOTDIR), path
     assert found(pid, "/proc/self/cwd/nothing") == found(pid, "me/nothing") == ENOENT
     assert isinstance(found(pid, "/proc/self/nothing"), str), (
-        "what a /proc has not, it may have for another"
+        "a file missing in our /proc may exist in the task's"
     )
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become somebody else")
-def test_p4_whoever_may_not_search_a_directory_does_not_learn_what_is_not_in_it(
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change the user")
+def test_p4_a_task_without_search_permission_does_not_learn_which_files_exist(
     task: Task, tmp_path: Path
 ) -> None:
-    """The kernel says EACCES to it, whether there is such a file or not; it is asked."""
+    """The kernel answers EACCES, whether or not the file exists; so does the gate."""
     for each in (tmp_path, *tmp_path.parents):
         if each.owner() == "root" and each.is_relative_to("/tmp/pytest-of-root"):
             each.chmod(0o755)
@@ -240,13 +241,13 @@ def test_p4_whoever_may_not_search_a_directory_does_not_learn_what_is_not_in_it(
     assert absent(root, paths[0]) == absent(nobody, f"{tmp_path}/nothing") == ENOENT
 
 
-def test_of_a_task_that_is_gone_nothing_is_said(task: Task, tmp_path: Path) -> None:
+def test_a_lookup_for_an_ended_task_gives_no_answer(task: Task, tmp_path: Path) -> None:
     pid = task(tmp_path)
-    name, way = lookup.named(pid, f"{tmp_path}/nothing")
+    name, proc_path = path_lookup.named(pid, f"{tmp_path}/nothing")
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     assert (
-        not lookup.absent_now(pid, way)
-        and lookup.resolved(pid, name, way) == name
-        and lookup.script(pid, way) is None
+        not path_lookup.absent_now(pid, proc_path)
+        and path_lookup.resolved(pid, name, proc_path) == name
+        and path_lookup.script(pid, proc_path) is None
     )

@@ -1,10 +1,15 @@
-"""The beginning of a file, read by threads that share their descriptors with nobody.
+"""Reads the beginning of a file in threads that share no descriptors with the rest of the host.
 
-Whoever is forked from a process has its descriptors and closes them first, and so does whoever goes away; and a file of a FUSE program is closed when that program says that it has heard of it. So one file of
-one session that is open here, and whose file system does not answer any more, would keep everything that the host starts (the parser, plug-ins, the next host) and its lock. In a table of descriptors of its
-own it keeps only the thread that reads it. (Descriptors by which nothing can be read, O_PATH, are closed without asking anybody.)
+A forked child inherits all descriptors of this process and closes them first; a process that ends
+closes them too. Closing a file of a FUSE file system waits until the FUSE server has answered.
+Suppose that a session has an open file on a file system that no longer answers. That file would
+block every child of the host (the parser, plug-ins, the next host) and keep the host's lock. In a
+separate descriptor table the file blocks only the thread that reads the file. (An O_PATH descriptor
+closes without waiting.)
 
-Waking another thread for each made an agent's 500 programs 1.6 times as slow as without the gate, instead of 1.2 (`bench.execgate --agent`): what lies on the machine's own disks (`_steady`) is read at once.
+Waking a second thread for each file made an agent's 500 programs 1.6 times as slow as without the
+gate, instead of 1.2 (`bench.execgate --agent`). Files on the machine's own disks are therefore read
+directly.
 """
 
 from __future__ import annotations
@@ -15,35 +20,35 @@ import functools
 import os
 from typing import Final
 
-from holdfast.host.fileevents import LOCAL
-from holdfast.host.threads import THREADS, Pool
+from holdfast.host.runtime import filesystems
+from holdfast.host.runtime.threads import THREADS, Pool
 
-PLACES: Final = ("/", "/usr", "/home", "/opt", "/srv", "/var", "/nix")
+SYSTEM_MOUNTS: Final = ("/", "/usr", "/home", "/opt", "/srv", "/var", "/nix")
 _CLONE_FILES: Final = 0x400
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def beginning(path_only: int, device: int, count: int) -> bytes:
-    """Of the file that this descriptor (O_PATH) leads to, and where it is. OSError; blocks as long as its file system wants to: for a thread of somebody's own."""
-    return (
-        _read(path_only, count)
-        if device in _steady()
-        else _readers.submit(_read, path_only, count).result()
-    )
+def read_beginning(path_only: int, device: int, count: int) -> bytes:
+    """The first bytes of the file behind an O_PATH descriptor; `device` is its file system.
+
+    Raises OSError. Blocks as long as the file system does: call it in a thread.
+    """
+    if device in _system_devices():
+        return _read(path_only, count)
+    return _readers.submit(_read, path_only, count).result()
 
 
 def _read(path_only: int, count: int) -> bytes:
-    file = os.open(
-        f"/proc/self/fd/{path_only}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-    )  # of the first thread, which is everybody else's
+    # /proc/self is the process: this path finds the descriptor in the table of the other threads.
+    file = os.open(f"/proc/self/fd/{path_only}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         return os.pread(file, count, 0)
     finally:
         os.close(file)
 
 
-def _alone() -> None:
-    """Refused in some containers: then it is read all the same."""
+def _leave_descriptor_table() -> None:
+    """Give this thread its own descriptor table. If a container refuses, reads work anyway."""
     if not _libc.unshare(_CLONE_FILES):
         for fd in os.listdir("/proc/thread-self/fd"):
             if int(fd) > 2:
@@ -52,24 +57,22 @@ def _alone() -> None:
 
 
 @functools.cache
-def _steady() -> frozenset[int]:
-    """The file systems of the machine itself, which nobody in a session has mounted and no program answers for. They stay as long as this host, so their numbers are nobody else's."""
-    kinds = dict[str, str]()
+def _system_devices() -> frozenset[int]:
+    """Device numbers of the machine's own disks, which no session mounted and no program serves.
+
+    These disks stay mounted as long as this host runs, so no other file system gets the numbers.
+    """
+    kinds, found = dict[str, str](), set[int]()
     with (
         contextlib.suppress(OSError),
         open("/proc/self/mountinfo", errors="surrogateescape") as table,
     ):
-        for line in table:
-            before, _, after = line.partition(" - ")
-            kinds[before.split(" ")[4]] = after.partition(" ")[
-                0
-            ]  # the last one there is what is seen
-    found = set[int]()
-    for place in PLACES:
-        if kinds.get(place) in LOCAL:
+        kinds = {mount.point: mount.kind for mount in filesystems.mounts(table)}
+    for place in SYSTEM_MOUNTS:
+        if kinds.get(place) in filesystems.LOCAL:
             with contextlib.suppress(OSError):
                 found.add(os.stat(place).st_dev)
     return frozenset(found)
 
 
-_readers: Final = Pool(THREADS, "apart", _alone)
+_readers: Final = Pool(THREADS, "isolated read", _leave_descriptor_table)

@@ -1,7 +1,11 @@
-"""Makes execs ask again that a host had read when it died: the kernel tells of each once, and would hold those tasks for ever.
+"""Makes the kernel report execs again that a host had read but not answered when the host died.
 
-A signal that is delivered ends their wait, and the call is begun again from the start: with a new notification. Frozen and thawed, they go the same way, and no program sees it; where the session
-has no group of its own they are stopped and continued, one by one and only those that wait. A session that is halted is left alone: it goes that way when it is resumed.
+The kernel reports each exec once and would hold the waiting tasks for ever. A delivered signal ends
+the wait, and the task starts the system call again, with a new notification. Freezing and thawing
+the session's control group has the same effect, and no program notices the freeze. If the session
+has no control group, each waiting thread is stopped and continued. A signal to the process would
+wake only its first thread. A halted session is left alone: resuming the session has the same
+effect.
 """
 
 from __future__ import annotations
@@ -10,36 +14,31 @@ import asyncio
 import contextlib
 import os
 import signal
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.host import observe
-from holdfast.host.halt import HALT_WAIT_S, Halter, execution
-from holdfast.host.process import half, read_short
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.halt import HALT_WAIT_S, Halter, execution
+from holdfast.host.processes.process import half, read_short
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.session.session import Session
 
-LOOK_S: Final = 2.0  # for who waits to be found; who was not looked at by then counts as one
-_CALLS: Final = (
-    b"59 ",
-    b"322 ",
-    b"11 ",
-    b"358 ",
-    b"221 ",
-    b"281 ",
-    b"387 ",
-)  # execve and execveat, of all personalities
+# For finding the waiting processes. A process not examined by then counts as waiting.
+SEARCH_S: Final = 2.0
+# The numbers of execve and execveat on all architectures, in the form of /proc/PID/syscall.
+_EXEC_CALLS: Final = (b"59 ", b"322 ", b"11 ", b"358 ", b"221 ", b"281 ", b"387 ")
 
 
-async def rekindle(halter: Halter, session: Session) -> None:
+async def renotify(halter: Halter, session: Session) -> None:
     waiting = _Waiting(set(), set())
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(session.in_thread(_look, session, waiting), LOOK_S)
-    if pids := {*waiting.sure, *waiting.perhaps}:
-        await halter.in_thread(_again, halter, session, pids)
+        await asyncio.wait_for(session.in_thread(_find_waiting, session, waiting), SEARCH_S)
+    if pids := {*waiting.certain, *waiting.unexamined}:
+        await halter.in_thread(_interrupt, halter, session, pids)
 
 
-def _again(halter: Halter, session: Session, waiting: set[int]) -> None:
+def _interrupt(halter: Halter, session: Session, waiting: set[int]) -> None:
     """In a thread."""
     group = halter.groups.find(session.id, session.record.root_pid)
     if group:
@@ -50,35 +49,34 @@ def _again(halter: Halter, session: Session, waiting: set[int]) -> None:
             return
     if halter.halted_now(execution(session)) is not None:
         return
-    for number in (signal.SIGSTOP, signal.SIGCONT):
-        for pid in waiting:
-            with contextlib.suppress(OSError):
-                os.kill(pid, number)
+    for thread in waiting:
+        # Both at once, so that the shell hardly ever sees the job stopped. Of a process, the
+        # kernel wakes the thread whose number is given.
+        with contextlib.suppress(OSError):
+            os.kill(thread, signal.SIGSTOP)
+            os.kill(thread, signal.SIGCONT)
 
 
 class _Waiting(NamedTuple):
-    sure: set[int]
-    perhaps: set[int]  # not looked at yet
+    certain: set[int]  # threads
+    unexamined: set[int]  # processes
 
 
-def _look(session: Session, found: _Waiting) -> None:
-    """In a thread of the session's: one of its processes may be half another program, and hang at a file system; nobody can look at it then."""
-    found.perhaps.update(
-        one.pid for one in observe.descendants(session.keeper_pid, with_argv=False)
-    )
-    for pid in sorted(found.perhaps):
-        if _waits(pid):
-            found.sure.add(pid)
-        found.perhaps.discard(pid)
+def _find_waiting(session: Session, found: _Waiting) -> None:
+    """In a thread of the session: a process that hangs in an exec blocks the examining thread."""
+    found.unexamined.update(one.pid for one in proc_scan.of_session(session.keeper_pid))
+    for pid in sorted(found.unexamined):
+        found.certain.update(_waiting_threads(pid))
+        found.unexamined.discard(pid)
 
 
-def _waits(pid: int) -> bool:
-    """Whether one of its threads waits at the gate."""
+def _waiting_threads(pid: int) -> Iterator[int]:
+    """The threads of this process that wait at the gate."""
     with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{pid}/task") if not half(pid) else ():
             with contextlib.suppress(OSError):
-                if b"seccomp" in read_short(f"/proc/{pid}/task/{thread}/wchan") or read_short(
-                    f"/proc/{pid}/task/{thread}/syscall"
-                ).startswith(_CALLS):
-                    return True
-    return False
+                task = f"/proc/{pid}/task/{thread}"
+                if b"seccomp" in read_short(f"{task}/wchan") or read_short(
+                    f"{task}/syscall"
+                ).startswith(_EXEC_CALLS):
+                    yield int(thread)

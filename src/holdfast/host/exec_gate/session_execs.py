@@ -1,96 +1,116 @@
-"""The execs of one session: read from the kernel, judged, held while somebody is asked, answered, told. The rules are in host/execgate.py; the numbers in brackets are theirs."""
+"""The execs of one session: read from the kernel, judged, held, answered and reported.
+
+The numbers in brackets refer to the rules in host/exec_gate/gate.py.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import fcntl
 import os
 import select
-import shlex
-import signal
-import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core import execution, originators, record
-from holdfast.core.conditions import Request
-from holdfast.core.execution import Program
-from holdfast.core.lineage import Cause
-from holdfast.core.originators import Shaped
-from holdfast.core.policy import Decision, Verdict, explain
-from holdfast.core.rate import Bucket, take
-from holdfast.core.record import Draft
-from holdfast.host import lookup, notified
-from holdfast.host.compared import Expected
-from holdfast.host.connection import GAVE_UP
-from holdfast.host.lookup import Script
-from holdfast.host.notified import Notified
-from holdfast.host.selector import add_hot, remove_hot
-from holdfast.host.session import Session
-from holdfast.host.threads import Stuck
+from holdfast.core.originators import originators
+from holdfast.core.originators.lineage import Cause
+from holdfast.core.originators.originators import Shaped
+from holdfast.core.people.rate import Bucket, take
+from holdfast.core.policy import command_limit, execution
+from holdfast.core.policy.approved_commands import Cleared
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.execution import Program
+from holdfast.core.policy.policy import Decision, Verdict, explain
+from holdfast.core.record import record
+from holdfast.core.record.record import Draft
+from holdfast.host.exec_gate import (
+    exec_request,
+    file_view,
+    path_lookup,
+    program_facts,
+    read_guard,
+    surroundings,
+)
+from holdfast.host.exec_gate.denials import Denials
+from holdfast.host.exec_gate.exec_request import Notification, ProgramReader
+from holdfast.host.exec_gate.path_lookup import Script
+from holdfast.host.exec_gate.surroundings import Baseline
+from holdfast.host.exec_gate.verify_exec import AllowedExec
+from holdfast.host.processes.process import cwd_of
+from holdfast.host.runtime.connection import GAVE_UP
+from holdfast.host.runtime.hot_loop import add_hot, remove_hot
+from holdfast.host.runtime.threads import Stuck
+from holdfast.host.session.session import Session
 from holdfast.model.errors import GateRefused, HoldfastError
 from holdfast.model.probe import probe
 from holdfast.wire import notification as wire
 
 if TYPE_CHECKING:
-    from holdfast.host.execgate import ExecGate
+    from holdfast.host.exec_gate.gate import ExecGate
 
-PER_TURN: Final = 16  # read before the loop goes on with other things [1]
-JUDGING_MAX: Final = 64  # of one session, in threads [1]
-HELD_MAX: Final = 64  # of one session, that wait for an answer [2]
-STILL_S: Final = 1.0  # between looks whether who is held still waits [4]
-TOLD: Final = (16, 1)  # refusals told one by one, in so many seconds; of more, how many
+PER_TURN: Final = 16  # read before the loop goes on with other work [1]
+JUDGING_MAX: Final = 64  # judged in threads at a time [1]
+HELD_MAX: Final = 64  # waiting until their questions are answered [2]
+STILL_S: Final = 1.0  # between checks that held tasks still wait [4]
+# (count, seconds): so many refusals are reported singly; further refusals are only counted.
+REPORTED: Final = (16, 1)
 PROGRAM_CHARS: Final = 200
 WORDS_SHOWN: Final = 1000
 REFUSED: Final = -errno.EACCES
 
 
 def typed_by(cause: Cause) -> tuple[Shaped, ...]:
-    """Who else had a hand in the line that caused it."""
-    return tuple(Shaped("line", "", name, cause.act) for name in cause.others)
+    """The operators that had a part in the order that caused an exec, if it is more than one."""
+    names = (cause.actor, *cause.others) if cause.others else ()
+    return tuple(Shaped("line", "", name, cause.act) for name in names)
 
 
 @dataclass(slots=True)
-class _Look:
-    """What was found behind a path."""
+class _Found:
+    """The result of a thread's lookup of the path of an exec."""
 
-    absent: int = 0  # nothing: the error
+    error: int = 0  # the errno, if the file does not exist
     script: Script | None = None
 
 
-class Gated:
+class SessionExecs:
     def __init__(self, host: ExecGate, session: Session, listener: int) -> None:
+        """`listener`: the descriptor through which the kernel reports execs."""
         self.host, self.session, self.listener = host, session, listener
-        self.held: dict[int, tuple[Notified, asyncio.Task[None]]] = {}
+        self.held: dict[int, tuple[Notification, asyncio.Task[None]]] = {}
+        self.files = file_view.of_session(session)
+        self._denials = Denials()
         self._judging = 0
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
         self._loop = session.loop
         self._reading = False
         self._buckets: dict[str, Bucket] = {}
-        self._untold: Counter[str] = Counter()
-        self._telling = False
-        self._looking: asyncio.TimerHandle | None = None
+        self._unreported: Counter[str] = Counter()
+        self._reporting = False
+        self._next_check: asyncio.TimerHandle | None = None
         self._slow = host.held_up.slow(session)
-        self._read_on()
+        self._resume_reading()
 
     def close(self) -> None:
         if self.listener >= 0:
-            self._pause()
-            if self._looking is not None:
-                self._looking.cancel()
+            self._pause_reading()
+            if self._next_check is not None:
+                self._next_check.cancel()
             os.close(self.listener)
             self.listener = -1
 
-    def _read_on(self) -> None:
+    def _resume_reading(self) -> None:
         if not self._reading and self.listener >= 0:
             self._reading = True
             add_hot(self._loop, self.listener, self._readable)
 
-    def _pause(self) -> None:
+    def _pause_reading(self) -> None:
         if self._reading:
             self._reading = False
             remove_hot(self._loop, self.listener)
@@ -101,337 +121,399 @@ class Gated:
         held_up = self.host.held_up
         held_up.reading = self.session
         held_up.turn += 1
-        if _guarded:
-            signal.setitimer(signal.ITIMER_REAL, wire.GUARD_S, wire.GUARD_S)
+        read_guard.start()
         try:
             for _ in range(PER_TURN):
                 if self._judging >= JUDGING_MAX:
-                    return self._pause()
+                    return self._pause_reading()
                 ready = self._poll.poll(0)
                 if not ready:
                     return None
                 if not ready[0][1] & select.POLLIN:
-                    return self.close()  # the last of its processes is gone
+                    return self.close()  # the last process of the session is gone
                 data = bytearray(wire.NOTIFICATION.size)
                 try:
                     fcntl.ioctl(self.listener, wire.RECV, data)
                 except OSError as e:
                     if e.errno not in (errno.ENOENT, errno.EINTR):
                         return self.close()
-                    continue  # it died meanwhile, or somebody else was quicker
-                self._came(notified.parse(data))
+                    continue  # the task died, or a second reader of the descriptor was faster
+                self._received(exec_request.parse(data))
         finally:
             held_up.reading = None
-            if _guarded:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+            read_guard.stop()
         return None
 
-    def _came(self, one: Notified) -> None:
+    def _received(self, exec: Notification, starter: Actor | None = None) -> None:
+        """Answer an exec now if that needs no waiting; else judge the exec in a thread.
+
+        `starter`: the actor, for a program of the shell's start files.
+        """
         probe("host.exec.read")
         host, session = self.host, self.session
         try:
-            program = Program("?", (), notified.LATER)
+            program = Program("?", (), exec_request.UNFINISHED)
             if not self._slow:
-                with notified.Reading(one, soon=True) as reading:
-                    if error := lookup.absent_now(one.thread, reading.way):
-                        return self._absent(one, error)
-                    program = reading.program(soon=True)
-            host.kin.catch_up()
-            pid, cause = one.thread, session.commands.lineage.of(one.thread)
-            if cause.act is None and (found := notified.process_of(one.thread)) is not None:
-                pid, cause = found[0], host.kin.cause(session, *found)
-            actor = host.actor(session, cause)
-            index = host.gate.index
-            looks = index is None or index.looks(
-                actor, host.kinds(session, actor.operator) | ({"line"} if cause.others else set())
+                with ProgramReader(exec, only_present=True) as reader:
+                    if error := path_lookup.absent_now(exec.thread, reader.proc_path):
+                        return self._answer_absent(exec, error)
+                    program = reader.program(brief=True)
+            host.lineages.catch_up()
+            pid, cause = exec.thread, host.lineages.behind(session, exec.thread)
+            if cause.act is None and (found := exec_request.process_of(exec.thread)) is not None:
+                pid, cause = found[0], host.lineages.cause(session, *found)
+            if starter is None and host.from_start_files(session, cause):
+                self._judging += 1
+                session.spawn(self._find_starter(exec))
+                return None
+            actors = (starter,) if starter is not None else host.actors(session, cause)
+            actor, index = actors[0], host.gate.index
+            asks_originators = index is None or any(
+                index.looks(
+                    each, host.kinds(session, each.operator) | ({"line"} if cause.others else set())
+                )
+                for each in actors
             )
-            expected = Expected(session, pid, program, actor, cause, looks)
-            known = program.path.startswith(execution.SYSTEM) and lookup.plain(
-                one.thread, program.path, program.way
+            limits = host.limits(session, cause, actor, exec.thread)
+            allowed = AllowedExec(
+                session, pid, program, actor, cause, asks_originators, limits=limits, actors=actors
+            )
+            of_system = program.path.startswith(command_limit.SYSTEM) and path_lookup.is_literal(
+                exec.thread, program.path, program.way
             )
             if (
                 index is not None
-                and not looks
+                and not limits
+                and not asks_originators
                 and not program.unread
-                and known
-                and index.silent(actor, program.path, program.argv)
+                and of_system
+                and all(index.silent(each, program.path, program.argv) for each in actors)
             ):
-                return self._allow(one, expected)
-            request = host.request(session, actor, cause, program, notified.cwd_of(one.thread))
-            passed = session.commands.approved(cause.act)
-            decision = (
-                host.gate.quick_exec(request, passed)
-                if not looks
-                and program.unread is not notified.LATER
-                and request.contained
-                and known
-                else None
-            )
+                return self._allow(exec, allowed)
+            request = host.request(session, actor, cause, program, cwd_of(exec.thread), limits)
+            approved = host.cleared(session, cause, pid)
             if (
-                decision is not None and decision.verdict is not Verdict.ASK
-            ):  # what is asked about is looked at as closely as can be
-                return self._decided(one, expected, request, decision)
+                not limits
+                and not asks_originators
+                and program.unread is not exec_request.UNFINISHED
+                and request.contained
+                and of_system
+                # A thread looks at the directory before a command of an approved text is allowed.
+                and (approved.below or not approved.rules)
+            ):
+                quick = host.gate.quick_exec(request, approved, actors)
+                # Before a question is asked, a thread looks up the file and the interpreter.
+                if quick is not None and quick[1].verdict is not Verdict.ASK:
+                    return self._decided(exec, allowed, *quick)
         except Exception as e:
             self._loop.call_exception_handler(
                 {"message": f"the exec gate of {session.id}", "exception": e}
             )
-            self._send(one, REFUSED)
+            self._send(exec, REFUSED)
             return None
         self._judging += 1
-        session.spawn(self._judge(one, expected, request, passed))
+        session.spawn(self._judge(exec, allowed, request, approved))
         return None
 
-    async def _judge(
-        self, one: Notified, expected: Expected, request: Request, passed: frozenset[str]
-    ) -> None:
-        look = _Look()
+    @contextlib.contextmanager
+    def _answering(self, exec: Notification) -> Iterator[None]:
+        """The work of a task that answers an exec and that `_judging` counts.
 
-        def prepare() -> Request | Decision:
-            """In a thread of the gate's: reading may have to wait for a file system, too."""
-            nonlocal expected, request
-            if expected.program.unread is notified.LATER:
-                expected = expected._replace(program=notified.read(one))
-                request = self.host.request(
-                    self.session, expected.actor, expected.cause, expected.program, request.cwd
-                )
-            return self._looked_at(one, expected, request, look)
-
+        An error refuses the exec, so that its program does not wait for ever.
+        """
         try:
-            judged, decision = await self.host.gate.judge_exec(
-                prepare, passed, request.actor.operator, self.session.id
-            )
-            if look.absent:
-                return self._absent(one, look.absent)
-            self._decided(one, expected._replace(script=look.script), judged or request, decision)
+            yield
         except BaseException:
-            self._send(one, REFUSED)
+            self._send(exec, REFUSED)
             raise
         finally:
             self._judging -= 1
-            self._read_on()
+            self._resume_reading()
 
-    def _looked_at(
-        self, one: Notified, expected: Expected, request: Request, look: _Look
+    async def _find_starter(self, exec: Notification) -> None:
+        with self._answering(exec):
+            starter = await self.host.starter(self.session)
+        self._received(exec, starter)
+
+    async def _judge(
+        self, exec: Notification, allowed: AllowedExec, request: Request, approved: Cleared
+    ) -> None:
+        found = _Found()
+
+        def prepare() -> Request | Decision:
+            """Runs in a thread of the gate: the memory may be mapped from a slow file system."""
+            nonlocal allowed, request
+            if allowed.program.unread is exec_request.UNFINISHED:
+                allowed = allowed._replace(program=exec_request.read_program(exec))
+                request = self.host.request(
+                    self.session,
+                    allowed.actor,
+                    allowed.cause,
+                    allowed.program,
+                    request.cwd,
+                    allowed.limits,
+                )
+            return self._look_up(exec, allowed, request, found, baseline)
+
+        with self._answering(exec):
+            baseline = await self.host.compared_with(self.session)
+            judged, decision = await self.host.gate.judge_exec(
+                prepare, approved, allowed.actors, self.session.id
+            )
+            if found.error:
+                return self._answer_absent(exec, found.error)
+            self._decided(exec, allowed._replace(script=found.script), judged or request, decision)
+
+    def _look_up(
+        self,
+        exec: Notification,
+        allowed: AllowedExec,
+        request: Request,
+        found: _Found,
+        baseline: Baseline,
     ) -> Request | Decision:
-        """In a thread, each time: what was found a moment ago may be a link to something else by now. What is not there needs no judgement."""
-        path, way = expected.program.path, expected.program.way
-        file = lookup.resolved(one.thread, path, way)
-        if isinstance(file, int):
-            look.absent = file
-            return Decision(Verdict.REFUSE, "", "there is no such file")
-        look.script = lookup.script(one.thread, way)
-        if self._waits(one) and self._silent(expected, file, look.script):
-            return Decision(Verdict.ALLOW, "", execution.ALLOWED)
-        return _behind(request, path, file, look.script)
+        """In a thread: add the file behind links and the interpreter of a script to the request.
 
-    def _silent(self, expected: Expected, file: str, script: Script | None) -> bool:
-        """No rule speaks of it, by either name. If that could not be compared afterwards it is judged all the same."""
-        program, index = expected.program, self.host.gate.index
+        Done anew for each exec: a link may lead elsewhere by now. A missing file needs no
+        judgement.
+        """
+        path, proc_path = allowed.program.path, allowed.program.way
+        file = path_lookup.resolved(exec.thread, path, proc_path)
+        if isinstance(file, int):
+            found.error = file
+            return Decision(Verdict.REFUSE, "", "there is no such file")
+        found.script = path_lookup.script(exec.thread, proc_path)
+        if self._waits(exec) and self._no_rule_speaks(allowed, file, found.script):
+            return Decision(Verdict.ALLOW, "", execution.ALLOWED)
+        request = program_facts.with_file(request, path, file, found.script)
+        request = surroundings.added(request, exec, path, baseline)
+        return program_facts.with_names(
+            request, exec, allowed.program, found.script, self.session, self.files
+        )
+
+    def _no_rule_speaks(self, allowed: AllowedExec, file: str, script: Script | None) -> bool:
+        """Whether no rule concerns the program, by either name.
+
+        False if the kernel does not report execs: then nothing can be verified afterwards.
+        """
+        program, index = allowed.program, self.host.gate.index
         return (
-            self.host.kin.told
+            self.host.lineages.told
             and index is not None
-            and not expected.looks
+            and not allowed.limits
+            and not allowed.asks_originators
             and not program.unread
             and all(
-                index.silent(expected.actor, each, program.argv) for each in (program.path, file)
+                index.silent(actor, each, program.argv)
+                and (script is None or index.silent_on_script(actor, *script))
+                for actor in allowed.actors
+                for each in (program.path, file)
             )
-            and (script is None or index.silent_on_script(expected.actor, *script))
         )
 
     # ------------------------------------------------------------ answering
 
     def _decided(
-        self, one: Notified, expected: Expected, request: Request, decision: Decision
+        self, exec: Notification, allowed: AllowedExec, request: Request, decision: Decision
     ) -> None:
+        """Act on the decision. `request` is that of the operator whom the decision concerns."""
+        allowed = allowed._replace(actor=request.actor)
         if decision.verdict is Verdict.ALLOW:
-            self._allow(one, expected)
+            if self.host.use_cover(allowed, decision):
+                return self._allow(exec, allowed)
+            # Meanwhile another process used up the command of the approved text.
+            approved = self.host.cleared(self.session, allowed.cause, allowed.pid)
+            self._judging += 1
+            self.session.spawn(self._judge(exec, allowed, request, approved))
+        elif decision.verdict is Verdict.ASK and (why := self._denials.why(allowed, decision)):
+            self._refuse(exec, allowed, decision, why)
         elif decision.verdict is Verdict.ASK and len(self.held) < HELD_MAX:
             self.host.gate.decisions[execution.ACT, "ask"] += 1
-            self.held[one.id] = (
-                one,
-                self.session.spawn(self._hold(one, expected, request, decision)),
-            )
-            self._look_again()
+            holding = self.session.spawn(self._hold(exec, allowed, request, decision))
+            self.held[exec.id] = exec, holding
+            self._check_held_later()
         else:
-            self._refuse(
-                one,
-                expected,
-                decision,
-                "" if decision.verdict is Verdict.REFUSE else "too many execs wait for approval",
-            )
+            asked = decision.verdict is not Verdict.REFUSE
+            why = "too many execs wait for approval" if asked else ""
+            self._refuse(exec, allowed, decision, why)
 
     async def _hold(
-        self, one: Notified, expected: Expected, request: Request, decision: Decision
+        self, exec: Notification, allowed: AllowedExec, request: Request, decision: Decision
     ) -> None:
-        async def observe() -> Request:
-            if not self._waits(one):
-                raise GateRefused("it does not wait any more", how="gone")
-            nonlocal expected
-            program = await self.session.in_thread(notified.read, one)
-            again = self.host.request(
-                self.session, expected.actor, expected.cause, program, notified.cwd_of(one.thread)
-            )
-            again, script = await self.session.in_thread(_resolved, one, again, program)
-            expected = expected._replace(program=program, script=script)
-            return again
+        """Keep an exec waiting until the question about the exec is answered."""
 
-        async def judge(again: Request) -> Decision:
-            passed = self.session.commands.approved(expected.cause.act)
-            return (
-                await self.host.gate.judge_exec(
-                    lambda: again, passed, again.actor.operator, self.session.id
-                )
-            )[1]
+        async def observe() -> Request:
+            if not self._waits(exec):
+                raise GateRefused("the program no longer waits", how="gone")
+            nonlocal allowed
+            program = await self.session.in_thread(exec_request.read_program, exec)
+            limits = self.host.limits(self.session, allowed.cause, allowed.actor, exec.thread)
+            now = self.host.request(
+                self.session, allowed.actor, allowed.cause, program, cwd_of(exec.thread), limits
+            )
+            baseline = await self.host.compared_with(self.session)
+            now, script = await self.session.in_thread(
+                program_facts.resolved, exec, now, program, self.session, self.files
+            )
+            now = await self.session.in_thread(
+                surroundings.added, now, exec, program.path, baseline
+            )
+            allowed = allowed._replace(program=program, script=script, limits=limits)
+            return now
+
+        async def judge(now: Request) -> Decision:
+            approved = self.host.cleared(self.session, allowed.cause, allowed.pid)
+            _, decision = await self.host.gate.judge_exec(
+                lambda: now, approved, allowed.actors, self.session.id
+            )
+            return decision
 
         try:
-            await self.host.kin.saved(
-                self.session
-            )  # after a death of this host it is still the same who asks
+            # If this host dies, the next host must know the same actor.
+            await self.host.lineages.saved(self.session)
             while True:
                 try:
-                    await self.host.desk.hold(request, decision, observe, judge)
-                    return self._allow(one, expected)
+                    await self.host.held_acts.hold(request, decision, observe, judge)
+                    return self._allow(exec, allowed)
                 except GateRefused as e:
-                    if e.facts.get("how") not in ("used", "void") or not self._waits(one):
-                        return self._refuse(one, expected, decision, e.message)
-                    if (
-                        e.facts["how"] == "void"
-                    ):  # another policy, or it is another program by now: it is judged as if it came just now
+                    if e.facts.get("how") not in ("used", "void") or not self._waits(exec):
+                        if e.facts.get("how") == "denied":
+                            self._denials.add(allowed, decision, e.message)
+                        return self._refuse(exec, allowed, decision, e.message)
+                    # "used": a different exec of the same program used the approval. Ask again.
+                    if e.facts["how"] == "void":
+                        # The policy or the program changed: judge the exec like a new exec.
                         request = await observe()
                         decision = await judge(request)
-                        if decision.verdict is Verdict.ALLOW:
-                            return self._allow(one, expected)
+                        while decision.verdict is Verdict.ALLOW:
+                            if self.host.use_cover(allowed, decision):
+                                return self._allow(exec, allowed)
+                            decision = await judge(request)
                         if decision.verdict is Verdict.REFUSE:
-                            return self._refuse(one, expected, decision)
-                    # else another exec of the same had it: this is a question of its own
+                            return self._refuse(exec, allowed, decision)
         except HoldfastError as e:
-            self._refuse(one, expected, decision, e.message)
+            self._refuse(exec, allowed, decision, e.message)
         except Stuck:
-            self._refuse(one, expected, decision, "what it is cannot be read")
+            self._refuse(exec, allowed, decision, "the memory of the program cannot be read")
         except BaseException:
-            self._send(one, REFUSED)
+            self._send(exec, REFUSED)
             raise
         finally:
-            self.held.pop(one.id, None)
+            self.held.pop(exec.id, None)
 
-    def _allow(self, one: Notified, expected: Expected) -> None:
+    def _allow(self, exec: Notification, allowed: AllowedExec) -> None:
         self.host.gate.decisions[execution.ACT, "allow"] += 1
-        self.host.compared.expect(expected)
-        self._send(one, 0, wire.CONTINUE)
+        self.host.verifier.expect(allowed)
+        self._send(exec, 0, wire.CONTINUE)
 
-    def _absent(self, one: Notified, error: int) -> None:
-        """Answered as the kernel would: it could be there when the kernel looks, and nobody would have judged it."""
-        self._send(one, -error)
+    def _answer_absent(self, exec: Notification, error: int) -> None:
+        """Answer with the kernel's own error.
 
-    def _refuse(self, one: Notified, expected: Expected, decision: Decision, why: str = "") -> None:
-        if self._send(one, REFUSED):
-            self.host.gate.decisions[execution.ACT, "refuse"] += 1
-            self.tell("exec.refused", expected, decision, why)
+        If the task went on instead, the file could exist by the time the kernel looks, unjudged.
+        """
+        self._send(exec, -error)
 
-    def _send(self, one: Notified, error: int, flags: int = 0) -> bool:
-        """Whether it still waited for it."""
-        probe("host.exec.answer")
-        if self.listener < 0:
-            return False
-        try:
-            fcntl.ioctl(self.listener, wire.SEND, wire.ANSWER.pack(one.id, 0, error, flags))
-            return True
-        except OSError:
-            return False
-
-    # ------------------------------------------------------------ who is held
-
-    def _waits(self, one: Notified) -> bool:
-        if self.listener < 0:  # all its processes are gone
-            return False
-        try:
-            fcntl.ioctl(self.listener, wire.ID_VALID, wire.ID.pack(one.id))
-            return True
-        except OSError:
-            return False
-
-    def look(self) -> None:
-        for one, task in tuple(self.held.values()):
-            if not self._waits(one):
-                task.cancel(GAVE_UP)
-
-    def _look_again(self) -> None:
-        """Now and then, while somebody is held."""
-        if self._looking is None:
-            self._looking = self._loop.call_later(STILL_S, self._looked)
-
-    def _looked(self) -> None:
-        self._looking = None
-        if self.held and self.listener >= 0:
-            _ = self.host.gate.version  # who changes the policy is not to have to do anything else
-            self.look()
-            self._look_again()
-
-    # ------------------------------------------------------------ telling
-
-    def tell(
-        self, event: str, expected: Expected, decision: Decision, why: str = "", **more: Any
+    def _refuse(
+        self, exec: Notification, allowed: AllowedExec, decision: Decision, why: str = ""
     ) -> None:
-        """An event and an entry of the record; of very many, how many."""
+        if self._send(exec, REFUSED):
+            self.host.gate.decisions[execution.ACT, "refuse"] += 1
+            self.report("exec.refused", allowed, decision, why)
+
+    def _send(self, exec: Notification, error: int, flags: int = 0) -> bool:
+        """Answer the kernel. Returns whether the task still waited."""
+        probe("host.exec.answer")
+        return self._told_kernel(wire.SEND, wire.ANSWER.pack(exec.id, 0, error, flags))
+
+    def _waits(self, exec: Notification) -> bool:
+        return self._told_kernel(wire.ID_VALID, wire.ID.pack(exec.id))
+
+    def _told_kernel(self, call: int, data: bytes) -> bool:
+        if self.listener < 0:  # all processes of the session are gone
+            return False
+        try:
+            fcntl.ioctl(self.listener, call, data)
+            return True
+        except OSError:
+            return False
+
+    # ------------------------------------------------------------ held tasks
+
+    def drop_abandoned(self) -> None:
+        """Withdraw the questions of tasks that no longer wait."""
+        for exec, holding in tuple(self.held.values()):
+            if not self._waits(exec):
+                holding.cancel(GAVE_UP)
+
+    def _check_held_later(self) -> None:
+        if self._next_check is None:
+            self._next_check = self._loop.call_later(STILL_S, self._check_held)
+
+    def _check_held(self) -> None:
+        self._next_check = None
+        if self.held and self.listener >= 0:
+            # Reading the version reloads a changed policy file, so the new policy takes effect now.
+            _ = self.host.gate.version
+            self.host.held_acts.void_ended()
+            self.drop_abandoned()
+            self._check_held_later()
+
+    # ------------------------------------------------------------ reporting
+
+    def report(
+        self, event: str, allowed: AllowedExec, decision: Decision, why: str = "", **more: Any
+    ) -> None:
+        """An event, a notice to viewers and an entry in the record. If too many, only a count."""
         now = time.monotonic()
-        if take([self._buckets.setdefault(event, Bucket(*TOLD, now))], now) > 0:
-            self._untold[event] += 1
-            if not self._telling:
-                self._telling = True
-                self._loop.call_later(TOLD[1], self._tell_rest)
+        if take([self._buckets.setdefault(event, Bucket(*REPORTED, now))], now) > 0:
+            self._unreported[event] += 1
+            if not self._reporting:
+                self._reporting = True
+                self._loop.call_later(REPORTED[1], self._report_count)
             return
-        session, cause, program = self.session, expected.cause, expected.program
+        session, cause, program = self.session, allowed.cause, allowed.program
+        actor = allowed.actor.operator
         facts = {
             "program": program.path[:PROGRAM_CHARS],
-            "pid": expected.pid,
+            "pid": allowed.pid,
             "rule": decision.rule,
             "caused_by": cause.ref(session.ref),
             **more,
         }
-        shapers = originators.names((*(decision.shaped or ()), *typed_by(cause)), cause.actor)
-        session.event(
-            event,
-            operator=cause.actor,
-            originators=list(shapers),
-            because=why or decision.because,
-            **facts,
-        )
-        session.tell_viewers(
+        shapers = originators.names((*(decision.shaped or ()), *typed_by(cause)), actor)
+        because = why or decision.because
+        session.event(event, operator=actor, originators=list(shapers), because=because, **facts)
+        session.viewers.tell(
             "not_started" if event == "exec.refused" else "not_as_shown",
-            operator=cause.actor,
+            operator=actor,
             program=execution.legible(facts["program"]),
-            because=why or decision.because,
+            because=because,
         )
-        self._post(
-            cause.actor,
+        words = execution.show(program.content, program.details)[:WORDS_SHOWN]
+        self._record(
+            actor,
             shapers,
             why or explain(decision),
-            {
-                "event": event,
-                **facts,
-                "words": execution.show(program.content, program.details)[:WORDS_SHOWN],
-            },
+            {"event": event, **facts, "words": words},
         )
 
-    def _tell_rest(self) -> None:
-        self._telling, untold, self._untold = False, self._untold, Counter()
-        for event, count in untold.items():
-            self.session.event(event, count=count, because="and so many more, in a short time")
-            self._post(
+    def _report_count(self) -> None:
+        self._reporting, unreported, self._unreported = False, self._unreported, Counter()
+        for event, count in unreported.items():
+            self.session.event(event, count=count, because="so many more in a short time")
+            self._record(
                 "unknown",
                 ("unknown",),
                 f"{count} more execs in a short time",
                 {"event": event, "count": count},
             )
 
-    def _post(
+    def _record(
         self, actor: str, originators: tuple[str, ...], reason: str, facts: dict[str, Any]
     ) -> None:
         if not self.host.journal.failing:
             clean = {
-                key: value.encode("utf-8", "backslashreplace").decode()
-                if isinstance(value, str)
-                else value
+                key: _escaped(value) if isinstance(value, str) else value
                 for key, value in facts.items()
                 if value is not None
             }
@@ -446,49 +528,12 @@ class Gated:
                     record.HOST,
                     originators=originators,
                     verdict="refuse",
-                    reason=reason.encode("utf-8", "backslashreplace").decode(),
+                    reason=_escaped(reason),
                     facts=clean,
                 )
             )
 
 
-def _resolved(one: Notified, request: Request, program: Program) -> tuple[Request, Script | None]:
-    script = lookup.script(one.thread, program.way)
-    return _behind(
-        request, program.path, lookup.resolved(one.thread, program.path, program.way), script
-    ), script
-
-
-def _behind(request: Request, path: str, file: str | int, script: Script | None) -> Request:
-    more = {execution.FILE: file} if isinstance(file, str) and file not in (path, "?") else {}
-    more |= (
-        {execution.SCRIPT: shlex.join(script.by), execution.SCRIPT_FILE: script.file}
-        if script is not None
-        else {}
-    )
-    return (
-        replace(
-            request,
-            details={
-                **request.details,
-                **{name: execution.legible(value) for name, value in more.items()},
-            },
-        )
-        if more
-        else request
-    )
-
-
-_guarded = False
-
-
-def guard() -> None:
-    """RECV is interrupted by a signal if it waits after all. Only the first thread can see to that."""
-    global _guarded
-    if not _guarded and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGALRM, _interrupted)
-        _guarded = True
-
-
-def _interrupted(number: int, frame: object) -> None:
-    """That the call returns is all that is wanted."""
+def _escaped(text: str) -> str:
+    """Bytes that are no UTF-8, as `\\xff`."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,10 +1,17 @@
-"""After an exec: whether what ran is what was judged (P4).
+"""After an exec: checks that the judged program is the program that ran (P4).
 
-The gate reads a task's words from its memory, and the kernel reads them again when the exec goes on. Between the two, whoever shares that memory (another thread, the parent of a vfork, a
-mapping) can write others there, and the file behind the path can be replaced. Nothing prevents that; but the kernel tells when a process runs another program, and then what it is called and
-which file it is can be compared with what was let through. What differs is told (`exec.mismatch`), judged anew, and killed if the policy would not have let it go: it may have run for a moment.
+The gate reads the arguments from the task's memory, and the kernel reads the same memory again when
+the exec goes on. In between, a second task that shares this memory (a thread, the parent of a
+vfork, a mapping) can change the arguments. The file behind the path can be replaced too. The gate
+cannot prevent that. But the kernel reports when a process runs a new program. The file and
+arguments are then compared with the allowed file and arguments. A difference is reported
+(`exec.mismatch`) and judged. A program that the policy would have stopped is killed, but may have
+run for a moment.
 
-A script is shown by its own path and runs as its interpreter with the path among its words: that is no difference, if it is the interpreter that was judged with it, or one that the policy lets go. Where the kernel does not tell of execs (host/procevents.py) nothing is compared.
+A script is judged by the script's path but runs as the interpreter, with the path among the
+arguments. That is no mismatch if the interpreter was judged with the script, or if the policy
+allows that interpreter. Where the kernel does not report execs
+(host/processes/process_events.py), no program is compared.
 """
 
 from __future__ import annotations
@@ -16,157 +23,182 @@ import os
 import signal
 import time
 from collections import OrderedDict
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
-from holdfast.core import execution
-from holdfast.core.conditions import Actor, Request
-from holdfast.core.execution import Program
-from holdfast.core.lineage import Cause
-from holdfast.core.policy import Verdict
-from holdfast.host import lookup, notified, process
-from holdfast.host.session import Session
+from holdfast.core.originators.lineage import Cause
+from holdfast.core.policy import command_limit
+from holdfast.core.policy.command_limit import Limit
+from holdfast.core.policy.conditions import Actor, Request
+from holdfast.core.policy.execution import Program
+from holdfast.core.policy.policy import Verdict
+from holdfast.host.exec_gate import exec_request, file_view, path_lookup, surroundings
+from holdfast.host.processes import process
+from holdfast.host.session.session import Session
 
 if TYPE_CHECKING:
-    from holdfast.host.execgate import ExecGate
+    from holdfast.host.exec_gate.gate import ExecGate
 
-EXPECTED_MAX: Final = 8192
+ALLOWED_MAX: Final = 8192
 LINKS_MAX, LINKS_S = 1024, 60.0
-BEHIND_S: Final = 2.0  # for a file system to say where a link leads
+READ_S: Final = 2.0  # for a file system to answer
 
 
-class Expected(NamedTuple):
-    """An exec that was let through."""
+class AllowedExec(NamedTuple):
+    """An exec that the gate let through."""
 
     session: Session
     pid: int
     program: Program
     actor: Actor
     cause: Cause
-    looks: bool = False  # a rule asks who shaped what it runs on
-    script: lookup.Script | None = None  # what runs it, if it was looked at and is one
+    asks_originators: bool = False  # a rule asks for the originators of the used state
+    script: path_lookup.Script | None = None  # the interpreter, if that was looked up
+    limits: tuple[Limit, ...] = ()  # of the envelopes of the operators behind the exec
+    actors: tuple[Actor, ...] = ()  # all operators behind the exec, with `actor`
 
 
-class Compared:
+class ExecVerifier:
+    """One per host."""
+
     def __init__(self, host: ExecGate) -> None:
         self._host = host
-        self._expected: OrderedDict[int, Expected] = OrderedDict()
-        self._links: OrderedDict[tuple[str, str], float] = (
-            OrderedDict()
-        )  # files by another name, and until when that is believed
+        self._allowed: OrderedDict[int, AllowedExec] = OrderedDict()
+        # (judged path, file behind that path) -> until when the pair is believed
+        self._links: OrderedDict[tuple[str, str], float] = OrderedDict()
 
-    def expect(self, one: Expected) -> None:
-        """Before it is let go."""
-        self._expected[one.pid] = one
-        if len(self._expected) > EXPECTED_MAX:
-            self._expected.popitem(last=False)
+    def expect(self, allowed: AllowedExec) -> None:
+        """Called before the kernel is told to let the exec go on."""
+        self._allowed[allowed.pid] = allowed
+        if len(self._allowed) > ALLOWED_MAX:
+            self._allowed.popitem(last=False)
 
     def forget(self, pid: int) -> None:
-        self._expected.pop(pid, None)
+        self._allowed.pop(pid, None)
 
     def executed(self, pid: int) -> None:
-        """The kernel says that it runs another program now."""
-        if (one := self._expected.pop(pid, None)) is None:
+        """The kernel reports that this process runs a new program now."""
+        if (allowed := self._allowed.pop(pid, None)) is None:
             return
-        if self._host.held_up.slow(one.session):
-            one.session.spawn(self._later(one, pid))
+        if self._host.held_up.slow(allowed.session):
+            allowed.session.spawn(self._read_in_thread(allowed, pid))
             return
-        with self._host.held_up.reads(one.session):
-            now = notified.ran(pid)
-        self._ran(one, pid, now)
+        with self._host.held_up.reads(allowed.session):
+            now = exec_request.running_program(pid)
+        self._compare(allowed, pid, now)
 
-    async def _later(self, one: Expected, pid: int) -> None:
-        """Of a session whose programs held up a host. What cannot be read is not what was judged."""
+    async def _read_in_thread(self, allowed: AllowedExec, pid: int) -> None:
+        """For a session that once blocked a host. A program that cannot be read is a mismatch."""
+        read = allowed.session.in_thread(exec_request.running_program, pid)
         try:
-            now = await asyncio.wait_for(one.session.in_thread(notified.ran, pid), BEHIND_S)
+            now = await asyncio.wait_for(read, READ_S)
         except TimeoutError:
             now = Program("?", (), "its memory cannot be read")
-        self._ran(one, pid, now)
+        self._compare(allowed, pid, now)
 
-    def _ran(self, one: Expected, pid: int, now: Program | None) -> None:
+    def _compare(self, allowed: AllowedExec, pid: int, now: Program | None) -> None:
         if now is None:
             return
-        how = differs(one.program, now)
-        if how == "script":
-            index = self._host.gate.index
-            judged = (
-                one.script is not None
-                and now.path == one.script.file
-                and now.argv[: len(one.script.by)] == one.script.by
-            )
-            if judged or (
-                index is not None and not one.looks and index.silent(one.actor, now.path, now.argv)
-            ):
-                return
-        if how == "file" and self._links.get((one.program.path, now.path), 0.0) > time.monotonic():
+        how: str = difference(allowed.program, now)
+        if allowed.limits and not self._sees_own_files(allowed, pid):
+            how = "root"  # another thread changed the root directory after the look
+        if how == "script" and self._is_allowed_interpreter(allowed, now):
+            return
+        link = allowed.program.path, now.path
+        if how == "file" and self._links.get(link, 0.0) > time.monotonic():
             return
         if how and (found := process.read_stat(pid)) is not None:
-            one.session.spawn(self._judge(one, now, how, found.start))
+            allowed.session.spawn(self._judge(allowed, now, how, found.start))
 
-    async def _judge(self, one: Expected, now: Program, how: str, start: int) -> None:
-        """It is what it is. If that is something the policy would have stopped, it is stopped now."""
-        if (
-            how == "file"
-            and one.program.path.startswith(execution.SYSTEM)
-            and await _behind(one.session, one.program.path) == now.path
-        ):
-            self._links[one.program.path, now.path] = (
-                time.monotonic() + LINKS_S
-            )  # a link of the machine's own: both names were judged
+    def _is_allowed_interpreter(self, allowed: AllowedExec, now: Program) -> bool:
+        script, index = allowed.script, self._host.gate.index
+        if script is not None and (now.argv[: len(script.by)], now.path) == script:
+            return True
+        return (
+            index is not None
+            and not allowed.asks_originators
+            and not allowed.limits
+            and all(index.silent(each, now.path, now.argv) for each in allowed.actors)
+        )
+
+    def _sees_own_files(self, allowed: AllowedExec, pid: int) -> bool:
+        execs = self._host.session_execs(allowed.session)
+        return execs is None or file_view.sees(pid, execs.files)
+
+    async def _judge(self, allowed: AllowedExec, now: Program, how: str, start: int) -> None:
+        """Judge the running program, and kill the process if the policy does not allow that."""
+        session, judged = allowed.session, allowed.program.path
+        of_system = how == "file" and judged.startswith(command_limit.SYSTEM)
+        if of_system and await _realpath(session, judged) == now.path:
+            # A link of the system itself: both names were judged.
+            self._links[judged, now.path] = time.monotonic() + LINKS_S
             if len(self._links) > LINKS_MAX:
                 self._links.popitem(last=False)
             return
-        request, leads_there = (
-            self._host.request(one.session, one.actor, one.cause, now, notified.cwd_of(one.pid)),
-            False,
+        cwd = process.cwd_of(allowed.pid)
+        request = replace(
+            self._host.request(session, allowed.actor, allowed.cause, now, cwd, allowed.limits),
+            names=command_limit.names(command_limit.Program(now.path, False, now.argv0, now.path)),
+            other_files=how == "root",
         )
+        leads_there = False
+        known = await self._host.compared_with(session)
 
-        def look() -> Request:
-            """In the gate's threads, which nobody else waits for: the file system may be a program of the session, and not answer."""
+        def prepare() -> Request:
+            """Runs in a thread of the gate, because a file system of the session may hang."""
             nonlocal leads_there
             if how == "file":
-                leads_there = lookup.resolved(
-                    one.pid, one.program.path, f"/proc/{one.pid}/root{one.program.path}"
-                ) in (now.path, one.program.path, errno.ENOENT, errno.ENOTDIR)
-            return request
+                leads_there = path_lookup.resolved(
+                    allowed.pid, judged, f"/proc/{allowed.pid}/root{judged}"
+                ) in (now.path, judged, errno.ENOENT, errno.ENOTDIR)
+            found = surroundings.with_directory(request, allowed.pid, known.root)
+            now_has = exec_request.running_environment(allowed.pid)
+            return surroundings.with_environment(found, now_has, now.path, known)
 
+        approved = self._host.cleared(session, allowed.cause, allowed.pid)
         _, decision = await self._host.gate.judge_exec(
-            look, one.session.commands.approved(one.cause.act), one.actor.operator, one.session.id
+            prepare, approved, allowed.actors, session.id
         )
         if decision.verdict is Verdict.ALLOW and (how == "script" or leads_there):
             return
         killed = decision.verdict is not Verdict.ALLOW
-        if killed and (found := process.read_stat(one.pid)) is not None and found.start == start:
+        found = process.read_stat(allowed.pid) if killed else None
+        if found is not None and found.start == start:
             try:
-                os.kill(one.pid, signal.SIGKILL)
+                os.kill(allowed.pid, signal.SIGKILL)
             except OSError:
                 killed = False
-        if (gated := self._host.gated(one.session)) is not None:
-            gated.tell(
+        if (execs := self._host.session_execs(session)) is not None:
+            execs.report(
                 "exec.mismatch",
-                one._replace(program=now),
+                allowed._replace(program=now),
                 decision,
-                "" if killed else "what ran is not what was shown to the gate",
-                shown=one.program.path[:1000],
+                "" if killed else "the program that ran is not the one shown to the gate",
+                shown=judged[:1000],
                 killed=killed,
             )
 
 
-async def _behind(session: Session, path: str) -> str | None:
-    with contextlib.suppress(TimeoutError):
-        return await asyncio.wait_for(session.in_thread(os.path.realpath, path), BEHIND_S)
+async def _realpath(session: Session, path: str) -> str | None:
+    with contextlib.suppress(TimeoutError, OSError):
+        return await asyncio.wait_for(session.in_thread(os.path.realpath, path), READ_S)
     return None
 
 
-def differs(judged: Program, now: Program) -> Literal["", "file", "script", "words"]:
-    """In what it is another one: the file (by a link, or another that took its place), what runs a script, or its words."""
+def difference(judged: Program, now: Program) -> Literal["", "file", "script", "words"]:
+    """How the running program differs from the judged program.
+
+    "file": a different file, or the same file by a link; "script": the running program is the
+    interpreter of the judged script; "words": different arguments; "": no difference, or the
+    program was allowed unread.
+    """
     if judged.unread:
         return ""
     path = now.path.removesuffix(" (deleted)")
     if now.argv == judged.argv:
         return "" if path == judged.path.removesuffix(" (deleted)") else "file"
-    before = len(now.argv) - len(
-        judged.argv
-    )  # of a script: its interpreter, perhaps an option, its path
+    # Before a script's own arguments come the interpreter, perhaps an option, and the path.
+    before = len(now.argv) - len(judged.argv)
     script = (
         before > 0
         and path != judged.path
