@@ -1,69 +1,164 @@
-"""What is done after the end of a session: what is known of it is kept, who watches gets the rest of it, then its keeper may go: whatever fails with one of those who watched."""
+"""The host's work after the end of a session.
+
+The host saves the record, sends viewers the last output, and releases the keeper. An error with a
+viewer stops none of the later steps.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import contextlib
+from typing import TYPE_CHECKING, Protocol
 
-from holdfast.host import making, store
-from holdfast.host.telling import anyway
+from holdfast.core.originators.lineage import UNKNOWN
+from holdfast.core.record.record import host_fact
+from holdfast.host.lifecycle import prepare
+from holdfast.host.lifecycle.contained import tool_files
+from holdfast.host.runtime.notify import log_errors
+from holdfast.host.storage import store
 from holdfast.model.errors import Unavailable
 from holdfast.model.limits import RUN_PACE_WINDOW_S
 from holdfast.model.probe import probe
+from holdfast.wire import frames
 from holdfast.wire import keeper as wire
 
 if TYPE_CHECKING:
-    from holdfast.host.engine import Engine
-    from holdfast.host.session import Session
+    from collections.abc import Callable, Container
 
+    from holdfast.home import Home
+    from holdfast.host.lifecycle.contained.own_directories import OwnDirectories
+    from holdfast.host.processes.halt import Halter
+    from holdfast.host.runtime.threads import Threads
+    from holdfast.host.session.session import Session
+    from holdfast.host.storage.events import Events
+    from holdfast.host.storage.journal import Journal
+    from holdfast.host.storage.store import Store
+
+COMPARE_S = 5.0  # for the file system of a workspace to answer
 LAST_VIEW_S = 2.0  # for viewers that keep up to take the last output
 
 
-async def bury(engine: Engine, session: Session) -> None:
-    """While it cannot be written, the keeper keeps it."""
+class Survivor(Protocol):
+    """The parts of a host that finish an ended session."""
+
+    @property
+    def home(self) -> Home: ...
+
+    @property
+    def store(self) -> Store: ...
+
+    @property
+    def events(self) -> Events: ...
+
+    @property
+    def halter(self) -> Halter: ...
+
+    @property
+    def threads(self) -> Threads: ...
+
+    @property
+    def own_directories(self) -> OwnDirectories: ...
+
+    @property
+    def ended(self) -> Container[str]: ...
+
+    def forget_old(self) -> None: ...
+
+
+def record_end(journal: Journal, session: Session) -> None:
+    """Records the end of the first program, and the operator whose act ended it.
+
+    After `end`, the outcome of that act is the record.
+    """
+    row, end = session.record, session.end_of
+    if end.asked:
+        return
+    known = end.cause.actor != UNKNOWN.actor
+    journal.post(
+        host_fact(
+            row.id,
+            row.epoch,
+            "ended",
+            end.cause.actor if known else "host",
+            "host",
+            act=end.cause.act,
+            originators=end.perhaps if known else (*end.perhaps, UNKNOWN.actor),
+            facts={"exit_code": row.exit_code, "reason": row.reason},
+        )
+    )
+
+
+async def bury(host: Survivor, session: Session) -> None:
+    """Releases the keeper once the end is durable; until then the keeper holds the end."""
     record = session.record
     durable = True
     try:
-        await engine.store.write(store.save(record))
+        await host.store.run(store.save(record))
     except Unavailable as e:
         durable = False
-        engine.events.note(session.id, "store.failed", {"detail": e.message})
+        host.events.note(session.id, "store.failed", {"detail": e.message})
     what = f"after the end of {session.id}"
-    with anyway(what):
+    changed = await changed_tool_files(host.threads, host.home, session.id)
+    if changed:
+        host.events.note(session.id, "session.tool_files", {"changed": changed})
+    with log_errors(what):
         await _let_finish(session)
     for viewer in list(session.viewers):
-        with anyway(what):
+        with log_errors(what):
             viewer.conn.event(
-                "ended", session=session.id, exit_code=record.exit_code, reason=record.reason
+                "ended",
+                session=session.id,
+                exit_code=record.exit_code,
+                reason=record.reason,
+                **({"tool_files": changed} if changed else {}),
             )
-        with anyway(what):
-            session.remove_viewer(viewer, "ended")
-    await _until(
-        lambda: not session.streams, RUN_PACE_WINDOW_S
-    )  # a `run` or `read` that still takes its last output
-    if not durable and session.id in engine.ended:
-        await engine.store.write(store.save(record), patient=True)
+        with log_errors(what):
+            session.viewers.leave(viewer, "ended")
+    # A `run` or `read` may still take the last output.
+    await _until(lambda: not session.streams, RUN_PACE_WINDOW_S)
+    if not durable and session.id in host.ended:
+        await host.store.run(store.save(record), patient=True)
     probe("host.end.recorded")
     session.link.send(wire.release())
     probe("host.end.released")
-    with anyway(what):
+    with log_errors(what):
         await session.dispose()
-    making.remove(engine.home, session.id)
-    await engine.halter.in_thread(engine.halter.groups.remove, session.id)
-    engine.forget_old()
+    await host.halter.in_thread(host.halter.groups.remove, session.id)
+    await host.own_directories.remove(session.id)
+    host.forget_old()
+
+
+async def changed_tool_files(threads: Threads, home: Home, session_id: str) -> list[str]:
+    """Files that the session changed and that people's tools execute later.
+
+    None if the workspace's file system does not answer.
+    """
+
+    def compare() -> list[str]:
+        return tool_files.changed(tool_files.load(f"{home.run}/{prepare.HOST_ONLY}/{session_id}"))
+
+    with contextlib.suppress(TimeoutError):
+        return await asyncio.wait_for(threads.of(session_id, compare), COMPARE_S)
+    return []
 
 
 async def _let_finish(session: Session) -> None:
-    """Viewers that still take output get all of it: each has LAST_VIEW_S to move on. Who reads the ring itself needs nobody."""
+    """Waits until each viewer has the last screen and output, or stalls for LAST_VIEW_S.
+
+    A viewer that reads the ring itself needs only its screen; a new one if it missed output.
+    """
+    for viewer in [v for v in session.viewers if v.missed]:
+        await viewer.refresh(frames.SCREEN_LAG)
     shown = -1
-    while (behind := session.behind()) and shown != sum(v.offset for v in behind):
-        shown = sum(v.offset for v in behind)
-        await _until(lambda: not session.behind(), LAST_VIEW_S)
+    while (late := [v for v in session.viewers if v.unfinished]) and shown != sum(
+        v.offset for v in late
+    ):
+        shown = sum(v.offset for v in late)
+        await _until(lambda: not any(v.unfinished for v in session.viewers), LAST_VIEW_S)
 
 
 async def _until(check: Callable[[], bool], limit_s: float) -> None:
-    """Who still reads what was printed at the end gets it, within reason."""
+    """Waits until `check` is true, at most `limit_s`."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + limit_s
     while not check() and loop.time() < deadline:

@@ -1,35 +1,77 @@
-"""Which session is meant by a name, an id or the beginning of an id; and a name for one that was given none."""
+"""Finds a session by name, id or prefix of an id, and makes up names."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+import secrets
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from holdfast.model.errors import Usage
+from holdfast.core.record.record import MACHINE
+from holdfast.model.errors import Ambiguous, Refused
+from holdfast.model.ids import ID_PREFIX_CHARS, check_name, session_id
 
 BASE_CHARS = 40
+SHOWN_MAX = 8  # candidates that an error lists
 
 
-def match(text: str, names: Mapping[str, str]) -> str | None:
-    """The id, of sessions by id with their names: an id, a name, or the beginning of exactly one id."""
+def match(text: str, names: Mapping[str, str], prefix_chars: int = ID_PREFIX_CHARS) -> str | None:
+    """The id of the session with that id or name, or with the only id that begins so.
+
+    `names`: the names of all sessions, by id. A text that is the name of one session and the
+    beginning of another's id means neither: an operator could choose such a name on purpose.
+    """
     if text in names:
         return text
-    exact = [i for i, n in names.items() if n == text]
-    if exact:
-        return exact[0]
-    prefixed = [i for i in names if text and i.startswith(text)]
-    if len(prefixed) > 1:
-        raise Usage(f"{text!a} is the beginning of {len(prefixed)} sessions", "give more of the id")
-    return prefixed[0] if prefixed else None
+    found = [i for i, n in names.items() if n == text]
+    found += [i for i in beginning(text, names, prefix_chars) if i not in found]
+    return _only(text, found, names)
+
+
+def match_prefix(text: str, names: Mapping[str, str]) -> str | None:
+    """The id of the only session with a name or an id that begins so."""
+    by_id = beginning(text, names)
+    by_name = [i for i, n in names.items() if n.startswith(text) and i not in by_id]
+    return _only(text, by_id + by_name, names) if text else None
+
+
+def _only(text: str, found: Sequence[str], names: Mapping[str, str]) -> str | None:
+    if len(found) > 1:
+        shown = ", ".join(f"{i} ({names[i]})" for i in found[:SHOWN_MAX])
+        more = f" and {len(found) - SHOWN_MAX} more" if len(found) > SHOWN_MAX else ""
+        raise Ambiguous(
+            f"{text[:80]!a} means {len(found)} sessions: {shown}{more}",
+            candidates=[{"id": i, "name": names[i]} for i in found[:SHOWN_MAX]],
+        )
+    return found[0] if found else None
+
+
+def beginning(text: str, ids: Iterable[str], prefix_chars: int = ID_PREFIX_CHARS) -> list[str]:
+    """The ids that begin with a text of sufficient length."""
+    return [i for i in ids if i.startswith(text)] if len(text) >= prefix_chars else []
+
+
+def new_id(taken: Collection[str]) -> str:
+    """A new id that begins with none of these names."""
+    while True:
+        made = session_id(secrets.token_bytes(8))
+        if not any(beginning(name, (made,)) for name in taken):
+            return made
+
+
+def check_new(name: str, ids: Iterable[str]) -> None:
+    """Refuses a name that is invalid, or would stand for another session or the machine too."""
+    if check_name(name) == MACHINE:
+        raise Refused(f"the name {name} is the machine's own", "choose another name")
+    if alike := beginning(name, ids):
+        raise Refused(
+            f"the name {name} is the beginning of the session id {alike[0]}",
+            "choose another name: this one would stand for two sessions",
+        )
 
 
 def free(argv: list[str], taken: Collection[str]) -> str:
-    """A name after its program that nobody has."""
+    """A free name, made from the name of the program."""
     base = os.path.basename(argv[0]) if argv else "shell"
-    base = (
-        "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base).lstrip(
-            "-"
-        )[:BASE_CHARS]
-        or "session"
-    )
+    plain = [c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in base]
+    base = "".join(plain).lstrip("-")[:BASE_CHARS] or "session"
     return next(n for i in range(1, len(taken) + 2) if (n := f"{base}-{i}") not in taken)

@@ -1,7 +1,8 @@
-"""Finding or starting the nursery, and asking it for a keeper.
+"""Finds or starts the nursery, and asks the nursery for a keeper.
 
-Where a service manager runs this host, it runs the nursery too, in a unit of its own (`apart`). Then none is started here: sessions would inherit all that
-this host is forbidden. One that is just being restarted is waited for.
+A service manager that runs this host also runs the nursery, in a separate unit (`apart`). The host
+then starts no nursery: sessions would inherit the restrictions of the host's unit. The host waits
+while the manager restarts the nursery.
 """
 
 from __future__ import annotations
@@ -14,43 +15,75 @@ import resource
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Awaitable, Callable
 
-from holdfast.home import cores
+from holdfast.home import cores, programs
 from holdfast.model.errors import Impossible, Unavailable, Usage
 from holdfast.model.limits import SPAWN_WAIT_S
 from holdfast.model.probe import probe
 from holdfast.transport import unix
 from holdfast.wire import keeper as wire
 
-APART_WAIT_S = 5.0  # for a service manager to start it again
+APART_WAIT_S = 5.0  # for a service manager to restart the nursery
 LOOK_S = 0.05
 
 
-class Nursery:
-    def __init__(self, run: str) -> None:
-        self.run = run
-        self.apart = ""  # the unit that it is run by, if it is
-        self.on_found: Callable[[int], None] = lambda pid: None
-        self.descriptors: tuple[int, int] | None = (
-            None  # the limit sessions start with: the user's, not the host's own
+class NoNetwork(Impossible):
+    """No connector of the session's own network could start; `why`: what the last one said."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"no network of its own: {why}",
+            "`holdfast doctor` says what connects one here; or choose --net host or none",
         )
-        self.pid = 0  # of the one that answered last
+        self.why = why
+
+
+class TreeChanged(Unavailable):
+    """A path of a contained session's tree was replaced or removed after the host looked."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"the session's file tree changes while it is being assembled: {what}",
+            "wait until the path is in place again (a package upgrade?), then try again",
+        )
+
+
+class Nursery:
+    def __init__(
+        self,
+        run: str,
+        on_found: Callable[[int], None] = lambda pid: None,
+        apart: str = "",
+        descriptors: tuple[int, int] | None = None,
+    ) -> None:
+        """`apart`: the unit that runs the nursery; empty if the host starts the nursery.
+
+        `descriptors`: the limit that sessions start with: the user's limit, not the host's.
+        """
+        self.run, self.apart = run, apart
+        self._on_found, self._descriptors = on_found, descriptors
+        self.pid = 0  # of the nursery that answered last
         self._starting = asyncio.Lock()
 
     async def spawn(
-        self, request: wire.Spawn, group: Callable[[], Awaitable[str]] | None = None
+        self,
+        request: wire.Spawn,
+        complete: Callable[[wire.Spawn], Awaitable[wire.Spawn]] | None = None,
     ) -> int:
-        """A running keeper's pid; the program has been executed. Refusals say what was wrong with the request. `group` makes the group that it starts
-        in, once there is a nursery: a manager that starts one removes what is empty in its unit's group."""
+        """Starts a keeper and its program; returns the keeper's pid.
+
+        A refusal names the fault in the request. `complete` makes the session's control group. The
+        nursery must run first, because a manager that starts a nursery removes empty groups of the
+        unit.
+        """
         loop = asyncio.get_running_loop()
         sock = await self._connect()
         try:
             async with asyncio.timeout(SPAWN_WAIT_S):
-                if group is not None:
-                    request = request._replace(cgroup=os.fsencode(await group()))
+                if complete is not None:
+                    request = await complete(request)
                 await loop.sock_sendall(sock, wire.spawn(request))
                 probe("host.spawn.sent")
                 head = await _read(loop, sock, wire.SPAWN_REPLY.size)
@@ -65,22 +98,26 @@ class Nursery:
         finally:
             sock.close()
         if result != wire.SPAWN_OK:
+            if number == errno.EOPNOTSUPP and text.startswith(wire.NO_NETWORK):
+                raise NoNetwork(text.removeprefix(wire.NO_NETWORK))
+            if number == errno.EOPNOTSUPP and text.startswith(wire.NOT_AS_PLANNED):
+                raise TreeChanged(text.removeprefix(wire.NOT_AS_PLANNED))
             if number == errno.EOPNOTSUPP:
-                from holdfast.host.checks.isolation import (
-                    allow_namespaces,
-                )  # rarely needed, and it loads ctypes
+                # Imported here because it loads ctypes and is rarely needed.
+                from holdfast.host.doctor.isolation import allow_namespaces
 
                 raise Impossible(
                     f"no contained session on this machine: {text}",
                     f"{allow_namespaces(os.geteuid())}; or leave out --contained",
                 )
             if number == errno.EBUSY and text.startswith("no exec gate"):
-                from holdfast.host.execgate import refused  # rarely needed
+                from holdfast.host.exec_gate.gate import refused  # rarely needed
 
                 why = refused(errno.EBUSY) if text.endswith(os.strerror(errno.EBUSY)) else text
                 raise Impossible(
                     f"no exec gate: {why.removeprefix('no exec gate: ')}",
-                    "leave out --gate exec: then the policy sees what is typed and run; `holdfast doctor` says why the kernel allows no more",
+                    "a person can choose --gate input: then the policy sees what is typed and "
+                    "run; `holdfast doctor` says why the kernel allows no more",
                 )
             if number in (
                 errno.ENOENT,
@@ -98,7 +135,7 @@ class Nursery:
         return int(pid)
 
     def look(self) -> bool:
-        """Whether there is one already."""
+        """Whether a nursery is running."""
         try:
             self._found(unix.connect(f"{self.run}/nursery.sock", blocking=False)).close()
         except OSError:
@@ -106,12 +143,12 @@ class Nursery:
         return True
 
     async def warm(self) -> None:
-        """Starts the nursery if there is none, so that the first session does not wait for it."""
+        """Starts the nursery if there is none, so that the first session does not wait."""
         sock = await self._connect()
         sock.close()
 
     def dismiss(self) -> None:
-        """While no host runs it has nothing to do, and keepers do not need it."""
+        """Ends the nursery, which has no work without a host; keepers do not need a nursery."""
         if self.apart:
             return
         try:
@@ -127,7 +164,7 @@ class Nursery:
             while attempt < 3:
                 try:
                     return self._found(unix.connect(f"{self.run}/nursery.sock", blocking=False))
-                except BlockingIOError as e:  # stopped, and its queue is full
+                except BlockingIOError as e:  # a stopped nursery with a full queue
                     raise Unavailable(
                         "the nursery does not answer", "it may be stopped: `ps`, `kill -CONT`"
                     ) from e
@@ -148,12 +185,12 @@ class Nursery:
         pid = unix.peer(sock)[0]
         if pid != self.pid:
             self.pid = pid
-            self.on_found(pid)
+            self._on_found(pid)
         return sock
 
     async def _start(self, attempt: int) -> None:
-        """Apart from this host in every way: its own session, no inherited descriptors; it survives us."""
-        with cores.as_before():
+        """Starts a nursery that survives this host: a new session, without our descriptors."""
+        with cores.original_limit():
             process = subprocess.Popen(
                 nursery_command(self.run),
                 stdin=subprocess.DEVNULL,
@@ -162,9 +199,9 @@ class Nursery:
                 cwd=self.run,
             )
         assert process.stdout is not None
-        if self.descriptors is not None:
+        if self._descriptors is not None:
             with contextlib.suppress(OSError):
-                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self.descriptors)
+                resource.prlimit(process.pid, resource.RLIMIT_NOFILE, self._descriptors)
         with process.stdout as out:
             line = await asyncio.get_running_loop().run_in_executor(None, out.readline)
         if line.strip() != b"ready":
@@ -174,11 +211,11 @@ class Nursery:
         _children.append(process)
 
 
-_children: list[subprocess.Popen[bytes]] = []  # kept so that they are reaped without a warning
+_children: list[subprocess.Popen[bytes]] = []  # kept so that Python reaps them without a warning
 
 
 def nursery_command(run: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast.keeper.nursery", run]
+    return programs.module("holdfast.keeper.nursery", run)
 
 
 async def _read(loop: asyncio.AbstractEventLoop, sock: socket.socket, length: int) -> bytes:
