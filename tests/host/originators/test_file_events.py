@@ -1,4 +1,4 @@
-"""The kernel's word on writes: what it says, how a file is named, what is made of a message that is odd."""
+"""File events of the kernel: their content, the names of files, and malformed messages."""
 
 from __future__ import annotations
 
@@ -10,14 +10,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.host.ordinary_user import ordinary_user
 
-from holdfast.host import fileevents, paths, process
-from holdfast.host.fileevents import CREATE, WRITES, Events, Mount, key_of, opened, parsed, writable
-from holdfast.testing.kernel import silent_about_files
+from holdfast.host.originators import file_events, path_writers
+from holdfast.host.originators.file_events import (
+    CREATE,
+    WRITES,
+    Events,
+    key_of,
+    opened,
+    parsed,
+)
+from holdfast.host.originators.writers import writable
+from holdfast.host.processes import process
+from holdfast.host.runtime.filesystems import Mount
+from tests.support.kernel import silent_about_files
+from tests.support.ordinary_user import ordinary_user
 
 SILENT = silent_about_files()
-told = pytest.mark.skipif(bool(SILENT), reason=f"nobody is told who writes files here: {SILENT}")
+told = pytest.mark.skipif(
+    bool(SILENT), reason=f"the kernel does not report who writes files: {SILENT}"
+)
 
 
 def named(path: Path) -> bytes:
@@ -31,17 +43,19 @@ def named(path: Path) -> bytes:
 @told
 def test_p3_a_file_is_told_by_the_name_that_is_found_for_its_path(tmp_path: Path) -> None:
     async def main() -> None:
-        found, empty = list[fileevents.Event](), asyncio.Event()
-        events = Events(found.extend, empty.set, lambda: None)
+        found = list[file_events.Event]()
+        events = Events(found.extend, lambda: None, lambda: None)
         try:
             events.mark(str(tmp_path))
             child = await asyncio.create_subprocess_exec(
                 "sh",
                 "-c",
-                f"cd {tmp_path}; echo x > file; ln -s file link; mkdir directory; echo y >/dev/shm/holdfast-{os.getpid()}",
+                f"cd {tmp_path}; echo x > file; ln -s file link; mkdir directory; "
+                f"echo y >/dev/shm/holdfast-{os.getpid()}",
             )
             await child.wait()
-            await empty.wait()
+            while not events.read():  # on a busy machine the queue may have been empty before
+                pass
             os.unlink(f"/dev/shm/holdfast-{os.getpid()}")
             by_key = {key: mask for mask, _, key in found}
             assert (
@@ -52,9 +66,7 @@ def test_p3_a_file_is_told_by_the_name_that_is_found_for_its_path(tmp_path: Path
                 by_key[named(tmp_path / "link")] & CREATE
                 and by_key[named(tmp_path / "directory")] & CREATE
             )
-            assert len({key[:8] for key in by_key}) == 1, (
-                "only what is on the file system that was marked"
-            )
+            assert len({key[:8] for key in by_key}) == 1, "only events of the marked file system"
             assert child.pid in {pid for _, pid, _ in found} and os.getpid() not in {
                 pid for _, pid, _ in found
             }
@@ -77,7 +89,7 @@ def message(mask: int, pid: int, *infos: tuple[int, bytes], version: int = 3) ->
     return struct.pack("=IBBHQii", 24 + len(body), version, 0, 24, mask, -1, pid) + body
 
 
-def test_a_message_without_a_file_and_ones_own_are_passed_over_and_a_loss_is_told() -> None:
+def test_messages_without_a_file_and_own_messages_are_skipped_and_a_loss_is_reported() -> None:
     key = b"k" * 24
     assert parsed(
         message(8, 7, (2, b"d" * 24), (1, key))
@@ -86,12 +98,14 @@ def test_a_message_without_a_file_and_ones_own_are_passed_over_and_a_loss_is_tol
         9,
     ) == (3, [(8, 7, key)], False)
     assert parsed(message(0x4000, 0), 1) == (1, [], True)
-    assert parsed(message(8, 7, (1, key), version=4), 1) == (1, [], True), "another language"
+    assert parsed(message(8, 7, (1, key), version=4), 1) == (1, [], True), (
+        "another version of the format"
+    )
     assert parsed(b"", 1) == (0, [], False) and parsed(b"\0" * 24, 1)[2]
     assert parsed(message(8, 7, (5, b"")[:2], (1, key)), 1)[1] == [(8, 7, key)]
 
 
-def test_the_mount_table_is_read_for_what_sessions_can_write() -> None:
+def test_the_mount_table_gives_the_file_systems_that_sessions_can_write() -> None:
     table = """22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 23 22 0:5 / /dev rw - devtmpfs devtmpfs rw
 24 22 0:20 / /proc rw - proc proc rw
@@ -103,20 +117,20 @@ def test_the_mount_table_is_read_for_what_sessions_can_write() -> None:
 nonsense
 """.splitlines()
     assert writable(table) == [
-        Mount("254:0", "/", "ext4", "/dev/vda"),
-        Mount("0:30", "/with blank", "tmpfs", "tmpfs"),
-        Mount("254:0", "/again", "ext4", "/dev/vda"),
+        Mount("254:0", "/", "ext4", "/dev/vda", True),
+        Mount("0:30", "/with blank", "tmpfs", "tmpfs", True),
+        Mount("254:0", "/again", "ext4", "/dev/vda", True),
     ]
-    assert fileevents.device_number("254:16") == 254 << 20 | 16
+    assert file_events.device_number("254:16") == 254 << 20 | 16
 
 
 # ------------------------------------------------------------ paths
 
 
-def pieces(path: str) -> list[paths.Piece]:
+def pieces_here(path: str) -> list[path_writers.Piece]:
     found = process.read_stat(os.getpid())
     assert found is not None
-    return paths.look(os.getpid(), found.start, path)
+    return path_writers.pieces(os.getpid(), found.start, path)
 
 
 def test_a_path_is_walked_link_by_link(tmp_path: Path) -> None:
@@ -126,7 +140,7 @@ def test_a_path_is_walked_link_by_link(tmp_path: Path) -> None:
     (tmp_path / "absolute").symlink_to(tmp_path / "relative")
     (tmp_path / "loop").symlink_to("loop")
     (tmp_path / "dangling").symlink_to("nothing")
-    found = pieces(f"{tmp_path}/absolute")
+    found = pieces_here(f"{tmp_path}/absolute")
     assert [one.kind for one in found if one.kind != "directory"] == [
         "link",
         "link",
@@ -136,26 +150,38 @@ def test_a_path_is_walked_link_by_link(tmp_path: Path) -> None:
         found[-1].stamp.changed == (tmp_path / "a" / "file").stat().st_ctime_ns
         and found[-1].stamp.size == 1
     )
-    assert pieces(f"{tmp_path}/loop") == [paths.UNKNOWN] and pieces("/" + "a/" * 5000) in (
+    assert pieces_here(f"{tmp_path}/loop") == [path_writers.UNKNOWN] and pieces_here(
+        "/" + "a/" * 5000
+    ) in (
         [],
-        [paths.UNKNOWN],
+        [path_writers.UNKNOWN],
     )
-    assert pieces(f"{tmp_path}/dangling") == [] and pieces(f"{tmp_path}/a/file/below") == []
-    assert pieces("/proc/self/fd/0") == [paths.UNKNOWN] and pieces("/dev/stdin") == [
-        paths.UNKNOWN
-    ], "another process's own"
+    assert (
+        pieces_here(f"{tmp_path}/dangling") == [] and pieces_here(f"{tmp_path}/a/file/below") == []
+    )
+    assert pieces_here("/proc/self/fd/0") == [path_writers.UNKNOWN] and pieces_here(
+        "/dev/stdin"
+    ) == [path_writers.UNKNOWN], "another process's own"
     assert not any(
         one.kind != "directory"
         for path in ("/dev/null", "/proc/cpuinfo", "/")
-        for one in pieces(path)
+        for one in pieces_here(path)
     )
-    assert pieces("\0") == [paths.UNKNOWN] and paths.look(os.getpid(), 1, "/etc") == [
-        paths.UNKNOWN
-    ], "another process had this pid"
-    assert paths.look(1 << 22 | 5, 1, "/etc") == [paths.UNKNOWN]
+    assert pieces_here("\0") == [path_writers.UNKNOWN] and path_writers.pieces(
+        os.getpid(), 1, "/etc"
+    ) == [path_writers.UNKNOWN], "another process had this pid"
+    assert path_writers.pieces(1 << 22 | 5, 1, "/etc") == [path_writers.UNKNOWN]
 
 
-def test_of_many_paths_what_lies_in_a_directory_that_is_missing_is_not_looked_for(
+def unstamped(pieces: list[path_writers.Piece]) -> list[path_writers.Piece]:
+    """Without the change times of directories: other processes write in /tmp."""
+    return [
+        one if one.kind == "file" else one._replace(stamp=path_writers.UNKNOWN.stamp)
+        for one in pieces
+    ]
+
+
+def test_paths_below_a_missing_directory_are_not_looked_up(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "there").mkdir()
@@ -176,41 +202,46 @@ def test_of_many_paths_what_lies_in_a_directory_that_is_missing_is_not_looked_fo
             "no",
         )
     ]
-    facts, found = process.read_stat(os.getpid()), dict[str, list[paths.Piece]]()
+    facts, found = process.read_stat(os.getpid()), dict[str, list[path_writers.Piece]]()
     assert facts is not None
-    paths.look_all(os.getpid(), facts.start, wanted, found)
+    path_writers.pieces_of_all(os.getpid(), facts.start, wanted, found)
     assert [path for path in wanted if any(one.kind == "file" for one in found[path])] == [
         f"{tmp_path}/there/file",
         f"{tmp_path}///there/./file",
     ]
     for path in wanted:
-        assert found[path] == pieces(path), "alone it is the same"
+        assert unstamped(found[path]) == unstamped(pieces_here(path)), (
+            "the same result as for one path alone"
+        )
     missing: set[str] = set()
     root = os.open("/", os.O_PATH)
     for path in wanted:
-        paths._look(root, path, missing)
+        path_writers._pieces(root, path, missing)
     os.close(root)
     assert missing == {f"{tmp_path}/no"}
 
 
-def test_p3_an_ordinary_user_is_refused_and_knows_what_it_cannot_write() -> None:
+def test_p3_an_ordinary_user_gets_no_events_and_knows_its_unwritable_paths() -> None:
     code = """
 import asyncio, os, tempfile
-from holdfast.host import fileevents, paths, process
+from holdfast.host.originators import file_events, path_writers
+from holdfast.host.processes import process
 async def main():
     try:
-        fileevents.Events(print, print, print).mark("/")
+        file_events.Events(print, print, print).mark("/")
     except OSError:
         print("refused")
 asyncio.run(main())
 start = process.read_stat(os.getpid()).start
 def last(path):
-    return paths.look(os.getpid(), start, path)[-1].ours
+    return path_writers.pieces(os.getpid(), start, path)[-1].ours
 mine = tempfile.mkdtemp()
 open(f"{mine}/file", "w").close()
-os.mkdir(f"{mine}/sub"); open(f"{mine}/sub/file", "w").close(); os.chmod(f"{mine}/sub/file", 0o400); os.chmod(f"{mine}/sub", 0o500)
+os.mkdir(f"{mine}/sub"); open(f"{mine}/sub/file", "w").close()
+os.chmod(f"{mine}/sub/file", 0o400); os.chmod(f"{mine}/sub", 0o500)
 os.symlink("/etc/passwd", f"{mine}/link")
-print(last("/etc/passwd"), last(f"{mine}/file"), last(f"{mine}/sub/file"), paths.look(os.getpid(), start, f"{mine}/link")[0].ours, last("/tmp"))
+link = path_writers.pieces(os.getpid(), start, f"{mine}/link")[0].ours
+print(last("/etc/passwd"), last(f"{mine}/file"), last(f"{mine}/sub/file"), link, last("/tmp"))
 """
     with ordinary_user() as user:
         done = user.run([user.python("os"), "-c", code])
@@ -220,8 +251,8 @@ print(last("/etc/passwd"), last(f"{mine}/file"), last(f"{mine}/sub/file"), paths
 
 def test_in_a_sandbox_without_privilege_there_is_a_reason() -> None:
     if os.geteuid():
-        pytest.skip("needs to give up what root has")
-    code = "from holdfast.testing.kernel import silent_about_files; print(silent_about_files())"
+        pytest.skip("needs to give up root's rights")
+    code = "from tests.support.kernel import silent_about_files; print(silent_about_files())"
     done = subprocess.run(
         ["setpriv", "--bounding-set", "-sys_admin", sys.executable, "-c", code],
         capture_output=True,
@@ -234,12 +265,12 @@ def test_in_a_sandbox_without_privilege_there_is_a_reason() -> None:
 
 
 @told
-def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_told(
+def test_a_failed_read_counts_as_a_loss_and_later_writes_are_reported(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
         found, lost, errors, more = (
-            list[fileevents.Event](),
+            list[file_events.Event](),
             list[str](),
             list[object](),
             asyncio.Event(),
@@ -248,7 +279,7 @@ def test_what_could_not_be_taken_counts_as_lost_and_what_is_written_later_is_tol
             lambda _, context: errors.append(context.get("exception"))
         )
 
-        def take(events: list[fileevents.Event]) -> None:
+        def take(events: list[file_events.Event]) -> None:
             if not lost:
                 raise ZeroDivisionError
             found.extend(events)

@@ -1,4 +1,4 @@
-"""What the shell starts before it writes a mark is known before the mark is taken."""
+"""Processes that the shell starts before it writes a mark are known before the mark is taken."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ from typing import Any
 
 import pytest
 
-from holdfast.core.lineage import Cause
-from holdfast.host import lineage as lineages
-from holdfast.host import observe
-from holdfast.host.commands import Commands
-from holdfast.host.lineage import Kin
+from holdfast.core.originators.lineage import Cause
+from holdfast.host.originators import lineage as host_lineage
+from holdfast.host.originators.lineage import Lineages
+from holdfast.host.processes import proc_scan
+from holdfast.host.processes.process import Stat
+from holdfast.host.runtime import saver
+from holdfast.host.session.commands import Commands
+from holdfast.host.shell import SessionDirectories
+from tests.support.kernel import silent_about_processes
 
 NONCE = "n" * 16
+SILENT = silent_about_processes()
 
 
 def mark(seq: int, body: str) -> bytes:
@@ -31,7 +36,13 @@ def mark(seq: int, body: str) -> bytes:
 
 def test_p5_a_process_that_was_started_before_a_prompt_is_not_the_prompts(tmp_path: Path) -> None:
     """The whole command came in one piece: its beginning, its end and the next prompt."""
-    commands = Commands({"shell": "bash", "nonce": NONCE, "by": "ann"}, str(tmp_path), {}, root=100)
+    commands = Commands(
+        {"shell": "bash", "nonce": NONCE, "by": "ann"},
+        SessionDirectories.as_outside(tmp_path, tmp_path),
+        str(tmp_path),
+        {},
+        root=100,
+    )
     commands.feed(0, memoryview(mark(1, "P;0")))
     commands.typed("bob", b"server &\r", 7, 0)
 
@@ -44,21 +55,25 @@ def test_p5_a_process_that_was_started_before_a_prompt_is_not_the_prompts(tmp_pa
     commands.close()
 
 
-# ------------------------------------------------------------ one host, and a session that is this process
+# ----------------------------------------------------- one host, and a session that is this process
 
 
 def session(directory: Path, id: str = "s") -> Any:
     loop = asyncio.get_running_loop()
     commands = Commands(
-        {"shell": "bash", "nonce": NONCE, "by": "ann"}, str(directory), {}, root=os.getpid()
+        {"shell": "bash", "nonce": NONCE, "by": "ann"},
+        SessionDirectories.as_outside(directory, directory),
+        str(directory),
+        {},
+        root=os.getpid(),
     )
     return SimpleNamespace(
         id=id,
         loop=loop,
         keeper_pid=os.getpid(),
         commands=commands,
-        directory=str(directory),
-        memory=str(directory),
+        writable_directory=str(directory),
+        host_only_directory=str(directory),
         ended=loop.create_future(),
         spawn=loop.create_task,
         ring=SimpleNamespace(accepted=0),
@@ -67,17 +82,17 @@ def session(directory: Path, id: str = "s") -> Any:
 
 EXIT = {"x86_64": 60, "aarch64": 93}.get(
     platform.machine(), 1
-)  # of one thread: pthread_exit unwinds frames that are Python's
+)  # of one thread: pthread_exit unwinds frames of Python
 
 
 @asynccontextmanager
-async def host() -> AsyncIterator[Kin]:
-    kin = Kin()
-    kin.open()
+async def host() -> AsyncIterator[Lineages]:
+    lineages = Lineages()
+    lineages.open()
     try:
-        yield kin
+        yield lineages
     finally:
-        kin.close()
+        lineages.close()
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
@@ -87,26 +102,25 @@ def run(main: Coroutine[Any, Any, None]) -> None:
 def test_p5_a_thousand_losses_are_one_look_that_the_loop_does_not_wait_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks, real = list[int](), observe.descendants
+    looks, real = list[int](), proc_scan.of_session
 
-    def counted(pid: int, with_argv: bool = True) -> list[observe.Process]:
+    def counted(pid: int) -> list[Stat]:
         looks.append(pid)
-        return real(pid, with_argv)
+        return real(pid)
 
     async def main() -> None:
-        async with host() as kin:
-            if kin._searching is None:
-                pytest.skip("the kernel does not tell of new processes here")
+        async with host() as lineages:
+            needs_events()
             one = session(tmp_path)
-            kin.begin(one)
-            monkeypatch.setattr(observe, "descendants", counted)
+            lineages.begin(one)
+            monkeypatch.setattr(proc_scan, "of_session", counted)
             child, known = subprocess.Popen(["sleep", "1000"]), one.commands.lineage
             try:
                 while child.pid not in known.members:
                     await asyncio.sleep(0)
-                known.exited(child.pid)  # as if nobody had told
+                known.exited(child.pid)  # as if no exit had been reported
                 for _ in range(1000):
-                    kin._lost()
+                    lineages._lost()
                 assert not looks
                 while child.pid not in known.members:
                     await asyncio.sleep(0)
@@ -118,26 +132,27 @@ def test_p5_a_thousand_losses_are_one_look_that_the_loop_does_not_wait_for(
     run(main())
 
 
-def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) -> None:
+def test_s4_a_corrupt_file_of_the_last_host_is_ignored(tmp_path: Path) -> None:
     async def main() -> None:
         texts = (
             "[" * 100_000,
             "\0",
             '{"members": 5}',
-            '{"members": [[1, Infinity, 1, "ann", 1, []]], "now": null, "last": null, "prompted": true}',
+            '{"members": [[1, Infinity, 1, "ann", 1, []]], "now": null, "last": null, "prompted": '
+            "true}",
         )
         for n in range(len(texts) + 3):
             directory = tmp_path / str(n)
             directory.mkdir()
-            file = directory / lineages.FILE
+            file = directory / host_lineage.FILE
             if n < len(texts):
                 file.write_text(texts[n])
             else:
                 (lambda: os.mkfifo(file), file.mkdir, lambda: file.symlink_to("/dev/zero"))[
                     n - len(texts)
                 ]()
-            async with host() as kin:
-                kin.begin(one := session(directory))
+            async with host() as lineages:
+                lineages.begin(one := session(directory))
                 assert (
                     os.getpid() in one.commands.lineage.members
                     and 1 not in one.commands.lineage.members
@@ -146,36 +161,36 @@ def test_s4_what_lies_where_the_last_host_wrote_may_be_anything(tmp_path: Path) 
     run(main())
 
 
-def test_s4_it_is_written_a_moment_after_it_changed_and_when_the_host_goes(
+def test_s4_the_lineage_is_stored_soon_after_a_change_and_when_the_host_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lineages, "SAVE_S", 0.01)
+    monkeypatch.setattr(saver, "SAVE_S", 0.01)
 
     async def main() -> None:
-        async with host() as kin:
-            kin.begin(session(tmp_path))
-            while not (tmp_path / lineages.FILE).exists():
+        async with host() as lineages:
+            lineages.begin(session(tmp_path))
+            while not (tmp_path / host_lineage.FILE).exists():
                 await asyncio.sleep(0)
-        (tmp_path / lineages.FILE).unlink()
-        async with host() as kin:
-            kin.begin(session(tmp_path))
+        (tmp_path / host_lineage.FILE).unlink()
+        async with host() as lineages:
+            lineages.begin(session(tmp_path))
         assert os.getpid() in [
-            pid for pid, *_ in json.loads((tmp_path / lineages.FILE).read_text())["members"]
+            pid for pid, *_ in json.loads((tmp_path / host_lineage.FILE).read_text())["members"]
         ]
 
     run(main())
 
 
-# ------------------------------------------------------------ who is gone, and who only seems to be
+# ------------------------------------------------------------ processes that are gone or seem to be
 
 
-def needs_events(kin: Kin) -> None:
-    if kin._searching is None:
-        pytest.skip("the kernel does not tell of new processes here")
+def needs_events() -> None:
+    if SILENT:
+        pytest.skip(f"the kernel does not report processes here: {SILENT}")
 
 
-async def known(kin: Kin, pid: int) -> None:
-    while pid not in kin._owner:
+async def known(lineages: Lineages, pid: int) -> None:
+    while pid not in lineages._owner:
         await asyncio.sleep(0)
 
 
@@ -183,25 +198,34 @@ async def known(kin: Kin, pid: int) -> None:
 def test_p5_a_process_whose_first_thread_is_gone_lives_on_with_its_act(
     tmp_path: Path, way: str
 ) -> None:
-    """Programs in Go, for example, become another program in whichever thread they are."""
+    """Programs in Go, for example, may exec in any of their threads."""
     first = (
         f"ctypes.CDLL(None).syscall({EXIT}, 0)"
         if way == "its first thread ends"
         else "threading.Event().wait()"
     )
-    then = f"subprocess.run(['sh', '-c', 'exit 5']); open({str(tmp_path / 'on')!r}, 'w').close(); sys.stdin.readline(); os._exit(3)"
+    then = (
+        f"subprocess.run(['sh', '-c', 'exit 5']); open({str(tmp_path / 'on')!r}, 'w').close(); "
+        "sys.stdin.readline(); os._exit(3)"
+    )
     if way != "its first thread ends":
-        then = f"os.execvp('sh', ['sh', '-c', 'sh -c \"exit 5\"; : > {tmp_path}/on; read line; exit 3'])"
-    code = f"import ctypes, os, subprocess, sys, threading\ndef other():\n    {then}\nthreading.Thread(target=other).start()\n{first}\n"
+        then = (
+            f"os.execvp('sh', ['sh', '-c', 'sh -c \"exit 5\"; : > {tmp_path}/on; read line; "
+            "exit 3'])"
+        )
+    code = (
+        f"import ctypes, os, subprocess, sys, threading\ndef other():\n    {then}\n"
+        f"threading.Thread(target=other).start()\n{first}\n"
+    )
 
     async def main() -> None:
         told = list[tuple[str, int, int | None]]()
-        async with host() as kin:
-            needs_events(kin)
-            kin.on_change.append(
+        async with host() as lineages:
+            needs_events()
+            lineages.on_change.append(
                 lambda session, what, pid, status, was: told.append((what, pid, status))
             )
-            kin.begin(one := session(tmp_path))
+            lineages.begin(one := session(tmp_path))
             one.commands.lineage._shell = False
             child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
             try:
@@ -209,11 +233,11 @@ def test_p5_a_process_whose_first_thread_is_gone_lives_on_with_its_act(
                     assert child.poll() is None, "it goes on"
                     await asyncio.sleep(0)
                 while way == "its first thread ends" and not (
-                    kin._events and child.pid in kin._events.threads
+                    lineages._events and child.pid in lineages._events.threads
                 ):
                     await asyncio.sleep(0)
-                kin.catch_up()
-                assert child.pid in kin._owner and ("exited", child.pid) not in [
+                lineages.catch_up()
+                assert child.pid in lineages._owner and ("exited", child.pid) not in [
                     (what, pid) for what, pid, _ in told
                 ]
                 below = [
@@ -221,104 +245,107 @@ def test_p5_a_process_whose_first_thread_is_gone_lives_on_with_its_act(
                     for what, pid, status in told
                     if what == "exited" and pid != child.pid and status == 5 << 8
                 ]
-                assert below, "what it started since is known"
+                assert below, "its later children are known"
             finally:
                 child.communicate(b"\n")
-            while child.pid in kin._owner:
+            while child.pid in lineages._owner:
                 await asyncio.sleep(0)
             assert [
                 status for what, pid, status in told if (what, pid) == ("exited", child.pid)
-            ] == [3 << 8] and not (kin._events and kin._events.threads)
+            ] == [3 << 8] and not (lineages._events and lineages._events.threads)
 
     run(main())
 
 
-def test_p5_a_pid_that_is_used_again_is_another_process_though_nobody_told_that_the_first_was_gone(
+def test_p5_a_reused_pid_is_another_process_even_without_an_exit_report(
     tmp_path: Path,
 ) -> None:
     async def main() -> None:
         told = list[tuple[str, int]]()
-        kin = Kin()
-        kin.begin(one := session(tmp_path))
-        kin.on_change.append(lambda session, what, pid, status, was: told.append((what, pid)))
-        kin._forked(os.getpid(), 1 << 22)
-        kin._forked(1, 1 << 22)  # somebody else's
+        lineages = Lineages()
+        lineages.begin(one := session(tmp_path))
+        lineages.on_change.append(lambda session, what, pid, status, was: told.append((what, pid)))
+        lineages._forked(os.getpid(), 1 << 22)
+        lineages._forked(1, 1 << 22)  # a process of no session
         assert (
-            1 << 22 not in kin._owner
+            1 << 22 not in lineages._owner
             and 1 << 22 not in one.commands.lineage.members
             and told == [("started", 1 << 22), ("exited", 1 << 22)]
         )
-        kin.end(one)
+        lineages.end(one)
         one.commands.close()
 
     run(main())
 
 
-def test_p5_what_a_look_does_not_find_any_more_is_told_as_gone(tmp_path: Path) -> None:
-    """Its exit was lost."""
+def test_p5_a_process_that_a_look_no_longer_finds_is_reported_as_gone(tmp_path: Path) -> None:
+    """The report of the exit was lost."""
 
     async def main() -> None:
         told = list[tuple[str, int, int | None]]()
-        kin = Kin()
-        kin.begin(one := session(tmp_path))
-        kin.on_change.append(
+        lineages = Lineages()
+        lineages.begin(one := session(tmp_path))
+        lineages.on_change.append(
             lambda session, what, pid, status, was: told.append((what, pid, status))
         )
-        kin._forked(os.getpid(), 1 << 22)
-        kin.seen(one, {os.getpid(): (1, 1)})
+        lineages._forked(os.getpid(), 1 << 22)
+        lineages.seen(one, {os.getpid(): (1, 1)})
         assert [each for each in told if each[1] == 1 << 22] == [
             ("started", 1 << 22, None),
             ("exited", 1 << 22, None),
         ]
-        kin.end(one)
+        lineages.end(one)
         one.commands.close()
 
     run(main())
 
 
-def test_p5_a_look_that_comes_back_after_the_end_of_its_session_says_nothing(
+def test_p5_a_look_that_returns_after_the_end_of_its_session_is_ignored(
     tmp_path: Path,
 ) -> None:
-    """The pids may be anybody's by then; and if its keeper was claimed anew, they are of the same session, as it is now."""
+    """The pids may have been reused by then.
+
+    If the keeper was claimed anew, they are of the same session, as it is now.
+    """
 
     async def main() -> None:
-        kin = Kin()
-        kin.begin(before := session(tmp_path))
+        lineages = Lineages()
+        lineages.begin(before := session(tmp_path))
         looked = {1 << 22: (1, os.getpid())}
-        kin.end(before)
-        kin.seen(before, looked)
-        assert not kin._owner and not kin._saving
-        kin.begin(now := session(tmp_path))
-        kin.seen(before, looked)
-        assert kin._owner and all(one is now for one in kin._owner.values())
-        kin.end(now)
+        lineages.end(before)
+        lineages.seen(before, looked)
+        assert not lineages._owner and not lineages._savers
+        lineages.begin(now := session(tmp_path))
+        lineages.seen(before, looked)
+        assert lineages._owner and all(one is now for one in lineages._owner.values())
+        lineages.end(now)
         for one in (before, now):
             one.commands.close()
 
     run(main())
 
 
-def test_p5_what_starts_while_a_session_is_looked_at_for_the_first_time_is_its_own(
+def test_p5_processes_started_during_the_first_look_belong_to_the_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    children, real = list[subprocess.Popen[bytes]](), lineages._living
+    children, real = list[subprocess.Popen[bytes]](), host_lineage.living
 
     def living(one: Any) -> dict[int, tuple[int, int]]:
         found = real(one)
         children.append(subprocess.Popen(["sleep", "1000"]))
         return found
 
-    monkeypatch.setattr(lineages, "_living", living)
+    monkeypatch.setattr(host_lineage, "living", living)
 
     async def main() -> None:
-        async with host() as kin:
-            needs_events(kin)
-            while not kin.told:
+        async with host() as lineages:
+            needs_events()
+            while not lineages.told:
                 await asyncio.sleep(0)
             try:
-                kin.begin(session(tmp_path))
-                kin.catch_up()
-                assert children[0].pid in kin._owner
+                lineages.begin(session(tmp_path))
+                lineages.catch_up()
+                assert children[0].pid in lineages._owner
             finally:
                 for child in children:
                     child.kill()
@@ -330,7 +357,7 @@ def test_p5_what_starts_while_a_session_is_looked_at_for_the_first_time_is_its_o
 def test_p5_a_session_that_cannot_be_looked_at_keeps_no_other_from_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = lineages._living
+    real = host_lineage.living
     again = asyncio.Event()
 
     def living(one: Any) -> dict[int, tuple[int, int]]:
@@ -344,27 +371,30 @@ def test_p5_a_session_that_cannot_be_looked_at_keeps_no_other_from_it(
         asyncio.get_running_loop().set_exception_handler(
             lambda _, context: errors.append(context.get("exception"))
         )
-        async with host() as kin:
-            needs_events(kin)
-            kin.begin(session(tmp_path))
+        async with host() as lineages:
+            needs_events()
+            lineages.begin(session(tmp_path))
             other = session(tmp_path, "t")
             other.commands.lineage.root = 1
             other.commands.lineage._members = {1: other.commands.lineage._members.pop(os.getpid())}
-            kin.begin(other)
-            monkeypatch.setattr(lineages, "_living", living)
+            lineages.begin(other)
+            monkeypatch.setattr(host_lineage, "living", living)
             for _ in range(2):
                 again.clear()
-                kin._lost()
+                lineages._lost()
                 await asyncio.wait_for(again.wait(), 20)
             assert errors and all(isinstance(one, ZeroDivisionError) for one in errors)
 
     run(main())
 
 
-def test_p5_a_process_of_the_next_line_is_not_the_last_ones_because_earlier_marks_have_come(
+def test_p5_a_process_of_the_next_line_is_not_given_to_the_last_line(
     tmp_path: Path,
 ) -> None:
-    """The shell starts something after it was asked which marks were on their way: the answer says nothing of that."""
+    """The shell starts a process after it was asked which marks were on their way.
+
+    The answer does not cover that process.
+    """
 
     async def main() -> None:
         answers = list[asyncio.Future[None]]()
@@ -373,30 +403,76 @@ def test_p5_a_process_of_the_next_line_is_not_the_last_ones_because_earlier_mark
             answers.append(asyncio.get_running_loop().create_future())
             await answers[-1]
 
-        kin, one = Kin(), session(tmp_path)
+        lineages, one = Lineages(), session(tmp_path)
         one.marks_seen = marks_seen
         root, commands = os.getpid(), one.commands
-        kin.begin(one)
+        lineages.begin(one)
         commands.feed(0, memoryview(mark(1, "P;0")))
         commands.typed("ann", b"make\r", 1, 0)
         commands.feed(1000, memoryview(mark(2, "C")))
         commands.typed("bob", b"deploy\r", 2, 0)  # ahead, while ann's runs
-        kin._forked(root, (1 << 22) + 1)
+        lineages._forked(root, (1 << 22) + 1)
         while not answers:
             await asyncio.sleep(0)
-        kin._forked(root, (1 << 22) + 2)  # bob's: its mark is on the way
+        lineages._forked(root, (1 << 22) + 2)  # bob's process: its mark is on the way
         answers[0].set_result(None)
         while len(answers) < 2:
             await asyncio.sleep(0)
         commands.feed(2000, memoryview(mark(3, "P;0") + mark(4, "C")))
         answers[1].set_result(None)
-        assert commands.lineage.of((1 << 22) + 1) == Cause("ann", 1) and commands.lineage.of(
-            (1 << 22) + 2
-        ) == Cause("bob", 2, ("ann",))
-        while kin._waiting:
+        # bob typed while ann's command ran, so the first process may have read bob's input
+        causes = [commands.lineage.of((1 << 22) + n) for n in (1, 2)]
+        assert causes == [Cause("ann", 1, ("bob",)), Cause("bob", 2, ("ann",))]
+        while lineages._waiting:
             await asyncio.sleep(0)
         assert not commands.lineage.doubtful and len(answers) == 2
-        kin.end(one)
+        lineages.end(one)
         commands.close()
+
+    run(main())
+
+
+def test_without_a_session_the_host_is_subscribed_to_no_process_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_events()
+    monkeypatch.setattr(host_lineage, "REST_S", 0.0)
+
+    async def main() -> None:
+        async with host() as lineages:
+            assert lineages._events is None and lineages.told, "it was tried, and is not kept"
+            lineages.begin(one := session(tmp_path))
+            assert lineages._events is not None and lineages.told
+            lineages.end(one)
+            while lineages._events is not None:
+                await asyncio.sleep(0)
+            assert lineages.told and lineages._searching is None
+            lineages.begin(again := session(tmp_path))
+            assert lineages._events is not None
+            for each in (one, again):
+                each.commands.close()
+
+    run(main())
+
+
+def test_p5_the_process_of_a_stranger_with_the_pid_of_an_exited_one_is_noticed(
+    tmp_path: Path,
+) -> None:
+    """Late file events of the exited process must not count for the new process."""
+    needs_events()
+
+    async def main() -> None:
+        async with host() as lineages:
+            lineages.keeps_exited = True
+            lineages.begin(session(tmp_path))
+            child = subprocess.Popen(["true"])
+            while child.pid not in lineages._gone:
+                await asyncio.sleep(0)
+            child.wait()
+            assert lineages._events is not None and child.pid in lineages._events.watched
+            lineages._events._forked(1, child.pid)  # the fork of a process that is not watched
+            assert child.pid in lineages._twice and not lineages.doers({child.pid})
+            lineages.forget_exited()
+            assert child.pid not in lineages._events.watched and not lineages._events.lost
 
     run(main())

@@ -1,4 +1,4 @@
-"""Whether only the shell wrote what a shell says (P3): real processes open, map and replace the files, and the kernel's word decides."""
+"""The guard of the shell's snapshots (P3): real processes open, map and replace the files."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.core.lineage import Cause
-from holdfast.host import fileevents
-from holdfast.host.session import Session
-from holdfast.host.shaping import Shapes, Shaping
+from holdfast.core.originators.lineage import Cause
+from holdfast.host.originators import file_events
+from holdfast.host.originators.shell_origins import ShellOrigins
+from holdfast.host.originators.snapshot_guard import SnapshotGuard
+from holdfast.host.session.session import Session
+from holdfast.host.session.shell_state import ShellState
+from holdfast.host.shell import SessionDirectories
 from holdfast.host.shell.launch import SLOT, SLOTS
-from holdfast.host.witness import Witness
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root is told who opens a file")
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0, reason="the kernel reports opened files only to root"
+)
 
 
 class Shell:
-    """A process that writes when it is told to, and its session."""
+    """A process that writes on command, and its session."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -35,7 +39,8 @@ class Shell:
                 sys.executable,
                 "-u",
                 "-c",
-                "import sys\nfor line in sys.stdin:\n    open(line.strip(), 'r+').write('said')\n    print()",
+                "import sys\nfor line in sys.stdin:\n    open(line.strip(), 'r+').write('said')\n"
+                "    print()",
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -46,8 +51,8 @@ class Shell:
         self.session = cast(
             Session,
             SimpleNamespace(
-                directory=str(directory),
-                memory=str(directory),
+                writable_directory=str(directory),
+                host_only_directory=str(directory),
                 commands=SimpleNamespace(lineage=lineage),
                 ref="hf:s",
                 event=lambda name, **facts: self.told.append({"event": name, **facts}),
@@ -73,22 +78,22 @@ def shell(tmp_path: Path) -> Iterator[Shell]:
 
 
 @pytest.fixture
-def witness(shell: Shell) -> Iterator[Witness]:
-    made = Witness()
+def witness(shell: Shell) -> Iterator[SnapshotGuard]:
+    made = SnapshotGuard()
     made.begin(shell.session)
     yield made
     made.close()
 
 
-def genuine(witness: Witness, shell: Shell, slot: int, taken_for: int | None = None) -> bool:
+def genuine(witness: SnapshotGuard, shell: Shell, slot: int, taken_for: int | None = None) -> bool:
     with open(shell.path(slot), "rb") as file:
-        return witness.genuine(
+        return witness.is_genuine(
             shell.session, slot if taken_for is None else taken_for, file.fileno()
         )
 
 
 def other(code: str, path: Path) -> int:
-    """Another program that does something to it; its pid."""
+    """Another program that acts on the file; its pid."""
     process = subprocess.Popen(
         [sys.executable, "-c", f"import mmap, os, sys\npath = sys.argv[1]\n{code}", str(path)]
     )
@@ -96,7 +101,7 @@ def other(code: str, path: Path) -> int:
     return process.pid
 
 
-def test_p3_the_shells_own_words_are_believed(shell: Shell, witness: Witness) -> None:
+def test_p3_the_shells_own_words_are_believed(shell: Shell, witness: SnapshotGuard) -> None:
     for slot in (1, 2, 1):
         shell.says(slot)
         assert genuine(witness, shell, slot)
@@ -114,12 +119,12 @@ def test_p3_the_shells_own_words_are_believed(shell: Shell, witness: Witness) ->
         "os.chmod(path, 0o666)",
     ],
 )
-def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(
-    shell: Shell, witness: Witness, code: str
+def test_p3_a_snapshot_that_another_program_opened_or_changed_is_not_believed(
+    shell: Shell, witness: SnapshotGuard, code: str
 ) -> None:
     shell.says(3)
     pid = other(code, shell.path(3))
-    assert not genuine(witness, shell, 3) and witness.doubted(shell.session) == [3]
+    assert not genuine(witness, shell, 3) and witness.doubted_slots(shell.session) == [3]
     assert [
         (one["event"], one["pid"], one["operator"], one["caused_by"]) for one in shell.told
     ] == [("originators.doubted", pid, "eve", "hf:s#7")]
@@ -130,11 +135,11 @@ def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(
     )
     shell.says(2)
     assert genuine(witness, shell, 2), "the others are as good as they were"
-    for slot in witness.doubted(shell.session):
+    for slot in witness.doubted_slots(shell.session):
         witness.replace(shell.session, slot, lambda: True)
     assert not shell.path(3).read_text() and oct(shell.path(3).stat().st_mode & 0o777) == "0o600"
     shell.says(3)
-    assert genuine(witness, shell, 3) and not witness.doubted(shell.session)
+    assert genuine(witness, shell, 3) and not witness.doubted_slots(shell.session)
 
 
 @pytest.mark.parametrize(
@@ -145,8 +150,8 @@ def test_p3_whoever_else_opens_or_changes_it_makes_it_say_nothing(
         "os.unlink(path); os.symlink(path[:-1] + '2', path)",
     ],
 )
-def test_p3_another_file_in_its_place_says_nothing(
-    shell: Shell, witness: Witness, code: str
+def test_p3_another_file_in_the_place_of_a_snapshot_is_not_believed(
+    shell: Shell, witness: SnapshotGuard, code: str
 ) -> None:
     Path(f"{shell.path(5)}.mine").write_text("forged")
     other(code, shell.path(5))
@@ -158,7 +163,7 @@ def test_p3_another_file_in_its_place_says_nothing(
 
 
 def test_p3_a_file_that_the_shell_wrote_again_meanwhile_is_left(
-    shell: Shell, witness: Witness
+    shell: Shell, witness: SnapshotGuard
 ) -> None:
     shell.says(1)
     witness.replace(shell.session, 1, lambda: False)
@@ -168,12 +173,14 @@ def test_p3_a_file_that_the_shell_wrote_again_meanwhile_is_left(
     )
 
 
-def test_p3_what_the_kernel_dropped_makes_all_of_them_say_nothing(
-    shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch
+def test_p3_after_a_loss_of_events_no_snapshot_is_believed(
+    shell: Shell, witness: SnapshotGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shell.says(1)
-    monkeypatch.setattr(fileevents, "parsed", lambda data, own: (1, [], True))
-    assert not genuine(witness, shell, 1) and witness.doubted(shell.session) == [*range(SLOTS)]
+    monkeypatch.setattr(file_events, "parsed", lambda data, own: (1, [], True))
+    assert not genuine(witness, shell, 1) and witness.doubted_slots(shell.session) == [
+        *range(SLOTS)
+    ]
     assert [(one["event"], one["operator"]) for one in shell.told] == [
         ("originators.doubted", "unknown")
     ]
@@ -191,8 +198,8 @@ sys.stdin.readline()
 """
 
 
-def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: Shell) -> None:
-    """Writes by a mapping are not told; that there is one is known."""
+def test_p3_a_file_that_was_mapped_before_the_watch_is_not_believed(shell: Shell) -> None:
+    """Writes by a mapping are not reported; the existence of a mapping is known."""
     for slot in range(SLOTS):
         shell.says(slot)
     with subprocess.Popen(
@@ -211,7 +218,7 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
             and holder.stdout is not None
             and holder.stdout.readline() == "\n"
         )
-        witness = Witness()
+        witness = SnapshotGuard()
         try:
             witness.begin(shell.session)
             assert [(one["event"], one["operator"]) for one in shell.told] == [
@@ -223,7 +230,7 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
             assert holder.stdout.readline() == "\n" and shell.path(3).read_text() == "evil"
             assert (
                 not genuine(witness, shell, 3)
-                and witness.doubted(shell.session) == [3]
+                and witness.doubted_slots(shell.session) == [3]
                 and genuine(witness, shell, 2)
             )
             witness.replace(shell.session, 3, lambda: True)
@@ -238,8 +245,8 @@ def test_p3_a_file_that_was_mapped_before_it_was_watched_says_nothing(shell: She
     "code",
     ["os.mkdir(path + '.new')", "os.symlink('/', path + '.new')", "open(path + '.new', 'w')"],
 )
-def test_p3_nobody_stands_in_the_way_of_a_fresh_one(
-    shell: Shell, witness: Witness, code: str
+def test_p3_a_fresh_snapshot_can_replace_a_tampered_one(
+    shell: Shell, witness: SnapshotGuard, code: str
 ) -> None:
     other(code, shell.path(1))
     other("open(path)", shell.path(1))
@@ -249,8 +256,11 @@ def test_p3_nobody_stands_in_the_way_of_a_fresh_one(
     assert genuine(witness, shell, 1)
 
 
-def test_p3_nothing_is_kept_of_what_was_not_put_in_place(shell: Shell, witness: Witness) -> None:
-    """However often: neither in memory nor beside the files; nor of a session that ended meanwhile."""
+def test_p3_failed_replacements_leave_no_trace(shell: Shell, witness: SnapshotGuard) -> None:
+    """After any number of them: neither in memory nor beside the files.
+
+    Nor of a session that ended meanwhile.
+    """
     for _ in range(20):
         witness.replace(shell.session, 1, lambda: False)
     shell.path(2).unlink()
@@ -264,21 +274,28 @@ def test_p3_nothing_is_kept_of_what_was_not_put_in_place(shell: Shell, witness: 
     assert not witness._watched and not witness._doubted
 
 
-def test_p3_more_than_is_read_at_once_makes_all_of_them_say_nothing(
-    shell: Shell, witness: Witness, monkeypatch: pytest.MonkeyPatch
+def test_p3_after_too_many_events_no_snapshot_is_believed(
+    shell: Shell, witness: SnapshotGuard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.host.witness.READS_MAX", 1)
+    monkeypatch.setattr("holdfast.host.originators.snapshot_guard.READS_MAX", 1)
     shell.says(1)
     assert not genuine(witness, shell, 1)
 
 
-def test_p3_a_host_that_cannot_be_told_believes_nothing(shell: Shell) -> None:
-    """A program can use up what the kernel gives; then a host that begins is as deaf as if it were nobody's, and must not be taken in."""
-    shapes = Shapes(lambda name: None, lambda session, names: ())
+def test_p3_a_host_that_cannot_watch_files_believes_no_snapshot(shell: Shell) -> None:
+    """A program can use up the kernel's resources. A host that starts then trusts no snapshot."""
+    shapes = ShellOrigins(lambda name: None, lambda session, names: (), lambda *a: False)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    shaping = Shaping(str(shell.directory), "bash", {})
+    shaping = ShellState(
+        SessionDirectories.as_outside(shell.directory, shell.directory), "bash", {}
+    )
     session = cast(Any, shell.session)
-    session.commands.shaping, session.id, session.turn = shaping, "s", SimpleNamespace(begun=bytes)
+    session.commands.shell_state, session.id, session.turn = (
+        shaping,
+        "s",
+        SimpleNamespace(begun=bytes),
+    )
+    session.spawn = None
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
         shapes.open()
@@ -296,7 +313,11 @@ def test_p3_a_host_that_cannot_be_told_believes_nothing(shell: Shell) -> None:
     shapes.close([])
 
 
-def test_p3_of_a_session_that_has_ended_nothing_is_kept(shell: Shell, witness: Witness) -> None:
+def test_p3_an_ended_session_leaves_no_state(shell: Shell, witness: SnapshotGuard) -> None:
     other("open(path)", shell.path(1))
     witness.end(shell.session)
-    assert not genuine(witness, shell, 1) and not witness.doubted(shell.session) and not shell.told
+    assert (
+        not genuine(witness, shell, 1)
+        and not witness.doubted_slots(shell.session)
+        and not shell.told
+    )

@@ -1,151 +1,156 @@
-"""What becomes of a command after whoever gave it has stopped looking: a server that dies later, a run whose client was killed in the middle of it.
+"""The end of a command that no client follows any more: a server that dies later, a lost run.
 
-- A process that outlived the command which started it (a background job, a daemon) and exits is an event, `process.exited`: with its exit code or signal, the act that started it and whose
-  that was. Nobody waits for such a one, so without the event nobody would know. Its program is named, not its arguments: those may hold what nobody wants to be kept.
-- A run that finishes when nobody follows it any more has its exit code in the record, as the host's word (`exit`), beside the outcome that said "applied" when its client went away.
-- What an act has left can be asked (`left_by`): what of it runs now, from the kernel, and what of it has died.
+- When a process that outlived the command (a background job, a daemon) exits, the host reports the
+  event `process.exited`. No client waits for that process, so without the event no operator would
+  learn of the exit. The event has the exit code or signal, and the act and actor that started the
+  process. The event names the program, but not the arguments, which may hold secrets.
+- When a run finishes after the client has gone, the exit code goes into the record as the host's
+  testimony (`exit`). The outcome "applied", recorded when the client went away, stays beside it.
+- `left_by` lists the processes that an act has left: the running processes, from the kernel, and
+  the dead processes.
 
-It needs the kernel's word about exits (host/procevents.py); where that cannot be had there are no such events, and `graph` still says what runs. A shell without marks for its commands' beginnings
-(POSIX sh) does not say what outlives them: there are none of it either. Names are read NAME_S after something was started: what dies sooner has none.
+The events need the kernel's reports of exits (host/processes/process_events.py). Without these
+reports there are no events, and `graph` still shows the running processes. A shell that does not
+mark the start of a command (POSIX sh) cannot tell which processes outlive a command: such sessions
+have no events either. Names are read NAME_S after a process started; a process that dies sooner has
+no name.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.core.commands import RunDone
-from holdfast.core.lineage import Cause, Member
-from holdfast.core.rate import Bucket, take
-from holdfast.core.record import HOST, Draft, client_id, shown
-from holdfast.host import observe, process
-from holdfast.host.session import Session
-from holdfast.host.words import words
+from holdfast.core.originators.lineage import Cause, Member
+from holdfast.core.people.rate import Bucket, take
+from holdfast.core.record.record import client_id, host_fact, shown
+from holdfast.core.session.shell_marks import RunDone
+from holdfast.host.processes import proc_scan, process
+from holdfast.host.processes.argv import words
+from holdfast.host.session.session import Session
 from holdfast.model.errors import Unavailable
 
 if TYPE_CHECKING:
     import apsw
 
-    from holdfast.host.engine import Engine
+    from holdfast.host.originators.lineage import Lineages
+    from holdfast.host.storage.journal import Journal
+    from holdfast.host.storage.store import Store
 
-NAME_S: Final = 0.5  # after something was started: it has become its program by then
+NAME_S: Final = 0.5  # after a fork: by then the process has executed a program
 NAMES_AT_ONCE: Final = 512
-TOLD_COUNT, TOLD_S = 32, 10  # such events of one session in so many seconds; the rest are counted
+# At most so many events of a session in so many seconds; the rest are counted.
+REPORTED_COUNT, REPORTED_S = 32, 10
 DIED_SHOWN: Final = 8
-DIED_SEARCHED: Final = 500  # of the newest
-ENTRIES: Final = 500  # of a record, among which a run's own is looked for
-MARKED: Final = ("bash", "zsh")  # shells that say when they begin a command
+DIED_SEARCHED: Final = 500  # among the newest exits
+ENTRIES: Final = 500  # newest entries of a record, searched for the intent of a run
+MARKED: Final = ("bash", "zsh")  # shells that mark the start of a command
 
 
-class _Left:
-    """What is known of one session."""
+class _Session:
+    """The program names of a session, and the rate limit of the session's events."""
 
     def __init__(self, now: float) -> None:
         self.names: dict[int, str] = {}
         self.naming: asyncio.TimerHandle | None = None
-        self.bucket, self.untold = Bucket(TOLD_COUNT, TOLD_S, now), 0
+        self.bucket, self.untold = Bucket(REPORTED_COUNT, REPORTED_S, now), 0
 
 
-class Aftermath:
+class BackgroundExits:
     """One per host."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._left: dict[str, _Left] = {}
-        engine.kin.on_change.append(self._changed)
+    def __init__(self, lineages: Lineages, journal: Journal, store: Store) -> None:
+        self._lineages, self._journal, self._store = lineages, journal, store
+        self._sessions: dict[str, _Session] = {}
 
     def begin(self, session: Session) -> None:
-        left = self._left[session.id] = _Left(session.loop.time())
-        session.commands.on_alone = lambda run: self._alone(session, run)
+        known = self._sessions[session.id] = _Session(session.loop.time())
+        session.commands.on_alone = lambda run: self._finished_alone(session, run)
         if session.commands.kind in MARKED:
-            self._name_soon(session, left)
+            self._name_soon(session, known)
 
     def end(self, session: Session) -> None:
-        if (left := self._left.pop(session.id, None)) is not None and left.naming is not None:
-            left.naming.cancel()
+        known = self._sessions.pop(session.id, None)
+        if known is not None and known.naming is not None:
+            known.naming.cancel()
 
     # ------------------------------------------------------------ processes
 
-    def _changed(
+    def name_of(self, session: str, pid: int) -> str:
+        """The program of a process, also if the process has just exited; empty: not known."""
+        known = self._sessions.get(session)
+        return known.names.get(pid, "") if known is not None else ""
+
+    def process_changed(
         self, session: Session, what: str, pid: int, status: int | None, was: Member | None
     ) -> None:
-        left = self._left.get(session.id)
-        if left is None or session.commands.kind not in MARKED:
+        known = self._sessions.get(session.id)
+        if known is None or session.commands.kind not in MARKED:
             return
         if what == "started":
-            self._name_soon(session, left)
+            self._name_soon(session, known)
             return
-        name = left.names.pop(pid, "")
+        name = known.names.pop(pid, "")
         lineage = session.commands.lineage
         if was is None or status is None or not lineage.over(was.cause) or session.ending:
             return
         if was.parent != lineage.root and was.parent in lineage.members:
-            return  # whoever started it lives, and learns it
-        if take([left.bucket], session.loop.time()) > 0:
-            left.untold += 1
+            return  # the parent lives and collects the exit code
+        if take([known.bucket], session.loop.time()) > 0:
+            known.untold += 1
             return
-        untold, left.untold = left.untold, 0
+        untold, known.untold = known.untold, 0
         session.event(
             "process.exited",
             pid=pid,
             program=name,
-            **ended(status),
+            **process.ended(status),
             actor=was.cause.actor,
             act=was.cause.ref(session.ref),
             **({"untold": untold} if untold else {}),
         )
 
-    def _name_soon(self, session: Session, left: _Left) -> None:
-        if left.naming is None:
-            left.naming = session.loop.call_later(NAME_S, self._name, session, left)
+    def _name_soon(self, session: Session, known: _Session) -> None:
+        if known.naming is None:
+            known.naming = session.loop.call_later(NAME_S, self._name, session, known)
 
-    def _name(self, session: Session, left: _Left) -> None:
-        left.naming = None
+    def _name(self, session: Session, known: _Session) -> None:
+        known.naming = None
         if not session.ended.done():
             lineage = session.commands.lineage
             unnamed = [
-                pid for pid in lineage.members if pid not in left.names and pid != lineage.root
+                pid for pid in lineage.members if pid not in known.names and pid != lineage.root
             ][:NAMES_AT_ONCE]
             if unnamed:
-                session.spawn(self._read(session, left, unnamed))
+                session.spawn(self._read_names(session, known, unnamed))
 
-    async def _read(self, session: Session, left: _Left, pids: list[int]) -> None:
+    async def _read_names(self, session: Session, known: _Session, pids: list[int]) -> None:
         names = await asyncio.to_thread(
             lambda: {pid: one.comm for pid in pids if (one := process.read_stat(pid)) is not None}
         )
         members = session.commands.lineage.members
-        left.names = {pid: name for pid, name in left.names.items() if pid in members} | {
-            pid: name for pid, name in names.items() if pid in members
-        }
+        known.names = {pid: name for pid, name in (known.names | names).items() if pid in members}
 
     # ------------------------------------------------------------ runs
 
-    def _alone(self, session: Session, run: RunDone) -> None:
-        cause = session.commands.lineage.now if not session.commands.lineage.again else None
+    def _finished_alone(self, session: Session, run: RunDone) -> None:
+        cause = session.commands.lineage.now if not session.commands.lineage.already_known else None
         session.spawn(self._record(session, run, cause))
 
     async def _record(self, session: Session, run: RunDone, cause: Cause | None) -> None:
-        """A mark may be seen again by the next host: what is recorded already is not recorded twice."""
+        """Record the exit code of a run once: the next host may see the run's mark again."""
         client, _, number = run.run.partition("-")
         if not number.isdigit():
             return
-        whose, journal = client_id(int(client, 16)), self._engine.journal
+        run_client, journal = client_id(int(client, 16)), self._journal
         await journal.settled()
         entries = [
             shown(written) for written in await journal.read(session.id, limit=ENTRIES, newest=True)
         ]
-        mine = next(
-            (
-                e
-                for e in entries
-                if e["phase"] == "intent" and e["client"] == whose and e["number"] == int(number)
-            ),
-            None,
-        )
+        wanted = ("intent", run_client, int(number))
+        mine = next((e for e in entries if (e["phase"], e["client"], e["number"]) == wanted), None)
         if mine is None or any(
             e["intent"] == mine["seq"] and "exit_code" in e["facts"]
             for e in entries
@@ -154,32 +159,27 @@ class Aftermath:
             return
         if any(e["kind"] == "exit" and e["facts"].get("of") == mine["seq"] for e in entries):
             return
-        journal.post(
-            Draft(
-                session.id,
-                session.record.epoch,
-                "fact",
-                "exit",
-                mine["actor"],
-                mine["modality"],
-                HOST,
-                originators=(),
-                facts={
-                    "of": mine["seq"],
-                    "exit_code": run.exit,
-                    "act": cause.ref(session.ref) if cause is not None else None,
-                },
-            )
-        )
+        act = cause.ref(session.ref) if cause is not None else None
+        kernel = session.commands.kernel_exits.get(run.run)
+        said = session.commands.contradicted.get(run.run)
+        facts = {
+            "of": mine["seq"],
+            "exit_code": run.exit,
+            "act": act,
+            **({} if kernel is None else {"kernel_exit": kernel}),
+            **({} if said is None else {"shell_exit": said.shell}),
+        }
+        who = (mine["actor"], mine["modality"])
+        journal.post(host_fact(session.id, session.record.epoch, "exit", *who, facts=facts))
 
-    # ------------------------------------------------------------ what an act has left
+    # ------------------------------------------------------------ the processes of an act
 
     async def left_by(self, session: Session, act: int) -> dict[str, Any]:
-        """What of it runs, what of it has died, and how the command itself exited, as far as that is known."""
-        kin, lineage = self._engine.kin, session.commands.lineage
-        before = kin.looking(session)
-        living = await asyncio.to_thread(observe.descendants, session.keeper_pid, False)
-        kin.seen(session, {one.pid: (one.start, one.ppid) for one in living}, before)
+        """The running and dead processes of an act, and the command's exit code if known."""
+        lineages, lineage = self._lineages, session.commands.lineage
+        before = lineages.looking(session)
+        living = await asyncio.to_thread(proc_scan.of_session, session.keeper_pid)
+        lineages.seen(session, {one.pid: (one.start, one.ppid) for one in living}, before)
         mine = [
             one
             for one in living
@@ -188,20 +188,33 @@ class Aftermath:
         said = await words(session, [one.pid for one in mine])
         running = [{"pid": one.pid, "command": said.get(one.pid, one.comm)} for one in mine]
         now, idle = lineage.now, session.commands.shell.at_prompt
+        code = lineage.exits.get(act)
+        if code is None:  # the last host learned the exit code and died before it saved the lineage
+            code = await self._recorded(session, act)
         return {
             "under_way": False
-            if idle or act in lineage.exits
+            if idle or code is not None
             else now.act == act
             if now is not None
             else None,
-            "exit_code": lineage.exits.get(act),
+            "exit_code": code,
             "running": running,
             "died": await self._died(session, f"{session.ref}#{act}"),
         }
 
+    async def _recorded(self, session: Session, act: int) -> int | None:
+        """The exit code of an act, from the newest entries of the record."""
+        await self._journal.settled()
+        named = (act, f"{session.ref}#{act}")  # in the outcome, and in the testimony `exit`
+        for written in await self._journal.read(session.id, limit=ENTRIES, newest=True):
+            facts = shown(written)["facts"]
+            if facts.get("act") in named and isinstance(facts.get("exit_code"), int):
+                return int(facts["exit_code"])
+        return None
+
     async def _died(self, session: Session, act: str) -> list[dict[str, Any]]:
         try:
-            found = await self._engine.store.write(_exits_of(session.id))
+            found = await self._store.run(_exits_of(session.id))
         except Unavailable:
             return []
         return [one for one in found if one["act"] == act][:DIED_SHOWN]
@@ -210,19 +223,10 @@ class Aftermath:
 def _exits_of(session: str) -> Callable[[apsw.Connection], list[dict[str, Any]]]:
     def job(db: apsw.Connection) -> list[dict[str, Any]]:
         rows = db.execute(
-            "SELECT at, body FROM events WHERE session = ? AND event = 'process.exited' ORDER BY number DESC LIMIT ?",
+            "SELECT at, body FROM events WHERE session = ? AND event = 'process.exited' "
+            "ORDER BY number DESC LIMIT ?",
             (session, DIED_SEARCHED),
         ).fetchall()
         return [{"time": at, **json.loads(str(body))} for at, body in rows]
 
     return job
-
-
-def ended(status: int) -> dict[str, Any]:
-    code = os.waitstatus_to_exitcode(status & 0xFFFF)
-    if code >= 0:
-        return {"exit_code": code, "signal": None}
-    try:
-        return {"exit_code": None, "signal": signal.Signals(-code).name}
-    except ValueError:
-        return {"exit_code": None, "signal": f"signal {-code}"}

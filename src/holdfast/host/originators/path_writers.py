@@ -1,16 +1,17 @@
-"""What stands under a path as a session sees it, piece by piece: each link on the way, each directory, and the file at the end.
+"""The pieces of a session's path: links and directories on the way, and the file.
 
-A contained session has another root and other mounts. The kernel resolves `/proc/PID/root/...` there only up to the first absolute link, which it takes for the host's own: so the path is
-walked here, one name at a time, by descriptors that only look (O_PATH). Nothing is opened, read, mounted or waited for but the file systems themselves; a dead one blocks, so this is for a
-thread with a limit.
+A contained session has a different root and different mounts. In `/proc/PID/root/...` the kernel
+follows an absolute link in the host's own root. The path is therefore walked here, name by name,
+with O_PATH descriptors. No file is opened for reading, and no automount is triggered. Only a dead
+file system can block the walk, so the walk belongs into a thread with a time limit.
 
-A link in /proc means something else to each process that reads it: what lies behind is not known. Files there and in /sys are the kernel's own.
+The target of a link in /proc depends on the reader, so that target is unknown here. Files in /proc
+and /sys are the kernel's own.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
 import stat
@@ -18,49 +19,59 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from holdfast.core.writers import Stamp
-from holdfast.host import process
-from holdfast.host.fileevents import key_of
+from holdfast.core.originators.writers import Stamp
+from holdfast.host.originators.file_events import key_of
+from holdfast.host.processes import process
+from holdfast.host.runtime import filesystems
 
 LINKS_MAX: Final = 40
 NAMES_MAX: Final = 512
-_PROC: Final = 0x9FA0
-_KERNELS: Final = frozenset(
+# File systems of the kernel itself, with no author.
+_OF_KERNEL: Final = frozenset(
     (
-        _PROC,
-        0x62656572,
-        0x63677270,
-        0x27E0EB,
-        0x64626720,
-        0x74726163,
-        0x73636673,
-        0xCAFE4A11,
-        0x1CD1,
+        filesystems.PROC,
+        0x62656572,  # sysfs
+        0x63677270,  # cgroup2
+        0x27E0EB,  # cgroup
+        0x64626720,  # debugfs
+        0x74726163,  # tracefs
+        0x73636673,  # securityfs
+        0xCAFE4A11,  # bpf
+        0x1CD1,  # devpts
     )
-)  # sysfs, cgroups, debugfs, tracefs, securityfs, bpf, devpts
-_libc = ctypes.CDLL(None, use_errno=True)
+)
 
 
 class Piece(NamedTuple):
-    kind: str  # "link", "directory", "file" (what stands at the end, whatever it is), "unknown" (nobody can say what does)
+    # "link", "directory" (on the way), "folder" (a directory at the end of the path), "file" (the
+    # end of the path, of any other type), "unknown" (cannot be resolved)
+    kind: str
     key: bytes | None = None
     stamp: Stamp = Stamp(0, 0)
-    ours: bool = True  # this account can write it, or replace it
-    ages: bool = True  # its change time says when it became what it is
+    ours: bool = True  # this account can write or replace the file
+    ages: bool = True  # the change time tells when the file got its present content
 
 
 UNKNOWN: Final = Piece("unknown")
 
 
-def look(pid: int, start: int, path: str) -> list[Piece]:
-    """For the root of the process that began then. Empty: there is nothing, or it is the kernel's own."""
+def pieces(pid: int, start: int, path: str) -> list[Piece]:
+    """The pieces of a path in the root of process `pid`, which started at `start`.
+
+    Empty if the path does not exist, or leads to a file of the kernel.
+    """
     found: dict[str, list[Piece]] = {}
-    look_all(pid, start, [path], found)
+    pieces_of_all(pid, start, [path], found)
     return found[path]
 
 
-def look_all(pid: int, start: int, wanted: Sequence[str], found: dict[str, list[Piece]]) -> None:
-    """The same for many, one after the other into `found`. Most of what programs look for does not exist: what lies in a directory that does not is not looked for."""
+def pieces_of_all(
+    pid: int, start: int, wanted: Sequence[str], found: dict[str, list[Piece]]
+) -> None:
+    """Add the pieces of each wanted path to `found`.
+
+    Most files that programs look for do not exist. A missing directory is looked up once.
+    """
     try:
         root = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -70,12 +81,14 @@ def look_all(pid: int, start: int, wanted: Sequence[str], found: dict[str, list[
         facts = process.read_stat(pid)
         same = facts is not None and facts.start == start
         for path in wanted:
-            found[path] = _look(root, path, missing) if same and path.startswith("/") else [UNKNOWN]
+            found[path] = (
+                _pieces(root, path, missing) if same and path.startswith("/") else [UNKNOWN]
+            )
     finally:
         os.close(root)
 
 
-def _look(root: int, path: str, missing: set[str]) -> list[Piece]:
+def _pieces(root: int, path: str, missing: set[str]) -> list[Piece]:
     above = path
     while above := above.rpartition("/")[0]:
         if above in missing:
@@ -91,9 +104,8 @@ def _look(root: int, path: str, missing: set[str]) -> list[Piece]:
 def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
     todo, pieces, links, names = deque(path.split("/")), list[Piece](), 0, 0
     uid = os.geteuid()
-    stack: list[
-        tuple[int, os.stat_result, bool]
-    ] = []  # below the root: descriptor, and whether this account can put something else in its place
+    # The directories passed below the root; the flag: this account can replace the directory.
+    stack: list[tuple[int, os.stat_result, bool]] = []
     try:
         while todo:
             name, names = todo.popleft(), names + 1
@@ -120,7 +132,7 @@ def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
                 if not stat.S_ISLNK(facts.st_mode):
                     stack.append((os.dup(fd), facts, replaceable))
                     continue
-                if _kind(fd) == _PROC:
+                if filesystems.type_of(fd) == filesystems.PROC:
                     return [UNKNOWN]
                 pieces.append(
                     Piece("link", key_of(fd), Stamp(facts.st_ctime_ns, facts.st_size), replaceable)
@@ -145,36 +157,32 @@ def _walk(root: int, path: str, missing: set[str]) -> list[Piece]:
 
 
 def _last(fd: int, facts: os.stat_result, replaceable: bool, uid: int) -> list[Piece]:
-    if _kind(fd) in _KERNELS or stat.S_ISCHR(facts.st_mode) or stat.S_ISBLK(facts.st_mode):
+    if (
+        filesystems.type_of(fd) in _OF_KERNEL
+        or stat.S_ISCHR(facts.st_mode)
+        or stat.S_ISBLK(facts.st_mode)
+    ):
         return []
     ours = replaceable or facts.st_uid == uid or os.access(f"/proc/self/fd/{fd}", os.W_OK)
     return [
         Piece(
-            "file",
+            "folder" if stat.S_ISDIR(facts.st_mode) else "file",
             key_of(fd),
             Stamp(facts.st_ctime_ns, facts.st_size),
             ours,
-            stat.S_ISREG(facts.st_mode) or stat.S_ISDIR(facts.st_mode),
+            stat.S_ISREG(facts.st_mode),
         )
     ]
 
 
 def _replaceable(directory: int, entry: os.stat_result, uid: int) -> bool:
-    """Whether this account can put something else under a name in that directory."""
+    """Whether this account can replace an entry of that directory by a different file."""
     facts = os.fstat(directory)
     if facts.st_uid == uid:
         return True
     return os.access(f"/proc/self/fd/{directory}", os.W_OK) and not (
         facts.st_mode & stat.S_ISVTX and entry.st_uid != uid
     )
-
-
-def _kind(fd: int) -> int:
-    """Of its file system: f_type, the first word of struct statfs."""
-    answer = ctypes.create_string_buffer(256)
-    if _libc.fstatfs(fd, answer):
-        raise OSError(ctypes.get_errno(), "fstatfs")
-    return int.from_bytes(answer.raw[: ctypes.sizeof(ctypes.c_long)], "little")
 
 
 def _close(stack: list[tuple[int, os.stat_result, bool]]) -> None:

@@ -1,15 +1,23 @@
-"""Whether only the shell wrote what a shell says it is made of (P3): the kernel's word on who opens the files it says it in. Root's only.
+"""Detects writes to the shell's state files by any other program than the shell (P3). Root only.
 
-A shell's word is a file in the session's private directory (host/shaping.py), and every program of the session has the rights to write there. So each of those files is watched by itself: who opens
-or changes it is told with its pid, before the open returns, so nobody can have written, or mapped it, unseen. Anybody but the shell, be it only to read, makes that file say nothing: what the shell
-is made of is unknown until the next mark, and an event says who it was. The host puts a fresh file in its place, which has no name until it is watched.
+A shell reports state in files of the session's private directory
+(host/originators/shell_origins.py), which every program of the session may write. So the kernel
+watches each of these files. The kernel reports the pid of each process that opens or changes a
+file, before the open returns: no program can write or map a file unseen. If any program but the
+shell opened a file, even only for reading, that file is not trusted. The state of the shell is then
+unknown until the shell's next mark, and an event names the program. The host replaces the file by a
+fresh file, which is watched before the file gets a name.
 
-Nothing is read until a mark comes, so this wakes nobody. What the kernel dropped makes all of them say nothing.
+Events are read only when a mark comes, so the guard never wakes the host. If the kernel dropped
+events, no file is trusted.
 
-Files that a host finds when it begins may be open, or mapped, already: writes by a mapping are not told. The kernel is asked for a lease on each, which it grants only while nobody has it open for
-writing (and which is given back at once); a file that somebody but the shell has so says nothing.
+When a host starts, files may already be open or mapped, and the kernel does not report writes
+through a mapping. The host therefore asks for a lease on each file, and gives the lease back at
+once. The kernel grants a lease only while no process has the file open for writing. A file that a
+program other than the shell has open for writing is not trusted.
 
-Not covered: code in the shell itself, and programs that change its memory or take its descriptors (a debugger's rights); and, of files that a host finds when it begins, what was written to them before.
+Not covered: code in the shell itself; programs that change the shell's memory or take the shell's
+descriptors (with the rights of a debugger); and writes to existing files before the host started.
 """
 
 from __future__ import annotations
@@ -23,24 +31,24 @@ import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from holdfast.host import fileevents
-from holdfast.host.filestat import known
-from holdfast.host.process import half
+from holdfast.host.originators import file_events
+from holdfast.host.processes.process import half
+from holdfast.host.processes.stat_nowait import known
 from holdfast.host.shell.launch import SLOT, SLOTS
 
 if TYPE_CHECKING:
-    from holdfast.host.session import Session
+    from holdfast.host.session.session import Session
 
-READS_MAX: Final = 256  # of the kernel's queue, at one mark: more than it can hold
-TRIES: Final = 3  # whether somebody writes it: the shell may have had it open when that was asked, and have closed it when it was looked for
-SCARCE: Final = (
-    errno.EMFILE,
-    errno.ENFILE,
-    errno.ENOMEM,
-    errno.ENOSPC,
-)  # a program can have used it up
-_NO_NAMELESS: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
+READS_MAX: Final = 256  # reads of the kernel's queue at a mark: more than the queue can hold
+# For a lease: the shell may have the file open when we ask, and closed when we look.
+TRIES: Final = 3
+# Resources that a program of a session can have used up.
+SCARCE: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOSPC)
+_NO_TMPFILE: Final = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+
+
+STATE_FILE: Final = "a file in which the shell reports its state"
 
 
 class _Watched(NamedTuple):
@@ -48,15 +56,15 @@ class _Watched(NamedTuple):
     slot: int
 
 
-class Witness:
-    """One per host, on its loop; only `replace` is called in a thread."""
+class SnapshotGuard:
+    """One per host, on the loop. Only `replace` is called in a thread."""
 
     def __init__(self) -> None:
-        """OSError if the kernel does not tell who it was."""
-        self._group = fileevents.group()
+        """Raises OSError if the kernel does not report which process opened a file."""
+        self._group = file_events.open_group()
         self._watched: dict[bytes, _Watched] = {}
-        self._doubted: set[bytes] = set()  # files that another opened
-        self._live: set[int] = set()  # sessions, by their identity
+        self._doubted: set[bytes] = set()  # files that other programs opened
+        self._live: set[int] = set()  # sessions, by object identity
 
     def close(self) -> None:
         if self._group >= 0:
@@ -70,14 +78,14 @@ class Witness:
                 fd = os.open(_path(session, slot), _LOOK)
                 try:
                     self._watch(session, slot, fd)
-                    if (key := fileevents.key_of(fd)) is not None and not _nobody_writes(
+                    if (key := file_events.key_of(fd)) is not None and not _no_writer(
                         fd, session.commands.lineage.root
                     ):
                         self._doubt(
                             key,
                             self._watched[key],
                             None,
-                            "another program had the file in which the shell says what it is made of open before it was watched",
+                            f"another program had {STATE_FILE} open before it was watched",
                         )
                 finally:
                     os.close(fd)
@@ -87,18 +95,18 @@ class Witness:
         for key in [key for key, one in [*self._watched.items()] if one.session is session]:
             self._forget(key)
 
-    def genuine(self, session: Session, slot: int, fd: int) -> bool:
-        """Whether this file, which was just read, holds the shell's own words."""
+    def is_genuine(self, session: Session, slot: int, fd: int) -> bool:
+        """Whether only the shell can have written this file, which was just read."""
         self._read()
-        key = fileevents.key_of(fd)
+        key = file_events.key_of(fd)
         return (
             key is not None
             and self._watched.get(key) == (session, slot)
             and key not in self._doubted
         )
 
-    def doubted(self, session: Session) -> list[int]:
-        """Of which of its files that is not so: they want replacing."""
+    def doubted_slots(self, session: Session) -> list[int]:
+        """The files of a session that are not trusted and have to be replaced."""
         return sorted(
             one.slot
             for key in [*self._doubted]
@@ -106,57 +114,51 @@ class Witness:
         )
 
     def replace(self, session: Session, slot: int, still: Callable[[], bool]) -> None:
-        """An empty one in its place, if that is `still` wanted when all is ready: the shell goes on, and may have written into it again."""
+        """Replace a state file by an empty file.
+
+        `still` is asked at the last moment: the shell may have written into the old file again.
+        """
         path = _path(session, slot)
-        fresh = f"{path}.{secrets.token_hex(8)}"  # which nobody can be there before
+        fresh = f"{path}.{secrets.token_hex(8)}"  # a name that no program can take first
         try:
-            fd, nameless = (
-                os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600),
-                True,
-            )
+            fd = os.open(os.path.dirname(path), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            nameless = True
         except OSError as e:
-            if e.errno not in _NO_NAMELESS:
+            if e.errno not in _NO_TMPFILE:
                 raise
-            fd, nameless = (
-                os.open(
-                    fresh,
-                    os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW,
-                    0o600,
-                ),
-                False,
-            )  # a file system that has no files without a name
-        kept = False
+            flags = os.O_RDONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+            fd, nameless = os.open(fresh, flags, 0o600), False
+        replaced = False
         try:
-            os.fchmod(fd, 0o600)  # whatever the umask is
+            os.fchmod(fd, 0o600)  # independent of the umask
             self._watch(session, slot, fd)
             if nameless:
-                os.link(
-                    f"/proc/self/fd/{fd}", fresh, src_dir_fd=fd
-                )  # with it Python asks for the file behind the link, which is the one
-            elif not _nobody_writes(fd, None):
-                raise OSError(errno.EBUSY, "somebody was quicker", fresh)
+                # With `src_dir_fd`, Python lets the kernel follow the link to the open file.
+                os.link(f"/proc/self/fd/{fd}", fresh, src_dir_fd=fd)
+            elif not _no_writer(fd, None):
+                raise OSError(errno.EBUSY, "another program opened it first", fresh)
             if still():
                 os.replace(fresh, path)
-                kept = True
-                self._keep(session, slot, fd)
+                replaced = True
+                self._forget_others(session, slot, fd)
         finally:
-            if not kept:
-                if (key := fileevents.key_of(fd)) is not None:
+            if not replaced:
+                if (key := file_events.key_of(fd)) is not None:
                     self._forget(key)
                 with contextlib.suppress(OSError):
                     os.unlink(fresh)
             os.close(fd)
 
     def _watch(self, session: Session, slot: int, fd: int) -> None:
-        fileevents.watch(self._group, fd)
-        if (key := fileevents.key_of(fd)) is not None:
+        file_events.watch(self._group, fd)
+        if (key := file_events.key_of(fd)) is not None:
             self._watched[key] = _Watched(session, slot)
-            if id(session) not in self._live:  # it ended meanwhile
+            if id(session) not in self._live:  # the session ended meanwhile
                 self._forget(key)
 
-    def _keep(self, session: Session, slot: int, fd: int) -> None:
-        """Only this one is that file now."""
-        key = fileevents.key_of(fd)
+    def _forget_others(self, session: Session, slot: int, fd: int) -> None:
+        """Stop watching the files that this file replaced."""
+        key = file_events.key_of(fd)
         for old in [
             old for old, one in [*self._watched.items()] if one == (session, slot) and old != key
         ]:
@@ -169,12 +171,12 @@ class Witness:
     def _read(self) -> None:
         for _ in range(READS_MAX):
             try:
-                data = os.read(self._group, fileevents.BYTES_AT_ONCE)
-            except BlockingIOError:  # nothing more
+                data = os.read(self._group, file_events.BYTES_AT_ONCE)
+            except BlockingIOError:  # the queue is empty
                 return
             except OSError:
                 break
-            _, found, lost = fileevents.parsed(data, os.getpid())
+            _, found, lost = file_events.parsed(data, os.getpid())
             for _, pid, key in found:
                 if (
                     (one := self._watched.get(key)) is not None
@@ -184,7 +186,7 @@ class Witness:
                     self._doubt(key, one, pid)
             if lost:
                 self._lost()
-        self._lost()  # there are more, and who knows of whom
+        self._lost()  # more events than we read: any file may be among them
 
     def _lost(self) -> None:
         for key, one in [*self._watched.items()]:
@@ -196,9 +198,9 @@ class Witness:
         key: bytes,
         one: _Watched,
         pid: int | None,
-        because: str = "the kernel told of too many at once",
+        because: str = "the kernel dropped reports of opened files",
     ) -> None:
-        first = not self.doubted(one.session)
+        first = not self.doubted_slots(one.session)
         self._doubted.add(key)
         if first:
             cause = one.session.commands.lineage.of(pid) if pid is not None else None
@@ -209,32 +211,35 @@ class Witness:
                     if cause is not None
                     else {"operator": "unknown"}
                 ),
-                because="another program opened the file in which the shell says what it is made of"
-                if pid is not None
-                else because,
+                because=f"another program opened {STATE_FILE}" if pid is not None else because,
             )
 
 
-def _nobody_writes(fd: int, but: int | None) -> bool:
-    """Whether no process (`but` this one) has the file open for writing, or mapped. It is open here for reading only."""
+def _no_writer(fd: int, shell: int | None) -> bool:
+    """Whether no process except the shell has the file open for writing, or mapped.
+
+    `fd` must be open for reading only.
+    """
     for _ in range(TRIES):
         try:
-            fcntl.fcntl(
-                fd, fcntl.F_SETSIG, signal.SIGURG
-            )  # who opens it just now is not to end this process
+            # Breaking the lease must not end this process by SIGIO.
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGURG)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
             return True
         except OSError as e:
             if e.errno not in (errno.EAGAIN, errno.EACCES) or (
-                but is not None and _has_open(but, os.fstat(fd))
+                shell is not None and _has_open(shell, os.fstat(fd))
             ):
-                return True  # a file system that knows of no leases says something else
+                return True  # the file system has no leases, or the shell has the file open
     return False
 
 
 def _has_open(pid: int, file: os.stat_result) -> bool:
-    """On the loop: of its other files nothing is asked, they may be on a file system that does not answer."""
+    """Says whether a process has this file open.
+
+    Runs on the loop, so it looks at no other file: a file system that hangs would block the host.
+    """
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd") if not half(pid) else ():
             with contextlib.suppress(OSError):
@@ -247,4 +252,4 @@ def _has_open(pid: int, file: os.stat_result) -> bool:
 
 
 def _path(session: Session, slot: int) -> str:
-    return f"{session.directory}/{SLOT}{slot}"
+    return f"{session.writable_directory}/{SLOT}{slot}"

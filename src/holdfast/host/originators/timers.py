@@ -1,7 +1,9 @@
-"""What was staged to be run later, outside of every session, and by whom: crontabs, `at` jobs, timers of the service manager (P3).
+"""Jobs that are scheduled to run outside every session, and the authors of the jobs (P3).
 
-Whatever runs them (cron, atd, the service manager) is no process of a session: what it starts and writes has no author here. What can be seen is who wrote the file that says what is run, as
-far as this account may look at the directories where such files lie. Only what somebody shaped since the first session began is told; the machine's own timers are not.
+Crontabs, `at` jobs and timers of the service manager are run by daemons that belong to no session.
+The programs that the daemons start, and the files that these programs write, have no author here.
+But the file that defines a job has an author, if this account may look into the directory. Only
+files changed since the first session began are reported, not the machine's own timers.
 """
 
 from __future__ import annotations
@@ -9,12 +11,13 @@ from __future__ import annotations
 import contextlib
 import os
 import pwd
-from typing import Any, Final
+from collections.abc import Iterable
+from typing import Final
 
-from holdfast.core.originators import Shaped
-from holdfast.host.notified import cwd_of
-from holdfast.host.session import Session
-from holdfast.host.writers import Writers
+from holdfast.core.originators.originators import Shaped
+from holdfast.host.originators.writers import Writers
+from holdfast.host.processes.process import cwd_of
+from holdfast.host.session.session import Session
 
 EACH_MAX: Final = 128  # files of one directory
 _FILES: Final = ("/etc/crontab", "/etc/anacrontab")
@@ -33,32 +36,29 @@ _UNITS: Final = ("/etc/systemd/system", "/run/systemd/system")
 _HOME_UNITS: Final = (".config/systemd/user", ".local/share/systemd/user")
 
 
-async def timers(writers: Writers, session: Session) -> list[dict[str, Any]]:
-    """Of directories that do not answer, none."""
-    staged = await writers.looked(session, candidates, f"/proc/{session.record.root_pid}")
-    return _shown(await writers.each(session, staged or ()), session)
+async def timers(writers: Writers, session: Session) -> list[dict[str, object]]:
+    """Scheduled jobs with their authors. A directory that does not answer in time is left out."""
+    found = await writers.in_thread(session, candidates, f"/proc/{session.record.root_pid}")
+    return _shown(await writers.authors(session, found or ()), session)
 
 
-async def written(writers: Writers, session: Session, names: list[Any]) -> dict[str, Any]:
-    """Who wrote these; `file_events`: whether the kernel tells. What does not begin with a slash is meant from where the session's program is."""
-    where = cwd_of(session.record.root_pid)
-    found = await writers.each(
-        session,
-        [
-            name if where is None else os.path.join(where, name)
-            for name in names
-            if isinstance(name, str)
-        ],
+async def written(
+    writers: Writers, session: Session, names: Iterable[object]
+) -> list[dict[str, object]]:
+    """The authors of these files.
+
+    A relative path starts at the working directory of the session's program.
+    """
+    cwd = cwd_of(session.record.root_pid)
+    paths = [name for name in names if isinstance(name, str)]
+    found = await writers.authors(
+        session, paths if cwd is None else [os.path.join(cwd, path) for path in paths]
     )
-    return {
-        "wrote": _shown(found, session),
-        "file_events": writers.told,
-        "not_told": dict(writers.refused),
-    }
+    return _shown(found, session)
 
 
 def candidates(process: str) -> list[str]:
-    """As the process that has this directory in /proc names them; those that are there."""
+    """The paths of existing job files in the root of the process with this /proc directory."""
     try:
         account = pwd.getpwuid(os.stat(process).st_uid)
     except (OSError, KeyError):
@@ -86,5 +86,5 @@ def _listed(root: str, where: str, ending: str) -> list[str]:
     return []
 
 
-def _shown(found: tuple[Shaped, ...], session: Session) -> list[dict[str, Any]]:
+def _shown(found: tuple[Shaped, ...], session: Session) -> list[dict[str, object]]:
     return [one.show(session.ref) for one in found]

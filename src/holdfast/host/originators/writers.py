@@ -1,17 +1,24 @@
-"""Who made a file what it is, for all sessions of this host (P3): the kernel's word on writes, given to `core/writers.py`, and answers for a path.
+"""The authors of files, for all sessions of this host (P3).
 
-As root the kernel tells of every write, move, link and change of attributes on the file systems that sessions can write (host/fileevents.py); the process is looked up in the lineages
-(host/lineage.py), which are caught up with first. `told` says whether that is so. Otherwise only what can be known without it (rule 6 of `core/writers.py`).
+As root, the kernel reports every write, move, link and change of attributes on the file systems
+that sessions can write (host/originators/file_events.py). The writing process is looked up in the
+lineages (host/originators/lineage.py), which read pending events first.
+`core/originators/writers.py` keeps the result. `kernel_reports` says whether this works. Otherwise
+authors are only guessed (rule 6 of `core/originators/writers.py`).
 
-File systems are marked when a session begins, those that it can write. One that was unmounted lost its mark: what is known of it counts no more without proof. One that is mounted later is
-marked when somebody asks for a file on it, or the next session begins; until then nothing is known of it. REST_S after the last session ended all marks are taken away: nobody is to be woken
-by what the machine does for itself.
+When a session begins, the file systems that the session can write are marked. Unmounting a file
+system removes the mark: the known authors of the files there then need proof. A file system that is
+mounted later is marked when a caller asks for a file there, or when the next session begins. Until
+then the authors of those files are unknown. REST_S after the last session ended all marks are
+removed, so that the machine's own work does not wake the host.
 
-What is known is written down a moment after it changed, in a thread and in small pieces (no other thread may be held up by it): for each file with the change time by which the next host can
-prove that nobody wrote since. What was written while there was no host is unknown.
+The table is saved a moment after a change, in a thread and in small pieces, to leave the other
+threads the interpreter lock. Each file is saved with the change time, so that the next host can
+prove that no process wrote the file since. Files written while no host ran have an unknown author.
 
-A path is looked at in a thread of few (`LOOKERS` for each session), and for LOOK_S at most: a file system that does not answer makes its files unknown. While all of them wait for such a one, everything is unknown to
-that session at once.
+A path is resolved in a thread, for LOOK_S at most, with LOOKERS threads per session. If a file
+system does not answer, the authors of the files there are unknown. While all threads of a session
+are blocked that way, all authors are unknown for that session.
 """
 
 from __future__ import annotations
@@ -25,78 +32,99 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as TooLate
+from itertools import islice
 from typing import Any, Final, ParamSpec, TypeVar
 
-from holdfast.core.activity import Activity
-from holdfast.core.commands import CommandStarted, Effect, PromptShown
-from holdfast.core.lineage import Cause, Member
-from holdfast.core.originators import UNKNOWN, Shaped
-from holdfast.core.writers import Author, Entry, Stamp, Table, guessed, shaped
-from holdfast.host import fileevents, kept, paths, process
-from holdfast.host.lineage import Kin
-from holdfast.host.session import Session
-from holdfast.host.threads import Share, Threads
+from holdfast.core.originators.activity import Activity, InputGivers
+from holdfast.core.originators.lineage import Cause, Member
+from holdfast.core.originators.originators import UNKNOWN, Shaped
+from holdfast.core.originators.writers import Author, Entry, Stamp, Table, guessed, shaped
+from holdfast.core.session.shell_marks import CommandStarted, Effect, PromptShown
+from holdfast.host.originators import file_events, path_writers
+from holdfast.host.originators.included import Included
+from holdfast.host.originators.lineage import Lineages
+from holdfast.host.originators.path_writers import Piece
+from holdfast.host.originators.unreported import Unreported
+from holdfast.host.processes import process
+from holdfast.host.runtime import filesystems, handover_file
+from holdfast.host.runtime.filesystems import Mount
+from holdfast.host.runtime.saver import Saver
+from holdfast.host.runtime.tasks import Tasks
+from holdfast.host.runtime.threads import Quota, Threads
+from holdfast.host.session.session import Session
+from holdfast.host.storage.journal import Journal
 
-SAVE_S: Final = 0.5  # after a change; later where that takes long:
-SAVE_SHARE: Final = 20  # at most this part of the time is spent on it
-SETTLE_AT_ONCE: Final = 256  # before the loop goes on with other things
-SETTLE_MAX: Final = 4096  # before they are written
-ROWS_AT_ONCE: Final = 128  # written between two breaths
-BREATH_S: Final = 0.002
+MOUNTS_MAX: Final = 512
+SAVE_SHARE: Final = 20  # at most this part of the time is spent on saving
+SETTLE_AT_ONCE: Final = 256  # files before the loop goes on with other work
+SETTLE_MAX: Final = 4096  # files before the table is saved
+ROWS_AT_ONCE: Final = 128  # written between two pauses
+PAUSE_S: Final = 0.002
 FILE: Final = "writers"
 FILE_BYTES: Final = 16 << 20
 REST_S: Final = 30.0
-LOOKERS: Final = 2  # for one session
+LOOKERS: Final = 2  # threads for one session
 LOOK_S: Final = 2.0  # for all paths of one question
-LEAVE_S: Final = 1.0  # for all file systems, when the host leaves
-_STEADY: Final = time.CLOCK_BOOTTIME
+LEAVE_S: Final = 1.0  # for all file systems, when the host ends
+_STEADY_CLOCK: Final = time.CLOCK_BOOTTIME
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Writers:
-    """One per host, beside its `Kin`."""
+    """One per host."""
 
-    def __init__(self, kin: Kin, directory: str) -> None:
-        """`directory`: of this home, where what is known is kept."""
+    def __init__(
+        self,
+        lineages: Lineages,
+        directory: str,
+        operators: Callable[[], Sequence[str]] = tuple,
+        journal: Journal | None = None,
+    ) -> None:
+        """`directory`: where the table is saved for the next host.
+
+        `operators`: known here. With several of them, an included file may be another's.
+        """
+        self._operators, self._journal = operators, journal
+        self._included: Included | None = None
         self.table = Table()
-        self._kin, self._path = kin, f"{directory}/{FILE}"
-        self._events: fileevents.Events | None = None
-        self._marked: dict[
-            str, tuple[bytes, str]
-        ] = {}  # device -> how its keys begin, and a path to it
-        self._tried: set[bytes] = (
-            set()
-        )  # file systems of files that were asked for, and that are not marked
+        self._lineages, self._path = lineages, f"{directory}/{FILE}"
+        self._events: file_events.Events | None = None
+        # device -> the first bytes of the keys of all files there, and a path to the file system
+        self._marked: dict[str, tuple[bytes, str]] = {}
+        # Unmarked file systems (first bytes of keys) that we already tried to mark
+        self._tried: set[bytes] = set()
         self.refused: dict[str, str] = {}  # mount points that could not be marked, and why
         self._sessions: dict[str, Session] = {}
-        self._running: dict[int, Author] = {}  # without events: whose each process is
-        self._orders: dict[str, Author] = {}  # ... and what each shell executes
+        self._running: dict[int, Author] = {}  # without file events: the author of each process
+        self._orders: dict[str, Author] = {}  # ... and of the command that each shell executes
         self._activity = Activity(time.time())
+        self._inputs = InputGivers(time.time())
+        self._unreported = Unreported(self._activity)
         self._opened = False
-        self._behind = False  # not all was known when a mark was taken
-        self._saving: asyncio.Handle | None = None
+        self._behind = False  # a shell's mark was processed while file events were still pending
         self._resting: asyncio.TimerHandle | None = None
-        self._save_s = SAVE_S
         self._pen = threading.Lock()
         self._threads = Threads("paths")
-        self._tasks: set[asyncio.Task[None]] = set()
-        kin.beside.append(self)
+        self._tasks = Tasks("authors of files")
+        self._saver = Saver(self._save, self._tasks.spawn, SAVE_SHARE)
 
     @property
-    def told(self) -> bool:
-        """Whether the kernel tells who writes files, at least on the file systems that are not `refused`."""
-        return self._events is not None and self._events.open and self._kin.told
+    def silent(self) -> bool:
+        """Whether the kernel reports no write and no open at all."""
+        return self._events is None
+
+    @property
+    def kernel_reports(self) -> bool:
+        """Whether the kernel reports who writes files, except on file systems in `refused`."""
+        return self._events is not None and self._events.open and self._lineages.told
 
     # ------------------------------------------------------------ sessions
 
     def open(self) -> None:
-        self._loop, self._thread, self._opened = (
-            asyncio.get_running_loop(),
-            threading.get_ident(),
-            True,
-        )
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
+        self._opened = True
         with contextlib.suppress(
             OSError,
             ValueError,
@@ -108,43 +136,69 @@ class Writers:
             StopIteration,
         ):
             self._restore()
-        try:
-            self._events = fileevents.Events(self._written, self._all_told, self._lost)
-        except (OSError, AttributeError):  # AttributeError: a C library without it
-            self._kin.on_change.append(self._happened)
-            return
-        self._kin.keeps_exited = True
+        # AttributeError: a C library without fanotify
+        with contextlib.suppress(OSError, AttributeError):
+            self._events = file_events.Events(self._written, self._all_read, self._lost)
+            self._lineages.keeps_exited = True
+            self._included = Included(
+                self.table, self._lineages, self._journal, self._mounts, self.catch_up
+            )
+        self._watches = False  # all known files are watched for opens
 
     def begin(self, session: Session) -> None:
         self._wake()
         self.table.began(session.record.created)
         self._sessions[session.id] = session
-        self._save_soon()
+        self._inputs.began(session.id, session.commands.lineage.inputs_of)
+        self._saver.soon()
         if self._events is not None:
-            for whose in (
-                ("/proc/self", f"/proc/{session.record.root_pid}")
-                if len(self._sessions) == 1
-                else (f"/proc/{session.record.root_pid}",)
-            ):
-                self._mark_soon(session, whose)
+            if len(self._sessions) == 1:
+                self._mark_soon(session, "/proc/self")
+            self._mark_soon(session, f"/proc/{session.record.root_pid}")
         else:
-            session.commands.listeners.append(lambda effects: self._ordered(session, effects))
+            self._unreported.begin(session, time.time())
+            session.commands.listeners.append(lambda effects: self._shell_marks(session, effects))
 
     def end(self, session: Session) -> None:
         if self._sessions.pop(session.id, None) is not None:
+            self._inputs.ended(session.id)
+            self._unreported.end(session, time.time())
             self.catch_up()
             for running in (
                 *filter(None, (self._orders.pop(session.id, None),)),
                 *(
                     self._running.pop(pid)
-                    for pid, who in [*self._running.items()]
-                    if who.session == session.id
+                    for pid, author in [*self._running.items()]
+                    if author.session == session.id
                 ),
             ):
                 self._activity.ended(running, time.time())
             if not self._sessions:
                 self._wake()
                 self._resting = self._loop.call_later(REST_S, self._rest)
+
+    async def provided(self, paths: Sequence[str]) -> None:
+        """Note files that this host wrote for a session that has no program yet."""
+        found = await asyncio.to_thread(_identified, paths)
+        self.catch_up()  # the kernel has reported these writes too
+        if not self._behind:
+            for key, stamp in found:
+                self.table.provided(key, stamp)
+
+    def uploaded(
+        self, session: Session, cause: Cause, key: bytes, stamp: Stamp, moved: bool
+    ) -> None:
+        """Note a file that an operator wrote or moved through the host, not by a process."""
+        self.catch_up()  # the kernel has reported this write too, by a process of no session
+        author = Author(session.id, cause)
+        if moved:
+            self.table.touched(key, author)
+        elif self._events is not None:
+            self.table.uploaded(key, author)
+        else:
+            self.table.provided(key, stamp, author)
+        self._saver.soon()
+        self._watch([key])
 
     def _wake(self) -> None:
         if self._resting is not None:
@@ -160,43 +214,45 @@ class Writers:
 
     def close(self) -> None:
         self._wake()
-        if self._saving is not None:
-            self._saving.cancel()
+        self._saver.close()
         if self._opened:
             self.catch_up()
             self._settle_now()
-            self._write(self.table.save(), 0.0)
+            self._write(self.table.save(), self._inputs.save(), 0.0)
         if self._events is not None:
             self._events.close()
-        for task in self._tasks:
-            task.cancel()
+        if self._included is not None:
+            self._included.close()
+        self._tasks.cancel()
         self._sessions.clear()
         self._threads.close()
 
-    def _spawn(self, work: Any) -> None:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # ------------------------------------------------------------ file systems
 
-    def _mark_soon(self, session: Session, whose: str) -> None:
-        self._spawn(self._threads.do((Share(("mark", session.id), 1),), self._mark, whose))
+    def _mark_soon(self, session: Session, proc: str) -> None:
+        self._tasks.spawn(self._threads.do((Quota(("mark", session.id), 1),), self._mark, proc))
 
-    def _mark(self, whose: str) -> None:
-        """Those that a process can write, by its mount table. In a thread: a mount point may lie behind another that does not answer."""
-        events, root = self._events, "" if whose == "/proc/self" else f"{whose}/root"
+    def _mark(self, proc: str) -> None:
+        """Mark the file systems that a process can write; `proc`: the process's /proc directory.
+
+        In a thread: a mount point may lie behind a file system that does not answer.
+        """
+        events, root = self._events, "" if proc == "/proc/self" else f"{proc}/root"
         if events is None:
             return
         with contextlib.suppress(OSError):
-            with open(f"{whose}/mountinfo", errors="surrogateescape") as table:
-                mounts = fileevents.writable(table)
-            self._on_loop(self._check_marks)
+            with open(f"{proc}/mountinfo", errors="surrogateescape") as table:
+                mounts = writable(table)
+            self.on_loop(self._check_marks)
             for mount in mounts:
                 if mount.device not in self._marked:
                     self._mark_one(events, mount, f"{root}{mount.point}")
 
-    def _mark_one(self, events: fileevents.Events, mount: fileevents.Mount, path: str) -> None:
+    def _mounts(self) -> list[tuple[bytes, str]]:
+        """The marked file systems, as a copy: threads add to them (`_mark`)."""
+        return list(self._marked.values())
+
+    def _mark_one(self, events: file_events.Events, mount: Mount, path: str) -> None:
         try:
             fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError as e:
@@ -205,11 +261,11 @@ class Writers:
         try:
             if (
                 mount.kind != "btrfs"
-                and fileevents.device_name(os.fstat(fd).st_dev) != mount.device
+                and file_events.device_name(os.fstat(fd).st_dev) != mount.device
             ):
-                return  # something else is mounted over it
+                return  # a later mount covers this mount
             events.mark(f"/proc/self/fd/{fd}")
-            self._marked[mount.device] = (key := fileevents.key_of(fd) or b"")[:8], path
+            self._marked[mount.device] = (key := file_events.key_of(fd) or b"")[:8], path
             self._tried.discard(key[:8])
             self.refused.pop(mount.point, None)
             if not key:
@@ -220,7 +276,7 @@ class Writers:
             os.close(fd)
 
     def _mark_more(self, session: Session, systems: set[bytes]) -> None:
-        """What was mounted since its session began."""
+        """Mark file systems that were mounted since the session began."""
         if self._events is not None and (
             new := systems - self._tried - {system for system, _ in [*self._marked.values()]}
         ):
@@ -228,24 +284,24 @@ class Writers:
             self._mark_soon(session, f"/proc/{session.record.root_pid}")
 
     def _check_marks(self) -> None:
-        """Whether each is still there: a file system that was unmounted took its mark with it."""
+        """Find marks that are gone because the file system was unmounted."""
         if self._events is not None:
             there = self._events.marked()
             for device in [
-                one for one in [*self._marked] if fileevents.device_number(one) not in there
+                one for one in [*self._marked] if file_events.device_number(one) not in there
             ]:
                 self.table.lost_on(self._marked.pop(device)[0])
 
-    # ------------------------------------------------------------ the kernel's word
+    # ------------------------------------------------------------ file events
 
     def catch_up(self) -> None:
-        """All that was told up to now."""
+        """Read all file events that the kernel has reported up to now."""
         if self._events is not None:
             self._behind = not self._events.read() or self._behind
 
-    def _written(self, events: list[fileevents.Event]) -> None:
+    def _written(self, events: list[file_events.Event]) -> None:
         self._clock()
-        doers = self._kin.doers({pid for _, pid, _ in events})
+        doers = self._lineages.doers({pid for _, pid, _ in events})
         authors = {
             pid: Author(session.id, cause)
             for pid, (session, cause) in doers.items()
@@ -253,58 +309,76 @@ class Writers:
         }
         table, wrote = self.table, self.table.wrote
         for mask, pid, key in events:
-            if mask & fileevents.WRITES:
+            if mask & file_events.WRITES:
                 wrote(key, authors.get(pid))
-            elif mask & fileevents.CREATE:
+            elif mask & file_events.CREATE:
                 table.made(key, authors.get(pid))
-            elif mask & fileevents.TOUCHES:
+            elif mask & file_events.TOUCHES:
                 table.touched(key, authors.get(pid))
-            if mask & fileevents.DELETE_SELF:
+            if mask & file_events.DELETE_SELF:
                 table.gone(key)
         if authors:
-            self._save_soon()
+            self._saver.soon()
+            self._watch([key for mask, pid, key in events if pid in authors])
 
-    def _all_told(self) -> None:
+    def _watch(self, keys: list[bytes]) -> None:
+        """Watches files of operators for opens, if there are several operators."""
+        if self._included is not None and len(self._operators()) > 1:
+            self._included.watch(keys if self._watches else self.table.keys())
+            self._watches = True
+
+    def _all_read(self) -> None:
         self._behind = False
         self.table.all_told()
-        self._kin.forget_exited()
+        if self._included is not None:
+            self._included.read()
+        self._lineages.forget_exited()
 
     def _lost(self) -> None:
         self.table.lost()
         if self._events is not None and not self._events.open:
-            self._behind = self._kin.keeps_exited = False
-            self._kin.forget_exited()
+            self._behind = self._lineages.keeps_exited = False
+            self._lineages.forget_exited()
 
-    # ------------------------------------------------------------ without it: who ran when
+    # ------------------------------------------------------------ without file events: who ran when
 
-    def _happened(
+    def process_changed(
         self, session: Session, what: str, pid: int, status: int | None, was: Member | None
     ) -> None:
+        if self._events is not None:
+            return
         if what == "started":
-            self._running[pid] = who = Author(session.id, session.commands.lineage.of(pid))
-            self._activity.began(who, time.time())
+            self._running[pid] = author = Author(session.id, session.commands.lineage.of(pid))
+            self._activity.began(author, time.time())
         elif (known := self._running.pop(pid, None)) is not None:
             self._activity.ended(known, time.time())
 
-    def _ordered(self, session: Session, effects: list[Effect]) -> None:
+    def _shell_marks(self, session: Session, effects: list[Effect]) -> None:
         self._clock()
         for effect in effects:
+            if isinstance(effect, PromptShown):
+                self._unreported.prompt(session, time.time(), self._lineages.told)
             if (
                 isinstance(effect, CommandStarted | PromptShown)
                 and (before := self._orders.pop(session.id, None)) is not None
             ):
                 self._activity.ended(before, time.time())
             if isinstance(effect, CommandStarted):
-                self._orders[session.id] = who = Author(
+                self._orders[session.id] = author = Author(
                     session.id, session.commands.lineage.now or Cause(UNKNOWN, None)
                 )
-                self._activity.began(who, time.time())
+                self._activity.began(author, time.time())
+                self._unreported.started(session, time.time())
 
-    def _ran(self, moment: float) -> list[Author] | None:
-        """Whose acts may have written something then: also those of processes that nobody saw begin, and of a session whose program tells nothing."""
+    def _running_at(self, moment: float) -> list[Author] | None:
+        """The authors that may have written a file then; None: not known any more.
+
+        Includes the authors of processes that started unreported, and of sessions with a program
+        that sends no marks.
+        """
         known = self._activity.at(moment)
-        if known is None:
-            return None
+        if known is None or not self._lineages.told:
+            return None if known is None else [*known]
         lineages = [
             (one.id, one.commands.lineage, one.commands.kind is not None)
             for one in self._sessions.values()
@@ -321,120 +395,101 @@ class Writers:
 
     # ------------------------------------------------------------ answers
 
-    def of(self, session: Session, path: str) -> Shaped | None:
-        """Who shaped it, first of all; None: nobody in any session. Blocks: for a thread."""
-        return next(iter(self.every(session, path)), None)
-
-    def every(self, session: Session, path: str) -> tuple[Shaped, ...]:
-        """Everybody who is known to have a hand in what stands there. Blocks: for a thread."""
-        found = paths.look(session.record.root_pid, session.record.root_start, path)
+    def authors_blocking(self, session: Session, names: Sequence[str]) -> tuple[Shaped, ...]:
+        """All known authors of these files and of links to the files. Blocks: for a thread."""
+        found: dict[str, list[Piece]] = {}
+        record = session.record
+        path_writers.pieces_of_all(record.root_pid, record.root_start, names, found)
+        paths = [(path, found.get(path, [path_writers.UNKNOWN])) for path in names]
         try:
-            answer: tuple[Shaped, ...] = self._on_loop(
-                lambda: self._judged(session, [(path, found)])
-            )
-        except TooLate:
-            return (Shaped("file", path, UNKNOWN),)
-        return answer
-
-    def all(self, session: Session, names: Sequence[str]) -> tuple[Shaped, ...]:
-        """The same for many at once."""
-        found: dict[str, list[paths.Piece]] = {}
-        paths.look_all(session.record.root_pid, session.record.root_start, names, found)
-        try:
-            answer: tuple[Shaped, ...] = self._on_loop(
-                lambda: self._judged(
-                    session, [(path, found.get(path, [paths.UNKNOWN])) for path in names]
-                )
-            )
+            return self.on_loop(lambda: self._judged(session, paths))
         except TooLate:
             return tuple(Shaped("file", path, UNKNOWN) for path in names)
-        return answer
 
-    async def each(self, session: Session, names: Iterable[str]) -> tuple[Shaped, ...]:
-        """The same for many, on the loop; what does not answer in LOOK_S is unknown, and so is what would have come after it."""
+    async def authors(self, session: Session, names: Iterable[str]) -> tuple[Shaped, ...]:
+        """The same, on the loop. A file that is not found within LOOK_S has an unknown author."""
         wanted = [*dict.fromkeys(names)]
         if not wanted:
             return ()
-        found: dict[str, list[paths.Piece]] = {}
-        await self.looked(
-            session,
-            paths.look_all,
-            session.record.root_pid,
-            session.record.root_start,
-            wanted,
-            found,
+        found: dict[str, list[Piece]] = {}
+        record, look = session.record, path_writers.pieces_of_all
+        await self.in_thread(session, look, record.root_pid, record.root_start, wanted, found)
+        return self._judged(
+            session, [(path, found.get(path, [path_writers.UNKNOWN])) for path in wanted]
         )
-        return self._judged(session, [(path, found.get(path, [paths.UNKNOWN])) for path in wanted])
 
-    async def looked(
+    async def in_thread(
         self, session: Session, look: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T | None:
-        """What somebody found who looks at file systems; None: they did not answer in LOOK_S, or all who could look for this session still wait for one that does not."""
+        """The result of a function that asks file systems; None without an answer in LOOK_S.
+
+        Also None if all threads for this session are still blocked by earlier calls.
+        """
         try:
             return await asyncio.wait_for(
-                self._threads.do((Share(session.id, LOOKERS),), look, *args, **kwargs), LOOK_S
+                self._threads.do((Quota(session.id, LOOKERS),), look, *args, **kwargs), LOOK_S
             )
         except TimeoutError:
             return None
 
-    def _judged(
-        self, session: Session, looks: list[tuple[str, list[paths.Piece]]]
-    ) -> tuple[Shaped, ...]:
+    def _judged(self, session: Session, paths: list[tuple[str, list[Piece]]]) -> tuple[Shaped, ...]:
         self._check_marks()
         self.catch_up()
+        if not self._watches:
+            self._watch([])
         self._clock()
-        self._mark_more(
-            session,
-            {
-                piece.key[:8]
-                for _, pieces in looks
-                for piece in pieces[-1:]
-                if piece.key is not None
-            },
-        )
+        files = [pieces[-1].key for _, pieces in paths if pieces]
+        self._mark_more(session, {key[:8] for key in files if key is not None})
         return tuple(
             dict.fromkeys(
                 one
-                for path, pieces in looks
+                for path, pieces in paths
                 for piece in reversed(pieces)
-                for one in self._piece(session, path, piece)
+                for one in self._authors_of_piece(session, path, piece)
             )
         )
 
     def _clock(self) -> None:
-        self.table.clock(time.time(), time.clock_gettime(_STEADY))
+        self.table.clock(time.time(), time.clock_gettime(_STEADY_CLOCK))
 
-    def _piece(self, session: Session, path: str, piece: paths.Piece) -> tuple[Shaped, ...]:
+    def _authors_of_piece(self, session: Session, path: str, piece: Piece) -> tuple[Shaped, ...]:
         entry = self.table.entry(piece.key, piece.stamp) if piece.key is not None else None
         unknown = (Shaped("file", path, UNKNOWN),)
-        if (
-            piece.kind == "directory"
-        ):  # what is in it comes and goes; who put it in the place of another counts
-            return (
-                ()
-                if entry is None or not entry.hands
-                else shaped(entry._replace(content=entry.hands[0], perhaps=()), session.id, path)
-            )
+        if piece.kind == "directory":
+            # Entries come and go. Only an operator that moved the directory there counts.
+            if entry is None or not entry.hands:
+                return ()
+            return shaped(entry._replace(content=entry.hands[0], perhaps=()), session.id, path)
         if piece.kind == "unknown" or self._behind:
             return unknown
         if entry is not None:
             return shaped(entry, session.id, path)
-        if piece.ages and self.table.old(piece.stamp):
+        # A directory changes with each entry; the files in it have authors of their own.
+        if piece.kind == "folder" or (piece.ages and self.table.old(piece.stamp)):
             return ()
         if self._events is not None:
             return unknown
-        if not piece.ours and self._kin.told and not self._kin.raised:
+        if not piece.ours and self._lineages.told and not self._lineages.raised:
             return ()
-        return (
-            guessed(self._ran(piece.stamp.changed / 1e9), session.id, path)
-            if self._kin.told and piece.ages
-            else unknown
-        )
+        if not piece.ages:
+            return unknown
+        return self.guess(session, path, piece.stamp.changed / 1e9)
 
-    def _on_loop(self, work: Callable[[], Any]) -> Any:
+    def alone(self) -> set[str]:
+        """The only operator that ever gave input here; empty if there are several."""
+        return {one.cause.actor for one in self._inputs.alone_at(time.time()) or ()}
+
+    def guess(self, session: Session, path: str, changed: float) -> tuple[Shaped, ...]:
+        """The author of an unreported change at that time."""
+        found = guessed(self._running_at(changed), session.id, path)
+        if found != (Shaped("file", path, UNKNOWN),):
+            return found
+        return guessed(self._inputs.alone_at(changed), session.id, path)
+
+    def on_loop(self, work: Callable[[], T]) -> T:
         if threading.get_ident() == self._thread:
             return work()
-        answer: Future[Any] = Future()
+        answer: Future[T] = Future()
 
         def do() -> None:
             try:
@@ -447,33 +502,20 @@ class Writers:
 
     # ------------------------------------------------------------ for the next host
 
-    def _save_soon(self) -> None:
-        if self._saving is None:
-            self._saving = self._loop.call_later(self._save_s, lambda: self._spawn(self._save()))
-
     async def _save(self) -> None:
-        began = time.monotonic()
-        try:
-            for _ in range(0, SETTLE_MAX, SETTLE_AT_ONCE):
-                unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
-                if self._settle(unsettled, await self._stamped(unsettled), now) < SETTLE_AT_ONCE:
-                    break
-            rows = self.table.save()
-            await asyncio.to_thread(self._write, rows, BREATH_S)
-        finally:
-            self._saving = None
-            self._save_s = max(SAVE_S, SAVE_SHARE * (time.monotonic() - began))
+        for _ in range(0, SETTLE_MAX, SETTLE_AT_ONCE):
+            unsettled, now = self.table.unsettled(SETTLE_AT_ONCE), time.time_ns()
+            if self._settle(unsettled, await self._stamped(unsettled), now) < SETTLE_AT_ONCE:
+                break
+        rows = self.table.save()
+        await asyncio.to_thread(self._write, rows, self._inputs.save(), PAUSE_S)
         if self.table.unsettled(1):
-            self._save_soon()
+            self._saver.soon()
 
     def _settle_now(self) -> None:
-        """On the loop, by a host that leaves: what does not answer soon stays unknown."""
-        unsettled, now, stamps, deadline = (
-            self.table.unsettled(SETTLE_MAX),
-            time.time_ns(),
-            dict[bytes, Stamp](),
-            time.monotonic() + LEAVE_S,
-        )
+        """Called on the loop when the host ends. Leaves out file systems that do not answer."""
+        unsettled, now = self.table.unsettled(SETTLE_MAX), time.time_ns()
+        stamps, deadline = dict[bytes, Stamp](), time.monotonic() + LEAVE_S
         for looking in [
             self._threads.pool.submit(self._stamps, *one) for one in self._wanted(unsettled)
         ]:
@@ -484,18 +526,14 @@ class Writers:
     def _settle(
         self, unsettled: list[tuple[bytes, Entry]], stamps: dict[bytes, Stamp], now: int
     ) -> int:
-        """How many could be. What was told meanwhile is newer than what was found."""
+        """Settle entries by change times; returns how many. Newer events take precedence."""
         self.catch_up()
-        return (
-            0
-            if self._behind
-            else sum(
-                self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled
-            )
-        )
+        if self._behind:
+            return 0
+        return sum(self.table.settled(key, entry, stamps.get(key), now) for key, entry in unsettled)
 
     def _wanted(self, unsettled: list[tuple[bytes, Entry]]) -> list[tuple[bytes, str, list[bytes]]]:
-        """Of each file system: how its keys begin, a path to it, and which of them are wanted."""
+        """For each file system: the first bytes of the keys, a path, and the wanted keys."""
         found = [
             (system, path, [key for key, _ in unsettled if key.startswith(system)])
             for system, path in [*self._marked.values()]
@@ -503,13 +541,13 @@ class Writers:
         return [one for one in found if one[2]]
 
     async def _stamped(self, unsettled: list[tuple[bytes, Entry]]) -> dict[bytes, Stamp]:
-        """A path to a file system may lead through another that does not answer: then only that one's files stay unknown."""
+        """The change times of files, except on file systems that do not answer."""
         found: dict[bytes, Stamp] = {}
         for system, path, keys in self._wanted(unsettled):
             with contextlib.suppress(TimeoutError):
                 found |= await asyncio.wait_for(
                     self._threads.do(
-                        (Share(("stamps", system), 1),), self._stamps, system, path, keys
+                        (Quota(("stamps", system), 1),), self._stamps, system, path, keys
                     ),
                     LOOK_S,
                 )
@@ -520,7 +558,7 @@ class Writers:
         with contextlib.suppress(OSError):
             mount = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             try:
-                if (fileevents.key_of(mount) or b"")[:8] == system:
+                if (file_events.key_of(mount) or b"")[:8] == system:
                     found = {
                         key: stamp for key in wanted if (stamp := _stamp(mount, key)) is not None
                     }
@@ -528,29 +566,45 @@ class Writers:
                 os.close(mount)
         return found
 
-    def _write(self, rows: Iterable[list[Any]], breath: float) -> None:
+    def _write(self, rows: Iterable[list[Any]], inputs: list[Any], pause: float) -> None:
         def lines() -> Iterator[str]:
-            yield json.dumps([process.boot_id(), self._kin.raised]) + "\n"
+            yield json.dumps([process.boot_id(), self._lineages.raised, inputs]) + "\n"
             for n, row in enumerate(rows):
                 yield json.dumps(row) + "\n"
-                if breath and not n % ROWS_AT_ONCE:
-                    time.sleep(breath)
+                if pause and not n % ROWS_AT_ONCE:
+                    time.sleep(pause)
 
         with self._pen:
-            kept.write(self._path, lines())
+            handover_file.write(self._path, lines())
 
     def _restore(self) -> None:
-        (boot, raised), *rows = (
-            json.loads(line) for line in kept.read(self._path, FILE_BYTES).splitlines()
+        (boot, raised, *inputs), *rows = (
+            json.loads(line) for line in handover_file.read(self._path, FILE_BYTES).splitlines()
         )
-        self._kin.raised = self._kin.raised or bool(raised)
+        self._lineages.raised = self._lineages.raised or bool(raised)
+        if inputs:
+            self._inputs.restore(*inputs)
         self.table.restore(rows, boot == process.boot_id())
         self._clock()
 
 
+def _identified(paths: Iterable[str]) -> list[tuple[bytes, Stamp]]:
+    found = []
+    for path in paths:
+        with contextlib.suppress(OSError):
+            fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                facts = os.fstat(fd)
+                if (key := file_events.key_of(fd)) is not None:
+                    found.append((key, Stamp(facts.st_ctime_ns, facts.st_size)))
+            finally:
+                os.close(fd)
+    return found
+
+
 def _stamp(mount: int, key: bytes) -> Stamp | None:
     try:
-        fd = fileevents.opened(mount, key)
+        fd = file_events.opened(mount, key)
     except OSError:
         return None
     try:
@@ -558,3 +612,12 @@ def _stamp(mount: int, key: bytes) -> Stamp | None:
         return Stamp(facts.st_ctime_ns, facts.st_size)
     finally:
         os.close(fd)
+
+
+def writable(lines: Iterable[str]) -> list[Mount]:
+    """The local file systems of a mount table that can be written.
+
+    Each mount point of a file system is listed, since a later mount may cover the first.
+    """
+    found = (m for m in filesystems.mounts(lines) if m.writable and m.kind in filesystems.LOCAL)
+    return [*islice(found, MOUNTS_MAX)]
